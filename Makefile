@@ -1,0 +1,47 @@
+# georelay: `make help` lists what there is. Every target sets up what it needs by itself.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+FRAMES ?= 200000
+SEED ?= 1
+INPUT ?=
+
+.PHONY: help setup demo test check bench fuzz golden clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+$(STAMP): pyproject.toml constraints.txt hatch_build.py proto/broker.proto tools/setup.sh
+	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
+	@touch $(STAMP)
+
+setup: $(STAMP) ## make .venv and install what is missing (Java 17+, kcat), or say the one line to run
+	@bash tools/needs.sh
+
+demo: setup ## run the main job: three regions of three brokers, one broker killed, report printed (INPUT=file)
+	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
+
+test: setup check ## everything that must pass: style, types, import rules, unit to end-to-end tests
+	@$(BIN)/python -m pytest -q
+
+check: $(STAMP) ## ruff, mypy --strict, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory
+	@$(BIN)/python -m loadtest.bench
+
+fuzz: setup ## mutate FRAMES=200000 frames against the wire codec (SEED=1)
+	@$(BIN)/python tests/fuzz/fuzz_wire.py --frames $(FRAMES) --seed $(SEED)
+
+golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
+	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"
+
+clean: ## remove the venv, caches and build output
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache region/api/_pb
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

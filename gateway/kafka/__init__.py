@@ -1,0 +1,1 @@
+"""Kafka bootstrap of the gateway."""

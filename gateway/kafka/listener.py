@@ -1,0 +1,193 @@
+"""Kafka bootstrap listener: joins each client connection with one connection to a ready broker.
+
+Rule 1: one upstream connection per client connection, so order and correlation ids need no care.
+Rule 2: neither side is read while the other cannot be written: memory per connection is bounded.
+Rule 3: when one side ends, the other ends; every end has a counted reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+import structlog
+
+from gateway.config import split_address
+from gateway.kafka.bootstrap_core import BootstrapSession, FrameRefused
+from gateway.metrics import GatewayMetrics
+from gateway.routing.router import Router
+from georelay.limits import KAFKA_CONNECTIONS_MAX
+
+CONNECT_TIMEOUT_S: Final = 2.0
+
+log = structlog.get_logger()
+
+
+class _Upstream(asyncio.Protocol):
+    """The broker's side."""
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._client.on_broker_bytes(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.end("broker_closed")
+
+    def pause_writing(self) -> None:
+        self._client.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._client.resume_reading()
+
+
+class _Client(asyncio.Protocol):
+    """The client's side; owns the pair. Its bytes go on when a broker is connected."""
+
+    def __init__(self, listener: KafkaListener) -> None:
+        self._listener = listener
+        self._session = BootstrapSession(sign_in_required=listener.sign_in_required)
+        self._transport: asyncio.Transport | None = None
+        self._upstream: asyncio.Transport | None = None
+        self._early = b""  # what came before the broker was connected: one read at most
+        self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.pause_reading()  # asyncio's loop stays silent now; uvloop starts to read after this call
+        self._listener.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end("client_closed")
+        self._listener.closed(self)
+
+    def joined(self, upstream: asyncio.Transport) -> None:
+        """Start relaying, unless the client has gone in the meantime."""
+        self._upstream = upstream
+        if self._ended:
+            upstream.close()
+            return
+        if self._early:
+            upstream.write(self._early)
+            self._early = b""
+        self.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            allowed = self._session.on_client_bytes(data)
+        except FrameRefused as error:
+            log.warning("bootstrap.frame_refused", reason=error.reason, detail=str(error))
+            self.end(error.reason)
+            return
+        if self._upstream is None:
+            self._early += allowed
+            self.pause_reading()
+        elif allowed:
+            self._upstream.write(allowed)
+
+    def on_broker_bytes(self, data: bytes) -> None:
+        """Pass an answer on."""
+        self._session.on_broker_bytes(data)
+        if self._transport is not None and not self._ended:
+            self._transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self._upstream is not None and not self._upstream.is_closing():
+            self._upstream.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._upstream is not None and not self._upstream.is_closing():
+            self._upstream.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Stop reading the client: the broker's side is full."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read the client again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def end(self, reason: str) -> None:
+        """Close both sides once; what is written already is still sent."""
+        if self._ended:
+            return
+        self._ended = True
+        self._listener.ended(reason)
+        for transport in (self._transport, self._upstream):
+            if transport is not None:
+                transport.close()
+
+
+class KafkaListener:
+    """Accepts bootstrap connections."""
+
+    def __init__(self, router: Router, metrics: GatewayMetrics, *, sign_in_required: bool) -> None:
+        self.sign_in_required = sign_in_required
+        self._router = router
+        self._metrics = metrics
+        self._clients: set[_Client] = set()
+        self._joining: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (OSError: it is taken)."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Client(self), host, port)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._joining:
+            task.cancel()
+        await asyncio.gather(*self._joining, return_exceptions=True)
+        for client in list(self._clients):
+            client.end("gateway_closed")
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def opened(self, client: _Client) -> None:
+        """Take in a new connection, or end it when there are too many."""
+        if len(self._clients) >= KAFKA_CONNECTIONS_MAX:
+            client.end("too_many_connections")
+            return
+        self._clients.add(client)
+        self._metrics.kafka_connections.set(len(self._clients))
+        task = asyncio.get_running_loop().create_task(self._join(client), name="bootstrap-join")
+        self._joining.add(task)
+        task.add_done_callback(self._joining.discard)
+
+    def closed(self, client: _Client) -> None:
+        """Forget a connection."""
+        self._clients.discard(client)
+        self._metrics.kafka_connections.set(len(self._clients))
+
+    def ended(self, reason: str) -> None:
+        """Count why a connection ended."""
+        self._metrics.kafka_closed.labels(reason).inc()
+
+    async def _join(self, client: _Client) -> None:
+        loop = asyncio.get_running_loop()
+        candidates = self._router.candidates()
+        for broker in candidates:
+            host, port = split_address(broker.kafka)
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    transport, _ = await loop.create_connection(lambda: _Upstream(client), host, port)
+            except OSError:  # refused, unreachable or, as TimeoutError, no answer
+                self._metrics.failovers.labels("kafka").inc()
+                continue
+            client.joined(transport)
+            return
+        reason = "connect_failed" if candidates else "no_ready_region"
+        log.warning("bootstrap.refused", reason=reason, tried=len(candidates))
+        client.end(reason)

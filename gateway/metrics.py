@@ -1,0 +1,76 @@
+"""Counters and gauges of one gateway, in its own registry (no global state)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.routing.router import Router
+
+
+class _RegionCollector(Collector):
+    """Reads readiness and distance at the moment of the scrape."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return nothing, so that registering does not collect."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges of every region."""
+        ready = GaugeMetricFamily(
+            "georelay_gateway_region_ready", "1 while a broker of the region is ready", None, ["region"]
+        )
+        rtt = GaugeMetricFamily(
+            "georelay_gateway_region_rtt_ms", "Round trip to the nearest ready broker", None, ["region"]
+        )
+        for region in self._router.ranking():
+            ready.add_metric([region.name], float(region.ready))
+            if region.rtt_ns is not None:
+                rtt.add_metric([region.name], region.rtt_ns / 1e6)
+        yield ready
+        yield rtt
+
+
+class GatewayMetrics:
+    """Everything /metrics shows."""
+
+    def __init__(self, router: Router) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_RegionCollector(router))
+        self.http_requests = Counter(
+            "georelay_gateway_http_requests",
+            "Requests by route and status",
+            ["route", "status"],
+            registry=self._registry,
+        )
+        self.failovers = Counter(
+            "georelay_gateway_failovers",
+            "Attempts that moved on to another broker, by listener",
+            ["listener"],
+            registry=self._registry,
+        )
+        self.kafka_connections = Gauge(
+            "georelay_gateway_kafka_connections", "Open bootstrap connections", registry=self._registry
+        )
+        self.kafka_closed = Counter(
+            "georelay_gateway_kafka_closed",
+            "Bootstrap connections ended, by reason",
+            ["reason"],
+            registry=self._registry,
+        )
+        self.grpc_calls = Counter(
+            "georelay_gateway_grpc_calls",
+            "Calls passed through, by method and status",
+            ["method", "code"],
+            registry=self._registry,
+        )
+
+    def expose(self) -> bytes:
+        """Return the Prometheus text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,1 @@
+"""gRPC `broker.Broker`, passed through as bytes."""

@@ -1,0 +1,104 @@
+"""Routes of the gateway's HTTP listener, and the two things done around each: signing in, and one form of errors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from gateway.authentication import SignIn
+from gateway.metrics import GatewayMetrics
+from gateway.rest.problem import defect_problem, http_problem, problem_response
+from gateway.rest.proxy import Proxy
+from gateway.rest.resolve import StatusCollector, resolve_document
+from gateway.routing.router import Router
+from georelay.errors import GeorelayError
+
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # they show no record and no address
+METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+log = structlog.get_logger()
+
+
+class RestApplication:
+    """The aiohttp application; `build()` makes it once."""
+
+    def __init__(
+        self,
+        *,
+        mesh_id: str,
+        router: Router,
+        proxy: Proxy,
+        status: StatusCollector,
+        sign_in: SignIn,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._mesh_id = mesh_id
+        self._router = router
+        self._proxy = proxy
+        self._status = status
+        self._sign_in = sign_in
+        self._metrics = metrics
+
+    def build(self) -> web.Application:
+        """Return the application with its routes."""
+        app = web.Application(middlewares=[self._answer_errors, self._require_sign_in])
+        forward = self._proxy.forward
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthz, allow_head=False),
+                web.get("/readyz", self._readyz, allow_head=False),
+                web.get("/metrics", self._expose_metrics, allow_head=False),
+                web.get("/v1/resolve", self._resolve, allow_head=False),
+                web.get("/v1/status", self._collect_status, allow_head=False),
+                web.get("/v1/topics", forward, allow_head=False),
+                web.post("/v1/topics", forward),
+                web.get("/v1/topics/{topic}", forward, allow_head=False),
+                web.delete("/v1/topics/{topic}", forward),
+                web.get("/v1/topics/{topic}/records", forward, allow_head=False),
+                web.post("/v1/topics/{topic}/records", forward),
+            ]
+        )
+        return app
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._router.ready
+        return web.Response(status=200 if ready else 503, text="ready\n" if ready else "no region is ready\n")
+
+    async def _expose_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.expose(), headers={"Content-Type": METRICS_CONTENT_TYPE})
+
+    async def _resolve(self, request: web.Request) -> web.Response:
+        ranked = self._router.ranking(request.query.get("region"))
+        return web.json_response(resolve_document(self._mesh_id, ranked))
+
+    async def _collect_status(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._status.collect(request.headers.get("Authorization")))
+
+    @web.middleware
+    async def _require_sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._sign_in.required and request.path not in PUBLIC_PATHS:
+            await self._sign_in.authenticate_header(request.headers.get("Authorization"))
+        return await handler(request)
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response: web.StreamResponse
+        try:
+            response = await handler(request)
+        except GeorelayError as error:
+            response = problem_response(error)
+        except web.HTTPException as error:
+            response = http_problem(error)
+        except Exception:
+            log.exception("request.failed", method=request.method, path=request.path)
+            response = defect_problem()
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "unknown"
+        self._metrics.http_requests.labels(f"{request.method} {route}", str(response.status)).inc()
+        return response

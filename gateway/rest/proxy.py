@@ -1,0 +1,163 @@
+"""Carries one HTTP request to a broker of the nearest ready region and its answer back.
+
+Rule 1: another broker is tried only when the first surely did not process the request (no connection came
+about) or when doing it twice changes nothing (GET).
+Rule 2: when the answer to anything else is lost, the client is told exactly that: 504 OUTCOME_UNKNOWN.
+Rule 3: request bodies are streamed, HTTP_BODY_BYTES_MAX at most, whether or not they declare a length.
+Rule 4: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import aiohttp
+import structlog
+from aiohttp import web
+from yarl import URL
+
+from gateway.metrics import GatewayMetrics
+from gateway.routing.endpoints import BrokerEndpoints
+from gateway.routing.router import Router
+from georelay.errors import OutcomeUnknown, TooLarge, Unavailable
+from georelay.limits import HTTP_BODY_BYTES_MAX
+
+CONNECT_TIMEOUT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 30.0  # on top of the wait the client asked for
+WAIT_MS_MAX: Final = 60_000  # how much asked-for waiting is believed
+ANSWER_BYTES_MAX: Final = 4 * HTTP_BODY_BYTES_MAX  # REST_RECORDS_MAX records as base64 text, with room
+REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Accept")
+RESPONSE_HEADERS: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "Location", "Allow")
+BUSY_STATUS: Final = 503
+
+log = structlog.get_logger()
+
+
+class _Body:
+    """The client's body, counted while it is streamed."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self.over_limit = False
+        if (request.content_length or 0) > HTTP_BODY_BYTES_MAX:
+            raise TooLarge(f"a body of {request.content_length} bytes is over the limit of {HTTP_BODY_BYTES_MAX}")
+
+    def stream(self) -> AsyncIterator[bytes] | None:
+        """Return the chunks, or None when the request has no body."""
+        return self._chunks() if self._request.body_exists else None
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        size_bytes = 0
+        async for chunk in self._request.content.iter_any():
+            size_bytes += len(chunk)
+            if size_bytes > HTTP_BODY_BYTES_MAX:
+                self.over_limit = True
+                raise aiohttp.ClientPayloadError("body over the limit")  # breaks off the request to the broker
+            yield chunk
+
+
+class Proxy:
+    """Forwards requests; `session` has neither cookies nor a total timeout of its own."""
+
+    def __init__(self, router: Router, session: aiohttp.ClientSession, metrics: GatewayMetrics) -> None:
+        self._router = router
+        self._session = session
+        self._metrics = metrics
+
+    async def forward(self, request: web.Request) -> web.StreamResponse:
+        """Answer `request` with what a broker says; `?region=` restricts the choice to one region.
+
+        Raises:
+            BadRequest: unknown region. TooLarge: body over the limit. Unavailable: no broker took it, nothing
+            was stored. OutcomeUnknown: it was sent and the answer was lost.
+        """
+        region = request.query.get("region")
+        candidates = self._router.candidates(region)
+        if not candidates:
+            raise Unavailable(f"region {region} is not ready" if region else "no region is ready; try again")
+        body = _Body(request)
+        repeatable = request.method == "GET"
+        for position, broker in enumerate(candidates):
+            last = position == len(candidates) - 1
+            try:
+                answer = await self._attempt(request, body, broker, pass_busy=last or not repeatable)
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+                answer = None  # no connection: surely not processed
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if body.over_limit:
+                    raise TooLarge(f"the body is over the limit of {HTTP_BODY_BYTES_MAX} bytes") from error
+                if not repeatable:
+                    log.warning("answer.lost", broker=broker.id, method=request.method, error=type(error).__name__)
+                    raise OutcomeUnknown(
+                        f"the connection to broker {broker.id} was lost before it answered:"
+                        " the request may have taken effect"
+                    ) from error
+                answer = None
+            if answer is not None:
+                return answer
+            self._metrics.failovers.labels("http").inc()
+        raise Unavailable(f"none of {len(candidates)} brokers took the request; try again")
+
+    async def _attempt(
+        self, request: web.Request, body: _Body, broker: BrokerEndpoints, *, pass_busy: bool
+    ) -> web.StreamResponse | None:
+        """Ask one broker; None when it is busy and another may be asked."""
+        async with self._session.request(
+            request.method,
+            _broker_url(request, broker),
+            headers={name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
+            | {"Accept-Encoding": "identity"},
+            data=body.stream(),
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
+        ) as answer:
+            if answer.status == BUSY_STATUS and not pass_busy:
+                return None
+            headers = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
+            if request.method != "GET":
+                return web.Response(status=answer.status, headers=headers, body=await read_bounded(answer))
+            return await _stream_back(request, answer, headers)
+
+
+async def read_bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """Return a whole answer (aiohttp.ClientPayloadError: over ANSWER_BYTES_MAX)."""
+    whole = bytearray()
+    async for chunk in answer.content.iter_any():
+        whole += chunk
+        if len(whole) > ANSWER_BYTES_MAX:
+            raise aiohttp.ClientPayloadError(f"an answer over {ANSWER_BYTES_MAX} bytes")
+    return bytes(whole)
+
+
+async def _stream_back(
+    request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str]
+) -> web.StreamResponse:
+    """Copy the answer as it comes. Once it has begun, a break can only be shown by breaking off as well."""
+    chunks = answer.content.iter_any()
+    first = await anext(chunks, b"")  # before that, another broker can still be asked
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    response.content_length = answer.content_length
+    await response.prepare(request)
+    try:
+        await response.write(first)
+        async for chunk in chunks:
+            await response.write(chunk)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        log.warning("answer.broken_off", path=request.path, error=type(error).__name__)
+        if request.transport is not None:
+            request.transport.abort()
+        return response
+    await response.write_eof()
+    return response
+
+
+def _broker_url(request: web.Request, broker: BrokerEndpoints) -> URL:
+    """Return the same path and query at the broker, without `region`, which only the gateway reads."""
+    kept = [(name, value) for name, value in request.query.items() if name != "region"]
+    return URL(f"http://{broker.admin}{request.rel_url.raw_path}", encoded=True).with_query(kept)
+
+
+def _wait_s(request: web.Request) -> float:
+    wait_ms = request.query.get("wait_ms", "")
+    return min(int(wait_ms), WAIT_MS_MAX) / 1000 if wait_ms.isascii() and wait_ms.isdigit() else 0.0

@@ -1,0 +1,1 @@
+"""Which region is near and ready."""

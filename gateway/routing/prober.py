@@ -1,0 +1,117 @@
+"""Measures every broker: GET /readyz on a warm connection, each broker by its own task and clock.
+
+Rule 1: regions that are not chosen are measured as often as the chosen one, or they could never be chosen again.
+Rule 2: one probe at a time per broker and its own connection, so queueing here is never taken for distance.
+Rule 3: the interval is jittered, so that gateways do not probe in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import aiohttp
+import structlog
+
+from gateway.routing.broker_health import Probe
+from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
+from gateway.routing.region_view_core import RegionView
+
+INTERVAL_S_MIN: Final = 0.5
+INTERVAL_S_MAX: Final = 1.0
+PROBE_TIMEOUT_S: Final = 1.5  # longer than any RTT on this planet, short enough for a fail-over in seconds
+
+log = structlog.get_logger()
+
+
+class _Connection:
+    """Remembers whether the last request had to open a connection."""
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.trace = aiohttp.TraceConfig()
+        self.trace.on_connection_create_end.append(self._on_opened)
+
+    async def _on_opened(self, *_: object) -> None:
+        self.opened = True
+
+
+class Prober:
+    """Feeds a RegionView until it is closed."""
+
+    def __init__(
+        self,
+        view: RegionView,
+        *,
+        monotonic_ns: Callable[[], int],
+        rng: random.Random,
+        interval_s: tuple[float, float] = (INTERVAL_S_MIN, INTERVAL_S_MAX),
+    ) -> None:
+        self._view = view
+        self._monotonic_ns = monotonic_ns
+        self._rng = rng
+        self._interval_s = interval_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start one probing task per broker."""
+        for region in self._view.regions:
+            for broker in region.brokers:
+                task = asyncio.create_task(self._probe_for_ever(region, broker), name=f"probe-{broker.id}")
+                self._tasks.add(task)
+
+    async def close(self) -> None:
+        """Stop probing."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _probe_for_ever(self, region: RegionEndpoints, broker: BrokerEndpoints) -> None:
+        async with AsyncExitStack() as stack:
+            connection = _Connection()
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=10 * INTERVAL_S_MAX),
+                    timeout=aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S),
+                    trace_configs=[connection.trace],
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                )
+            )
+            while True:
+                await self._probe(session, connection, region, broker)
+                await asyncio.sleep(self._rng.uniform(*self._interval_s))
+
+    async def _probe(
+        self,
+        session: aiohttp.ClientSession,
+        connection: _Connection,
+        region: RegionEndpoints,
+        broker: BrokerEndpoints,
+    ) -> None:
+        connection.opened = False
+        started_ns = self._monotonic_ns()
+        rtt_ns: int | None = None
+        try:
+            async with session.get(f"http://{broker.admin}/readyz", allow_redirects=False) as response:
+                rtt_ns = self._monotonic_ns() - started_ns
+                await response.read()  # an unread body would close the connection
+                probe = Probe.OK if response.status == 200 else Probe.FAILED
+        except aiohttp.ClientConnectorError:
+            probe = Probe.REFUSED
+        except (aiohttp.ClientError, TimeoutError):
+            probe = Probe.FAILED
+        changed = self._view.on_probe(
+            broker.id, probe, now_ns=self._monotonic_ns(), rtt_ns=rtt_ns, warm=not connection.opened
+        )
+        if changed:
+            log.info(
+                "broker.health_changed",
+                region=region.name,
+                broker=broker.id,
+                health=self._view.health(broker.id).value,
+                probe=probe.value,
+            )

@@ -1,0 +1,55 @@
+"""Turns the ranking into the list of brokers one request may try.
+
+Brokers inside a region take turns, so that the load of one gateway spreads over the region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.routing.endpoints import BrokerEndpoints
+from gateway.routing.region_view_core import RankedRegion, RegionView
+from georelay.errors import BadRequest
+
+CANDIDATES_MAX: Final = 4  # tried for one request: a whole region of three and one beyond
+
+
+class Router:
+    """Ranking plus turn-taking; the view is fed by the prober."""
+
+    def __init__(self, view: RegionView, *, monotonic_ns: Callable[[], int]) -> None:
+        self._view = view
+        self._monotonic_ns = monotonic_ns
+        self._turn = 0
+
+    @property
+    def ready(self) -> bool:
+        """Return whether any region is ready."""
+        return any(region.ready for region in self.ranking())
+
+    def ranking(self, region: str | None = None) -> tuple[RankedRegion, ...]:
+        """Return all regions, best first, or just the named one.
+
+        Raises:
+            BadRequest: no such region; the text names the known ones.
+        """
+        ranked = self._view.rank(self._monotonic_ns())
+        if region is None:
+            return ranked
+        named = tuple(candidate for candidate in ranked if candidate.name == region)
+        if not named:
+            known = ", ".join(endpoints.name for endpoints in self._view.regions)
+            raise BadRequest(f"no region {region!r} in this mesh; known: {known}")
+        return named
+
+    def candidates(self, region: str | None = None) -> tuple[BrokerEndpoints, ...]:
+        """Return the ready brokers to try, in order; empty when no region (or not the named one) is ready."""
+        self._turn += 1
+        found: list[BrokerEndpoints] = []
+        for ranked in self.ranking(region):
+            ready = [broker.endpoints for broker in ranked.ready_brokers]
+            if ready:
+                start = self._turn % len(ready)
+                found.extend(ready[start:] + ready[:start])
+        return tuple(found[:CANDIDATES_MAX])

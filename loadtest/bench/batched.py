@@ -1,0 +1,82 @@
+"""Batched produce of 100 B records: two producers into one region of three brokers, fsync on."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import urllib.request
+
+from loadtest.bench.machine import IdleWatch, cpu_seconds
+from loadtest.mesh_process import MeshProcess
+
+RECORDS_PER_PRODUCER = 400_000
+PRODUCERS = 2
+PARTITIONS = 6
+RUNS = 3
+PRODUCER_SECONDS_MAX = 180
+
+
+def run(mesh: MeshProcess, *, records: int = RECORDS_PER_PRODUCER, runs: int = RUNS) -> list[str]:
+    """Return report lines: medians of `runs` runs with idempotence off and on."""
+    bootstrap = ",".join(mesh.endpoints["regions"]["us"]["kafka"])
+    pids = [mesh.pid_of(f"us-{number}") for number in (1, 2, 3)]
+    lines = []
+    for idempotent in (False, True):
+        topic = f"bench-{'idempotent' if idempotent else 'plain'}"
+        create_topic(mesh, topic, PARTITIONS)
+        rates, costs, idles, syncs = [], [], [], []
+        for _ in range(runs):
+            watch = IdleWatch()
+            watch.start()
+            cpu_before, syncs_before = sum(map(cpu_seconds, pids)), sync_count(mesh)
+            outcomes = _produce(bootstrap, topic, records, idempotent=idempotent)
+            acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
+            if acknowledged != records * PRODUCERS:
+                raise RuntimeError(f"only {acknowledged} of {records * PRODUCERS} records were acknowledged")
+            rates.append(acknowledged / max(outcome["seconds"] for outcome in outcomes))
+            costs.append((sum(map(cpu_seconds, pids)) - cpu_before) / acknowledged * 1e5)
+            syncs.append((sync_count(mesh) - syncs_before) / acknowledged * 1e3)
+            idles.append(watch.share())
+        lines.append(
+            f"batched produce, idempotence {'on ' if idempotent else 'off'}: "
+            f"{statistics.median(rates):>9,.0f} records/s "
+            f"(runs {', '.join(f'{rate:,.0f}' for rate in rates)}), "
+            f"{statistics.median(costs):.3f} CPU s per 100,000 records summed over 3 brokers, "
+            f"{statistics.median(syncs):.2f} syncs per 1,000 acknowledged records (3 brokers)"
+        )
+        if min(idles) < 0.1:
+            lines.append(f"  note: only {min(idles):.0%} of the CPU was idle: producers and brokers shared the cores")
+    return lines
+
+
+def create_topic(mesh: MeshProcess, topic: str, partitions: int, *, home: str = "us") -> None:
+    """Create a topic through the gateway."""
+    body = json.dumps({"name": topic, "partitions": partitions, "homes": "one", "home": home}).encode()
+    request = urllib.request.Request(f"{mesh.gateway}/v1/topics", data=body, method="POST")  # noqa: S310 - own gateway
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        answer.read()
+
+
+def sync_count(mesh: MeshProcess, region: str = "us") -> float:
+    """Return how many syncs the brokers of a region have done, from their metrics."""
+    total = 0.0
+    for admin in mesh.endpoints["regions"][region]["admin"]:
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith("georelay_log_syncs_total"):
+                    total += float(line.split()[-1])
+    return total
+
+
+def _produce(bootstrap: str, topic: str, records: int, *, idempotent: bool) -> list[dict[str, float]]:
+    arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, topic, str(records), str(int(idempotent))]
+    running = [subprocess.Popen(arguments, stdout=subprocess.PIPE) for _ in range(PRODUCERS)]
+    outcomes = []
+    for process in running:
+        output, _ = process.communicate(timeout=PRODUCER_SECONDS_MAX)
+        if process.returncode:
+            raise RuntimeError(f"a producer ended with {process.returncode}")
+        outcomes.append(json.loads(output))
+    return outcomes

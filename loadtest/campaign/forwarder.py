@@ -1,0 +1,110 @@
+"""A TCP forwarder between two regions that can be cut: open connections are reset, new ones are refused.
+
+Refused means what a client sees: while it is cut nobody listens on the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Final
+
+CHUNK_BYTES: Final = 64 * 1024
+_LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # close() then sends a reset
+
+
+class Forwarder:
+    """Listens on a port of its own from construction on; `target` may be set later."""
+
+    def __init__(self) -> None:
+        self.target: tuple[str, int] | None = None
+        self.connections_accepted = 0
+        self._socket = _listening(0)
+        self.port = int(self._socket.getsockname()[1])
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """Return "host:port" to connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Accept connections."""
+        self._server = await asyncio.start_server(self._accepted, sock=self._socket)
+
+    async def cut(self) -> None:
+        """Refuse new connections and reset those that are open."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._open):
+            _reset(writer)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def heal(self) -> None:
+        """Accept again on the same port."""
+        self._socket = _listening(self.port)
+        await self.start()
+
+    async def close(self) -> None:
+        """End."""
+        await self.cut()
+        self._socket.close()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._open.add(writer)
+        self.connections_accepted += 1
+        try:
+            await self._forward(reader, writer)
+        except OSError:
+            _reset(writer)  # the other side is gone: so is this one
+        finally:
+            self._open.discard(writer)
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.target is None:
+            return
+        far_reader, far_writer = await asyncio.open_connection(*self.target)
+        self._open.add(far_writer)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, far_writer))
+                group.create_task(_pump(far_reader, writer))
+        except* OSError as errors:
+            raise OSError("one side is gone") from errors
+        finally:
+            self._open.discard(far_writer)
+            _reset(far_writer)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    raise ConnectionResetError("end of stream")
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    listening.listen(128)
+    listening.setblocking(False)
+    return listening
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    stream = writer.get_extra_info("socket")
+    if stream is not None and stream.fileno() >= 0:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+    writer.transport.abort()

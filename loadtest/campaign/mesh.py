@@ -1,0 +1,145 @@
+"""What a campaign does with a running mesh: topics, leaders, readiness, reading everything back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from georelay.client.stream_reader import EARLIEST, StreamReader
+from loadtest.campaign.producer import number_of
+from loadtest.campaign.verdict_core import Acknowledgement, RecordName
+from loadtest.mesh_process import MeshProcess
+
+READY_SECONDS_MAX: Final = 30
+CATCH_UP_SECONDS_MAX: Final = 30
+POLL_SECONDS: Final = 0.1
+HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
+
+
+class CampaignFailed(Exception):
+    """The campaign itself could not go on: nothing was measured."""
+
+
+async def get_json(url: str) -> dict[str, Any] | None:
+    """Return the JSON answer with status 200; None for anything else."""
+    try:
+        async with aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http, http.get(url) as answer:
+            return dict(await answer.json(content_type=None)) if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return None
+
+
+async def create_topic(mesh: MeshProcess, name: str, *, home: str) -> None:
+    """Create a topic of one partition that is replicated on three brokers. Raises CampaignFailed."""
+    body = {"name": name, "partitions": 1, "homes": "one", "home": home}
+    async with (
+        aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http,
+        http.post(f"{mesh.gateway}/v1/topics", json=body) as answer,
+    ):
+        if answer.status >= 300:
+            raise CampaignFailed(f"topic {name} was not created: {answer.status} {await answer.text()}")
+
+
+async def leader_of(mesh: MeshProcess, region: str, topic: str) -> str:
+    """Return the name of the broker that leads partition 0 in a region. Raises CampaignFailed."""
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while time.monotonic() < deadline:
+        for admin in mesh.endpoints["regions"][region]["admin"]:
+            status = await get_json(f"http://{admin}/v1/status")
+            for stream in status["streams"] if status else ():
+                if stream["topic"] == topic and stream["leader"] > 0:
+                    return f"{region}-{stream['leader'] % 1000}"
+        await asyncio.sleep(POLL_SECONDS)
+    raise CampaignFailed(f"{topic} has no leader in {region}")
+
+
+async def wait_until_whole(mesh: MeshProcess) -> None:
+    """Wait until every broker is ready and sees every other one of its region. Raises CampaignFailed."""
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    for brokers in mesh.endpoints["regions"].values():
+        for admin in brokers["admin"]:
+            while not _is_whole(await get_json(f"http://{admin}/v1/status"), len(brokers["admin"])):
+                if time.monotonic() > deadline:
+                    raise CampaignFailed(f"the broker at {admin} is not ready after {READY_SECONDS_MAX} s")
+                await asyncio.sleep(POLL_SECONDS)
+
+
+def _is_whole(status: dict[str, Any] | None, brokers: int) -> bool:
+    return status is not None and status["ready"] and sum(row["alive"] for row in status["brokers"]) == brokers
+
+
+async def read_back(brokers: Sequence[str], topic: str, *, at_least: int = 0) -> list[RecordName]:
+    """Return every record of partition 0 in a region, by offset, up to its high watermark.
+
+    Args:
+        at_least: wait until the region has this many, CATCH_UP_SECONDS_MAX at most; then return what is there.
+    """
+    reader = StreamReader(brokers=list(brokers), topic=topic, partition=0, offset=EARLIEST, max_wait_ms=100)
+    found: list[RecordName] = []
+    try:
+        async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
+            async for batch in reader.batches():
+                for record in batch.records:
+                    if record.offset != len(found):
+                        raise CampaignFailed(f"offset {record.offset} of {topic} follows {len(found) - 1}")
+                    found.append(number_of(record.value or b""))
+                if max(batch.high_watermark, at_least) <= len(found):
+                    break
+    except TimeoutError:
+        return found
+    finally:
+        reader.close()
+    return found
+
+
+class ForeignProducer:
+    """loadtest.campaign.producer as a child process."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self._log = directory / f"{name}.acks"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, brokers: Sequence[str], topic: str, *, per_second: float, seconds: float) -> None:
+        """Start to send."""
+        arguments = (",".join(brokers), topic, self.name, str(per_second), str(seconds), str(self._log))
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest.campaign.producer"), *arguments, stdout=asyncio.subprocess.PIPE
+        )
+
+    async def wait_for_acknowledgement(self) -> None:
+        """Wait until something was acknowledged. Raises CampaignFailed."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not self._log.exists() or not self._log.stat().st_size:
+            if time.monotonic() > deadline:
+                raise CampaignFailed(f"producer {self.name} got no acknowledgement within {READY_SECONDS_MAX} s")
+            await asyncio.sleep(0.02)
+
+    async def finish(self) -> dict[str, Any]:
+        """Wait for the end; return its counts. Raises CampaignFailed."""
+        assert self._process is not None, "not started"
+        output, _ = await self._process.communicate()
+        if self._process.returncode:
+            raise CampaignFailed(f"producer {self.name} ended with {self._process.returncode}")
+        return dict(json.loads(output))
+
+    async def stop(self) -> None:
+        """Kill it if it still runs."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """Return what it was told, in that order."""
+        rows = [line.split() for line in self._log.read_text().splitlines()] if self._log.exists() else []
+        return [
+            Acknowledgement(record=(self.name, int(number)), offset=int(offset), at_ns=int(at_ns))
+            for number, offset, at_ns in rows
+        ]

@@ -1,0 +1,100 @@
+"""A development mesh as a child process: started, asked for its endpoints, wounded, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+READY_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 20
+
+
+class MeshProcess:
+    """`georelay up` in a directory of its own. Use as an async context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        regions: str,
+        brokers_per_region: int,
+        quiet: bool = True,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        self.directory = directory
+        self.endpoints: dict[str, Any] = {}
+        self._endpoints_file = directory / "endpoints.json"
+        self._arguments = [
+            *(sys.executable, "-m", "georelay.cli", "up"),
+            *("--regions", regions, "--brokers-per-region", str(brokers_per_region)),
+            *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self._endpoints_file)),
+            *arguments,
+        ]
+        self._quiet = quiet
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> MeshProcess:
+        """Start it and wait until it is ready. Raises RuntimeError with what it said when it is not."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        said = self.directory / "up.log"
+        with said.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._arguments, stdout=output if self._quiet else None, stderr=output if self._quiet else None
+            )
+        for _ in range(READY_SECONDS_MAX * 10):
+            if self._endpoints_file.exists():
+                self.endpoints = json.loads(self._endpoints_file.read_text())
+                return self
+            if self._process.poll() is not None:
+                break
+            await asyncio.sleep(0.1)
+        self.stop()
+        raise RuntimeError(f"the mesh did not become ready:\n{said.read_text()[-2000:]}")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop it and wait."""
+        await asyncio.to_thread(self.stop)
+
+    @property
+    def pid(self) -> int:
+        """Return the pid of `georelay up` itself."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def gateway(self) -> str:
+        """Return the base URL of the gateway."""
+        return f"http://{self.endpoints['gateway']['http'][0]}"
+
+    @property
+    def traces(self) -> Path:
+        """Return the directory of the trace files."""
+        return self.directory / "mesh" / "traces"
+
+    def pid_of(self, name: str) -> int:
+        """Return the pid of a child, such as "us-1" or "gateway"."""
+        return int((self.directory / "mesh" / "run" / f"{name}.pid").read_text())
+
+    def kill(self, name: str) -> int:
+        """kill -9 one child; returns its pid."""
+        pid = self.pid_of(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def stop(self) -> None:
+        """Send SIGTERM, then SIGKILL when it does not end."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,291 @@
+"""Sends batches to the leader of their home: one ordered lane per (publisher, stream).
+
+The rules are forwarding_core's; this shell picks links, keeps deadlines and resolves futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from georelay.clock import Clock
+from georelay.errors import Busy, GeorelayError, HomeUnreachable, NotLeader, OutcomeUnknown, Unavailable
+from georelay.ids import RegionNumber, StreamKey
+from georelay.limits import FORWARDS_IN_FLIGHT_MAX
+from mesh.replication.faults import LANE_RESET, from_fault, poisons_lane
+from mesh.replication.forwarding_core import Failed, Failure, LaneCore, Refusal
+from mesh.replication.frames import Fault, Forward, Forwarded, ForwardFailed, Part
+from mesh.replication.outgoing_link import OutgoingLink
+from mesh.replication.outgoing_links import OutgoingLinks
+from mesh.replication.ports import Published
+from mesh.replication.settings import FORWARD_BYTES_IN_FLIGHT_MAX, LinkSettings
+
+_REDIRECTS_MAX: Final = 3  # followed at once between two ticks
+_LEADERS_REMEMBERED_MAX: Final = 100_000
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """One batch without an answer."""
+
+    batch: bytes
+    received_ns: int
+    entry_region: RegionNumber
+    submitted_ns: int
+    future: asyncio.Future[Published]
+
+
+@dataclass(slots=True)
+class _Window:
+    """What one region has in flight."""
+
+    batches: int = 0
+    size_bytes: int = 0
+
+
+class Forwarder:
+    """All forward lanes of this broker."""
+
+    def __init__(self, links: OutgoingLinks, *, clock: Clock, settings: LinkSettings) -> None:
+        self.links = links
+        self.clock = clock
+        self.settings = settings
+        self.leaders: dict[StreamKey, int] = {}  # who led it last, as far as answers said
+        self._lanes: dict[tuple[Hashable, StreamKey, RegionNumber], _Lane] = {}
+        self._windows: dict[RegionNumber, _Window] = {}
+        self._lane_number = 0
+        self._request_number = 0
+
+    def forward(
+        self,
+        key: StreamKey,
+        *,
+        region: RegionNumber,
+        batch: bytes | bytearray | memoryview,
+        received_ns: int,
+        entry_region: RegionNumber,
+        lane: Hashable,
+        leader: int = -1,
+    ) -> asyncio.Future[Published]:
+        """Send one batch to the leader of its home, in order within (lane, key).
+
+        Args:
+            region: the home; may be our own region. leader: its leader as far as known, -1 unknown.
+
+        Returns:
+            A future of Published or of: HomeUnreachable, Unavailable, NotHome, Busy, ... (not stored), OutcomeUnknown
+            (it may be stored; it is never sent again).
+
+        Raises:
+            Busy: too much is in flight to that region.
+        """
+        window = self._windows.setdefault(region, _Window())
+        if window.batches >= FORWARDS_IN_FLIGHT_MAX:
+            raise Busy(f"{window.batches} batches are in flight to region {region}")
+        if window.batches and window.size_bytes + len(batch) > FORWARD_BYTES_IN_FLIGHT_MAX:
+            raise Busy(f"{window.size_bytes} bytes are in flight to region {region}")
+        if leader >= 0 and key not in self.leaders:
+            self._remember_leader(key, leader)
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        window.batches += 1
+        window.size_bytes += len(batch)
+        future.add_done_callback(partial(self._window_left, window, len(batch)))
+        pending = _Pending(
+            batch=bytes(batch),
+            received_ns=received_ns,
+            entry_region=entry_region,
+            submitted_ns=self.clock.monotonic_ns(),
+            future=future,
+        )
+        self._lane(lane, key, region).submit(self.next_request(), pending)
+        return future
+
+    def tick(self) -> None:
+        """Retry what waits for a link or a leader; end what has waited too long."""
+        for lane in list(self._lanes.values()):
+            lane.tick()
+
+    def link_opened(self, link: OutgoingLink) -> None:
+        """Send what waited for this link."""
+        for lane in list(self._lanes.values()):
+            if lane.region == link.region:
+                lane.pump()
+
+    def close(self) -> None:
+        """Fail everything: what was sent has an unknown outcome."""
+        for lane in list(self._lanes.values()):
+            lane.lose()
+
+    def next_request(self) -> int:
+        """Return a number that was never used."""
+        self._request_number += 1
+        return self._request_number
+
+    def lane_idle(self, lane: _Lane) -> None:
+        """Forget a lane that has nothing in flight."""
+        self._lanes.pop((lane.publisher, lane.key, lane.region), None)
+
+    def leader_said(self, key: StreamKey, leader: int) -> None:
+        """Follow what an answer says about the leader."""
+        if leader >= 0:
+            self._remember_leader(key, leader)
+        else:
+            self.leaders.pop(key, None)
+
+    def _remember_leader(self, key: StreamKey, leader: int) -> None:
+        if len(self.leaders) >= _LEADERS_REMEMBERED_MAX:
+            self.leaders.clear()  # a cache: the next answers fill it again
+        self.leaders[key] = leader
+
+    def _lane(self, publisher: Hashable, key: StreamKey, region: RegionNumber) -> _Lane:
+        name = (publisher, key, region)
+        lane = self._lanes.get(name)
+        if lane is None:
+            self._lane_number += 1
+            lane = self._lanes[name] = _Lane(self, self._lane_number, publisher, key, region)
+        return lane
+
+    @staticmethod
+    def _window_left(window: _Window, size_bytes: int, _future: asyncio.Future[Published]) -> None:
+        window.batches -= 1
+        window.size_bytes -= size_bytes
+
+
+class _Lane:
+    """The shell of one LaneCore."""
+
+    def __init__(
+        self, forwarder: Forwarder, number: int, publisher: Hashable, key: StreamKey, region: RegionNumber
+    ) -> None:
+        self.publisher = publisher
+        self.key = key
+        self.region = region
+        self._forwarder = forwarder
+        self._number = number
+        self._core = LaneCore()
+        self._pending: dict[int, _Pending] = {}
+        self._link: OutgoingLink | None = None
+        self._attempt = 0
+        self._redirects = 0
+
+    def submit(self, number: int, pending: _Pending) -> None:
+        """Take one batch."""
+        self._pending[number] = pending
+        self._core.submit(number)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, if the lane flows and its link is open."""
+        core = self._core
+        if not core.has_waiting or self._redirects > _REDIRECTS_MAX:
+            return
+        if not core.is_flying:
+            leader = self._forwarder.leaders.get(self.key, -1)
+            self._link = self._forwarder.links.for_publish(self.region, leader, self._attempt)
+        link = self._link
+        if link is None or not link.is_open:
+            return
+        for number in core.take():
+            self._send(link, number)
+
+    def _send(self, link: OutgoingLink, number: int) -> None:
+        pending = self._pending[number]
+        part = Forward(
+            number,
+            self._number,
+            self._core.generation,
+            self.key,
+            pending.received_ns,
+            pending.entry_region,
+            pending.batch,
+        )
+        link.ask(number, part, partial(self._answered, number))
+
+    def _answered(self, number: int, answer: Part | None) -> None:
+        if number not in self._pending:
+            return  # given up on before
+        if isinstance(answer, Forwarded):
+            self._stored(number, answer)
+        elif isinstance(answer, ForwardFailed):
+            self._refused(number, answer.fault)
+        else:
+            self.lose()
+        self._settle()
+
+    def _stored(self, number: int, answer: Forwarded) -> None:
+        if self._link is not None:
+            self._forwarder.leader_said(self.key, self._link.broker_id)
+        pending = self._pending.pop(number)
+        self._core.stored(number)
+        if not pending.future.done():
+            pending.future.set_result(
+                Published(
+                    epoch=answer.epoch,
+                    base_offset=answer.base_offset,
+                    append_us=answer.append_us,
+                    log_start=answer.log_start,
+                )
+            )
+
+    def _refused(self, number: int, fault: Fault) -> None:
+        error = from_fault(fault)
+        if fault.code == LANE_RESET:
+            refusal = Refusal.LANE_RESET
+        elif isinstance(error, NotLeader):
+            refusal = Refusal.LEADER_MOVED
+            self._follow(error.leader)
+        else:
+            refusal = Refusal.FAILED if poisons_lane(error) else Refusal.REJECTED
+        self._fail(self._core.refused(number, refusal), error)
+
+    def _follow(self, leader: int) -> None:
+        """Retry at once where the answer says, at the next tick when it says nothing or too often."""
+        self._attempt += 1
+        self._redirects += 1 if leader >= 0 else _REDIRECTS_MAX + 1
+        self._forwarder.leader_said(self.key, leader)
+
+    def tick(self) -> None:
+        """End what has waited too long, retry the rest."""
+        self._redirects = 0
+        oldest = next(iter(self._pending.values()), None)
+        if oldest is not None:
+            settings = self._forwarder.settings
+            waited_ms = (self._forwarder.clock.monotonic_ns() - oldest.submitted_ns) // _NS_PER_MS
+            reachable = any(link.is_open for link in self._forwarder.links.of_region(self.region))
+            if waited_ms >= settings.forward_timeout_ms or (not reachable and waited_ms >= settings.dead_after_ms):
+                self.lose()
+        self.pump()
+        self._settle()
+
+    def lose(self) -> None:
+        """Give up on everything: the link or the patience is gone."""
+        told = self._core.lost()
+        if self._link is not None:
+            for row in told:
+                self._link.forget(row.batch)
+        self._fail(told, None)
+
+    def _fail(self, told: Iterable[Failed], own: GeorelayError | None) -> None:
+        for row in told:
+            pending = self._pending.pop(row.batch)
+            if not pending.future.done():
+                pending.future.set_exception(self._error(row.failure, own))
+
+    def _error(self, failure: Failure, own: GeorelayError | None) -> GeorelayError:
+        if failure is Failure.OWN and own is not None:
+            return own
+        if failure is Failure.BEHIND:
+            return Unavailable("not stored: a batch before it on the same connection failed")
+        if failure is Failure.UNKNOWN:
+            return OutcomeUnknown(f"the link to the home (region {self.region}) broke before it answered")
+        return HomeUnreachable(f"the home (region {self.region}) cannot be reached; nothing was stored")
+
+    def _settle(self) -> None:
+        if self._core.is_idle:
+            self._forwarder.lane_idle(self)
+        else:
+            self.pump()

@@ -1,0 +1,526 @@
+"""Frames of the inter-region link, version 1: bounded, and nothing but FrameError on garbage.
+
+A frame is one opaque message of the carrier (all numbers big-endian):
+
+    u8 version (1), then parts until the end:  u8 kind | u32 body bytes | body
+
+so one frame carries many batches, acknowledgements and heartbeats of many streams. `str` is u16 bytes + UTF-8.
+A session number is chosen by the dialling (mirror) side and is unique on its link.
+
+    kind  name             body
+      1   OPEN             u16 protocol version, str mesh id, str region, u16 region number, u32 broker id
+      2   LINK_REFUSED     str code, str reason; the link closes
+      3   HELLO            u32 session, key, u32 epoch, i64 next, 16 digest at next - 1
+      4   WELCOME          u32 session, u32 epoch, u64 control index, i64 log start, i64 hwm, 16 digest where the
+                           following epoch starts (zero without), u16 rows, rows of (u32 epoch, i64 start)
+      5   REDIRECT         u32 session, i32 broker (-1 unknown)
+      6   REFUSED          u32 session, str code, str reason
+      7   BATCH            u32 session, u32 session epoch, 80 stream part, payload
+      8   ACK              rows of (u32 session, i64 committed hwm of the mirror)
+      9   HEARTBEAT        i64 sender's wall clock us, rows of (u32 session, i64 hwm of the home, i64 lag us)
+     10   GAP              u32 session, i64 next
+     11   FENCED           u32 session, u32 current epoch of the mirror
+     12   DIVERGED         u32 session, i64 offset
+     13   RESET            u32 session, str reason; the session ended, the mirror says HELLO again
+     20   FORWARD          u64 request, u64 lane, u32 generation, key, i64 received_ns, u16 entry region, batch
+     21   FORWARDED        u64 request, u32 epoch, i64 base offset, i64 append_us, i64 log start
+     22   FORWARD_FAILED   u64 request, fault
+     30   REQUEST          u64 request, str method, JSON object
+     31   REPLY            u64 request, u32 JSON bytes, JSON object, attachment
+     32   REQUEST_FAILED   u64 request, fault
+
+    key = 16 topic id, u16 origin, u32 partition; fault = str code, str text, i32 leader, u32 epoch, u16 home
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from georelay.limits import LINK_FRAME_BYTES_MAX, MIB, RECORD_BATCH_BYTES_MAX
+from mesh.replication.ports import EpochRow
+from mesh.replication.stream_header import DIGEST_BYTES, STREAM_HEADER_BYTES
+
+FRAME_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 1
+PARTS_PER_FRAME_MAX: Final = 65_536
+EPOCH_ROWS_MAX: Final = 10_000
+REQUEST_BODY_BYTES_MAX: Final = 8 * MIB
+PART_BYTES_MAX: Final = LINK_FRAME_BYTES_MAX - 16
+NO_DIGEST: Final = bytes(DIGEST_BYTES)
+assert RECORD_BATCH_BYTES_MAX + 256 < PART_BYTES_MAX
+assert REQUEST_BODY_BYTES_MAX + 256 < PART_BYTES_MAX
+
+_VERSION: Final = bytes([FRAME_VERSION])
+_PART: Final = struct.Struct(">BI")
+_KEY: Final = struct.Struct(">16sHI")
+_U16: Final = struct.Struct(">H")
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_OPEN: Final = struct.Struct(">H")
+_OPEN_TAIL: Final = struct.Struct(">HI")
+_HELLO: Final = struct.Struct(">I16sHIIq16s")
+_WELCOME: Final = struct.Struct(">IIQqq16sH")
+_EPOCH_ROW: Final = struct.Struct(">Iq")
+_SESSION_I32: Final = struct.Struct(">Ii")
+_BATCH: Final = struct.Struct(">II80s")
+_BATCH_PART: Final = struct.Struct(">BIII")
+_ACK_ROW: Final = struct.Struct(">Iq")
+_HEARTBEAT: Final = struct.Struct(">q")
+_HEARTBEAT_ROW: Final = struct.Struct(">Iqq")
+_SESSION_EPOCH: Final = struct.Struct(">II")
+_FORWARD: Final = struct.Struct(">QQI16sHIqH")
+_FORWARDED: Final = struct.Struct(">QIqqq")
+_FAULT_TAIL: Final = struct.Struct(">iIH")
+
+
+class FrameError(ValueError):
+    """Bytes that are not a frame of this protocol: close the link."""
+
+
+class Fault(NamedTuple):
+    """An error on the wire; `code` is a GeorelayError's."""
+
+    code: str
+    text: str
+    leader: int = -1
+    epoch: int = 0
+    home: int = 0
+
+
+class Open(NamedTuple):
+    """First part in each direction: who speaks."""
+
+    protocol_version: int
+    mesh_id: str
+    region: str
+    region_number: RegionNumber
+    broker_id: BrokerId
+
+
+class LinkRefused(NamedTuple):
+    """The acceptor's reason for closing instead of OPEN."""
+
+    code: str
+    reason: str
+
+
+class Hello(NamedTuple):
+    """A mirror asks for a session from its log end on."""
+
+    session: int
+    key: StreamKey
+    epoch: Epoch
+    next_offset: Offset
+    digest: bytes
+
+
+class Welcome(NamedTuple):
+    """The home opens the session."""
+
+    session: int
+    epoch: Epoch
+    control_index: int
+    log_start: Offset
+    high_watermark: Offset
+    following_digest: bytes
+    table: tuple[EpochRow, ...]
+
+
+class Redirect(NamedTuple):
+    """Another broker of the home leads the stream."""
+
+    session: int
+    broker: int
+
+
+class Refused(NamedTuple):
+    """No session; `code` is a sender_core.Refusal."""
+
+    session: int
+    code: str
+    reason: str
+
+
+class Batch(NamedTuple):
+    """One committed entry of the home, verbatim."""
+
+    session: int
+    epoch: Epoch
+    stream_part: bytes
+    payload: bytes
+
+
+class Ack(NamedTuple):
+    """Committed high watermarks of the mirror: (session, hwm)."""
+
+    rows: tuple[tuple[int, Offset], ...]
+
+
+class Heartbeat(NamedTuple):
+    """Sign of life; the home adds (session, hwm, lag us)."""
+
+    clock_us: int
+    rows: tuple[tuple[int, Offset, int], ...] = ()
+
+
+class Gap(NamedTuple):
+    """The mirror's log ends at `next_offset`: send from there."""
+
+    session: int
+    next_offset: Offset
+
+
+class FencedBy(NamedTuple):
+    """The mirror's current epoch is newer than the session's."""
+
+    session: int
+    epoch: Epoch
+
+
+class DivergedAt(NamedTuple):
+    """The mirror holds other records; the session is over."""
+
+    session: int
+    offset: Offset
+
+
+class Reset(NamedTuple):
+    """The session ended; the mirror may say HELLO again."""
+
+    session: int
+    reason: str
+
+
+class Forward(NamedTuple):
+    """One batch for the home of its stream."""
+
+    request: int
+    lane: int
+    generation: int
+    key: StreamKey
+    received_ns: int
+    entry_region: RegionNumber
+    batch: bytes
+
+
+class Forwarded(NamedTuple):
+    """The batch is committed."""
+
+    request: int
+    epoch: Epoch
+    base_offset: Offset
+    append_us: int
+    log_start: Offset
+
+
+class ForwardFailed(NamedTuple):
+    """The batch failed."""
+
+    request: int
+    fault: Fault
+
+
+class Request(NamedTuple):
+    """A named question with a JSON object."""
+
+    request: int
+    method: str
+    body: Mapping[str, Any]
+
+
+class Reply(NamedTuple):
+    """Its answer."""
+
+    request: int
+    body: Mapping[str, Any]
+    attachment: bytes = b""
+
+
+class RequestFailed(NamedTuple):
+    """Its failure."""
+
+    request: int
+    fault: Fault
+
+
+Part = (
+    Open | LinkRefused | Hello | Welcome | Redirect | Refused | Batch | Ack | Heartbeat | Gap | FencedBy | DivergedAt
+    | Reset | Forward | Forwarded | ForwardFailed | Request | Reply | RequestFailed
+)  # fmt: skip
+
+
+# --- encoding ---------------------------------------------------------------------------------------
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()[:0xFFFF]
+    return _U16.pack(len(raw)) + raw
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _fault(fault: Fault) -> bytes:
+    tail = _FAULT_TAIL.pack(fault.leader, fault.epoch, fault.home)
+    return _text(fault.code) + _text(fault.text[:4096]) + tail
+
+
+def _welcome(part: Welcome) -> bytes:
+    head = _WELCOME.pack(
+        part.session,
+        part.epoch,
+        part.control_index,
+        part.log_start,
+        part.high_watermark,
+        part.following_digest,
+        len(part.table),
+    )
+    return head + b"".join(_EPOCH_ROW.pack(*row) for row in part.table)
+
+
+def _open(part: Open) -> bytes:
+    tail = _OPEN_TAIL.pack(part.region_number, part.broker_id)
+    return _OPEN.pack(part.protocol_version) + _text(part.mesh_id) + _text(part.region) + tail
+
+
+def _hello(part: Hello) -> bytes:
+    key = part.key
+    return _HELLO.pack(part.session, key.topic_id, key.origin, key.partition, part.epoch, part.next_offset, part.digest)
+
+
+def _heartbeat(part: Heartbeat) -> bytes:
+    return _HEARTBEAT.pack(part.clock_us) + b"".join(_HEARTBEAT_ROW.pack(*row) for row in part.rows)
+
+
+def _forward_head(part: Forward) -> bytes:
+    key = part.key
+    return _FORWARD.pack(
+        part.request,
+        part.lane,
+        part.generation,
+        key.topic_id,
+        key.origin,
+        key.partition,
+        part.received_ns,
+        part.entry_region,
+    )
+
+
+def _reply(part: Reply) -> bytes:
+    body = _json(part.body)
+    return _U64.pack(part.request) + _U32.pack(len(body)) + body + part.attachment
+
+
+_KINDS: Final[dict[type[Any], tuple[int, Callable[[Any], bytes]]]] = {
+    Open: (1, _open),
+    LinkRefused: (2, lambda part: _text(part.code) + _text(part.reason)),
+    Hello: (3, _hello),
+    Welcome: (4, _welcome),
+    Redirect: (5, lambda part: _SESSION_I32.pack(*part)),
+    Refused: (6, lambda part: _U32.pack(part.session) + _text(part.code) + _text(part.reason)),
+    Batch: (7, lambda part: _BATCH.pack(part.session, part.epoch, part.stream_part) + bytes(part.payload)),
+    Ack: (8, lambda part: b"".join(_ACK_ROW.pack(*row) for row in part.rows)),
+    Heartbeat: (9, _heartbeat),
+    Gap: (10, lambda part: _ACK_ROW.pack(*part)),
+    FencedBy: (11, lambda part: _SESSION_EPOCH.pack(*part)),
+    DivergedAt: (12, lambda part: _ACK_ROW.pack(*part)),
+    Reset: (13, lambda part: _U32.pack(part.session) + _text(part.reason)),
+    Forward: (20, lambda part: _forward_head(part) + bytes(part.batch)),
+    Forwarded: (21, lambda part: _FORWARDED.pack(*part)),
+    ForwardFailed: (22, lambda part: _U64.pack(part.request) + _fault(part.fault)),
+    Request: (30, lambda part: _U64.pack(part.request) + _text(part.method) + _json(part.body)),
+    Reply: (31, _reply),
+    RequestFailed: (32, lambda part: _U64.pack(part.request) + _fault(part.fault)),
+}
+
+
+def encode_part(part: Part) -> bytes:
+    """Return one part with its kind and length.
+
+    Raises:
+        FrameError: larger than a frame may be (our own bug or an oversized JSON body).
+    """
+    kind, encode = _KINDS[type(part)]
+    body = encode(part)
+    if len(body) > PART_BYTES_MAX:
+        raise FrameError(f"a {type(part).__name__} part of {len(body)} bytes is over {PART_BYTES_MAX}")
+    return _PART.pack(kind, len(body)) + body
+
+
+def batch_part(*, session: int, epoch: Epoch, stream_part: bytes, payload: bytes | memoryview) -> tuple[bytes, bytes]:
+    """Return a BATCH part as (head, payload): the payload is copied only into the frame."""
+    head = _BATCH_PART.pack(7, _BATCH.size + len(payload), session, epoch) + stream_part
+    return head, payload  # type: ignore[return-value]  # bytes.join takes any buffer
+
+
+def join_frame(parts: list[bytes]) -> bytes:
+    """Return the frame made of encoded parts."""
+    return b"".join([_VERSION, *parts])
+
+
+def encode_frame(*parts: Part) -> bytes:
+    """Return one frame with these parts."""
+    return join_frame([encode_part(part) for part in parts])
+
+
+# --- decoding ---------------------------------------------------------------------------------------
+
+
+class _Body:
+    """Bounded reading of one part's body: every length is checked against the bytes left."""
+
+    __slots__ = ("end", "position", "raw")
+
+    def __init__(self, raw: bytes, position: int, end: int) -> None:
+        self.raw = raw
+        self.position = position
+        self.end = end
+
+    def take(self, layout: struct.Struct) -> tuple[Any, ...]:
+        position = self.position
+        if position + layout.size > self.end:
+            raise FrameError(f"a part needs {layout.size} bytes, {self.end - position} are left")
+        self.position = position + layout.size
+        return layout.unpack_from(self.raw, position)
+
+    def some(self, count: int) -> bytes:
+        start = self.position
+        if start + count > self.end:
+            raise FrameError(f"a part needs {count} bytes, {self.end - start} are left")
+        self.position = start + count
+        return self.raw[start : self.position]
+
+    def rest(self) -> bytes:
+        return self.some(self.end - self.position)
+
+    def text(self) -> str:
+        (count,) = self.take(_U16)
+        try:
+            return self.some(count).decode()
+        except UnicodeDecodeError as error:
+            raise FrameError(f"a string is not UTF-8: {error.reason}") from error
+
+    def json(self, raw: bytes) -> Mapping[str, Any]:
+        if len(raw) > REQUEST_BODY_BYTES_MAX:
+            raise FrameError(f"a JSON body of {len(raw)} bytes is over {REQUEST_BODY_BYTES_MAX}")
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise FrameError(f"a body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise FrameError("a body is not a JSON object")
+        return value
+
+    def rows(self, layout: struct.Struct) -> tuple[tuple[Any, ...], ...]:
+        raw = self.rest()
+        if len(raw) % layout.size:
+            raise FrameError(f"{len(raw)} bytes are not rows of {layout.size}")
+        return tuple(layout.iter_unpack(raw))
+
+    def fault(self) -> Fault:
+        code, text = self.text(), self.text()
+        return Fault(code, text, *self.take(_FAULT_TAIL))
+
+
+def _decode_open(body: _Body) -> Part:
+    (version,) = body.take(_OPEN)
+    mesh_id, region = body.text(), body.text()
+    return Open(version, mesh_id, region, *body.take(_OPEN_TAIL))
+
+
+def _decode_hello(body: _Body) -> Part:
+    session, topic, origin, partition, epoch, following, digest = body.take(_HELLO)
+    return Hello(session, StreamKey(topic, origin, partition), epoch, following, digest)
+
+
+def _decode_welcome(body: _Body) -> Part:
+    session, epoch, control_index, log_start, hwm, digest, count = body.take(_WELCOME)
+    if count > EPOCH_ROWS_MAX:
+        raise FrameError(f"{count} epochs are over {EPOCH_ROWS_MAX}")
+    rows = tuple((Epoch(e), Offset(o)) for e, o in (body.take(_EPOCH_ROW) for _ in range(count)))
+    return Welcome(session, epoch, control_index, log_start, hwm, digest, rows)
+
+
+def _decode_batch(body: _Body) -> Part:
+    session, epoch, stream_part = body.take(_BATCH)
+    return Batch(session, epoch, stream_part, body.rest())
+
+
+def _decode_forward(body: _Body) -> Part:
+    request, lane, generation, topic, origin, partition, received_ns, region = body.take(_FORWARD)
+    key = StreamKey(topic, origin, partition)
+    return Forward(request, lane, generation, key, received_ns, region, body.rest())
+
+
+def _decode_request(body: _Body) -> Part:
+    (request,) = body.take(_U64)
+    method = body.text()
+    return Request(request, method, body.json(body.rest()))
+
+
+def _decode_reply(body: _Body) -> Part:
+    (request,) = body.take(_U64)
+    (count,) = body.take(_U32)
+    return Reply(request, body.json(body.some(count)), body.rest())
+
+
+_DECODERS: Final[Mapping[int, Callable[[_Body], Part]]] = {
+    1: _decode_open,
+    2: lambda body: LinkRefused(body.text(), body.text()),
+    3: _decode_hello,
+    4: _decode_welcome,
+    5: lambda body: Redirect(*body.take(_SESSION_I32)),
+    6: lambda body: Refused(body.take(_U32)[0], body.text(), body.text()),
+    7: _decode_batch,
+    8: lambda body: Ack(body.rows(_ACK_ROW)),
+    9: lambda body: Heartbeat(body.take(_HEARTBEAT)[0], body.rows(_HEARTBEAT_ROW)),
+    10: lambda body: Gap(*body.take(_ACK_ROW)),
+    11: lambda body: FencedBy(*body.take(_SESSION_EPOCH)),
+    12: lambda body: DivergedAt(*body.take(_ACK_ROW)),
+    13: lambda body: Reset(body.take(_U32)[0], body.text()),
+    20: _decode_forward,
+    21: lambda body: Forwarded(*body.take(_FORWARDED)),
+    22: lambda body: ForwardFailed(body.take(_U64)[0], body.fault()),
+    30: _decode_request,
+    31: _decode_reply,
+    32: lambda body: RequestFailed(body.take(_U64)[0], body.fault()),
+}
+assert {kind for kind, _ in _KINDS.values()} == set(_DECODERS)
+assert _BATCH.size == 8 + STREAM_HEADER_BYTES
+
+
+def decode_frame(raw: bytes) -> list[Part]:
+    """Return the parts of one frame.
+
+    Raises:
+        FrameError: too large, another version, an unknown kind, or lengths and counts that do not fit.
+    """
+    if len(raw) > LINK_FRAME_BYTES_MAX:
+        raise FrameError(f"a frame of {len(raw)} bytes is over {LINK_FRAME_BYTES_MAX}")
+    if not raw or raw[0] != FRAME_VERSION:
+        raise FrameError(f"frame version {raw[0] if raw else 'missing'}, this broker speaks {FRAME_VERSION}")
+    parts: list[Part] = []
+    position, end = 1, len(raw)
+    while position < end:
+        if end - position < _PART.size:
+            raise FrameError(f"a part's head needs {_PART.size} bytes, {end - position} are left")
+        kind, size = _PART.unpack_from(raw, position)
+        position += _PART.size
+        if size > end - position:
+            raise FrameError(f"a part of {size} bytes, {end - position} are left")
+        decode = _DECODERS.get(kind)
+        if decode is None:
+            raise FrameError(f"part kind {kind} is unknown")
+        if len(parts) == PARTS_PER_FRAME_MAX:
+            raise FrameError(f"a frame has more than {PARTS_PER_FRAME_MAX} parts")
+        body = _Body(raw, position, position + size)
+        parts.append(decode(body))
+        position += size
+        if body.position != position:
+            raise FrameError(f"part kind {kind} has {position - body.position} bytes too many")
+    return parts

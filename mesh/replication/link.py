@@ -1,0 +1,46 @@
+"""A link carries opaque frames between two brokers, in order, until it closes; it never loses one silently.
+
+The carrier of this form is gRPC (link_grpc.py). What the frames mean is `link_endpoint.py`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class LinkReceiver(Protocol):
+    """What a link tells its owner; called on the event loop, never from inside `send` or `close`."""
+
+    def frame_received(self, frame: bytes) -> None:
+        """One whole frame, in order."""
+
+    def link_writable(self) -> None:
+        """The link takes the next frame."""
+
+    def link_closed(self, reason: str) -> None:
+        """The link is gone; called once, also after `close`."""
+
+
+class Link(Protocol):
+    """One ordered, reliable, bidirectional carrier of frames."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the other end, for people."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `send` may be called now: the frame before was taken by the carrier."""
+
+    def start(self, receiver: LinkReceiver) -> None:
+        """Begin to receive."""
+
+    def send(self, frame: bytes) -> None:
+        """Hand over one frame; only while `is_writable`. Frames of a link that closes are lost."""
+
+    def close(self, reason: str) -> None:
+        """Close at once, both directions."""
+
+
+Dial = Callable[[str], Link]  # address -> a link that reports its failure through link_closed

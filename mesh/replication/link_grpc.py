@@ -1,0 +1,212 @@
+"""Links over one gRPC bidirectional stream each, frames as raw bytes (no protobuf).
+
+Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off after failures grows to minutes and
+        is shared by address, while a healed link must carry records again within redial_ms.
+Rule 2: one frame is in the carrier's hands at a time; what comes meanwhile is coalesced above it.
+Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from georelay.errors import Unavailable
+from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
+from mesh.replication.link import LinkReceiver
+
+log = structlog.get_logger()
+
+METHOD: Final = "/georelay.mesh.v1.Link/Exchange"
+_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),  # an http_proxy variable would divert even loopback
+    ("grpc.max_send_message_length", LINK_FRAME_BYTES_MAX + KIB),
+    ("grpc.max_receive_message_length", LINK_FRAME_BYTES_MAX + KIB),
+    ("grpc.enable_retries", 0),
+)
+_CHANNEL_OPTIONS: Final = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+_SERVER_OPTIONS: Final = (*_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 1000))
+_STOP_GRACE_S: Final = 0.1
+
+
+class _GrpcLink:
+    """Reader and writer of one stream; both ends differ only in where the stream comes from."""
+
+    def __init__(self, *, peer: str) -> None:
+        self._peer = peer
+        self._receiver: LinkReceiver | None = None
+        self._frame: bytes | None = None
+        self._wake_writer: asyncio.Future[None] | None = None
+        self._reason = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def peer(self) -> str:
+        """Return the address of the other end."""
+        return self._peer
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether the carrier takes a frame now."""
+        return self._frame is None and not self._reason
+
+    def send(self, frame: bytes) -> None:
+        """Hand over one frame."""
+        assert self._frame is None, "a frame was sent while the one before is still in flight"
+        if self._reason:
+            return
+        self._frame = frame
+        if self._wake_writer is not None and not self._wake_writer.done():
+            self._wake_writer.set_result(None)
+
+    def close(self, reason: str) -> None:
+        """Close at once; `link_closed` follows on the next turn of the loop."""
+        if self._reason:
+            return
+        self._reason = reason or "closed"
+        for task in self._tasks:
+            task.cancel()
+
+    async def _read_all(self, read: Callable[[], Any]) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        while True:
+            frame = await read()
+            if frame is grpc.aio.EOF:
+                return
+            receiver.frame_received(frame)
+
+    async def _write_all(self, write: Callable[[bytes], Any]) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._frame is None:
+                self._wake_writer = loop.create_future()
+                await self._wake_writer
+            frame = self._frame
+            assert frame is not None
+            await write(frame)
+            self._frame = None
+            receiver.link_writable()
+
+    async def _exchange(self, read: Callable[[], Any], write: Callable[[bytes], Any]) -> None:
+        """Read and write until one of them ends; then both have ended."""
+        tasks = {asyncio.ensure_future(self._read_all(read)), asyncio.ensure_future(self._write_all(write))}
+        self._tasks = tasks
+        try:
+            if not self._reason:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            self._reason = self._reason or _reason_of(ended)
+            self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.link_closed(self._reason or "the stream ended")
+
+
+def _reason_of(ended: list[Any]) -> str:
+    """Return why the stream ended; a failure that is not the carrier's is our own bug and goes to the log."""
+    for error in ended:
+        if isinstance(error, grpc.aio.AioRpcError):
+            return f"{error.code().name.lower()}: {(error.details() or '')[:200]}"
+    for error in ended:
+        if isinstance(error, Exception) and not isinstance(error, grpc.RpcError | grpc.aio.BaseError):
+            log.error("link.failed", exc_info=error)
+            return f"{type(error).__name__}: {error}"
+    return "the other end closed the stream"
+
+
+class DialledLink(_GrpcLink):
+    """The dialling end: owns its channel."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(peer=address)
+        self._run_task: asyncio.Task[None] | None = None
+
+    def start(self, receiver: LinkReceiver) -> None:
+        """Dial and begin to receive."""
+        self._receiver = receiver
+        self._run_task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self._peer}")
+
+    async def _run(self) -> None:
+        channel = grpc.aio.insecure_channel(self._peer, options=_CHANNEL_OPTIONS)
+        try:
+            call = channel.stream_stream(METHOD)()
+            await self._exchange(call.read, call.write)
+        finally:
+            await channel.close()
+
+    async def closed(self) -> None:
+        """Wait until the channel is gone."""
+        if self._run_task is not None:
+            await asyncio.wait([self._run_task])
+
+
+class AcceptedLink(_GrpcLink):
+    """The accepting end: lives as long as the handler of its call."""
+
+    def start(self, receiver: LinkReceiver) -> None:
+        """Begin to receive (the handler runs `serve`)."""
+        self._receiver = receiver
+
+    async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Exchange frames until the link ends."""
+        await self._exchange(context.read, context.write)
+
+
+class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+    """Accepts links on a grpc.aio server: `accept(link)` must call `link.start`."""
+
+    def __init__(self, accept: Callable[[AcceptedLink], None]) -> None:
+        self._accept = accept
+        self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return the handler of our one method."""
+        return self._handler if handler_call_details.method == METHOD else None
+
+    async def _serve(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        link = AcceptedLink(peer=context.peer())
+        self._accept(link)
+        await link.serve(context)
+
+
+class LinkListener:
+    """The gRPC server of one broker's links."""
+
+    def __init__(self, accept: Callable[[AcceptedLink], None]) -> None:
+        self._service = LinkService(accept)
+        self._server: Any = None
+
+    async def start(self, listen: str) -> int:
+        """Listen on "host:port" and return the bound port.
+
+        Raises:
+            Unavailable: the address cannot be bound.
+        """
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((self._service,))
+        try:
+            port = int(server.add_insecure_port(listen))
+        except RuntimeError as error:
+            raise Unavailable(f"cannot listen for links on {listen}: {error}") from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self) -> None:
+        """Stop listening and end every accepted link."""
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_S)
+            self._server = None

@@ -1,0 +1,262 @@
+"""All inter-region replication of one broker: what its composition root starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Hashable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from georelay.clock import Clock
+from georelay.ids import BrokerId, RegionNumber, StreamKey
+from mesh.replication.forwarder import Forwarder
+from mesh.replication.home_session import HomeSession
+from mesh.replication.incoming_link import IncomingLink
+from mesh.replication.link import Dial
+from mesh.replication.link_grpc import AcceptedLink, DialledLink, LinkListener
+from mesh.replication.mirror_session import HomeLink, MirrorSession
+from mesh.replication.outgoing_link import OutgoingLink
+from mesh.replication.outgoing_links import OutgoingLinks
+from mesh.replication.ports import (
+    Answer,
+    JsonObject,
+    MirrorLog,
+    Published,
+    Publisher,
+    RequestHandler,
+    StreamDirectory,
+)
+from mesh.replication.requests import Requests
+from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+from mesh.replication.snapshot import SessionSnapshot
+
+__all__ = ["BrokerAddress", "LinkSettings", "MeshIdentity", "MeshLinks"]
+
+log = structlog.get_logger()
+
+
+class MeshLinks:
+    """Links to and from other brokers: mirrors, forwards, requests.
+
+    Args:
+        brokers: link addresses of every region, our own included, in the order of the configuration.
+        directory, publisher, requests: the broker's side of what others ask of us.
+        dial: how to reach an address; another one only in tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: MeshIdentity,
+        brokers: Mapping[RegionNumber, Sequence[BrokerAddress]],
+        directory: StreamDirectory,
+        publisher: Publisher,
+        requests: RequestHandler,
+        clock: Clock,
+        settings: LinkSettings | None = None,
+        dial: Dial = DialledLink,
+    ) -> None:
+        settings = settings or LinkSettings()
+        self._identity = identity
+        self._directory = directory
+        self._publisher = publisher
+        self._handler = requests
+        self._clock = clock
+        self._settings = settings
+        self._outgoing = OutgoingLinks(brokers, identity=identity, clock=clock, settings=settings, dial=dial)
+        self._forwarder = Forwarder(self._outgoing, clock=clock, settings=settings)
+        self._requests = Requests(
+            self._outgoing,
+            clock=clock,
+            next_request=self._forwarder.next_request,
+            patience_s=settings.dead_after_ms / 1000,
+        )
+        self._outgoing.on_opened += [self._forwarder.link_opened, self._connect_mirrors]
+        self._incoming: set[IncomingLink] = set()
+        self._mirrors: dict[StreamKey, MirrorSession] = {}
+        self._served: dict[tuple[StreamKey, RegionNumber], HomeSession] = {}
+        self._listener = LinkListener(self._accept)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    async def start(self, listen: str) -> int:
+        """Listen for links on "host:port" and begin to dial; return the bound port.
+
+        Raises:
+            Unavailable: the address cannot be bound.
+        """
+        port = await self._listener.start(listen)
+        self.spawn(self._tick_forever())
+        return port
+
+    async def stop(self) -> None:
+        """End every session and link; forwards in flight have an unknown outcome."""
+        self._stopped = True
+        for mirror in list(self._mirrors):
+            self.mirror_stopped(mirror)
+        self._forwarder.close()
+        self._outgoing.close()
+        for link in list(self._incoming):
+            link.close("this broker stops")
+        await self._listener.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _tick_forever(self) -> None:
+        interval_s = self._settings.redial_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            self.tick()
+
+    def tick(self) -> None:
+        """Do what is due: dial, keep alive, judge lag, retry; every redial_ms."""
+        self._outgoing.tick()
+        for link in list(self._incoming):
+            link.tick()
+        for mirror in list(self._mirrors.values()):
+            mirror.tick()
+        self._forwarder.tick()
+        for name, session in list(self._served.items()):
+            if not session.is_serving:
+                del self._served[name]  # the new leader measures the lag from now on
+
+    # --- the broker's side ------------------------------------------------------------------------
+
+    def mirror_started(self, mirror: MirrorLog) -> None:
+        """This broker leads a mirror: keep a session to its home."""
+        if mirror.key in self._mirrors:
+            if self._mirrors[mirror.key].log is mirror:
+                self._mirrors[mirror.key].connect()
+                return
+            self.mirror_stopped(mirror.key)
+        session = MirrorSession(mirror, self)
+        self._mirrors[mirror.key] = session
+        session.connect()
+
+    def mirror_stopped(self, key: StreamKey) -> None:
+        """This broker does not lead the mirror any more."""
+        session = self._mirrors.pop(key, None)
+        if session is not None:
+            session.stop()
+
+    def forward(
+        self,
+        key: StreamKey,
+        *,
+        region: RegionNumber,
+        batch: bytes | bytearray | memoryview,
+        received_ns: int,
+        entry_region: RegionNumber,
+        lane: Hashable,
+        leader: int = -1,
+    ) -> asyncio.Future[Published]:
+        """Send one batch to the leader of its home; see Forwarder.forward."""
+        return self._forwarder.forward(
+            key,
+            region=region,
+            batch=batch,
+            received_ns=received_ns,
+            entry_region=entry_region,
+            lane=lane,
+            leader=leader,
+        )
+
+    async def request(
+        self,
+        region: RegionNumber,
+        method: str,
+        body: JsonObject,
+        *,
+        timeout_s: float,
+        broker: BrokerId | None = None,
+    ) -> Answer:
+        """Ask a broker of `region`; see Requests.request."""
+        return await self._requests.request(region, method, body, timeout_s=timeout_s, broker=broker)
+
+    # --- what is shown ----------------------------------------------------------------------------
+
+    def mirror_lag(self, key: StreamKey) -> tuple[int, float]:
+        """Return (the home's high watermark, lag in ms on the home's clock), (-1, 0.0) while unknown."""
+        session = self._mirrors.get(key)
+        return (-1, 0.0) if session is None else (session.home_hwm, session.lag_us / 1000)
+
+    def snapshot(self) -> list[SessionSnapshot]:
+        """Return every session's state and lag; a mirror that is cut off stays in it, with its lag growing."""
+        return [
+            *(session.snapshot() for session in self._served.values()),
+            *(session.snapshot() for session in self._mirrors.values()),
+        ]
+
+    def links(self) -> list[dict[str, Any]]:
+        """Return every wanted link and session, ready for JSON."""
+        dialled = [
+            {"broker": link.broker_id, "region": link.region, "open": link.is_open, "last_failure": link.last_failure}
+            for link in self._outgoing.all()
+            if link.is_wanted
+        ]
+        sessions = [
+            {
+                "role": row.role,
+                "stream": str(row.key),
+                "region": row.region,
+                "broker": row.broker,
+                "state": row.state.value,
+                "cause": row.cause.value,
+                "lag_records": row.lag_records,
+                "lag_bytes": row.lag_bytes,
+                "lag_ms": round(row.lag_ms, 3),
+            }
+            for row in self.snapshot()
+        ]
+        return [*dialled, *sessions]
+
+    # --- owner of sessions and accepted links -----------------------------------------------------
+
+    def link_to_home(self, session: MirrorSession, hint: int) -> HomeLink | None:
+        """Return an open link to a broker of the session's home."""
+        return None if self._stopped else self._outgoing.for_session(session, hint)
+
+    def session_opened(self, session: HomeSession) -> None:
+        """A mirror is served from here."""
+        self._served[(session.key, session.region)] = session
+
+    def session_ended(self, session: HomeSession) -> None:
+        """Keep it: its lag is what status shows while the mirror is cut off."""
+
+    def link_ended(self, link: IncomingLink) -> None:
+        """An accepted link is gone."""
+        self._incoming.discard(link)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until `stop`."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("link.task_failed", exc_info=task.exception())
+
+    def _accept(self, accepted: AcceptedLink) -> None:
+        link = IncomingLink(
+            accepted,
+            identity=self._identity,
+            directory=self._directory,
+            publisher=self._publisher,
+            requests=self._handler,
+            owner=self,
+            clock=self._clock,
+            settings=self._settings,
+        )
+        self._incoming.add(link)
+        link.start()
+
+    def _connect_mirrors(self, link: OutgoingLink) -> None:
+        for session in list(self._mirrors.values()):
+            if session.log.home == link.region:
+                session.connect()

@@ -1,0 +1,214 @@
+"""The dialling end towards one broker: keeps a link open while it is wanted, and shares it between mirror sessions,
+forwarded batches and requests.
+
+Rule 1: a lost link is dialled again every redial_ms, on our own clock.
+Rule 2: when a link is lost every user hears it: sessions reconnect, forwards and requests in flight fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from georelay.clock import Clock
+from georelay.ids import BrokerId, RegionNumber, region_of
+from mesh.replication.frames import (
+    Ack,
+    Batch,
+    Forwarded,
+    ForwardFailed,
+    Heartbeat,
+    Open,
+    Part,
+    Redirect,
+    Refused,
+    Reply,
+    RequestFailed,
+    Reset,
+    Welcome,
+)
+from mesh.replication.link import Dial
+from mesh.replication.link_endpoint import LinkEndpoint
+from mesh.replication.link_state import PeerProtocolError
+from mesh.replication.mirror_session import MirrorSession
+from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+
+log = structlog.get_logger()
+Reaction = Callable[[Part | None], None]  # the answer, None when the link was lost
+
+
+class OutgoingLink:
+    """All our business with one broker."""
+
+    def __init__(
+        self,
+        target: BrokerAddress,
+        *,
+        identity: MeshIdentity,
+        clock: Clock,
+        settings: LinkSettings,
+        dial: Dial,
+        opened: Callable[[OutgoingLink], None],
+    ) -> None:
+        self.target = target
+        self.region: RegionNumber = region_of(target.broker_id)
+        self.last_failure = ""
+        self._identity = identity
+        self._clock = clock
+        self._settings = settings
+        self._dial = dial
+        self._opened = opened
+        self._endpoint: LinkEndpoint | None = None
+        self._wanted = False
+        self._sessions: dict[int, MirrorSession] = {}
+        self._session_number = 0
+        self._awaited: dict[int, Reaction] = {}
+        self._acknowledging: dict[MirrorSession, None] = {}
+
+    # --- life cycle -------------------------------------------------------------------------------
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """Return the broker at the other end."""
+        return self.target.broker_id
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether parts may be posted."""
+        return self._endpoint is not None and self._endpoint.is_open
+
+    @property
+    def may_open(self) -> bool:
+        """Return whether a dial is under way whose predecessor did not fail."""
+        return self._endpoint is not None and not self.last_failure
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether there was ever work for it."""
+        return self._wanted
+
+    def want(self) -> None:
+        """Keep this link open from now on."""
+        self._wanted = True
+        if self._endpoint is None and not self.last_failure:
+            self._connect()
+
+    def tick(self) -> None:
+        """Dial when it is due; keep an open link alive."""
+        if self._endpoint is not None:
+            self._endpoint.tick()
+        elif self._wanted:
+            self._connect()
+
+    def close(self) -> None:
+        """Close for good."""
+        self._wanted = False
+        self.fail("this broker stops")
+
+    def fail(self, reason: str) -> None:
+        """Close the link; it is dialled again while it is wanted."""
+        if self._endpoint is not None:
+            self._endpoint.close(reason)
+
+    def _connect(self) -> None:
+        self._endpoint = LinkEndpoint(
+            self._dial(self.target.address),
+            identity=self._identity,
+            conversation=self,
+            clock=self._clock,
+            settings=self._settings,
+            dials=True,
+        )
+        self._endpoint.start()
+
+    # --- Conversation -----------------------------------------------------------------------------
+
+    def check_peer(self, peer: Open) -> str:
+        """Refuse any broker but the one we dialled."""
+        if peer.broker_id != self.target.broker_id:
+            return f"{self.target.address} is broker {peer.broker_id}, not {self.target.broker_id}"
+        return ""
+
+    def link_opened(self, peer: Open) -> None:
+        """Tell the owner."""
+        self.last_failure = ""
+        log.info("link.opened", broker=peer.broker_id, region=peer.region)
+        self._opened(self)
+
+    def link_drained(self) -> None:
+        """Nothing here waits for room: forwards are bounded by their number and bytes."""
+
+    def link_lost(self, reason: str) -> None:
+        """Tell every user."""
+        was_open = self._endpoint is not None and self._endpoint.peer is not None
+        if was_open or self.last_failure != reason:
+            log.warning("link.lost" if was_open else "link.dial_failed", broker=self.broker_id, reason=reason)
+        self._endpoint = None
+        self.last_failure = reason or "closed"
+        sessions, self._sessions = self._sessions, {}
+        awaited, self._awaited = self._awaited, {}
+        self._acknowledging.clear()
+        for session in sessions.values():
+            session.link_lost()
+        for reaction in awaited.values():
+            reaction(None)
+
+    def part_received(self, part: Part) -> None:
+        """Hand one part to whom it belongs. Raises PeerProtocolError."""
+        match part:
+            case Batch() | Welcome() | Redirect() | Refused() | Reset():
+                session = self._sessions.get(part.session)
+                if session is not None:  # else a late part of a session that we left
+                    session.part_received(part)
+            case Heartbeat():
+                for number, hwm, lag_us in part.rows:
+                    session = self._sessions.get(number)
+                    if session is not None:
+                        session.heartbeat(hwm, lag_us)
+            case Forwarded() | ForwardFailed() | Reply() | RequestFailed():
+                reaction = self._awaited.pop(part.request, None)
+                if reaction is not None:  # else we have given up on it
+                    reaction(part)
+            case _:
+                raise PeerProtocolError(f"{type(part).__name__} from the accepting side")
+
+    # --- users ------------------------------------------------------------------------------------
+
+    def post(self, part: Part) -> None:
+        """Send one part; lost if the link is not open."""
+        if self._endpoint is not None:
+            self._endpoint.post(part)
+
+    def ask(self, request: int, part: Part, reaction: Reaction) -> None:
+        """Send a FORWARD or REQUEST; `reaction` hears its answer, or None if the link is lost before."""
+        assert self.is_open
+        self._awaited[request] = reaction
+        self.post(part)
+
+    def forget(self, request: int) -> None:
+        """Drop the answer of a request when it comes."""
+        self._awaited.pop(request, None)
+
+    def open_session(self, session: MirrorSession) -> int:
+        """Return a session number that was never used on this link."""
+        self._session_number += 1
+        self._sessions[self._session_number] = session
+        return self._session_number
+
+    def close_session(self, number: int) -> None:
+        """Drop late parts of a session."""
+        self._sessions.pop(number, None)
+
+    def acknowledge(self, session: MirrorSession) -> None:
+        """Collect acknowledgements of all sessions that moved in this turn of the loop into one part."""
+        if not self._acknowledging:
+            asyncio.get_running_loop().call_soon(self._send_acks)
+        self._acknowledging[session] = None
+
+    def _send_acks(self) -> None:
+        sessions, self._acknowledging = self._acknowledging, {}
+        rows = tuple(row for row in (session.ack() for session in sessions) if row is not None)
+        if rows:
+            self.post(Ack(rows))

@@ -1,0 +1,110 @@
+"""The links this broker dials, found by broker and by region."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from georelay.clock import Clock
+from georelay.ids import BrokerId, RegionNumber
+from mesh.replication.link import Dial
+from mesh.replication.mirror_session import MirrorSession
+from mesh.replication.outgoing_link import OutgoingLink
+from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+
+
+class OutgoingLinks:
+    """One OutgoingLink per other broker; a link is dialled from the first time it is wanted."""
+
+    def __init__(
+        self,
+        brokers: Mapping[RegionNumber, Sequence[BrokerAddress]],
+        *,
+        identity: MeshIdentity,
+        clock: Clock,
+        settings: LinkSettings,
+        dial: Dial,
+    ) -> None:
+        self.on_opened: list[Callable[[OutgoingLink], None]] = []
+        self._by_region = {
+            region: [
+                OutgoingLink(
+                    target, identity=identity, clock=clock, settings=settings, dial=dial, opened=self._link_opened
+                )
+                for target in targets
+                if target.broker_id != identity.broker_id
+            ]
+            for region, targets in brokers.items()
+        }
+        self._by_broker = {link.broker_id: link for links in self._by_region.values() for link in links}
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def all(self) -> Sequence[OutgoingLink]:
+        """Return every link, opened or not."""
+        return list(self._by_broker.values())
+
+    def of_region(self, region: RegionNumber) -> Sequence[OutgoingLink]:
+        """Return the links to the brokers of a region, in the order of the configuration."""
+        return self._by_region.get(region, ())
+
+    def to_broker(self, broker: BrokerId | int) -> OutgoingLink | None:
+        """Return the link to one broker, None when it is unknown or ourselves."""
+        return self._by_broker.get(BrokerId(broker))
+
+    def for_session(self, session: MirrorSession, hint: int) -> OutgoingLink | None:
+        """Return an open link for a mirror session: to `hint`, else to the next broker of the home in turn."""
+        hinted = self.to_broker(hint)
+        if hinted is not None and hinted.region == session.log.home:
+            hinted.want()
+            if hinted.is_open:
+                return hinted
+            if hinted.may_open:
+                return None
+        links = self.of_region(session.log.home)
+        if not links:
+            return None
+        turn = links[session.attempts % len(links)]
+        session.attempts += 1
+        turn.want()
+        return turn if turn.is_open else next((link for link in links if link.is_open), None)
+
+    def for_publish(self, region: RegionNumber, leader: int, attempt: int) -> OutgoingLink | None:
+        """Return an open link for a forward lane: to the leader, else to any broker of the region; None: wait."""
+        hinted = self.to_broker(leader)
+        if hinted is not None and hinted.region == region:
+            hinted.want()
+            if hinted.is_open:
+                return hinted
+            if hinted.may_open:
+                return None
+        links = self.of_region(region)
+        for link in links:
+            link.want()
+        opened = [link for link in links if link.is_open]
+        return opened[attempt % len(opened)] if opened else None
+
+    async def wait_opened(self, timeout_s: float) -> None:
+        """Return when any link opens, at the latest after `timeout_s`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            self._waiting.discard(future)
+
+    def tick(self) -> None:
+        """Dial what is due, keep the rest alive."""
+        for link in self._by_broker.values():
+            link.tick()
+
+    def close(self) -> None:
+        """Close every link for good."""
+        for link in self._by_broker.values():
+            link.close()
+
+    def _link_opened(self, link: OutgoingLink) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        for callback in self.on_opened:
+            callback(link)

@@ -1,0 +1,186 @@
+"""What replication needs from the broker that hosts it; `region` implements these Protocols.
+
+Rule 1: plain methods are called on the event loop and return at once; only `async` ones may touch a disk.
+Rule 2: a log that is not led here refuses (`is_serving`, `is_leader`); replication never guesses a position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from mesh.replication.stream_header import StreamHeader
+
+JsonObject = Mapping[str, Any]
+EpochRow = tuple[Epoch, Offset]  # (epoch, its first offset)
+_FIRST_OFFSET: Final = Offset(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Where a batch was stored. `append_us` is the home's append time, microseconds since 1970."""
+
+    epoch: Epoch
+    base_offset: Offset
+    append_us: int
+    log_start: Offset = _FIRST_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request: a JSON object and bytes that need no encoding (record batches)."""
+
+    body: JsonObject = field(default_factory=dict)
+    attachment: bytes = b""
+
+
+class CommittedEntry(Protocol):
+    """One committed entry that owns offsets, exactly as the home wrote it."""
+
+    @property
+    def stream_part(self) -> bytes:
+        """The 80 bytes every region holds verbatim."""
+
+    @property
+    def payload(self) -> bytes | memoryview:
+        """The record batch."""
+
+    @property
+    def base_offset(self) -> Offset:
+        """First offset owned."""
+
+    @property
+    def next_offset(self) -> Offset:
+        """First offset after it."""
+
+
+class CommittedLog(Protocol):
+    """Home side: the committed part of one stream's log on this broker."""
+
+    @property
+    def key(self) -> StreamKey:
+        """The stream."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this broker leads the stream, its first entry of the term is committed, and this region is home."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """Newest committed home epoch: the session epoch of a mirror that is up to date."""
+
+    @property
+    def control_index(self) -> int:
+        """Index of the definitions that proves the epoch table."""
+
+    @property
+    def log_start(self) -> Offset:
+        """First offset still stored."""
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset not yet committed."""
+
+    def epoch_table(self) -> Sequence[EpochRow]:
+        """Return the committed epochs, ascending."""
+
+    def read(self, offset: Offset, max_bytes: int) -> Sequence[CommittedEntry] | None:
+        """Return committed entries from memory, the first always whole; [] at the hwm; None: only on disk."""
+
+    async def read_cold(self, offset: Offset, max_bytes: int) -> Sequence[CommittedEntry]:
+        """Return committed entries from disk."""
+
+    async def digest_before(self, offset: Offset) -> bytes | None:
+        """Return the digest chain of the entry that ends at `offset` (digest_0 at 0); None: no entry ends there."""
+
+    def add_waiter(self, callback: Callable[[], None]) -> int:
+        """Call `callback` when the hwm moves, an epoch is committed or the leadership is lost."""
+
+    def remove_waiter(self, handle: int) -> None:
+        """Forget a waiter."""
+
+
+class MirrorLog(Protocol):
+    """Mirror side: the log of one stream whose home is another region, on the broker that leads it here."""
+
+    @property
+    def key(self) -> StreamKey:
+        """The stream."""
+
+    @property
+    def home(self) -> RegionNumber:
+        """The region that sequences it."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads it and its first entry of the term is committed."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """Newest COMMITTED epoch: what fences. 0 before the first."""
+
+    @property
+    def next_offset(self) -> Offset:
+        """Log END, uncommitted entries included."""
+
+    @property
+    def end_digest(self) -> bytes:
+        """Digest chain at the log end (16 bytes)."""
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset not yet committed."""
+
+    def append_batch(self, header: StreamHeader, payload: bytes) -> None:
+        """Append ONE entry verbatim; the log end has moved when it returns.
+
+        Raises:
+            NotLeader, Busy: nothing was appended.
+        """
+
+    async def append_epoch(self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int) -> None:
+        """Append an EPOCH entry and wait for its commit.
+
+        Raises:
+            Diverged: our digest at start - 1 is another one. NotLeader, Busy: not appended.
+            OutcomeUnknown: leadership lost before the commit.
+        """
+
+    def add_waiter(self, callback: Callable[[], None]) -> int:
+        """Call `callback` when the hwm moves or the leadership is lost."""
+
+    def remove_waiter(self, handle: int) -> None:
+        """Forget a waiter."""
+
+
+class Publisher(Protocol):
+    """Stores batches that another broker received; never forwards them again."""
+
+    def publish_forwarded(
+        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber
+    ) -> asyncio.Future[Published]:
+        """Append one batch now (order = call order); the future resolves at its commit.
+
+        Raises:
+            GeorelayError: not stored (NotHome with epoch and home, NotLeader with a hint, Busy, ...).
+        """
+
+
+class RequestHandler(Protocol):
+    """Answers named requests of other brokers."""
+
+    async def handle(self, method: str, body: JsonObject, *, from_broker: BrokerId) -> Answer:
+        """Return the answer; a GeorelayError travels to the asker with its class and text."""
+
+
+class StreamDirectory(Protocol):
+    """Finds streams on this broker."""
+
+    def committed_log(self, key: StreamKey) -> CommittedLog | None:
+        """Return the stream if it is hosted here and this region is its home."""
+
+    def leader_of(self, key: StreamKey) -> int:
+        """Return the broker of this region that leads it, -1 while unknown."""

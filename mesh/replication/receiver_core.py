@@ -1,0 +1,148 @@
+"""The receiver rule of a mirror: what becomes of one batch that arrived. Pure: values in, a verdict out.
+
+Rule 1: contiguity is judged against the log END, uncommitted entries included. Judged against the high
+        watermark, "accept if > hwm" loses records and "first == hwm + 1" stores pipelined batches twice
+        (tests/exhaustive/mesh shows both).
+Rule 2: the SESSION epoch fences: it must equal the mirror's current epoch. The BATCH epoch says where the batch
+        was sequenced: it must be the epoch that the table gives for its first offset, at most the session epoch,
+        and the batch must end before the following epoch starts.
+Rule 3: the WHOLE batch is accepted or nothing; a batch is never re-cut.
+Rule 4: the same is checked again when the entry is applied; a violation there is our own bug.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from georelay.ids import Epoch, Offset
+from georelay.wire.crc import crc32c
+from mesh.replication.ports import EpochRow
+from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader, next_digest
+
+
+class Verdict(enum.Enum):
+    """What a mirror does with one batch."""
+
+    ACCEPT = "accept"  # append it as one entry
+    ALREADY_THERE = "already_there"  # answer, no effect
+    GAP = "gap"  # answer `next`: the home sends from there
+    FENCED = "fenced"  # an older session epoch than ours
+    EPOCH_AHEAD = "epoch_ahead"  # a newer session epoch: raise ours by a committed EPOCH entry first
+    WRONG_EPOCH = "wrong_epoch"  # the batch does not belong to the epoch the table gives: the peer broke the protocol
+    DAMAGED = "damaged"  # the bytes were changed on the way: close the link, ask again
+    DIVERGED = "diverged"  # intact, contiguous, but the digest chain is another one: stop, alarm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorEnd:
+    """What the rule needs to know about the mirror.
+
+    Args:
+        epoch: current (committed) epoch.
+        next_offset: log end, uncommitted entries included.
+        digest: digest chain at the log end, 16 bytes.
+    """
+
+    epoch: Epoch
+    next_offset: Offset
+    digest: bytes
+
+
+class ApplyViolation(Exception):
+    """Fencing or contiguity broken at apply: our own bug, the group stops."""
+
+
+def table_fault(table: Sequence[EpochRow]) -> str:
+    """Return what is wrong with an epoch table that a peer sent, "" if nothing.
+
+    Invariants: 1 not empty   2 epochs rise   3 starts never fall and the first is 0 or more.
+    """
+    if not table:
+        return "the epoch table is empty"
+    for (epoch, start), (following, following_start) in itertools.pairwise(table):
+        if following <= epoch or following_start < start:
+            return f"epoch {following} at {following_start} does not follow epoch {epoch} at {start}"
+    return "" if table[0][0] >= 1 and table[0][1] >= 0 else f"the first epoch is {table[0][0]} at {table[0][1]}"
+
+
+def epoch_at(table: Sequence[EpochRow], offset: Offset) -> Epoch | None:
+    """Return the epoch that sequenced `offset`, None below the first row."""
+    found: Epoch | None = None
+    for epoch, start in table:
+        if start > offset:
+            break
+        found = epoch
+    return found
+
+
+def following_row(table: Sequence[EpochRow], epoch: Epoch) -> EpochRow | None:
+    """Return the first row after `epoch`, None for the newest."""
+    return next((row for row in table if row[0] > epoch), None)
+
+
+def judge(
+    end: MirrorEnd, *, session_epoch: Epoch, table: Sequence[EpochRow], header: StreamHeader, payload: bytes
+) -> Verdict:
+    """Return what the mirror does with one batch.
+
+    Args:
+        end: the mirror's log end now.
+        session_epoch: as the batch's frame says.
+        table: the stream's epoch table, from the home's answer to HELLO (checked with `table_fault`).
+        header: the batch's STREAM part; `payload` the record batch.
+    """
+    if session_epoch != end.epoch:
+        return Verdict.FENCED if session_epoch < end.epoch else Verdict.EPOCH_AHEAD
+    first, following = header.base_offset, header.next_offset
+    if header.type not in OWNS_OFFSETS or first < 0:
+        return Verdict.WRONG_EPOCH
+    if header.epoch != epoch_at(table, first) or header.epoch > end.epoch:
+        return Verdict.WRONG_EPOCH
+    successor = following_row(table, header.epoch)
+    if successor is not None and following > successor[1]:
+        return Verdict.WRONG_EPOCH
+    if following <= end.next_offset:
+        return Verdict.ALREADY_THERE
+    if first > end.next_offset:
+        return Verdict.GAP
+    if crc32c(payload) != header.payload_crc:
+        return Verdict.DAMAGED
+    if first < end.next_offset:
+        return Verdict.DIVERGED  # boundaries differ, and batches are never re-cut
+    digest = next_digest(end.digest, epoch=header.epoch, first=first, last=header.last_offset, batch=payload)
+    return Verdict.ACCEPT if digest == header.digest else Verdict.DIVERGED
+
+
+def recheck_at_apply(
+    *,
+    kind: EntryType,
+    epoch: Epoch,
+    base_offset: Offset,
+    committed_epoch: Epoch,
+    committed_next: Offset,
+    epoch_table: Sequence[EpochRow],
+) -> None:
+    """Check fencing and contiguity of a committed entry again, before the high watermark moves over it.
+
+    Args:
+        epoch, base_offset: of the entry; committed_epoch, committed_next: of everything applied before it.
+        epoch_table: rows committed before it.
+
+    Raises:
+        ApplyViolation: our own bug; the group must stop.
+    """
+    if kind is EntryType.EPOCH:
+        if epoch <= committed_epoch:
+            raise ApplyViolation(f"epoch {epoch} does not rise above {committed_epoch}")
+        if base_offset > committed_next:
+            raise ApplyViolation(f"epoch {epoch} starts at {base_offset}, but {committed_next} is next")
+        return
+    if kind not in OWNS_OFFSETS:
+        return
+    if base_offset != committed_next:
+        raise ApplyViolation(f"an entry starts at {base_offset}, but {committed_next} is next")
+    if epoch > committed_epoch or epoch_at(epoch_table, base_offset) != epoch:
+        raise ApplyViolation(f"offset {base_offset} was sequenced in epoch {epoch}, which the table does not say")

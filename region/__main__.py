@@ -1,0 +1,73 @@
+"""`georelay-broker --config FILE`: runs one broker until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from georelay.errors import ConfigError, GeorelayError
+from georelay.process_guard import die_with_parent, refuse_foreign_packages, refuse_optimised_python
+from region.config import BrokerConfig, load_config
+
+log = structlog.get_logger()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return the exit code: 0 after a signal, 1 when the broker could not start or had to stop, 2 for a bad call."""
+    parser = argparse.ArgumentParser(
+        prog="georelay-broker", description="Run one broker of a region in the foreground until SIGINT or SIGTERM."
+    )
+    parser.add_argument("--config", type=Path, required=True, help="TOML file; see docs/config.md")
+    options = parser.parse_args(arguments)
+    try:
+        refuse_optimised_python()
+        config = load_config(options.config)
+        die_with_parent(config.die_with_parent)
+        refuse_foreign_packages()
+    except ConfigError as error:
+        print(f"georelay-broker: {error}", file=sys.stderr)  # noqa: T201 - before logging exists
+        return 2
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    return uvloop.run(_run(config))
+
+
+async def _run(config: BrokerConfig) -> int:
+    from region.app import Broker  # heavy: only once the configuration is known to be right
+
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        broker = Broker(config)
+        await broker.start()
+    except (GeorelayError, OSError) as error:
+        print(f"georelay-broker: {error}", file=sys.stderr)  # noqa: T201 - the one line for the operator
+        return 1
+    broker.failed.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
+    if broker.failed.done():
+        # A disk that failed, or a broken invariant: what is on disk stays as it is, nothing more is promised.
+        log.critical("broker.failed", reason=broker.failed.result())
+        return 1
+    await broker.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,337 @@
+"""The public gRPC contract `broker.Broker` (proto/broker.proto): Publish one record, Subscribe to topics.
+
+Rule 1: `body` is a record's value, verbatim; a record published here has no key and goes round the partitions.
+Rule 2: an id is "<stream>/<partition>/<offset>", stream being the topic's local name (qualified for a topic that
+        every region is home of): it names the same record in every region.
+Rule 3: a timestamp is the append time at the home in microseconds; it never goes back within a topic's partition.
+        Where streams of several origins are merged, a record that arrives late shows the newest timestamp shown.
+Rule 4: a slow subscriber is waited for: per stream one batch is held, not more.
+Unsubscribing is cancelling the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from georelay import errors
+from georelay.errors import BadRequest, GeorelayError, OffsetOutOfRange, Retry
+from georelay.limits import KIB
+from georelay.wire.batch import Record, iterate_records
+from region.api._pb import broker_pb2
+from region.api.coalescer import NewRecord
+from region.api.metrics import BrokerMetrics
+from region.api.publishing import RecordPublisher, require_topic
+from region.api.reading import EARLIEST, StreamReader
+from region.kafka.ports import Cluster, CredentialCheck, EntryLike, TraceRecorder, TraceSession
+from region.kafka.services import plain_name
+
+log = structlog.get_logger()
+
+SERVICE: Final = "broker.Broker"
+TOPICS_PER_SUBSCRIPTION_MAX: Final = 1_000
+STREAMS_PER_SUBSCRIPTION_MAX: Final = 10_000
+READ_BYTES: Final = 256 * KIB
+READ_WAIT_MS: Final = 10_000
+RETRY_S: Final = 0.2  # after a leader change and the like
+
+GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
+    {
+        errors.BadRequest: "INVALID_ARGUMENT",
+        errors.CorruptRecordBatch: "INVALID_ARGUMENT",
+        errors.TooLarge: "INVALID_ARGUMENT",
+        errors.InvalidTopic: "INVALID_ARGUMENT",
+        errors.Unauthenticated: "UNAUTHENTICATED",
+        errors.PolicyViolation: "PERMISSION_DENIED",
+        errors.UnknownTopic: "NOT_FOUND",
+        errors.TopicExists: "ALREADY_EXISTS",
+        errors.OffsetOutOfRange: "OUT_OF_RANGE",
+        errors.OutOfOrderSequence: "ABORTED",
+        errors.ProducerFenced: "ABORTED",
+        errors.Fenced: "ABORTED",
+        errors.Busy: "RESOURCE_EXHAUSTED",
+        errors.NotLeader: "UNAVAILABLE",
+        errors.NotHome: "UNAVAILABLE",
+        errors.HomeUnreachable: "UNAVAILABLE",
+        errors.Unavailable: "UNAVAILABLE",
+        # gRPC documents this status as "may have completed": exactly an unknown outcome.
+        errors.OutcomeUnknown: "DEADLINE_EXCEEDED",
+    }
+)
+
+
+def grpc_status(error: GeorelayError) -> str:
+    """Return the name of the gRPC status code for an error; INTERNAL for what has no row."""
+    return next((GRPC_STATUS[kind] for kind in type(error).__mro__ if kind in GRPC_STATUS), "INTERNAL")
+
+
+class BrokerService:
+    """Both methods; `handler` registers them on a grpc.aio server."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        publisher: RecordPublisher,
+        reader: StreamReader,
+        credentials: CredentialCheck,
+        recorder: TraceRecorder,
+        metrics: BrokerMetrics,
+        wall_ns: Callable[[], int],
+    ) -> None:
+        self._cluster = cluster
+        self._publisher = publisher
+        self._reader = reader
+        self._credentials = credentials
+        self._recorder = recorder
+        self._metrics = metrics
+        self._wall_ns = wall_ns
+        self._records_out = metrics.edge_records.labels("grpc", "out")
+
+    def handler(self) -> Any:
+        """Return the generic RPC handler of the service."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Publish": grpc.unary_unary_rpc_method_handler(
+                    self.publish,
+                    request_deserializer=broker_pb2.PublishRequest.FromString,
+                    response_serializer=broker_pb2.PublishResponse.SerializeToString,
+                ),
+                "Subscribe": grpc.unary_stream_rpc_method_handler(
+                    self.subscribe,
+                    request_deserializer=broker_pb2.SubscribeRequest.FromString,
+                    response_serializer=broker_pb2.MessageResponse.SerializeToString,
+                ),
+            },
+        )
+
+    async def publish(self, request: broker_pb2.PublishRequest, context: Any) -> broker_pb2.PublishResponse:
+        """Publish one record and answer when it is committed at its home."""
+        with self._metrics.edge_seconds.labels("grpc", "publish").time():
+            try:
+                await self._sign_in(context)
+                if not request.topic:
+                    raise BadRequest("topic: must not be empty")
+                (place,) = await self._publisher.publish(request.topic, [(NewRecord(request.body), None)])
+            except GeorelayError as error:
+                await self._abort(context, "publish", error)
+        self._metrics.edge_requests.labels("grpc", "publish", "OK").inc()
+        self._metrics.edge_records.labels("grpc", "in").inc()
+        name = self._written_name(request.topic)
+        return broker_pb2.PublishResponse(id=f"{name}/{place.partition}/{place.offset}")
+
+    async def subscribe(
+        self, request: broker_pb2.SubscribeRequest, context: Any
+    ) -> AsyncIterator[broker_pb2.MessageResponse]:
+        """Deliver records of all partitions of the topics, from the given timestamps on, until cancelled."""
+        try:
+            await self._sign_in(context)
+            subscription = await self._open(request)
+        except GeorelayError as error:
+            await self._abort(context, "subscribe", error)
+        self._metrics.edge_requests.labels("grpc", "subscribe", "OK").inc()
+        try:
+            async for message in subscription.messages():
+                self._records_out.inc()
+                yield message
+        except GeorelayError as error:
+            await self._abort(context, "subscribe", error)
+        finally:
+            await subscription.close()
+
+    async def _open(self, request: broker_pb2.SubscribeRequest) -> Subscription:
+        if not request.topics:
+            raise BadRequest("topics: at least one topic must be named")
+        if len(request.topics) > TOPICS_PER_SUBSCRIPTION_MAX:
+            raise BadRequest(f"topics: {len(request.topics)} are over {TOPICS_PER_SUBSCRIPTION_MAX} per subscription")
+        subscription = Subscription(self._reader, wall_ns=self._wall_ns)
+        sources: list[Source] = []
+        for topic, since_us in request.topics.items():
+            if not topic:
+                raise BadRequest("topics: a topic name is empty")
+            view = await require_topic(self._cluster, topic)
+            for name in self._cluster.stream_names(topic):
+                stream_view = self._cluster.topic(name) or view
+                for partition in range(view.partitions):
+                    sources.append(
+                        Source(
+                            topic=topic,
+                            name=name,
+                            partition=partition,
+                            since_us=since_us,
+                            plain=plain_name(view),
+                            origin=stream_view.origin,
+                            recorder=self._recorder,
+                        )
+                    )
+        if len(sources) > STREAMS_PER_SUBSCRIPTION_MAX:
+            raise BadRequest(f"topics: {len(sources)} partitions are over {STREAMS_PER_SUBSCRIPTION_MAX}")
+        subscription.start(sources)
+        return subscription
+
+    def _written_name(self, topic: str) -> str:
+        """Return the local name of the stream that a publish to `topic` went to (as Subscribe would name it)."""
+        view = self._cluster.topic(topic)
+        names = self._cluster.stream_names(topic)
+        own = f"{self._cluster.region}.{topic}"
+        return own if view is not None and len(names) > 1 and own in names else topic
+
+    async def _sign_in(self, context: Any) -> None:
+        if not self._credentials.required:
+            return
+        metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
+        await self._credentials.authenticate_header(metadata.get("authorization"))
+
+    async def _abort(self, context: Any, method: str, error: GeorelayError) -> None:
+        status = grpc_status(error)
+        self._metrics.edge_requests.labels("grpc", method, error.code).inc()
+        trailers = (("georelay-code", error.code), ("georelay-outcome", error.outcome.value))
+        await context.abort(getattr(grpc.StatusCode, status), str(error), trailers)
+        raise error  # abort has raised already; this says so to the type checker
+
+
+class Source:
+    """One stream's partition inside a subscription."""
+
+    __slots__ = ("name", "next_offset", "origin", "partition", "plain", "recorder", "since_us", "topic")
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        name: str,
+        partition: int,
+        since_us: int,
+        plain: str,
+        origin: int,
+        recorder: TraceRecorder,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.partition = partition
+        self.since_us = since_us
+        self.plain = plain
+        self.origin = origin
+        self.recorder = recorder
+        self.next_offset = EARLIEST
+
+    def trace(self, offset: int) -> TraceSession:
+        """Open the delivery session that starts at `offset`."""
+        return self.recorder.open_session(topic=self.plain, origin=self.origin, partition=self.partition, offset=offset)
+
+
+class Subscription:
+    """Readers of all sources, one task each, into one bounded queue that the caller drains."""
+
+    def __init__(self, reader: StreamReader, *, wall_ns: Callable[[], int]) -> None:
+        self._reader = reader
+        self._wall_ns = wall_ns
+        self._queue: asyncio.Queue[tuple[Source, EntryLike, TraceSession] | GeorelayError] = asyncio.Queue(maxsize=1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._newest_us: dict[tuple[str, int], int] = {}
+
+    def start(self, sources: list[Source]) -> None:
+        """Begin to read."""
+        loop = asyncio.get_running_loop()
+        for source in sources:
+            task = loop.create_task(self._guarded_pump(source), name=f"subscribe {source.name}/{source.partition}")
+            self._tasks.add(task)
+
+    async def messages(self) -> AsyncIterator[broker_pb2.MessageResponse]:
+        """Yield records as they are committed.
+
+        Raises:
+            GeorelayError: a topic was deleted, or a batch cannot be read.
+        """
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, GeorelayError):
+                raise item
+            source, entry, session = item
+            header = entry.header()
+            place = (source.topic, source.partition)
+            stamp_us = self._newest_us[place] = max(self._newest_us.get(place, 0), header.append_us)
+            for record in await records_of(entry):
+                yield broker_pb2.MessageResponse(
+                    id=f"{source.name}/{source.partition}/{record.offset}",
+                    timestamp=stamp_us,
+                    topic=source.topic,
+                    body=record.value or b"",
+                )
+            session.delivered(
+                epoch=header.epoch,
+                base_offset=entry.base_offset,
+                record_count=entry.record_count,
+                entry_region=header.entry_region,
+                received_ns=header.received_ns,
+                delivered_ns=self._wall_ns(),
+            )
+
+    async def close(self) -> None:
+        """Stop reading."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _guarded_pump(self, source: Source) -> None:
+        """A reader that breaks must end the subscription, never leave it silent."""
+        try:
+            await self._pump(source)
+        except Exception:
+            log.exception("subscription.broke", stream=source.name, partition=source.partition)
+            await self._queue.put(GeorelayError("internal error; the broker's log has the cause"))
+
+    async def _pump(self, source: Source) -> None:
+        """Read one stream for ever; what passes by itself is waited for, anything else ends the subscription."""
+        session: TraceSession | None = None
+        while True:
+            try:
+                if source.next_offset == EARLIEST:
+                    source.next_offset = await self._first_offset(source)
+                if session is None:
+                    session = source.trace(source.next_offset)
+                answer = await self._reader.read(
+                    source.name, source.partition, source.next_offset, max_bytes=READ_BYTES, wait_ms=READ_WAIT_MS
+                )
+            except OffsetOutOfRange as error:  # retention overtook a slow subscriber
+                log.warning("subscription.overtaken", stream=source.name, partition=source.partition, error=str(error))
+                source.since_us, source.next_offset, session = 0, EARLIEST, None
+                await asyncio.sleep(RETRY_S)
+                continue
+            except GeorelayError as error:
+                if error.retry is not Retry.LATER and not isinstance(error, errors.NotLeader | errors.NotHome):
+                    await self._queue.put(error)
+                    return
+                await asyncio.sleep(RETRY_S)
+                continue
+            if source.next_offset >= answer.high_watermark:
+                session.caught_up(self._wall_ns())
+            for entry in answer.entries:
+                if entry.header().append_us >= source.since_us:
+                    await self._queue.put((source, entry, session))
+                source.next_offset = entry.base_offset + entry.record_count
+            if source.next_offset >= answer.high_watermark:
+                session.caught_up(self._wall_ns())
+
+    async def _first_offset(self, source: Source) -> int:
+        if source.since_us > 0:
+            return await self._reader.first_offset_since(source.name, source.partition, source.since_us)
+        answer = await self._reader.read(source.name, source.partition, EARLIEST, max_bytes=1, wait_ms=0)
+        return answer.log_start
+
+
+DECODE_ON_LOOP_BYTES: Final = 64 * KIB
+
+
+async def records_of(entry: EntryLike) -> list[Record]:
+    """Return a committed batch's records; a large one is unfolded in a thread, off the event loop."""
+    payload = entry.payload
+    if len(payload) <= DECODE_ON_LOOP_BYTES:
+        return list(iterate_records(payload, validated=True))
+    return await asyncio.to_thread(lambda: list(iterate_records(payload, validated=True)))

@@ -1,0 +1,53 @@
+"""The gRPC listener of one broker: it carries the services it is given and owns no decision of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
+
+log = structlog.get_logger()
+
+CALLS_MAX: Final = 2_000  # at once, subscriptions included; beyond it RESOURCE_EXHAUSTED
+CLOSE_GRACE_S: Final = 1.0
+MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
+
+
+class GrpcListener:
+    """Serves generic handlers on one address until `close`."""
+
+    def __init__(self, handlers: Sequence[Any], *, host: str, port: int) -> None:
+        self._handlers = handlers
+        self._host = host
+        self._port = port
+        self._server: Any = None
+
+    async def start(self) -> int:
+        """Bind and serve; returns the port.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        options = (
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.so_reuseport", 0),  # a port taken by another process must be an error
+        )
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
+        self._server.add_generic_rpc_handlers(tuple(self._handlers))
+        try:
+            bound = int(self._server.add_insecure_port(f"{self._host}:{self._port}"))
+        except RuntimeError as error:  # grpcio's way of saying "address in use"
+            raise OSError(f"gRPC cannot listen on {self._host}:{self._port}: {error}") from error
+        await self._server.start()
+        log.info("grpc_listener.started", host=self._host, port=bound)
+        return bound
+
+    async def close(self) -> None:
+        """Stop accepting, give running calls a moment, then cancel them."""
+        if self._server is not None:
+            await self._server.stop(CLOSE_GRACE_S)

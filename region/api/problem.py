@@ -1,0 +1,53 @@
+"""RFC 9457 problem documents: how every error leaves over HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from aiohttp import web
+
+from georelay.errors import GeorelayError, Unauthenticated
+
+PROBLEM_JSON: Final = "application/problem+json"
+
+
+def problem_body(*, code: str, status: int, detail: str, outcome: str, retry: str) -> bytes:
+    """Return the JSON of one problem."""
+    return json.dumps(
+        {
+            "type": f"urn:georelay:error:{code}",
+            "title": code.replace("_", " ").capitalize(),
+            "status": status,
+            "detail": detail,
+            "code": code,
+            "outcome": outcome,
+            "retry": retry,
+        },
+        ensure_ascii=False,
+    ).encode()
+
+
+def problem_response(error: GeorelayError) -> web.Response:
+    """Return the response for an error of georelay.errors; 401 carries the challenge."""
+    headers = (
+        {"WWW-Authenticate": 'Basic realm="georelay", charset="UTF-8"'} if isinstance(error, Unauthenticated) else {}
+    )
+    body = problem_body(
+        code=error.code,
+        status=error.http_status,
+        detail=str(error),
+        outcome=error.outcome.value,
+        retry=error.retry.value,
+    )
+    return web.Response(status=error.http_status, body=body, content_type=PROBLEM_JSON, headers=headers)
+
+
+def http_problem(error: web.HTTPException) -> web.Response:
+    """Return aiohttp's own refusals (404 no such path, 405, 413) in the same form."""
+    code = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE"}.get(error.status, "BAD_REQUEST")
+    body = problem_body(
+        code=code, status=error.status, detail=error.text or error.reason, outcome="not_stored", retry="never"
+    )
+    allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+    return web.Response(status=error.status, body=body, content_type=PROBLEM_JSON, headers=allow)

@@ -1,0 +1,122 @@
+"""Publishing single records, as gRPC and REST callers do: topic, partition, coalescer, answer.
+
+Rule 1: an unknown topic is created with defaults when the mesh allows it.
+Rule 2: the answer has one place per record, in the order of the request.
+Rule 3: "not stored" is only said when none of the records of a request is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from georelay.errors import GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, TopicExists, UnknownTopic
+from region.api.coalescer import Coalescer, NewRecord
+from region.api.partitioning import Partitioner
+from region.kafka.ports import Cluster, Published, TopicSpec, TopicView
+
+
+class RecordPlace(NamedTuple):
+    """Where one record is stored."""
+
+    partition: int
+    offset: int
+    epoch: int
+
+
+async def require_topic(cluster: Cluster, name: str) -> TopicView:
+    """Return the topic, created with defaults if it is unknown and the mesh allows that.
+
+    Raises:
+        UnknownTopic: unknown, and automatic creation is off. InvalidTopic and others: it cannot be created.
+    """
+    topic = cluster.topic(name)
+    if topic is not None:
+        return topic
+    if not cluster.auto_create_topics:
+        raise UnknownTopic(f"topic {name!r} does not exist; create it with `georelay topics create {name}`")
+    try:
+        return await cluster.create_topic(TopicSpec(name=name))
+    except TopicExists:  # someone else was first
+        topic = cluster.topic(name)
+        if topic is None:
+            raise
+        return topic
+
+
+class RecordPublisher:
+    """Publishes records for one broker's gRPC and HTTP listeners."""
+
+    def __init__(self, cluster: Cluster, coalescer: Coalescer) -> None:
+        self._cluster = cluster
+        self._coalescer = coalescer
+        self._partitioner = Partitioner()
+
+    async def publish(self, name: str, records: Sequence[tuple[NewRecord, int | None]]) -> list[RecordPlace]:
+        """Publish (record, wanted partition or None) pairs and wait until all are committed at their home.
+
+        Raises:
+            UnknownTopic, InvalidTopic, PolicyViolation, TooLarge, Busy, Unavailable: nothing is stored.
+            OutcomeUnknown: some may be.
+        """
+        topic = await require_topic(self._cluster, name)
+        if topic.is_mirror_name or topic.internal:
+            raise PolicyViolation(f"{name!r} is written by its home region only; publish to the plain name")
+        positions = self._by_partition(topic, records)
+        waits: list[tuple[int, Sequence[int], asyncio.Future[Published]]] = []
+        refused: list[GeorelayError] = []
+        for partition, indexes in positions.items():
+            chosen = [records[index][0] for index in indexes]
+            try:
+                futures = self._coalescer.publish(name, partition, chosen)
+            except GeorelayError as error:
+                if not waits:  # nothing is on its way: simply refused
+                    raise
+                refused.append(error)
+                break
+            start = 0
+            for future, part in zip(futures, self._coalescer.split(chosen), strict=True):
+                waits.append((partition, indexes[start : start + len(part)], future))
+                start += len(part)
+        return await _gather(len(records), waits, refused)
+
+    def _by_partition(self, topic: TopicView, records: Sequence[tuple[NewRecord, int | None]]) -> dict[int, list[int]]:
+        positions: dict[int, list[int]] = {}
+        for index, (record, wanted) in enumerate(records):
+            if wanted is not None and wanted >= topic.partitions:
+                raise UnknownTopic(
+                    f"records[{index}].partition: {topic.name!r} has partitions 0..{topic.partitions - 1}"
+                )
+            partition = wanted
+            if partition is None:
+                partition = self._partitioner.choose(topic.name, record.key, topic.partitions)
+            positions.setdefault(partition, []).append(index)
+        return positions
+
+
+async def _gather(
+    count: int,
+    waits: Sequence[tuple[int, Sequence[int], asyncio.Future[Published]]],
+    refused: list[GeorelayError],
+) -> list[RecordPlace]:
+    """Wait for every chunk; cancellation of the caller does not cancel what is on its way."""
+    places: list[RecordPlace | None] = [None] * count
+    stored = 0
+    await asyncio.wait([future for _, _, future in waits])
+    for partition, indexes, future in waits:
+        error = future.exception()
+        if isinstance(error, GeorelayError):
+            refused.append(error)
+        elif error is not None:
+            raise error
+        else:
+            published = future.result()
+            stored += len(indexes)
+            for step, index in enumerate(indexes):
+                places[index] = RecordPlace(partition, published.base_offset + step, published.epoch)
+    if not refused:
+        return [place for place in places if place is not None]
+    if stored:
+        raise OutcomeUnknown(f"{stored} of {count} records are stored, the others failed: {refused[0]}")
+    raise next((error for error in refused if error.outcome is Outcome.UNKNOWN), refused[0])

@@ -1,0 +1,168 @@
+"""/v1/topics/{topic}/records: publish by POST, read by GET.
+
+GET parameters: partition (0), offset (a number, "earliest" or "latest"; default earliest), max (records, 500),
+wait_ms (0), region (must be this broker's own: choosing another is the gateway's part).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from georelay.errors import BadRequest, OffsetOutOfRange
+from georelay.limits import MIB, REST_RECORDS_MAX
+from region.api.broker_service import records_of
+from region.api.metrics import BrokerMetrics
+from region.api.publishing import RecordPublisher, require_topic
+from region.api.reading import EARLIEST, LATEST, StreamReader
+from region.api.record_json import parse_records, record_json
+from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder
+from region.kafka.services import plain_name
+
+RECORDS_DEFAULT: Final = 500
+READ_BYTES: Final = 1 * MIB
+WAIT_MS_MAX: Final = 30_000
+PARAMETERS: Final = frozenset({"partition", "offset", "max", "wait_ms", "region"})
+_DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+OFFSET_MAX: Final = 2**63 - 1
+
+
+class RecordsHttp:
+    """The two handlers."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        publisher: RecordPublisher,
+        reader: StreamReader,
+        recorder: TraceRecorder,
+        metrics: BrokerMetrics,
+        wall_ns: Callable[[], int],
+    ) -> None:
+        self._cluster = cluster
+        self._publisher = publisher
+        self._reader = reader
+        self._recorder = recorder
+        self._wall_ns = wall_ns
+        self._seconds = metrics.edge_seconds.labels("http", "publish")
+        self._records_in = metrics.edge_records.labels("http", "in")
+        self._records_out = metrics.edge_records.labels("http", "out")
+
+    async def publish(self, request: web.Request) -> web.Response:
+        """Publish one record or an array; answers the place of each, in the order of the request."""
+        started = time.perf_counter()
+        records = parse_records(await request.read())
+        places = await self._publisher.publish(request.match_info["topic"], records)
+        self._seconds.observe(time.perf_counter() - started)
+        self._records_in.inc(len(places))
+        rows = [{"partition": at.partition, "offset": at.offset, "epoch": at.epoch} for at in places]
+        return json_response({"records": rows})
+
+    async def read(self, request: web.Request) -> web.Response:
+        """Read committed records of one partition."""
+        query = _checked_query(request.query, self._cluster.region)
+        partition = _number(query, "partition", default=0, high=2**31 - 1)
+        offset = _offset(query)
+        max_records = _number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
+        wait_ms = _number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
+        view = await require_topic(self._cluster, request.match_info["topic"])
+        answer, start = await self._read(view, partition, offset, wait_ms)
+        items, next_offset = await self._items(view, partition, start, answer, max_records)
+        self._records_out.inc(len(items))
+        return json_response(
+            {
+                "topic": view.name,
+                "partition": partition,
+                "records": items,
+                "next_offset": next_offset,
+                "high_watermark": answer.high_watermark,
+                "log_start": answer.log_start,
+            }
+        )
+
+    async def _read(self, view: TopicView, partition: int, offset: int, wait_ms: int) -> tuple[ReadAnswer, int]:
+        """Return the answer and the offset that "earliest" or "latest" stood for."""
+        if offset in (EARLIEST, LATEST):
+            bounds = await self._reader.read(view.name, partition, offset, max_bytes=1, wait_ms=0)
+            offset = bounds.log_start if offset == EARLIEST else bounds.high_watermark
+        answer = await self._reader.read(view.name, partition, offset, max_bytes=READ_BYTES, wait_ms=wait_ms)
+        if offset < answer.log_start:
+            raise OffsetOutOfRange(f"offset {offset} is below the log start {answer.log_start}")
+        return answer, offset
+
+    async def _items(
+        self, view: TopicView, partition: int, start: int, answer: ReadAnswer, max_records: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        session = self._recorder.open_session(
+            topic=plain_name(view), origin=view.origin, partition=partition, offset=start
+        )
+        items: list[dict[str, Any]] = []
+        next_offset = start
+        if not answer.entries:
+            session.caught_up(self._wall_ns())
+        for entry in answer.entries:
+            if len(items) >= max_records:
+                break
+            for record in await records_of(entry):
+                if record.offset >= start and len(items) < max_records:
+                    items.append(record_json(record))
+                    next_offset = record.offset + 1
+            if next_offset >= entry.base_offset + entry.record_count:  # a batch cut by `max` is not delivered yet
+                self._delivered(session, entry)
+        return items, next_offset
+
+    def _delivered(self, session: Any, entry: EntryLike) -> None:
+        header = entry.header()
+        session.delivered(
+            epoch=header.epoch,
+            base_offset=entry.base_offset,
+            record_count=entry.record_count,
+            entry_region=header.entry_region,
+            received_ns=header.received_ns,
+            delivered_ns=self._wall_ns(),
+        )
+
+
+def json_response(value: Mapping[str, Any], *, status: int = 200) -> web.Response:
+    """Return a JSON answer; text stays readable (no \\u escapes)."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
+
+
+def _checked_query(query: Any, own_region: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for name, value in query.items():
+        if name not in PARAMETERS:
+            raise BadRequest(f"{name[:64]}: unknown parameter; known are {', '.join(sorted(PARAMETERS))}")
+        if name in values:
+            raise BadRequest(f"{name}: the parameter stands twice")
+        values[name] = value
+    if values.get("region", own_region) != own_region:
+        raise BadRequest(f"region: this broker is in {own_region!r}; ask the gateway for another region")
+    return values
+
+
+def _number(query: Mapping[str, str], name: str, *, default: int, high: int, low: int = 0) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
+        raise BadRequest(f"{name}: must be an integer in {low}..{high}")
+    return int(text)
+
+
+def _offset(query: Mapping[str, str]) -> int:
+    text = query.get("offset", "earliest")
+    if text == "earliest":
+        return EARLIEST
+    if text == "latest":
+        return LATEST
+    if _DIGITS.fullmatch(text) is None or int(text) > OFFSET_MAX:
+        raise BadRequest(f'offset: must be an integer in 0..{OFFSET_MAX}, "earliest" or "latest"')
+    return int(text)

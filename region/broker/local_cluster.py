@@ -1,0 +1,306 @@
+"""The region and the mesh as this broker sees them: what its Kafka, gRPC and REST services ask.
+
+Rule 1: synchronous answers come from this broker's cached view and never block.
+Rule 2: a publish goes to the leader of its home, once: here, on another broker of this region, or in the home
+        region. A batch that was forwarded to us is never forwarded again (that path is `ForwardedPublisher`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from georelay.errors import NotLeader, PolicyViolation, TopicExists, Unavailable, UnknownTopic
+from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
+from georelay.wire.batch import BatchHeader
+from region.api.reading import read_stream
+from region.config import BrokerConfig
+from region.controller.definition_rules import define
+from region.controller.service import ControllerService
+from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicSpec, TopicView
+from region.controller.topology import Topology
+from region.kafka.ports import BrokerInfo, Published, ReadAnswer, StreamSnapshot
+from region.multiraft.host import Host
+from region.topics.hosted_stream import HostedStream
+
+
+class RemoteStreams(Protocol):
+    """Streams led elsewhere: publishing to them and reading them over links."""
+
+    def forward(
+        self,
+        key: StreamKey,
+        *,
+        region: RegionNumber,
+        batch: bytes | bytearray,
+        received_ns: int,
+        entry_region: int,
+        lane: object,
+        leader: BrokerId,
+    ) -> asyncio.Future[Published]:
+        """Send one batch to the leader of its home; see mesh.replication.forwarder."""
+
+    async def read(self, key: StreamKey, broker: BrokerId, *, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
+        """Read committed records at another broker of this region."""
+
+    def mirror_lag(self, key: StreamKey) -> tuple[int, float]:
+        """Return (the home's high watermark, lag in ms on the home's clock); (-1, 0.0) while unknown."""
+
+    def links(self) -> list[dict[str, Any]]:
+        """Return the state of every link for /v1/status."""
+
+
+class LocalCluster:
+    """Implements region.kafka.ports.Cluster."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        host: Host,
+        controller: ControllerService,
+        streams: Mapping[GroupId, HostedStream],
+        remote: RemoteStreams,
+        topology: Topology,
+    ) -> None:
+        self.mesh_id = config.mesh_id
+        self.region = config.region
+        self.region_number = config.region_number
+        self.broker_id = int(config.broker_id)
+        self.auto_create_topics = config.auto_create_topics
+        self._host = host
+        self._controller = controller
+        self._streams = streams
+        self._remote = remote
+        self._topology = topology
+        self._region_names = {number: name for name, number in config.region_numbers().items()}
+
+    # --- the region -------------------------------------------------------------------------------
+
+    @property
+    def controller_id(self) -> int:
+        """Return the leader of the controller group, -1 while unknown."""
+        return self._host.leaders.leader(GroupId(0))
+
+    @property
+    def metadata_epoch(self) -> int:
+        """Return a number that changes with topics, leaders and reachable brokers."""
+        return self._controller.catalog.metadata_epoch + self._host.leaders.version + self._host.liveness_version
+
+    def ready(self) -> bool:
+        """Return whether the controller group commits and this broker is part of the region."""
+        state = self._controller.state
+        return self.controller_id > 0 and state.topology is not None and BrokerId(self.broker_id) in state.brokers
+
+    def brokers(self) -> Sequence[BrokerInfo]:
+        """Return the registered brokers of this region."""
+        return [
+            BrokerInfo(
+                id=row.broker,
+                kafka_host=row.kafka_host,
+                kafka_port=row.kafka_port,
+                grpc=row.grpc,
+                admin=row.admin,
+                alive=self._host.is_alive(row.broker),
+            )
+            for row in sorted(self._controller.state.brokers.values(), key=lambda row: row.broker)
+        ]
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topics(self) -> Sequence[TopicView]:
+        """Return every local name."""
+        return self._controller.catalog.topics()
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return the topic of a local name."""
+        return self._controller.catalog.topic(name)
+
+    def stream_names(self, name: str) -> Sequence[str]:
+        """Return the local names whose streams together hold the topic."""
+        view = self.topic(name)
+        if view is None or view.homes is Homes.ONE or name != view.definition.name:
+            return [name]
+        return [f"{region}.{name}" for region in self._region_names.values()]
+
+    def _key(self, name: str, partition: int) -> StreamKey:
+        key = self._controller.catalog.stream_key(name, partition)
+        if key is None:
+            view = self.topic(name)
+            missing = f"topic '{name}'" if view is None else f"partition {partition} of topic '{name}'"
+            raise UnknownTopic(f"{missing} does not exist")
+        return key
+
+    def stream(self, name: str, partition: int) -> HostedStream | None:
+        """Return the stream when this broker hosts a replica of it."""
+        assignment = self._controller.catalog.assignment(name, partition)
+        return None if assignment is None else self._streams.get(assignment.group_id)
+
+    def stream_of(self, key: StreamKey) -> HostedStream | None:
+        """Return the hosted stream of a key."""
+        assignment = self._controller.state.assignment(key)
+        return None if assignment is None else self._streams.get(assignment.group_id)
+
+    def leader_of(self, name: str, partition: int) -> int:
+        """Return the broker that leads the partition inside this region, -1 while unknown."""
+        assignment = self._controller.catalog.assignment(name, partition)
+        return -1 if assignment is None else self._host.leaders.leader(assignment.group_id)
+
+    def leader_of_key(self, key: StreamKey) -> BrokerId:
+        """Return the broker that leads a stream inside this region, -1 while unknown."""
+        assignment = self._controller.state.assignment(key)
+        return BrokerId(-1) if assignment is None else self._host.leaders.leader(assignment.group_id)
+
+    def replicas_of(self, name: str, partition: int) -> Sequence[int]:
+        """Return the brokers that hold replicas."""
+        assignment = self._controller.catalog.assignment(name, partition)
+        return () if assignment is None else assignment.voters
+
+    def epoch_of(self, name: str, partition: int) -> int:
+        """Return the home epoch, -1 while unknown."""
+        stream = self.stream(name, partition)
+        return -1 if stream is None or stream.epoch == 0 else stream.epoch
+
+    def check_topic(self, spec: TopicSpec) -> TopicSpec:
+        """Return `spec` with its defaults; see region.kafka.ports.Cluster."""
+        if self.topic(spec.name) is not None:
+            raise TopicExists(f"topic '{spec.name}' exists already")
+        if spec.homes is Homes.ONE and not spec.home:
+            spec = replace(spec, home=self.region)
+        definition = define(spec, topic_id=bytes(TOPIC_ID_BYTES), topology=self._topology)
+        return replace(spec, partitions=definition.partitions, replication_factor=definition.replication_factor)
+
+    async def create_topic(self, spec: TopicSpec) -> TopicView:
+        """Create a topic at the definitions home and wait until this broker knows it."""
+        return await self._controller.create_topic(spec)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic at the definitions home."""
+        await self._controller.delete_topic(name)
+
+    async def allocate_producer_id(self) -> int:
+        """Return a producer id that is unique in the mesh."""
+        return await self._controller.allocate_producer_id()
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        name: str,
+        partition: int,
+        header: BatchHeader,
+        raw: bytes | bytearray,
+        *,
+        received_ns: int,
+        entry_region: int,
+        lane: object,
+    ) -> asyncio.Future[Published]:
+        """Publish one validated batch wherever its home is; see region.kafka.ports.Cluster."""
+        view = self.topic(name)
+        if view is not None and view.is_mirror_name:
+            raise PolicyViolation(f"'{name}' is another region's stream: publish to '{name.partition('.')[2]}' instead")
+        key = self._key(name, partition)
+        home = self._controller.catalog.home_of(key)
+        if home is None:
+            raise UnknownTopic(f"topic '{name}' does not exist")
+        leader = BrokerId(-1)
+        if home == self.region_number:
+            stream = self.stream(name, partition)
+            if stream is not None and stream.is_leader:
+                return stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
+            leader = self.leader_of_key(key)
+            if leader < 0 or leader == self.broker_id:
+                raise NotLeader(f"partition {partition} of '{name}' has no leader yet", leader=-1)
+        return self._remote.forward(
+            key,
+            region=home,
+            batch=raw,
+            received_ns=received_ns,
+            entry_region=entry_region,
+            lane=lane,
+            leader=leader,
+        )
+
+    async def read_records(self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
+        """Read committed records here or at another replica of this region."""
+        key = self._key(name, partition)
+        stream = self.stream(name, partition)
+        if stream is not None:
+            return await read_stream(stream, offset, max_bytes=max_bytes, wait_ms=wait_ms)
+        leader = self.leader_of_key(key)
+        candidates = (
+            [leader, *self.replicas_of(name, partition)] if leader > 0 else list(self.replicas_of(name, partition))
+        )
+        for broker in candidates:
+            if self._host.is_alive(BrokerId(broker)):
+                return await self._remote.read(
+                    key, BrokerId(broker), offset=offset, max_bytes=max_bytes, wait_ms=wait_ms
+                )
+        raise Unavailable(f"no replica of partition {partition} of '{name}' can be reached")
+
+    # --- operators --------------------------------------------------------------------------------
+
+    def snapshot(self) -> Sequence[StreamSnapshot]:
+        """Return the gauges of every hosted stream."""
+        rows = []
+        for stream in self._streams.values():
+            home_hwm, lag_ms = (-1, 0.0) if stream.is_home else self._remote.mirror_lag(stream.key)
+            rows.append(
+                StreamSnapshot(
+                    topic=stream.topic,
+                    partition=stream.partition,
+                    origin=self._region_names.get(stream.home, str(stream.home)),
+                    is_leader=stream.is_leader,
+                    is_home=stream.is_home,
+                    epoch=stream.epoch,
+                    log_start=stream.log_start,
+                    high_watermark=stream.high_watermark,
+                    next_offset=stream.next_offset,
+                    home_high_watermark=home_hwm,
+                    lag_ms=lag_ms,
+                )
+            )
+        return rows
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the JSON object of GET /v1/status."""
+        return {
+            "mesh": self.mesh_id,
+            "region": self.region,
+            "broker": self.broker_id,
+            "ready": self.ready(),
+            "controller": self.controller_id,
+            "brokers": [
+                {"id": row.id, "kafka": f"{row.kafka_host}:{row.kafka_port}", "admin": row.admin, "alive": row.alive}
+                for row in self.brokers()
+            ],
+            "streams": [
+                {
+                    "topic": row.topic,
+                    "partition": row.partition,
+                    "home": row.origin,
+                    "leader": self._leader_of_stream(row),
+                    "is_leader": row.is_leader,
+                    "is_home": row.is_home,
+                    "epoch": row.epoch,
+                    "log_start": row.log_start,
+                    "high_watermark": row.high_watermark,
+                    "home_high_watermark": row.home_high_watermark,
+                    "lag_records": max(0, row.home_high_watermark - row.high_watermark)
+                    if row.home_high_watermark >= 0
+                    else 0,
+                    "lag_ms": row.lag_ms,
+                }
+                for row in self.snapshot()
+            ],
+            "links": self._remote.links(),
+        }
+
+    def _leader_of_stream(self, row: StreamSnapshot) -> int:
+        name = row.topic
+        view = self.topic(name)
+        if view is not None and view.homes is Homes.EVERY:
+            name = f"{row.origin}.{row.topic}"
+        return self.leader_of(name, row.partition)

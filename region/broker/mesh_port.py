@@ -1,0 +1,181 @@
+"""What the mesh asks of this broker, and how this broker asks the mesh: the ports of mesh.replication, implemented.
+
+Rule 1: a forwarded batch is published here or refused; it is never forwarded again.
+Rule 2: requests of other brokers are answered by the controller, or are reads of streams hosted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+from georelay.errors import BadRequest, NotLeader, UnknownTopic
+from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey
+from georelay.limits import MIB
+from georelay.wire.batch import validate
+from mesh.replication.mesh_links import MeshLinks
+from mesh.replication.ports import Answer, CommittedLog, Published
+from region.api.reading import read_stream
+from region.broker.local_cluster import LocalCluster
+from region.controller.service import ControllerService
+from region.kafka.ports import ReadAnswer
+from region.log.entry import Entry, decode_entry
+from region.topics.hosted_stream import HostedStream
+
+READ_METHOD: Final = "stream.read"
+CONTROLLER_METHODS: Final = ("definitions.", "controller.")
+READ_BYTES_MAX: Final = 4 * MIB
+READ_WAIT_MS_MAX: Final = 30_000
+REQUEST_TIMEOUT_S: Final = 5.0
+_LENGTH: Final = struct.Struct(">I")
+
+JsonObject = Mapping[str, Any]
+
+
+class MeshPort:
+    """Implements Publisher, RequestHandler and StreamDirectory of mesh.replication.ports."""
+
+    def __init__(self, *, controller: ControllerService, streams: Mapping[GroupId, HostedStream]) -> None:
+        self._controller = controller
+        self._streams = streams
+        self.cluster: LocalCluster | None = None
+
+    def _hosted(self, key: StreamKey) -> HostedStream | None:
+        assignment = self._controller.state.assignment(key)
+        return None if assignment is None else self._streams.get(assignment.group_id)
+
+    def committed_log(self, key: StreamKey) -> CommittedLog | None:
+        """Return the stream when it is hosted here and this region is its home."""
+        stream = self._hosted(key)
+        return stream if stream is not None and stream.is_home else None
+
+    def leader_of(self, key: StreamKey) -> int:
+        """Return the broker of this region that leads the stream, -1 while unknown."""
+        return -1 if self.cluster is None else self.cluster.leader_of_key(key)
+
+    def publish_forwarded(
+        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber
+    ) -> asyncio.Future[Published]:
+        """Publish a batch that another broker received; see mesh.replication.ports.Publisher."""
+        header = validate(batch, from_client=True)
+        stream = self._hosted(key)
+        if stream is None:
+            if self._controller.catalog.home_of(key) is None:
+                raise UnknownTopic(f"stream {key} is unknown here")
+            raise NotLeader(leader=self.leader_of(key))
+        return stream.publish(header, bytearray(batch), received_ns=received_ns, entry_region=entry_region)
+
+    async def handle(self, method: str, body: JsonObject, *, from_broker: BrokerId) -> Answer:
+        """Answer one request of another broker."""
+        if method.startswith(CONTROLLER_METHODS):
+            return Answer(body=await self._controller.handle(method, dict(body)))
+        if method == READ_METHOD:
+            return await self._read(body)
+        raise BadRequest(f"method '{method[:64]}' is unknown")
+
+    async def _read(self, body: JsonObject) -> Answer:
+        try:
+            key = StreamKey(
+                bytes.fromhex(str(body["topic_id"])), RegionNumber(int(body["origin"])), int(body["partition"])
+            )
+            offset, max_bytes, wait_ms = int(body["offset"]), int(body["max_bytes"]), int(body["wait_ms"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadRequest(f"{READ_METHOD}: {error}") from error
+        stream = self._hosted(key)
+        if stream is None:
+            raise UnknownTopic(f"stream {key} has no replica on this broker")
+        answer = await read_stream(
+            stream,
+            offset,
+            max_bytes=min(max(max_bytes, 1), READ_BYTES_MAX),
+            wait_ms=min(max(wait_ms, 0), READ_WAIT_MS_MAX),
+        )
+        frames: list[bytes] = []
+        for entry in answer.entries:
+            assert isinstance(entry, Entry)
+            frames += (_LENGTH.pack(entry.size), entry.frame)
+        return Answer(
+            body={"log_start": answer.log_start, "high_watermark": answer.high_watermark}, attachment=b"".join(frames)
+        )
+
+
+class RemoteStreamsOverLinks:
+    """Implements region.broker.local_cluster.RemoteStreams and the controller's Request over links."""
+
+    def __init__(self, *, region: RegionNumber) -> None:
+        self._region = region
+        self._joined: MeshLinks | None = None
+
+    def use(self, links: MeshLinks) -> None:
+        """Use these links from now on: the links need the controller, and the controller needs them."""
+        self._joined = links
+
+    @property
+    def _links(self) -> MeshLinks:
+        assert self._joined is not None
+        return self._joined
+
+    def forward(
+        self,
+        key: StreamKey,
+        *,
+        region: RegionNumber,
+        batch: bytes | bytearray,
+        received_ns: int,
+        entry_region: int,
+        lane: object,
+        leader: BrokerId,
+    ) -> asyncio.Future[Published]:
+        """Send one batch to the leader of its home."""
+        return self._links.forward(
+            key,
+            region=region,
+            batch=batch,
+            received_ns=received_ns,
+            entry_region=RegionNumber(entry_region),
+            lane=lane,
+            leader=leader,
+        )
+
+    async def read(self, key: StreamKey, broker: BrokerId, *, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
+        """Read committed records at another broker of this region."""
+        body = {
+            "topic_id": key.topic_id.hex(),
+            "origin": key.origin,
+            "partition": key.partition,
+            "offset": offset,
+            "max_bytes": max_bytes,
+            "wait_ms": wait_ms,
+        }
+        answer = await self._links.request(
+            self._region, READ_METHOD, body, timeout_s=REQUEST_TIMEOUT_S + wait_ms / 1000, broker=broker
+        )
+        entries = []
+        position = 0
+        while position < len(answer.attachment):
+            (length,) = _LENGTH.unpack_from(answer.attachment, position)
+            position += _LENGTH.size
+            entries.append(decode_entry(memoryview(answer.attachment)[position : position + length]))
+            position += length
+        return ReadAnswer(
+            entries=entries,
+            log_start=Offset(int(answer.body["log_start"])),
+            high_watermark=Offset(int(answer.body["high_watermark"])),
+        )
+
+    def mirror_lag(self, key: StreamKey) -> tuple[int, float]:
+        """Return (the home's high watermark, lag in ms on the home's clock)."""
+        return self._links.mirror_lag(key)
+
+    def links(self) -> list[dict[str, Any]]:
+        """Return the state of every link."""
+        return self._links.links()
+
+    async def request(
+        self, *, region: RegionNumber, broker: BrokerId | None, method: str, body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Carry a call to the controller of another broker."""
+        answer = await self._links.request(region, method, dict(body), timeout_s=REQUEST_TIMEOUT_S, broker=broker)
+        return dict(answer.body)

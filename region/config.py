@@ -1,0 +1,148 @@
+"""Configuration of one broker process: a TOML file, every key checked, unknown keys refused.
+
+Plain-text listeners are allowed on loopback only: until TLS is configured any other address refuses to start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from georelay.errors import ConfigError
+from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
+from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return (host, port) of "host:port". Raises ValueError."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"'{address}' is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _address(address: str) -> str:
+    split_address(address)
+    return address
+
+
+def _loopback(address: str) -> str:
+    host, _ = split_address(address)
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback:
+        raise ValueError(f"{address} is not a loopback address: without TLS georelay listens on 127.0.0.1 only")
+    return address
+
+
+Address = Annotated[str, AfterValidator(_address)]
+ListenAddress = Annotated[str, AfterValidator(_loopback)]
+RegionName = Annotated[str, Field(pattern=rf"^[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Listen(_Section):
+    """Addresses this broker listens on."""
+
+    kafka: ListenAddress
+    grpc: ListenAddress
+    peers: ListenAddress
+    link: ListenAddress
+    admin: ListenAddress
+
+
+class BrokerAddresses(_Section):
+    """How this broker reaches another one."""
+
+    number: Annotated[int, Field(ge=1, le=BROKERS_PER_REGION_MAX)]
+    peers: Address
+    link: Address
+
+
+class RegionSection(_Section):
+    """One region of the mesh; the first one is where topics are defined unless said otherwise."""
+
+    name: RegionName
+    number: Annotated[int, Field(ge=1, le=REGION_NUMBER_MAX)]
+    brokers: Annotated[list[BrokerAddresses], Field(min_length=1)]
+
+
+class BrokerConfig(_Section):
+    """Everything a broker is told; durations in ms, sizes in bytes."""
+
+    mesh_id: Annotated[str, Field(min_length=1, max_length=64)]
+    region: RegionName
+    broker: Annotated[int, Field(ge=1, le=BROKERS_PER_REGION_MAX)]
+    data_dir: Path
+    definitions_home: RegionName
+    users_file: str = ""
+    trace_dir: str = ""
+    die_with_parent: int = 0
+    listen: Listen
+    regions: Annotated[list[RegionSection], Field(min_length=1, max_length=REGIONS_MAX)]
+    auto_create_topics: bool = True
+    tick_ms: Annotated[int, Field(ge=10, le=1000)] = 100  # Raft tick and heartbeat; election 10-20 ticks
+    trace_roll_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000  # lost at most when a broker is killed
+    clock_error_us: int = -1  # bound of this host's clock against the other regions'; -1 unknown
+    forward_timeout_ms: Annotated[int, Field(ge=100, le=120_000)] = 10_000
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> BrokerConfig:
+        names = [region.name for region in self.regions]
+        if len(set(names)) != len(names) or len({region.number for region in self.regions}) != len(names):
+            raise ValueError("two regions have the same name or number")
+        for name in (self.region, self.definitions_home):
+            if name not in names:
+                raise ValueError(f"region '{name}' is not among the regions {', '.join(names)}")
+        if self.broker not in [broker.number for broker in self.own_region.brokers]:
+            raise ValueError(f"broker {self.broker} is not listed in region '{self.region}'")
+        return self
+
+    @property
+    def own_region(self) -> RegionSection:
+        """Return the section of this broker's region."""
+        return next(region for region in self.regions if region.name == self.region)
+
+    @property
+    def region_number(self) -> RegionNumber:
+        """Return the number of this broker's region."""
+        return RegionNumber(self.own_region.number)
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """Return this broker's mesh-wide id."""
+        return broker_id(self.region_number, self.broker)
+
+    def region_numbers(self) -> dict[str, RegionNumber]:
+        """Return region name -> number, in configuration order."""
+        return {region.name: RegionNumber(region.number) for region in self.regions}
+
+
+def load_config(path: Path) -> BrokerConfig:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: one line that names the file, the key and what is wrong.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    try:
+        return BrokerConfig.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ConfigError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error

@@ -1,0 +1,116 @@
+"""The topic names of one region: plain names, and `<region>.<topic>` for topics that every region is home of.
+
+A view over the controller's state, rebuilt when its metadata epoch has moved; it holds nothing of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from georelay.ids import RegionNumber, StreamKey
+from region.controller.state_core import Assignment, ControllerState
+from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicDefinition, TopicView
+from region.controller.topology import RegionInfo, Topology
+
+
+class TopicCatalog:
+    """Names to streams, for clients of this region."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
+        self._built_at = -1
+        self._views: dict[str, TopicView] = {}
+        self._by_wire_id: dict[bytes, TopicView] = {}
+
+    @property
+    def metadata_epoch(self) -> int:
+        """Return a counter that moves whenever an answer of this class may have changed."""
+        return self._state.metadata_epoch
+
+    def topics(self) -> list[TopicView]:
+        """Return every name, sorted."""
+        return list(self._current().values())
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return the topic of a plain or qualified name."""
+        return self._current().get(name)
+
+    def topic_of_wire_id(self, wire_id: bytes) -> TopicView | None:
+        """Return the topic whose Metadata id is `wire_id`."""
+        self._current()
+        return self._by_wire_id.get(wire_id)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
+        """Return the definition with the mesh-wide id `topic_id`."""
+        return self._state.topic_by_id(topic_id)
+
+    def stream_key(self, name: str, partition: int) -> StreamKey | None:
+        """Return the stream behind a name's partition."""
+        view = self.topic(name)
+        if view is None or not 0 <= partition < view.partitions:
+            return None
+        return StreamKey(view.topic_id, view.origin, partition)
+
+    def assignment(self, name: str, partition: int) -> Assignment | None:
+        """Return group and voters of a name's partition in this region."""
+        key = self.stream_key(name, partition)
+        return None if key is None else self._state.assignment(key)
+
+    def home_of(self, key: StreamKey) -> RegionNumber | None:
+        """Return the region that sequences a stream, None when its topic is unknown here."""
+        topic = self._state.topic_by_id(key.topic_id)
+        if topic is None:
+            return None
+        return topic.home if topic.homes is Homes.ONE else key.origin
+
+    def _current(self) -> dict[str, TopicView]:
+        if self._built_at != self._state.metadata_epoch:
+            topology = self._state.topology
+            views = (
+                [] if topology is None else [view for topic in self._state.topics() for view in _views(topic, topology)]
+            )
+            self._views = {view.name: view for view in sorted(views, key=lambda view: view.name)}
+            self._by_wire_id = {view.wire_id: view for view in views}
+            self._built_at = self._state.metadata_epoch
+        return self._views
+
+
+def wire_id(topic_id: bytes, origin: RegionNumber) -> bytes:
+    """Return the Metadata id of a qualified name: the same in every region, different for each origin."""
+    return hashlib.blake2b(topic_id + origin.to_bytes(2, "big"), digest_size=TOPIC_ID_BYTES).digest()
+
+
+def _views(topic: TopicDefinition, topology: Topology) -> list[TopicView]:
+    if topic.homes is Homes.ONE:
+        return [_view(topic, topic.name, topic.topic_id, RegionNumber(0), home=topic.home, is_mirror_name=False)]
+    plain = _view(topic, topic.name, topic.topic_id, topology.region, home=topology.region, is_mirror_name=False)
+    return [plain, *(_qualified(topic, region, topology) for region in topology.regions)]
+
+
+def _qualified(topic: TopicDefinition, region: RegionInfo, topology: Topology) -> TopicView:
+    return _view(
+        topic,
+        f"{region.name}.{topic.name}",
+        wire_id(topic.topic_id, region.number),
+        region.number,
+        home=region.number,
+        is_mirror_name=region.number != topology.region,
+    )
+
+
+def _view(
+    topic: TopicDefinition, name: str, wire: bytes, origin: RegionNumber, *, home: RegionNumber, is_mirror_name: bool
+) -> TopicView:
+    return TopicView(
+        name=name,
+        topic_id=topic.topic_id,
+        wire_id=wire,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        homes=topic.homes,
+        home=home,
+        is_mirror_name=is_mirror_name,
+        origin=origin,
+        internal=topic.name.startswith("__georelay"),
+        definition=topic,
+    )

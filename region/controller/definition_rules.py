@@ -1,0 +1,92 @@
+"""What a topic definition may say; judged once, in the definitions home, so that every region gets the same answer."""
+
+from __future__ import annotations
+
+from georelay.errors import InvalidTopic
+from georelay.ids import RegionNumber
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
+from region.controller.fields import INT64_MAX
+from region.controller.topic import (
+    DEFAULT,
+    REPLICATION_FACTOR_DEFAULT,
+    TOPIC_NAME,
+    Homes,
+    TopicDefinition,
+    TopicSpec,
+)
+from region.controller.topology import RegionInfo, Topology
+
+
+def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology) -> TopicDefinition:
+    """Return the definition of a topic as `spec` wants it, not ordered yet (index 0).
+
+    Raises:
+        InvalidTopic: the text names what is not allowed and what to write instead.
+    """
+    check_name(spec.name, topology)
+    home = _home_of(spec, topology)
+    partitions = 1 if spec.partitions == DEFAULT else spec.partitions
+    if not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidTopic(f"{partitions} partitions: use 1..{PARTITIONS_PER_TOPIC_MAX}")
+    return TopicDefinition(
+        name=spec.name,
+        topic_id=topic_id,
+        partitions=partitions,
+        replication_factor=_replication_factor(spec, home, topology),
+        homes=spec.homes,
+        home=RegionNumber(0) if home is None else home.number,
+        retention_ms=_retention("retention_ms", spec.retention_ms),
+        retention_bytes=_retention("retention_bytes", spec.retention_bytes),
+        config=spec.config,
+        index=0,
+    )
+
+
+def check_name(name: str, topology: Topology) -> None:
+    """Raise InvalidTopic unless `name` is a Kafka topic name that no region's qualified names can collide with."""
+    if name in (".", "..") or TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidTopic(f"topic name {name[:60]!r}: use 1..{TOPIC_NAME_CHARS_MAX} of letters, digits, '.', '_', '-'")
+    prefix = region_prefix(name, topology)
+    if prefix is not None:
+        raise InvalidTopic(
+            f"topic name {name[:60]!r}: names that start with a region's name and a dot ('{prefix}.') are its mirrors"
+        )
+
+
+def region_prefix(name: str, topology: Topology) -> str | None:
+    """Return the known region whose name and a dot `name` starts with."""
+    head, dot, _ = name.partition(".")
+    return head if dot and topology.by_name(head) is not None else None
+
+
+def _home_of(spec: TopicSpec, topology: Topology) -> RegionInfo | None:
+    if spec.homes is Homes.EVERY:
+        if spec.home:
+            raise InvalidTopic(f"home={spec.home!r} and homes=every exclude each other; leave home out")
+        return None
+    home = topology.by_name(spec.home)
+    if home is None:
+        known = ", ".join(region.name for region in topology.regions)
+        raise InvalidTopic(f"home region {spec.home!r} is unknown; the regions are {known}")
+    return home
+
+
+def _replication_factor(spec: TopicSpec, home: RegionInfo | None, topology: Topology) -> int:
+    """Judge against the home; a mirror region with fewer brokers keeps as many replicas as it has brokers."""
+    homes = topology.regions if home is None else (home,)
+    smallest = min(homes, key=lambda region: len(region.brokers))
+    brokers = len(smallest.brokers)
+    if spec.replication_factor == DEFAULT:
+        return min(REPLICATION_FACTOR_DEFAULT, brokers)
+    if not 1 <= spec.replication_factor <= brokers:
+        raise InvalidTopic(
+            f"replication factor {spec.replication_factor}: region {smallest.name} has {brokers} broker(s); "
+            f"use 1..{brokers}, or -1 for the default"
+        )
+    return spec.replication_factor
+
+
+def _retention(name: str, value: int) -> int:
+    if value == -1 or 0 < value <= INT64_MAX:
+        return value
+    raise InvalidTopic(f"{name}={value}: use a positive number, or -1 to keep everything")

@@ -1,0 +1,254 @@
+"""Topics as values: what a user asks for, what the definitions home defined, what clients see.
+
+TopicSpec        a wish; -1 and "" mean "the default"
+TopicDefinition  decided and ordered by the definitions home, the same in every region
+Tombstone        a deleted topic: its id never comes back
+TopicView        one name a client of this region may use
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from georelay.errors import InvalidTopic
+from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGION_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX
+from region.controller.fields import INT64_MAX, Fields, JsonObject
+
+TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARS_MAX}}}")
+TOPIC_ID_BYTES: Final = 16
+REPLICATION_FACTOR_DEFAULT: Final = 3
+UNLIMITED: Final = -1
+DEFAULT: Final = -1
+SETTINGS_MAX: Final = 32
+SETTING_NAME_CHARS_MAX: Final = 64
+SETTING_VALUE_CHARS_MAX: Final = 256
+
+
+class Homes(enum.StrEnum):
+    """Which regions sequence a topic's streams."""
+
+    ONE = "one"  # one home region for all partitions; publishing anywhere is forwarded
+    EVERY = "every"  # each region is home of its own stream per partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic as somebody wants it.
+
+    Args:
+        partitions: 1..1000, or -1 for the default (1).
+        replication_factor: replicas in each region, or -1 for min(3, brokers of the home).
+        homes: see Homes.
+        home: name of the home region for homes=one; "" is the region that asks.
+        retention_ms, retention_bytes: -1 keeps everything.
+        config: further settings, as (name, value), sorted by name.
+    """
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    homes: Homes = Homes.ONE
+    home: str = ""
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+    config: tuple[tuple[str, str], ...] = ()
+
+    def with_settings(self, settings: Mapping[str, str]) -> TopicSpec:
+        """Return the spec with Kafka-style topic settings applied.
+
+        Raises:
+            InvalidTopic: a setting that is unknown or has a value that is not allowed.
+        """
+        spec = self
+        for name, value in settings.items():
+            spec = _with_setting(spec, name, value)
+        return spec
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "partitions": self.partitions,
+            "replication_factor": self.replication_factor,
+            "homes": str(self.homes),
+            "home": self.home,
+            "retention_ms": self.retention_ms,
+            "retention_bytes": self.retention_bytes,
+            "config": dict(self.config),
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> TopicSpec:
+        """Read the JSON form; the values are judged later, by the definitions home. Raises FieldError."""
+        fields = Fields(value, "topic")
+        spec = cls(
+            name=fields.text("name", chars_max=1000),
+            partitions=fields.integer("partitions", low=-(2**31), high=2**31),
+            replication_factor=fields.integer("replication_factor", low=-(2**31), high=2**31),
+            homes=_read_homes(fields),
+            home=fields.text("home", chars_max=REGION_NAME_CHARS_MAX),
+            retention_ms=fields.integer("retention_ms", low=-INT64_MAX, high=INT64_MAX),
+            retention_bytes=fields.integer("retention_bytes", low=-INT64_MAX, high=INT64_MAX),
+            config=_read_config(fields),
+        )
+        fields.done()
+        return spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefinition:
+    """A topic as the definitions home defined it.
+
+    Invariants: 1 topic_id has 16 bytes   2 home is 0 iff homes=every   3 index >= 1 once it is ordered (0: not yet).
+    """
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+    homes: Homes
+    home: RegionNumber
+    retention_ms: int
+    retention_bytes: int
+    config: tuple[tuple[str, str], ...]
+    index: int
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "topic_id": self.topic_id.hex(),
+            "partitions": self.partitions,
+            "replication_factor": self.replication_factor,
+            "homes": str(self.homes),
+            "home": self.home,
+            "retention_ms": self.retention_ms,
+            "retention_bytes": self.retention_bytes,
+            "config": dict(self.config),
+            "index": self.index,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> TopicDefinition:
+        """Read the JSON form. Raises FieldError."""
+        fields = Fields(value, "definition")
+        homes = _read_homes(fields)
+        definition = cls(
+            name=fields.text("name", chars_max=TOPIC_NAME_CHARS_MAX, pattern=TOPIC_NAME),
+            topic_id=fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES),
+            partitions=fields.integer("partitions", low=1, high=PARTITIONS_PER_TOPIC_MAX),
+            replication_factor=fields.integer("replication_factor", low=1, high=BROKERS_PER_REGION_MAX),
+            homes=homes,
+            home=RegionNumber(
+                fields.integer("home", low=1, high=REGION_NUMBER_MAX)
+                if homes is Homes.ONE
+                else fields.integer("home", low=0, high=0)
+            ),
+            retention_ms=fields.integer("retention_ms", low=-1, high=INT64_MAX),
+            retention_bytes=fields.integer("retention_bytes", low=-1, high=INT64_MAX),
+            config=_read_config(fields),
+            index=fields.integer("index", low=0, high=INT64_MAX),
+        )
+        fields.done()
+        return definition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """A deleted topic; `index` is that of the deletion."""
+
+    name: str
+    topic_id: bytes
+    index: int
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON form."""
+        return {"name": self.name, "topic_id": self.topic_id.hex(), "index": self.index}
+
+    @classmethod
+    def from_json(cls, value: object) -> Tombstone:
+        """Read the JSON form. Raises FieldError."""
+        fields = Fields(value, "tombstone")
+        tombstone = cls(
+            name=fields.text("name", chars_max=TOPIC_NAME_CHARS_MAX, pattern=TOPIC_NAME),
+            topic_id=fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES),
+            index=fields.integer("index", low=0, high=INT64_MAX),
+        )
+        fields.done()
+        return tombstone
+
+
+Definition: TypeAlias = TopicDefinition | Tombstone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """One topic name as clients of this region see it.
+
+    Args:
+        topic_id: of the topic, the same in every region; part of every StreamKey.
+        wire_id: what Metadata answers; differs between the names of one topic, because Kafka clients take
+            two names with one id for a topic that was made again.
+        home: number of the region that sequences the streams of this name.
+        is_mirror_name: publishing under this name is refused here (its streams belong to another region).
+        origin: of the StreamKeys of this name; 0 for homes=one.
+        internal: kept by georelay itself.
+    """
+
+    name: str
+    topic_id: bytes
+    wire_id: bytes
+    partitions: int
+    replication_factor: int
+    homes: Homes
+    home: RegionNumber
+    is_mirror_name: bool
+    origin: RegionNumber
+    internal: bool
+    definition: TopicDefinition
+
+
+def _read_homes(fields: Fields) -> Homes:
+    return Homes(fields.text("homes", chars_max=5, pattern=_HOMES))
+
+
+def _read_config(fields: Fields) -> tuple[tuple[str, str], ...]:
+    settings = fields.child("config")
+    return settings.texts(
+        count_max=SETTINGS_MAX, name_chars_max=SETTING_NAME_CHARS_MAX, chars_max=SETTING_VALUE_CHARS_MAX
+    )
+
+
+_HOMES: Final = re.compile("one|every")
+
+
+def _whole_number(name: str, value: str) -> int:
+    if re.fullmatch(r"-?[0-9]{1,19}", value) is None:
+        raise InvalidTopic(f"setting {name}={value[:40]!r} is not a whole number")
+    return int(value)
+
+
+def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
+    match name:
+        case "retention.ms":
+            return replace(spec, retention_ms=_whole_number(name, value))
+        case "retention.bytes":
+            return replace(spec, retention_bytes=_whole_number(name, value))
+        case "homes" if value in ("one", "every"):
+            return replace(spec, homes=Homes(value))
+        case "homes":
+            raise InvalidTopic(f"setting homes={value[:40]!r} is neither 'one' nor 'every'")
+        case "home":
+            return replace(spec, home=value)
+        case "cleanup.policy" if value == "delete":
+            return spec
+        case "cleanup.policy":
+            raise InvalidTopic(f"setting cleanup.policy={value[:40]!r}: only 'delete' is there")
+        case _:
+            known = "retention.ms, retention.bytes, homes, home, cleanup.policy"
+            raise InvalidTopic(f"setting {name[:64]!r} is unknown; known are {known}")

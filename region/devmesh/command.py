@@ -1,0 +1,134 @@
+"""The command `georelay up`; registered through the entry point group `georelay.commands`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import rich.progress
+import typer
+from rich.console import Console
+
+from georelay.errors import ConfigError, GeorelayError
+from georelay.process_guard import refuse_foreign_packages, refuse_optimised_python
+from region.devmesh.plan_core import BASE_PORT_DEFAULT, MeshPlan, check_brokers_per_region, parse_regions
+from region.devmesh.session import READY_TIMEOUT_S, Progress, UpOptions, run
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add `up` to the command line."""
+    app.command("up", help="Run a development mesh on this machine until Ctrl-C.")(up)
+
+
+def up(
+    regions: Annotated[str, typer.Option(help="Region names in order; the first one defines topics.")] = "us,eu,ap",
+    brokers_per_region: Annotated[int, typer.Option(help="1, 3 or 5.")] = 3,
+    data: Annotated[Path, typer.Option(help="Directory of the mesh; it starts again on the same data.")] = Path(
+        "georelay-data"
+    ),
+    base_port: Annotated[
+        int | None,
+        typer.Option(help=f"First of a block of ports, kept with the data; 0 searches. Default {BASE_PORT_DEFAULT}."),
+    ] = None,
+    endpoints: Annotated[
+        Path | None, typer.Option(help="JSON file written when the mesh is ready, removed on stop.")
+    ] = None,
+    user: Annotated[
+        list[str] | None, typer.Option(help="NAME:PASSWORD that clients sign in with; may be repeated.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Start brokers again that end by themselves.")] = False,
+    ready_timeout_s: Annotated[float, typer.Option(min=1.0, help="Give up when not ready by then.")] = READY_TIMEOUT_S,
+    link_override: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run a development mesh on this machine until Ctrl-C."""
+    console = Console(stderr=True, highlight=False)
+    try:
+        refuse_optimised_python()
+        refuse_foreign_packages()
+        check_brokers_per_region(brokers_per_region)
+        options = UpOptions(
+            regions=parse_regions(regions),
+            brokers_per_region=brokers_per_region,
+            directory=data,
+            base_port=base_port,
+            endpoints=endpoints,
+            users=parse_users(user or []),
+            restart=restart,
+            link_overrides=tuple(link_override or ()),
+            ready_timeout_s=ready_timeout_s,
+        )
+        with TerminalProgress(console) as progress:
+            asyncio.run(run(options, progress))
+    except GeorelayError as error:
+        typer.echo(f"georelay up: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+
+
+def parse_users(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return (name, password) pairs of "NAME:PASSWORD" texts; the error never shows one.
+
+    Raises:
+        ConfigError: no colon, no name or no password, or one name twice.
+    """
+    pairs = []
+    for text in texts:
+        name, _, password = text.partition(":")
+        if not name or not password:
+            raise ConfigError("--user: give NAME:PASSWORD, both not empty")
+        pairs.append((name, password))
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ConfigError("--user: a name is given twice")
+    return tuple(pairs)
+
+
+class TerminalProgress(Progress):
+    """A progress bar while the mesh starts, then one line per event, all on stderr."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: rich.progress.TaskID | None = None
+
+    def __enter__(self) -> TerminalProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop_bar()
+
+    def _stop_bar(self) -> None:
+        if self._task is not None:  # stopping a bar that was never shown prints an empty line
+            self._task = None
+            self._bar.stop()
+
+    def preparing(self, layout: MeshPlan) -> None:
+        """Show the bar."""
+        self._task = self._bar.add_task("starting brokers and gateway", total=len(layout.brokers) + 1)
+        self._bar.start()
+
+    def became_ready(self, name: str) -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self._bar.update(self._task, advance=1, description=f"{name} is ready")
+
+    def all_ready(self, layout: MeshPlan, endpoints: Path) -> None:
+        """Replace the bar by where to connect."""
+        self._stop_bar()
+        names = ", ".join(region.name for region in layout.regions)
+        self.line(f"mesh {layout.mesh_id} is ready: {names}; {len(layout.brokers)} brokers")
+        self.line(f"  Kafka bootstrap {layout.gateway.kafka}   REST http://{layout.gateway.http}")
+        self.line(f"  gRPC {layout.gateway.grpc}   endpoints {endpoints}")
+
+    def line(self, text: str) -> None:
+        """Print one line, above the bar if it is there."""
+        self._console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,112 @@
+"""The TOML files that brokers and the gateway of a development mesh are started with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from region.devmesh.overrides import LinkOverrides
+from region.devmesh.plan_core import BrokerPlan, MeshPlan, RegionPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPaths:
+    """Where the processes find and leave their files.
+
+    Args:
+        users_file: None when nobody has to sign in.
+        parent_pid: processes end when this one does.
+    """
+
+    directory: Path
+    users_file: Path | None
+    parent_pid: int
+
+    def data_dir(self, broker: BrokerPlan) -> Path:
+        """Return a broker's own data directory."""
+        return self.directory / "brokers" / broker.name
+
+    @property
+    def trace_dir(self) -> Path:
+        """Return the directory that all processes write traces to."""
+        return self.directory / "traces"
+
+
+def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, overrides: LinkOverrides) -> str:
+    """Return the configuration of one broker; link addresses are as seen from its region."""
+    lines = [
+        f"mesh_id = {_text(plan.mesh_id)}",
+        f"region = {_text(broker.region)}",
+        f"broker = {broker.number}",
+        f"data_dir = {_text(paths.data_dir(broker))}",
+        f"definitions_home = {_text(plan.regions[0].name)}",
+        *_users(paths),
+        f"trace_dir = {_text(paths.trace_dir)}",
+        f"die_with_parent = {paths.parent_pid}",
+        "clock_error_us = 0  # all brokers of a development mesh read one clock",
+        "trace_roll_ms = 2000",
+        "",
+        "[listen]",
+        *(f"{port} = {_text(getattr(broker, port))}" for port in ("kafka", "grpc", "peers", "link", "admin")),
+    ]
+    for region in plan.regions:
+        rows = [_reached(other, _link(broker, other, overrides)) for other in region.brokers]
+        lines += _region(region, rows)
+    return "\n".join(lines) + "\n"
+
+
+def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
+    """Return the configuration of the gateway."""
+    lines = [
+        f"mesh_id = {_text(plan.mesh_id)}",
+        *_users(paths),
+        f"die_with_parent = {paths.parent_pid}",
+        "",
+        "[listen]",
+        *(f"{port} = {_text(getattr(plan.gateway, port))}" for port in ("http", "kafka", "grpc")),
+    ]
+    for region in plan.regions:
+        rows = [
+            f"{{number = {broker.number}, kafka = {_text(broker.kafka)}, grpc = {_text(broker.grpc)}, "
+            f"admin = {_text(broker.admin)}}}"
+            for broker in region.brokers
+        ]
+        lines += _region(region, rows)
+    return "\n".join(lines) + "\n"
+
+
+def endpoints_json(plan: MeshPlan) -> str:
+    """Return the endpoint file: where clients of the running mesh connect."""
+    regions = {
+        region.name: {
+            "kafka": [broker.kafka for broker in region.brokers],
+            "grpc": [broker.grpc for broker in region.brokers],
+            "admin": [broker.admin for broker in region.brokers],
+        }
+        for region in plan.regions
+    }
+    gateway = {"http": [plan.gateway.http], "kafka": [plan.gateway.kafka], "grpc": [plan.gateway.grpc]}
+    return json.dumps({"version": 1, "mesh": plan.mesh_id, "regions": regions, "gateway": gateway}, indent=2) + "\n"
+
+
+def _text(value: str | Path) -> str:
+    """Return a TOML basic string: JSON's escapes are TOML's, but for DEL."""
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _users(paths: ProcessPaths) -> list[str]:
+    return [] if paths.users_file is None else [f"users_file = {_text(paths.users_file)}"]
+
+
+def _link(broker: BrokerPlan, other: BrokerPlan, overrides: LinkOverrides) -> str:
+    return overrides.get((broker.region, other.region, other.number), other.link)
+
+
+def _reached(broker: BrokerPlan, link: str) -> str:
+    return f"{{number = {broker.number}, peers = {_text(broker.peers)}, link = {_text(link)}}}"
+
+
+def _region(region: RegionPlan, rows: list[str]) -> list[str]:
+    brokers = "[" + ", ".join(rows) + "]"
+    return ["", "[[regions]]", f"name = {_text(region.name)}", f"number = {region.number}", f"brokers = {brokers}"]

@@ -1,0 +1,168 @@
+"""Child processes of `georelay up`: started, watched, asked to stop, and killed if they do not.
+
+Rule 1: children are started from the main thread, because the kernel's kill-on-parent-death follows that thread.
+Rule 2: a child has its own session, so Ctrl-C reaches the supervisor only and it stops them in one way.
+Rule 3: nobody's password is on a command line or in an environment: children read files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+STOP_TIMEOUT_S: Final = 5.0  # from SIGTERM to SIGKILL
+RESTART_DELAY_S: Final = 0.5  # doubled for each restart of one child, up to RESTART_DELAY_S_MAX
+RESTART_DELAY_S_MAX: Final = 10.0
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024  # at start a longer log moves to NAME.log.1
+LOG_TAIL_BYTES: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """A process to run.
+
+    Args:
+        name: for files and lines, unique.
+        argv: program and arguments.
+        ready_address: where it answers /readyz.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    ready_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildExit:
+    """A child that ended by itself: its exit code, negative for a signal."""
+
+    name: str
+    code: int
+    log_path: Path
+
+    def describe(self) -> str:
+        """Return one line: who, how, and the last thing it said."""
+        how = f"was killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"ended with {self.code}"
+        said = last_line(self.log_path)
+        return f"{self.name} {how}" + (f": {said}" if said else "") + f" (log: {self.log_path})"
+
+
+class Supervisor:
+    """Runs the children of one mesh.
+
+    Args:
+        directory: holds logs/ and run/; also the children's working directory.
+        restart: start a child again that ended by itself.
+        on_exit: told of each child that ended by itself.
+    """
+
+    def __init__(self, directory: Path, *, restart: bool, on_exit: Callable[[ChildExit], None]) -> None:
+        self._directory = directory
+        self._restart = restart
+        self._on_exit = on_exit
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Return the process id of each child that runs."""
+        return {name: process.pid for name, process in self._processes.items() if process.returncode is None}
+
+    async def start(self, spec: ChildSpec) -> None:
+        """Start a child and watch it. Raises OSError when the program cannot be run."""
+        process = await self._spawn(spec)
+        watcher = asyncio.create_task(self._watch(spec, process))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+
+    async def stop(self) -> None:
+        """Stop all children: SIGTERM, and SIGKILL for those that still run after STOP_TIMEOUT_S."""
+        self._stopping = True
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._wait_for_all()
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+            await self._wait_for_all()
+        for watcher in list(self._watchers):
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    def kill(self) -> None:
+        """Kill all children at once: the user asked twice."""
+        self._signal(signal.SIGKILL)
+
+    async def _spawn(self, spec: ChildSpec) -> asyncio.subprocess.Process:
+        log_path = self.log_path(spec.name)
+        with contextlib.suppress(FileNotFoundError):
+            if log_path.stat().st_size > LOG_BYTES_MAX:
+                log_path.replace(log_path.with_name(log_path.name + ".1"))
+        descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                cwd=self._directory,
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+        self._processes[spec.name] = process
+        self._pid_path(spec.name).write_text(f"{process.pid}\n", encoding="ascii")
+        return process
+
+    async def _watch(self, spec: ChildSpec, process: asyncio.subprocess.Process) -> None:
+        delay_s = RESTART_DELAY_S
+        while True:
+            code = await process.wait()
+            self._pid_path(spec.name).unlink(missing_ok=True)
+            if self._stopping:
+                return
+            self._on_exit(ChildExit(name=spec.name, code=code, log_path=self.log_path(spec.name)))
+            if not self._restart:
+                return
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
+            if self._stopping:
+                return
+            process = await self._spawn(spec)
+            if self._stopping:  # asked to stop while it was starting
+                process.kill()
+
+    async def _wait_for_all(self) -> None:
+        await asyncio.gather(*(process.wait() for process in self._processes.values()))
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes.values():
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+
+    def log_path(self, name: str) -> Path:
+        """Return where a child's output goes."""
+        return self._directory / "logs" / f"{name}.log"
+
+    def _pid_path(self, name: str) -> Path:
+        return self._directory / "run" / f"{name}.pid"
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that says something, at most 200 characters; "" when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            lines = file.read(LOG_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:200] if said else ""

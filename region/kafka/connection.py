@@ -1,0 +1,397 @@
+"""One client connection: frames in, answers out in the order of the requests.
+
+Rule 1: every request takes a Slot; answers wait in their slot until all earlier ones are written. Handlers answer
+        at once or later, in any order, from callbacks: there is no task per request.
+Rule 2: with `requests_max` slots taken, or while the client does not read, the socket is not read.
+Rule 3: a malformed frame closes the connection and is counted; a peer's bytes never raise anything else.
+Rule 4: until a required sign-in has succeeded only ApiVersions, SaslHandshake and SaslAuthenticate are answered;
+        anything else closes the connection.
+Never decides what a request means: that is the handlers' part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol, cast
+
+import structlog
+
+from georelay.errors import GeorelayError
+from georelay.limits import KAFKA_REQUESTS_IN_FLIGHT_MAX
+from georelay.wire.api import (
+    ApiKey,
+    FrameReader,
+    RequestHeader,
+    WireError,
+    decode_request,
+    encode_response,
+    parse_request_header,
+    refuse_api_versions,
+)
+from georelay.wire.responses import Response
+from region.kafka.counters import KafkaCounters
+from region.kafka.ports import TraceSession
+
+log = structlog.get_logger()
+
+SIGN_IN_SECONDS_MAX: Final = 30  # from connecting to a successful sign-in
+IDLE_SECONDS_MAX: Final = 600  # without a byte from the client while nothing is pending
+BEFORE_SIGN_IN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+Buffers = Sequence[bytes | bytearray | memoryview]
+
+
+class SignIn(enum.Enum):
+    """Where a connection stands with its credentials."""
+
+    NOT_NEEDED = "not_needed"
+    HANDSHAKE = "handshake"  # a mechanism must be chosen
+    CREDENTIALS = "credentials"  # SaslAuthenticate must follow
+    BARE_CREDENTIALS = "bare_credentials"  # SaslHandshake v0: the next frame is the bare token
+    CHECKING = "checking"  # nothing is processed meanwhile
+    DONE = "done"
+    REFUSED = "refused"  # the answer is written, then the connection closes
+
+
+class Dispatch(Protocol):
+    """The table of handlers."""
+
+    def __call__(self, slot: Slot, request: Any) -> None:
+        """Handle one request: answer the slot now or later."""
+
+
+class SaslGate(Protocol):
+    """The bare token of SaslHandshake v0, which no API frames."""
+
+    def raw_token(self, connection: KafkaConnection, token: bytes) -> None:
+        """Check the token; write the bare answer."""
+
+
+class Slot:
+    """The place of one request's answer in the order of answers."""
+
+    __slots__ = (
+        "_connection",
+        "_on_cancel",
+        "buffers",
+        "deadline_ns",
+        "header",
+        "on_deadline",
+        "received_ns",
+        "started_ns",
+    )
+
+    def __init__(
+        self, connection: KafkaConnection, header: RequestHeader, *, received_ns: int, started_ns: int
+    ) -> None:
+        self._connection = connection
+        self.header = header
+        self.received_ns = received_ns  # wall clock
+        self.started_ns = started_ns  # monotonic
+        self.buffers: Buffers | None = None
+        self.deadline_ns = 0  # monotonic; 0: none
+        self.on_deadline: Callable[[], None] | None = None
+        self._on_cancel: Callable[[], None] | None = None
+
+    @property
+    def connection(self) -> KafkaConnection:
+        """Return the connection, which is also the lane of its publishes."""
+        return self._connection
+
+    @property
+    def api_version(self) -> int:
+        """Return the version the answer must have."""
+        return self.header.api_version
+
+    @property
+    def answered(self) -> bool:
+        """Return whether there is an answer already (or none is wanted any more)."""
+        return self.buffers is not None
+
+    def answer(self, response: Response) -> None:
+        """Give the answer; the second answer of a slot (after a deadline) is dropped."""
+        if self.buffers is None:
+            header = self.header
+            self._finish(
+                encode_response(response, api_version=header.api_version, correlation_id=header.correlation_id)
+            )
+
+    def answer_encoded(self, buffers: Buffers) -> None:
+        """Give an answer that is encoded already."""
+        if self.buffers is None:
+            self._finish(buffers)
+
+    def no_answer(self) -> None:
+        """Finish a request that has no answer (Produce with acks=0)."""
+        if self.buffers is None:
+            self._finish(())
+
+    def spawn(self, work: Coroutine[Any, Any, Response]) -> None:
+        """Answer with what `work` returns; it is cancelled with the connection."""
+        self._connection.spawn(self, work)
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if the connection ends before there is an answer."""
+        self._on_cancel = callback
+
+    def cancel(self) -> None:
+        """Drop the request: its connection is gone."""
+        callback, self._on_cancel = self._on_cancel, None
+        if self.buffers is None:
+            self.buffers = ()
+            if callback is not None:
+                callback()
+
+    def _finish(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self._on_cancel = self.on_deadline = None
+        self._connection.slot_done(self)
+
+
+class KafkaConnection(asyncio.Protocol):
+    """The protocol object of one TCP connection; see the module docstring."""
+
+    def __init__(
+        self,
+        *,
+        dispatch: Dispatch,
+        sasl: SaslGate,
+        sign_in_needed: bool,
+        counters: KafkaCounters,
+        wall_ns: Callable[[], int],
+        monotonic_ns: Callable[[], int],
+        opened: Callable[[KafkaConnection], bool],
+        closed: Callable[[KafkaConnection], None],
+        requests_max: int = KAFKA_REQUESTS_IN_FLIGHT_MAX,
+    ) -> None:
+        self.sign_in = SignIn.HANDSHAKE if sign_in_needed else SignIn.NOT_NEEDED
+        self.trace_sessions: dict[tuple[str, int], TraceSession] = {}
+        self.peer = ""
+        self._dispatch = dispatch
+        self._sasl = sasl
+        self._counters = counters
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._opened = opened
+        self._closed = closed
+        self._requests_max = requests_max
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader()
+        self._frames: deque[bytes | memoryview] = deque()  # whole frames of the last read, not yet handled
+        self._slots: deque[Slot] = deque()
+        self._tasks: set[asyncio.Task[Response]] = set()
+        self._is_writable = True
+        self._is_reading = True
+        self._is_working = False
+        self._is_closing = False
+        self._last_byte_ns = self._connected_ns = monotonic_ns()
+
+    # --- asyncio.Protocol ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register; refuse when the listener is full."""
+        # uvloop has transport classes of its own: isinstance would refuse them.
+        self._transport = stream = cast("asyncio.Transport", transport)
+        self.peer = str(stream.get_extra_info("peername"))
+        if not self._opened(self):
+            self._is_closing = True
+            stream.abort()
+            return
+        raw_socket = transport.get_extra_info("socket")
+        if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
+            raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames and handle as many as there are free slots."""
+        if self._is_closing:
+            return
+        self._counters.bytes_in += len(data)
+        self._last_byte_ns = self._monotonic_ns()
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self.refuse(error)
+            return
+        self._frames.extend(frames)
+        self._work()
+
+    def pause_writing(self) -> None:
+        """Stop: the client does not read its answers."""
+        self._is_writable = False
+        self._control_reading()
+
+    def resume_writing(self) -> None:
+        """Continue."""
+        self._is_writable = True
+        self._write_ready()
+        self._work()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop everything that is pending."""
+        self._is_closing = True
+        self._frames.clear()
+        slots, self._slots = self._slots, deque()
+        for slot in slots:
+            slot.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self.trace_sessions.clear()
+        self._closed(self)
+
+    # --- for handlers and the listener -----------------------------------------------------------
+
+    @property
+    def is_closing(self) -> bool:
+        """Return whether nothing more is handled."""
+        return self._is_closing
+
+    @property
+    def tasks(self) -> Iterable[asyncio.Task[Response]]:
+        """Return what still runs for this connection."""
+        return tuple(self._tasks)
+
+    def spawn(self, slot: Slot, work: Coroutine[Any, Any, Response]) -> None:
+        """Run `work` and answer `slot` with its result; see `Slot.spawn`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[Response]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                slot.cancel()
+            elif (error := task.exception()) is not None:
+                log.error("kafka_request.broke", peer=self.peer, api=slot.header.api_key, error=repr(error))
+                self.close()
+            else:
+                slot.answer(task.result())
+
+        task.add_done_callback(done)
+
+    def slot_done(self, slot: Slot) -> None:
+        """Write what is in order now."""
+        self._counters.answered(slot.header.api_key, (self._monotonic_ns() - slot.started_ns) / 1e6)
+        if self._slots and self._slots[0] is slot:
+            self._write_ready()
+            if not self._is_working:
+                self._work()
+
+    def write_bare(self, data: bytes) -> None:
+        """Write bytes outside the order of slots (the bare answer to a bare SASL token)."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def signed_in(self) -> None:
+        """Open the gate and go on with what the client sent meanwhile."""
+        self.sign_in = SignIn.DONE
+        self._work()
+
+    def refuse(self, error: GeorelayError) -> None:
+        """Close because of what the peer sent."""
+        self._counters.wire_errors += 1
+        log.info("kafka_connection.refused", peer=self.peer, error=str(error))
+        self.close()
+
+    def close(self) -> None:
+        """Write what is buffered, then close; pending requests are dropped."""
+        self._is_closing = True
+        self._frames.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without waiting for the peer to read."""
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def sweep(self, now_ns: int) -> None:
+        """Answer requests past their deadline; close an idle client or one that never signs in."""
+        for slot in list(self._slots):
+            if slot.on_deadline is not None and slot.deadline_ns <= now_ns:
+                slot.on_deadline()
+        signing_in = self.sign_in not in (SignIn.NOT_NEEDED, SignIn.DONE)
+        if signing_in and now_ns - self._connected_ns > SIGN_IN_SECONDS_MAX * 1_000_000_000:
+            self.close()
+        if not self._slots and now_ns - self._last_byte_ns > IDLE_SECONDS_MAX * 1_000_000_000:
+            self.close()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Handle waiting frames while there are slots and the client reads."""
+        if self._is_working:  # a handler answered at once: the outer loop goes on
+            return
+        self._is_working = True
+        try:
+            frames = self._frames
+            while frames and self._may_handle():
+                self._handle(frames.popleft())
+        finally:
+            self._is_working = False
+        self._control_reading()
+
+    def _may_handle(self) -> bool:
+        return (
+            len(self._slots) < self._requests_max
+            and self._is_writable
+            and not self._is_closing
+            and self.sign_in not in (SignIn.CHECKING, SignIn.REFUSED)
+        )
+
+    def _control_reading(self) -> None:
+        wanted = not self._frames and self._may_handle()
+        if wanted is not self._is_reading and self._transport is not None and not self._transport.is_closing():
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _handle(self, frame: bytes | memoryview) -> None:
+        if self.sign_in is SignIn.BARE_CREDENTIALS:
+            self._sasl.raw_token(self, bytes(frame))
+            return
+        try:
+            header = parse_request_header(frame)
+            if not self._is_allowed(header):
+                self.close()
+                return
+            slot = Slot(self, header, received_ns=self._wall_ns(), started_ns=self._monotonic_ns())
+            if not header.is_supported:
+                self._refuse_version(slot)
+                return
+            _, request = decode_request(frame, header)
+        except WireError as error:
+            self.refuse(error)
+            return
+        self._slots.append(slot)
+        self._dispatch(slot, request)
+
+    def _is_allowed(self, header: RequestHeader) -> bool:
+        if self.sign_in in (SignIn.NOT_NEEDED, SignIn.DONE) or header.api_key in BEFORE_SIGN_IN:
+            return True
+        self._counters.sign_ins_refused += 1
+        log.info("kafka_connection.not_signed_in", peer=self.peer, api=header.api_key)
+        return False
+
+    def _refuse_version(self, slot: Slot) -> None:
+        """ApiVersions of an unknown version has an answer that every client understands; others have none."""
+        if slot.header.api_key != ApiKey.API_VERSIONS:
+            raise WireError(f"API {slot.header.api_key} version {slot.header.api_version} is not served here")
+        self._slots.append(slot)
+        slot.answer_encoded(refuse_api_versions(slot.header.correlation_id))
+
+    def _write_ready(self) -> None:
+        """Write the answers of the oldest slots, up to the first without one."""
+        transport, slots = self._transport, self._slots
+        if transport is None or transport.is_closing():
+            return
+        while slots and (buffers := slots[0].buffers) is not None:
+            slots.popleft()
+            if buffers:
+                transport.writelines(buffers)
+                self._counters.bytes_out += sum(map(len, buffers))

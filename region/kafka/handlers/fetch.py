@@ -1,0 +1,286 @@
+"""Fetch: committed batches from memory first, from disk in a thread, with long polling.
+
+Rule 1: only committed data; batches are handed on as views, whole, and never decoded.
+Rule 2: the first batch of an answer is whole even when it is over max_bytes; no later one may pass the limits
+        (of its partition or of the whole answer).
+Rule 3: waiting is by the streams' wake-ups: no polling, one timer per waiting request.
+Rule 4: OFFSET_OUT_OF_RANGE below the log start, and beyond the log end at the home only: a mirror cannot know
+        the end, there a reader waits.
+Rule 5: no fetch sessions (session id 0 always); isolation levels are alike, there are no transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from georelay.errors import GeorelayError
+from georelay.ids import Epoch, Offset
+from georelay.limits import FETCH_RESPONSE_BYTES_MAX
+from georelay.wire.api import ErrorCode
+from georelay.wire.batch import Compression
+from georelay.wire.requests import FetchPartition, FetchRequest
+from georelay.wire.responses import DivergingEpoch, FetchableTopicResponse, FetchPartitionData, FetchResponse
+from region.kafka.connection import KafkaConnection, Slot
+from region.kafka.error_map import kafka_code
+from region.kafka.handlers.positions import NO_EPOCH, epoch_error, led_stream
+from region.kafka.ports import EntryLike, Stream, TraceSession
+from region.kafka.services import KafkaServices, plain_name
+
+MAX_WAIT_MS_MAX: Final = 300_000
+TRACE_SESSIONS_MAX: Final = 10_000  # per connection; the oldest is forgotten
+ZSTD_SINCE_VERSION: Final = 10
+_CODEC_POSITION: Final = 22  # low byte of a batch's attributes
+_CODEC_MASK: Final = 0x07
+
+_Place = tuple[str, int]
+_Cold = dict[_Place, Sequence[EntryLike] | ErrorCode]
+
+
+@dataclass(slots=True)
+class _Row:
+    """One partition of the answer."""
+
+    topic: str
+    wanted: FetchPartition
+    stream: Stream | None = None
+    error: int = ErrorCode.NONE
+    entries: Sequence[EntryLike] = ()
+    diverging: DivergingEpoch | None = None
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.stream is not None and not self.error and self.wanted.fetch_offset >= self.stream.high_watermark
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one pass over the partitions found."""
+
+    topics: list[tuple[str, list[_Row]]] = field(default_factory=list)
+    bytes_read: int = 0
+    must_answer: bool = False  # an error or a diverging epoch: waiting would hide it
+    cold: list[tuple[_Row, int]] = field(default_factory=list)  # (row, bytes wanted) not in memory
+
+    @property
+    def rows(self) -> list[_Row]:
+        return [row for _, rows in self.topics for row in rows]
+
+
+class FetchHandler:
+    """Answers Fetch."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+        self._cluster = services.cluster
+
+    def handle(self, slot: Slot, request: FetchRequest) -> None:
+        """Answer at once when there is enough, else wait for it."""
+        gathered = self.gather(slot, request, {})
+        if gathered.cold:
+            slot.spawn(self.read_cold(slot, request, gathered))
+        elif self.is_enough(request, gathered):
+            slot.answer(self.response(slot, gathered))
+        else:
+            _LongPoll(self, slot, request, gathered)
+
+    def gather(self, slot: Slot, request: FetchRequest, cold: _Cold) -> _Gathered:
+        """Read every partition within the limits; `cold` holds what was read from disk for this request."""
+        gathered = _Gathered()
+        left = min(request.max_bytes, FETCH_RESPONSE_BYTES_MAX)
+        for topic in request.topics:
+            rows = []
+            for wanted in topic.partitions:
+                row = self._check(topic.topic, wanted)
+                if row.stream is not None and not row.error and row.diverging is None and not row.is_at_end:
+                    left -= self._fill(row, left, gathered, cold)
+                if row.error or row.diverging is not None:
+                    gathered.must_answer = True
+                elif row.is_at_end:
+                    self._session(slot.connection, row).caught_up(self._services.wall_ns())
+                if row.entries and slot.api_version < ZSTD_SINCE_VERSION and _has_zstd(row.entries):
+                    row.error, row.entries, gathered.must_answer = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, (), True
+                rows.append(row)
+            gathered.topics.append((topic.topic, rows))
+        return gathered
+
+    def response(self, slot: Slot, gathered: _Gathered) -> FetchResponse:
+        """Return the answer and record what it delivers."""
+        now_ns = self._services.wall_ns()
+        responses = []
+        for topic, rows in gathered.topics:
+            for row in rows:
+                if row.entries:
+                    self._record(slot.connection, row, now_ns)
+                elif row.error:
+                    self._services.counters.refused(row.error)
+            responses.append(FetchableTopicResponse(topic=topic, partitions=[_answer_row(row) for row in rows]))
+        return FetchResponse(responses=responses)
+
+    @staticmethod
+    def is_enough(request: FetchRequest, gathered: _Gathered) -> bool:
+        return gathered.must_answer or request.max_wait_ms <= 0 or gathered.bytes_read >= request.min_bytes
+
+    def _check(self, topic: str, wanted: FetchPartition) -> _Row:
+        """Return the row with its stream, or with the error that keeps it from being read."""
+        row = _Row(topic, wanted)
+        found = led_stream(self._cluster, topic, wanted.partition)
+        if isinstance(found, ErrorCode):
+            row.error = found
+            return row
+        row.stream = found
+        row.error = epoch_error(found, wanted.current_leader_epoch)
+        if row.error:
+            return row
+        offset = wanted.fetch_offset
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            row.diverging = _diverging(found, wanted)
+        if offset < found.log_start or (found.is_home and offset > found.next_offset):
+            row.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        return row
+
+    @staticmethod
+    def _fill(row: _Row, left: int, gathered: _Gathered, cold: _Cold) -> int:
+        """Read one partition; returns the bytes it takes from the whole answer."""
+        assert row.stream is not None
+        limit = min(row.wanted.partition_max_bytes, left)
+        if limit <= 0 and (gathered.bytes_read or gathered.cold):
+            return 0
+        entries = row.stream.read(Offset(row.wanted.fetch_offset), max(limit, 1))
+        if entries is None:
+            found = cold.get((row.topic, row.wanted.partition))
+            if found is None:
+                gathered.cold.append((row, max(limit, 1)))
+                return max(limit, 0)
+            if isinstance(found, ErrorCode):
+                row.error = found
+                return 0
+            entries = found
+        if not entries:
+            return 0
+        if gathered.bytes_read and len(entries[0].payload) > limit:
+            return 0  # rule 2: only the first batch of the answer may be over
+        row.entries = entries
+        size = sum(len(entry.payload) for entry in entries)
+        gathered.bytes_read += size
+        return size
+
+    async def read_cold(self, slot: Slot, request: FetchRequest, gathered: _Gathered) -> FetchResponse:
+        """Read from disk what memory does not hold, then answer with what there is."""
+        cold: _Cold = {}
+        for row, max_bytes in gathered.cold:
+            assert row.stream is not None
+            place = (row.topic, row.wanted.partition)
+            try:
+                cold[place] = await row.stream.read_cold(Offset(row.wanted.fetch_offset), max_bytes)
+            except GeorelayError as error:
+                cold[place] = kafka_code(error)
+        return self.response(slot, self.gather(slot, request, cold))
+
+    def _record(self, connection: KafkaConnection, row: _Row, now_ns: int) -> None:
+        session = self._session(connection, row)
+        counters = self._services.counters
+        for entry in row.entries:
+            header = entry.header()
+            session.delivered(
+                epoch=header.epoch,
+                base_offset=entry.base_offset,
+                record_count=entry.record_count,
+                entry_region=header.entry_region,
+                received_ns=header.received_ns,
+                delivered_ns=now_ns,
+            )
+            counters.records_out += entry.record_count
+        counters.batches_out += len(row.entries)
+
+    def _session(self, connection: KafkaConnection, row: _Row) -> TraceSession:
+        """Return the delivery session; a consumer that jumps gets a new one."""
+        sessions, offset = connection.trace_sessions, row.wanted.fetch_offset
+        place = (row.topic, row.wanted.partition)
+        session = sessions.get(place)
+        if session is None or session.next_offset != offset:
+            view = self._cluster.topic(row.topic)
+            assert view is not None and row.stream is not None, row.topic
+            session = self._services.recorder.open_session(
+                topic=plain_name(view), origin=row.stream.key.origin, partition=place[1], offset=offset
+            )
+            if place not in sessions and len(sessions) >= TRACE_SESSIONS_MAX:
+                del sessions[next(iter(sessions))]
+            sessions[place] = session
+        return session
+
+
+class _LongPoll:
+    """A Fetch that waits: for `min_bytes`, for an error, or for its time to pass."""
+
+    __slots__ = ("_handler", "_handles", "_is_scheduled", "_request", "_slot", "_timer")
+
+    def __init__(self, handler: FetchHandler, slot: Slot, request: FetchRequest, gathered: _Gathered) -> None:
+        self._handler = handler
+        self._slot = slot
+        self._request = request
+        self._is_scheduled = False
+        wait_s = min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_is_over)
+        self._handles: list[tuple[Stream, Any]] = [
+            (row.stream, row.stream.add_waiter(self._wake)) for row in gathered.rows if row.stream is not None
+        ]
+        slot.on_cancel(self._stop)
+
+    def _wake(self) -> None:
+        """Look again once this loop turn has told of all its commits."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_scheduled = False
+        if not self._slot.answered:
+            self._try(is_over=False)
+
+    def _time_is_over(self) -> None:
+        self._try(is_over=True)
+
+    def _try(self, *, is_over: bool) -> None:
+        gathered = self._handler.gather(self._slot, self._request, {})
+        if gathered.cold:  # retention or pressure took it out of memory meanwhile
+            self._stop()
+            self._slot.spawn(self._handler.read_cold(self._slot, self._request, gathered))
+        elif is_over or self._handler.is_enough(self._request, gathered):
+            self._stop()
+            self._slot.answer(self._handler.response(self._slot, gathered))
+
+    def _stop(self) -> None:
+        self._timer.cancel()
+        for stream, handle in self._handles:
+            stream.remove_waiter(handle)
+        self._handles.clear()
+
+
+def _diverging(stream: Stream, wanted: FetchPartition) -> DivergingEpoch | None:
+    """Compare where the client's last epoch ends with where the client stands (KIP-595)."""
+    epoch, end = stream.epoch_end(Epoch(wanted.last_fetched_epoch))
+    if epoch < 0 or (epoch == wanted.last_fetched_epoch and end >= wanted.fetch_offset):
+        return None
+    return DivergingEpoch(epoch=epoch, end_offset=end)
+
+
+def _has_zstd(entries: Sequence[EntryLike]) -> bool:
+    return any(entry.payload[_CODEC_POSITION] & _CODEC_MASK == Compression.ZSTD for entry in entries)
+
+
+def _answer_row(row: _Row) -> FetchPartitionData:
+    stream = row.stream
+    if stream is None:
+        return FetchPartitionData(partition_index=row.wanted.partition, error_code=row.error)
+    return FetchPartitionData(
+        partition_index=row.wanted.partition,
+        error_code=row.error,
+        high_watermark=stream.high_watermark,
+        last_stable_offset=stream.high_watermark,
+        log_start_offset=stream.log_start,
+        diverging_epoch=row.diverging,
+        records=[entry.payload for entry in row.entries],
+    )

@@ -1,0 +1,110 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a partition starts and ends, and where an epoch ends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from georelay.errors import GeorelayError
+from georelay.ids import Epoch
+from georelay.wire.api import ErrorCode
+from georelay.wire.requests import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
+from georelay.wire.responses import (
+    EpochEndOffset,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from region.kafka.connection import Slot
+from region.kafka.error_map import kafka_code
+from region.kafka.handlers.positions import epoch_error, led_stream
+from region.kafka.ports import Stream
+from region.kafka.services import KafkaServices
+
+LATEST: Final = -1  # the high watermark: the end of what can be read
+EARLIEST: Final = -2
+NEWEST_TIMESTAMP: Final = -3
+NEWEST_TIMESTAMP_SINCE_VERSION: Final = 7
+
+
+class ListOffsetsHandler:
+    """Answers ListOffsets."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+
+    def handle(self, slot: Slot, request: ListOffsetsRequest) -> None:
+        """Look every partition up; lookups by timestamp may read the disk."""
+        slot.spawn(self._answer(request, slot.api_version))
+
+    async def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        topics = []
+        for topic in request.topics:
+            rows = [await self._row(topic.name, partition, version) for partition in topic.partitions]
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
+        return ListOffsetsResponse(topics=topics)
+
+    async def _row(self, name: str, wanted: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+        index = wanted.partition_index
+        stream = led_stream(self._cluster, name, index)
+        if isinstance(stream, ErrorCode):
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=stream)
+        code = epoch_error(stream, wanted.current_leader_epoch)
+        if code:
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
+        is_known = wanted.timestamp >= EARLIEST or (
+            wanted.timestamp == NEWEST_TIMESTAMP and version >= NEWEST_TIMESTAMP_SINCE_VERSION
+        )
+        if not is_known:
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
+        try:
+            offset, timestamp_ms = await _lookup(stream, wanted.timestamp)
+        except GeorelayError as error:
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=kafka_code(error))
+        return ListOffsetsPartitionResponse(
+            partition_index=index, timestamp=timestamp_ms, offset=offset, leader_epoch=stream.epoch
+        )
+
+
+async def _lookup(stream: Stream, timestamp: int) -> tuple[int, int]:
+    """Return (offset, timestamp); -1 for what does not exist."""
+    if timestamp == LATEST:
+        return stream.high_watermark, -1
+    if timestamp == EARLIEST:
+        return stream.log_start, -1
+    if timestamp == NEWEST_TIMESTAMP:
+        return await stream.max_timestamp() or (-1, -1)
+    return await stream.offset_for_timestamp(timestamp) or (-1, -1)
+
+
+class OffsetForLeaderEpochHandler:
+    """Answers OffsetForLeaderEpoch: up to where a client's history and the stream's are one."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+
+    def handle(self, slot: Slot, request: OffsetForLeaderEpochRequest) -> None:
+        """Answer from the epoch tables."""
+        topics = [
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[self._row(topic.topic, partition) for partition in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+        slot.answer(OffsetForLeaderEpochResponse(topics=topics))
+
+    def _row(self, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+        stream = led_stream(self._cluster, name, wanted.partition)
+        if isinstance(stream, ErrorCode):
+            return EpochEndOffset(error_code=stream, partition=wanted.partition)
+        code = epoch_error(stream, wanted.current_leader_epoch)
+        if code:
+            return EpochEndOffset(error_code=code, partition=wanted.partition)
+        epoch, end = stream.epoch_end(Epoch(wanted.leader_epoch))
+        return EpochEndOffset(error_code=ErrorCode.NONE, partition=wanted.partition, leader_epoch=epoch, end_offset=end)

@@ -1,0 +1,26 @@
+"""Checks that Fetch, ListOffsets and OffsetForLeaderEpoch share: which stream, and does the client know its epoch."""
+
+from __future__ import annotations
+
+from georelay.wire.api import ErrorCode
+from region.kafka.ports import Cluster, Stream
+
+NO_EPOCH = -1
+
+
+def led_stream(cluster: Cluster, name: str, partition: int) -> Stream | ErrorCode:
+    """Return the stream if this broker leads it, else the error a client is answered."""
+    stream = cluster.stream(name, partition)
+    if stream is not None:
+        return stream if stream.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    view = cluster.topic(name)
+    if view is None or not 0 <= partition < view.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def epoch_error(stream: Stream, client_epoch: int) -> ErrorCode:
+    """Compare the client's home epoch with the stream's; NONE when it fits or the client knows none."""
+    if client_epoch == NO_EPOCH or client_epoch == stream.epoch:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if client_epoch < stream.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,0 +1,197 @@
+"""Produce: one validated batch per partition goes to the cluster; the answer follows its commit.
+
+Rule 1: publishes of one connection are handed on in the order of its requests, before the next one is read.
+Rule 2: acks=1 and acks=all both wait for the commit in the home region; acks=0 gets no answer, and an error closes
+        the connection, which is how Kafka makes such a client look for the leader again.
+Rule 3: a batch is checked (length, magic, checksum, attributes, counts) before anything else sees it.
+Rule 4: no task and no timer per request: futures call back, deadlines are swept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import structlog
+
+from georelay.errors import CorruptRecordBatch, GeorelayError, NotLeader, PolicyViolation, UnknownTopic
+from georelay.wire.api import ErrorCode
+from georelay.wire.batch import LENGTH_PREFIX_BYTES, Compression, validate
+from georelay.wire.requests import PartitionProduceData, ProduceRequest
+from georelay.wire.responses import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from region.kafka.connection import Slot
+from region.kafka.error_map import kafka_code
+from region.kafka.ports import Published
+from region.kafka.services import KafkaServices
+
+log = structlog.get_logger()
+
+TIMEOUT_MS_MIN: Final = 1_000
+TIMEOUT_MS_MAX: Final = 300_000
+ZSTD_SINCE_VERSION: Final = 7
+ACKS_NONE: Final = 0
+ACKS_SERVED: Final = frozenset({0, 1, -1})  # higher levels mean geo commits
+
+
+class _RefusedError(Exception):
+    """One partition is answered with `code`."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class PendingProduce:
+    """A Produce whose partitions wait for their commits."""
+
+    __slots__ = ("_acks", "_rows", "_services", "_slot", "_topics", "_waiting")
+
+    def __init__(self, slot: Slot, request: ProduceRequest, services: KafkaServices) -> None:
+        self._slot = slot
+        self._services = services
+        self._acks = request.acks
+        self._topics = [(topic.name, len(topic.partition_data)) for topic in request.topic_data]
+        self._rows: list[PartitionProduceResponse | int] = []  # an int: the index of a partition that waits
+        self._waiting = 0
+
+    def wait(self, index: int, future: asyncio.Future[Published]) -> None:
+        """Add a partition whose batch is on its way."""
+        if future.done():
+            self._rows.append(self._row_of(index, future))
+            return
+        row = len(self._rows)
+        self._rows.append(index)
+        self._waiting += 1
+        future.add_done_callback(partial(self._done, row, index))
+
+    def refuse(self, index: int, code: int, text: str) -> None:
+        """Add a partition that is not stored."""
+        self._rows.append(self._error_row(index, code, text))
+
+    def begin(self, timeout_ms: int) -> None:
+        """All partitions are added: answer now, or when the last one is done or `timeout_ms` have passed."""
+        if self._waiting == 0:
+            self._answer()
+            return
+        timeout_ms = min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
+        self._slot.deadline_ns = self._slot.started_ns + timeout_ms * 1_000_000
+        self._slot.on_deadline = self._time_out
+        if self._acks == ACKS_NONE:
+            self._slot.no_answer()
+
+    def _done(self, row: int, index: int, future: asyncio.Future[Published]) -> None:
+        self._rows[row] = self._row_of(index, future)
+        self._waiting -= 1
+        if self._waiting == 0:
+            self._answer()
+
+    def _time_out(self) -> None:
+        for row, value in enumerate(self._rows):
+            if isinstance(value, int):
+                self._rows[row] = self._error_row(value, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
+        self._answer()
+
+    def _row_of(self, index: int, future: asyncio.Future[Published]) -> PartitionProduceResponse:
+        if future.cancelled():
+            return self._error_row(index, ErrorCode.REQUEST_TIMED_OUT, "the publish was cancelled")
+        error = future.exception()
+        if error is None:
+            published = future.result()
+            return PartitionProduceResponse(
+                index=index, base_offset=published.base_offset, log_start_offset=published.log_start
+            )
+        if not isinstance(error, GeorelayError):
+            log.error("publish.broke", error=repr(error))
+            return self._error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error")
+        return self._error_row(index, kafka_code(error), str(error))
+
+    def _error_row(self, index: int, code: int, text: str) -> PartitionProduceResponse:
+        self._services.counters.refused(code)
+        return PartitionProduceResponse(index=index, error_code=code, error_message=text)
+
+    def _answer(self) -> None:
+        rows = [row for row in self._rows if not isinstance(row, int)]
+        if self._acks == ACKS_NONE:
+            self._slot.no_answer()
+            if any(row.error_code for row in rows) and not self._slot.connection.is_closing:
+                self._slot.connection.close()
+            return
+        if self._slot.answered:
+            return
+        responses, start = [], 0
+        for name, count in self._topics:
+            responses.append(TopicProduceResponse(name=name, partition_responses=rows[start : start + count]))
+            start += count
+        self._slot.answer(ProduceResponse(responses=responses))
+
+
+class ProduceHandler:
+    """Hands batches to the cluster."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+        self._cluster = services.cluster
+        self._counters = services.counters
+
+    def handle(self, slot: Slot, request: ProduceRequest) -> None:
+        """Publish every partition's batch."""
+        pending = PendingProduce(slot, request, self._services)
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                try:
+                    self._check_request(request)
+                    future = self._publish(slot, topic.name, data)
+                except _RefusedError as refused:
+                    pending.refuse(data.index, refused.code, str(refused))
+                except GeorelayError as error:
+                    pending.refuse(data.index, kafka_code(error), str(error))
+                else:
+                    pending.wait(data.index, future)
+        pending.begin(request.timeout_ms)
+
+    @staticmethod
+    def _check_request(request: ProduceRequest) -> None:
+        if request.acks not in ACKS_SERVED:
+            text = f"acks={request.acks} is not served yet: use 1 or all (committed in the home region)"
+            raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, text)
+        if request.transactional_id is not None:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
+
+    def _publish(self, slot: Slot, name: str, data: PartitionProduceData) -> asyncio.Future[Published]:
+        view = self._cluster.topic(name)
+        if view is None or not 0 <= data.index < view.partitions:
+            raise UnknownTopic(f"{name!r} has no partition {data.index} here")
+        if view.is_mirror_name or view.internal:
+            raise PolicyViolation(f"{name!r} is written by its home only; produce to the plain name")
+        leader = self._cluster.leader_of(name, data.index)
+        if leader != self._cluster.broker_id:
+            # Clients of this protocol find the leader themselves: one hop less for every batch that follows.
+            raise NotLeader(leader=leader)
+        raw = data.records
+        if not raw:
+            raise _RefusedError(ErrorCode.INVALID_RECORD, "the partition has no record batch")
+        _refuse_several(raw)
+        header = validate(raw, from_client=True)
+        if header.compression is Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
+            raise _RefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+        self._counters.batches_in += 1
+        self._counters.records_in += header.record_count
+        return self._cluster.publish(
+            name,
+            data.index,
+            header,
+            bytearray(raw),
+            received_ns=slot.received_ns,
+            entry_region=self._cluster.region_number,
+            lane=slot.connection,
+        )
+
+
+def _refuse_several(raw: bytes | memoryview) -> None:
+    """Kafka takes exactly one batch per partition and request; a second one must not be stored half-checked."""
+    if len(raw) < LENGTH_PREFIX_BYTES:
+        raise CorruptRecordBatch(f"{len(raw)} bytes are not a record batch")
+    size = int.from_bytes(raw[8:LENGTH_PREFIX_BYTES], "big", signed=True) + LENGTH_PREFIX_BYTES
+    if LENGTH_PREFIX_BYTES < size < len(raw):
+        raise _RefusedError(ErrorCode.INVALID_RECORD, "exactly one record batch per partition and request is allowed")

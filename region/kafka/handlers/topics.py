@@ -1,0 +1,167 @@
+"""CreateTopics and DeleteTopics: definitions are forwarded to the definitions home by the cluster.
+
+Settings: retention.ms, retention.bytes, cleanup.policy=delete, georelay.homes=one|every, georelay.home=<region>.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+from georelay.errors import GeorelayError, InvalidTopic, OutcomeUnknown
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from georelay.wire.api import ErrorCode
+from georelay.wire.requests import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from georelay.wire.responses import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsResponse,
+)
+from region.controller.topic import TOPIC_NAME
+from region.kafka.connection import Slot
+from region.kafka.error_map import kafka_code
+from region.kafka.ports import TopicSpec
+from region.kafka.services import KafkaServices
+
+OWN_PREFIX: Final = "georelay."
+OWN_SETTINGS: Final = frozenset({"georelay.homes", "georelay.home"})
+KAFKA_SETTINGS: Final = frozenset({"retention.ms", "retention.bytes", "cleanup.policy"})
+TIMEOUT_MS_MAX: Final = 60_000
+
+T = TypeVar("T")
+
+
+class _TopicRefusedError(Exception):
+    """One topic is answered with `code`."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def settings_of(topic: CreatableTopic) -> dict[str, str]:
+    """Return the settings in the controller's words.
+
+    Raises:
+        InvalidTopic: unknown, without a value, given twice, or not served yet; the text says which.
+    """
+    settings: dict[str, str] = {}
+    for row in topic.configs:
+        if row.name == "min.insync.regions":
+            raise InvalidTopic("min.insync.regions is not served yet: every publish is committed in its home region")
+        if row.name not in OWN_SETTINGS | KAFKA_SETTINGS:
+            known = ", ".join(sorted(OWN_SETTINGS | KAFKA_SETTINGS))
+            raise InvalidTopic(f"setting {row.name[:64]!r} is unknown; known are {known}")
+        if row.value is None:
+            raise InvalidTopic(f"setting {row.name} has no value")
+        name = row.name.removeprefix(OWN_PREFIX)
+        if name in settings:
+            raise InvalidTopic(f"setting {row.name} is given twice")
+        settings[name] = row.value
+    return settings
+
+
+class CreateTopicsHandler:
+    """Answers CreateTopics."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+
+    def handle(self, slot: Slot, request: CreateTopicsRequest) -> None:
+        """Create topics one after the other."""
+        slot.spawn(self._answer(request))
+
+    async def _answer(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        times = Counter(topic.name for topic in request.topics)
+        rows = []
+        for name in times:
+            topic = next(topic for topic in request.topics if topic.name == name)
+            rows.append(await self._create(topic, request, is_double=times[name] > 1))
+        return CreateTopicsResponse(topics=rows)
+
+    async def _create(
+        self, topic: CreatableTopic, request: CreateTopicsRequest, *, is_double: bool
+    ) -> CreatableTopicResult:
+        try:
+            if is_double:
+                raise _TopicRefusedError(ErrorCode.INVALID_REQUEST, "the topic stands twice in the request")
+            spec = _spec(topic)
+            if request.validate_only:
+                spec = self._cluster.check_topic(spec)
+                return CreatableTopicResult(
+                    name=topic.name, num_partitions=spec.partitions, replication_factor=spec.replication_factor
+                )
+            view = await _within(request.timeout_ms, self._cluster.create_topic(spec))
+        except _TopicRefusedError as refused:
+            return CreatableTopicResult(name=topic.name, error_code=refused.code, error_message=str(refused))
+        except GeorelayError as error:
+            return CreatableTopicResult(name=topic.name, error_code=kafka_code(error), error_message=str(error))
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=view.wire_id,
+            num_partitions=view.partitions,
+            replication_factor=view.replication_factor,
+            configs=[],
+        )
+
+
+def _spec(topic: CreatableTopic) -> TopicSpec:
+    """Return the definition asked for, or the most telling error Kafka has."""
+    if TOPIC_NAME.fullmatch(topic.name) is None:
+        raise _TopicRefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic name is 1..249 of a-z A-Z 0-9 . _ -")
+    if topic.assignments:
+        raise _TopicRefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas are assigned by the regions")
+    if topic.num_partitions != -1 and not 1 <= topic.num_partitions <= PARTITIONS_PER_TOPIC_MAX:
+        text = f"partitions must be 1..{PARTITIONS_PER_TOPIC_MAX}, or -1 for the default"
+        raise _TopicRefusedError(ErrorCode.INVALID_PARTITIONS, text)
+    if topic.replication_factor != -1 and topic.replication_factor < 1:
+        text = "the replication factor must be at least 1, or -1 for the default"
+        raise _TopicRefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    spec = TopicSpec(name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor)
+    try:
+        return spec.with_settings(settings_of(topic))
+    except InvalidTopic as error:
+        raise _TopicRefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+class DeleteTopicsHandler:
+    """Answers DeleteTopics."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+
+    def handle(self, slot: Slot, request: DeleteTopicsRequest) -> None:
+        """Delete topics one after the other."""
+        slot.spawn(self._answer(request))
+
+    async def _answer(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        named = [DeleteTopicState(name=name) for name in request.topic_names]
+        rows = [await self._delete(topic, request.timeout_ms) for topic in (*request.topics, *named)]
+        return DeleteTopicsResponse(responses=rows)
+
+    async def _delete(self, topic: DeleteTopicState, timeout_ms: int) -> DeletableTopicResult:
+        name = topic.name
+        if name is None:
+            name = next((view.name for view in self._cluster.topics() if view.wire_id == topic.topic_id), None)
+        if name is None:
+            return DeletableTopicResult(
+                name=None, topic_id=topic.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID, error_message="no such id"
+            )
+        try:
+            await _within(timeout_ms, self._cluster.delete_topic(name))
+        except GeorelayError as error:
+            return DeletableTopicResult(
+                name=name, topic_id=topic.topic_id, error_code=kafka_code(error), error_message=str(error)
+            )
+        return DeletableTopicResult(name=name, topic_id=topic.topic_id)
+
+
+async def _within(timeout_ms: int, work: Awaitable[T]) -> T:
+    """Wait for a definition; the work goes on when the client's patience ends."""
+    try:
+        return await asyncio.wait_for(work, min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1000)
+    except TimeoutError as error:
+        raise OutcomeUnknown("not decided in time; list the topics to see what became of it") from error

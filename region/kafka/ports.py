@@ -1,0 +1,340 @@
+"""What the services of a broker (Kafka, gRPC, REST) need from their host: Protocols and values.
+
+Rule 1: services import this file and nothing of topics, controller, raft or multiraft.
+Rule 2: names are LOCAL topic names: plain ("orders") or qualified ("us.orders"). The plain name of a
+topic with homes=every means this region's own stream for writing and for reading by partition.
+Rule 3: every method that can fail raises errors of georelay.errors only.
+Rule 4: what a synchronous method answers is this broker's cached view; it never blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
+from mesh.replication.ports import Published
+from region.controller.topic import TopicSpec, TopicView
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from georelay.wire.batch import BatchHeader
+
+__all__ = [
+    "BrokerInfo",
+    "Cluster",
+    "CredentialCheck",
+    "EntryHeaderLike",
+    "EntryLike",
+    "Published",
+    "ReadAnswer",
+    "Stream",
+    "StreamSnapshot",
+    "TopicSpec",
+    "TopicView",
+    "TraceRecorder",
+    "TraceSession",
+]
+
+NO_LEADER: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """One broker of this region. `grpc` and `admin` are host:port, empty when not served."""
+
+    id: int
+    kafka_host: str
+    kafka_port: int
+    grpc: str = ""
+    admin: str = ""
+    alive: bool = True
+
+
+class EntryHeaderLike(Protocol):
+    """The part of a stream header that readers need (mesh.replication.stream_header.StreamHeader)."""
+
+    @property
+    def epoch(self) -> int:
+        """Home epoch in which the batch was sequenced."""
+
+    @property
+    def append_us(self) -> int:
+        """Append time at the home, microseconds since 1970; never goes back within a stream."""
+
+    @property
+    def received_ns(self) -> int:
+        """When the first broker of the mesh received the batch, ns since 1970."""
+
+    @property
+    def entry_region(self) -> int:
+        """Number of the region of that broker."""
+
+
+class EntryLike(Protocol):
+    """One committed DATA entry (region.log.entry.Entry)."""
+
+    @property
+    def base_offset(self) -> int:
+        """First offset of the batch."""
+
+    @property
+    def record_count(self) -> int:
+        """Offsets owned by it."""
+
+    @property
+    def payload(self) -> memoryview:
+        """The Kafka v2 RecordBatch, base offset and home epoch stamped in."""
+
+    def header(self) -> EntryHeaderLike:
+        """Decode the stream part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAnswer:
+    """Committed entries and the bounds of the stream at the moment of reading."""
+
+    entries: Sequence[EntryLike]
+    log_start: Offset
+    high_watermark: Offset
+
+
+class Stream(Protocol):
+    """One stream hosted by this broker (a replica of its group)."""
+
+    @property
+    def key(self) -> StreamKey:
+        """The mesh-wide identity."""
+
+    @property
+    def partition(self) -> int:
+        """0-based."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the group inside its region."""
+
+    @property
+    def leader_id(self) -> int:
+        """Broker id of the leader, -1 while unknown."""
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this region sequences the stream."""
+
+    @property
+    def home(self) -> RegionNumber:
+        """Number of the home region."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """Current home epoch."""
+
+    @property
+    def log_start(self) -> Offset:
+        """First offset kept."""
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset not committed yet."""
+
+    @property
+    def next_offset(self) -> Offset:
+        """End of the log, uncommitted entries included."""
+
+    def read(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike] | None:
+        """Return committed entries from the one that holds `offset` on, from memory.
+
+        The first is always whole, the following fit in `max_bytes`. [] at the high watermark,
+        None when `read_cold` must be asked. `offset` is in log_start..high_watermark.
+        """
+
+    async def read_cold(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike]:
+        """Return the same from the disk, read in a thread."""
+
+    def add_waiter(self, callback: Callable[[], None]) -> Any:
+        """Call `callback` at every move of the high watermark and when leadership is lost; returns a handle."""
+
+    def remove_waiter(self, handle: Any) -> None:
+        """Forget the waiter; harmless when it is gone already."""
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
+        """Return (offset, timestamp) of the first committed batch whose newest record is not older."""
+
+    async def max_timestamp(self) -> tuple[Offset, int] | None:
+        """Return (offset, timestamp) of the committed batch with the newest timestamp; None when empty."""
+
+    def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
+        """Return (largest known epoch <= `epoch`, its end) as OffsetForLeaderEpoch answers; (-1, -1): unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSnapshot:
+    """Gauges of one hosted stream for /metrics and /v1/status."""
+
+    topic: str
+    partition: int
+    origin: str  # region name; the home's for homes=one
+    is_leader: bool
+    is_home: bool
+    epoch: int
+    log_start: int
+    high_watermark: int
+    next_offset: int
+    home_high_watermark: int = -1  # -1: not known (or this region is the home)
+    lag_ms: float = 0.0  # computed at the home; 0 at the home
+
+
+class Cluster(Protocol):
+    """The region and the mesh as one broker sees them."""
+
+    @property
+    def mesh_id(self) -> str:
+        """Kafka cluster id."""
+
+    @property
+    def region(self) -> str:
+        """Name of this broker's region."""
+
+    @property
+    def region_number(self) -> RegionNumber:
+        """Its number."""
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+
+    @property
+    def controller_id(self) -> int:
+        """Leader of the region's controller group, -1 while unknown."""
+
+    @property
+    def metadata_epoch(self) -> int:
+        """Changes whenever anything that Metadata answers has changed."""
+
+    @property
+    def auto_create_topics(self) -> bool:
+        """Whether an unknown topic is created with defaults when it is used."""
+
+    def ready(self) -> bool:
+        """Return whether this broker can commit: the controller group has a leader that commits, and is reached."""
+
+    def brokers(self) -> Sequence[BrokerInfo]:
+        """Return the brokers of this region."""
+
+    def topics(self) -> Sequence[TopicView]:
+        """Return every local name, qualified names included."""
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return the topic of a local name."""
+
+    def stream_names(self, name: str) -> Sequence[str]:
+        """Return the local names that hold the topic's records: every origin's for a plain homes=every name."""
+
+    def stream(self, name: str, partition: int) -> Stream | None:
+        """Return the stream when a replica of it is hosted by this broker."""
+
+    def leader_of(self, name: str, partition: int) -> int:
+        """Return the broker id that leads the partition inside this region, -1 while unknown."""
+
+    def epoch_of(self, name: str, partition: int) -> int:
+        """Return the home epoch for Metadata's leader_epoch, -1 while unknown."""
+
+    def replicas_of(self, name: str, partition: int) -> Sequence[int]:
+        """Return the broker ids that hold replicas, in the order of assignment."""
+
+    def check_topic(self, spec: TopicSpec) -> TopicSpec:
+        """Return `spec` with its defaults filled in, without creating anything.
+
+        Raises:
+            InvalidTopic, TopicExists, PolicyViolation, TooLarge: the spec would be refused, and why.
+        """
+
+    async def create_topic(self, spec: TopicSpec) -> TopicView:
+        """Create a topic at the definitions home and wait until this broker knows it.
+
+        Raises:
+            the errors of `check_topic`; HomeUnreachable, Unavailable: nothing was created.
+        """
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic (UnknownTopic, PolicyViolation, HomeUnreachable)."""
+
+    async def allocate_producer_id(self) -> int:
+        """Return a producer id that no other region or broker ever returns."""
+
+    def publish(
+        self,
+        name: str,
+        partition: int,
+        header: BatchHeader,
+        raw: bytes | bytearray,
+        *,
+        received_ns: int,
+        entry_region: int,
+        lane: object,
+    ) -> asyncio.Future[Published]:
+        """Publish one validated batch; routes to the leader here or in the home region.
+
+        `raw` belongs to the callee from now on (base offset and epoch are stamped in place). Calls of one
+        `lane` for one partition are stored in call order: the method does its ordering work before it returns.
+
+        Raises:
+            synchronously or in the future: UnknownTopic, PolicyViolation, NotLeader, NotHome, Busy,
+            OutOfOrderSequence, ProducerFenced, HomeUnreachable, Unavailable (not stored), OutcomeUnknown.
+        """
+
+    async def read_records(self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
+        """Read committed records wherever a replica is (this broker or another one of the region).
+
+        At the high watermark it waits up to `wait_ms` for more. Offset -2 reads from the log start, -1 from
+        the high watermark.
+
+        Raises:
+            OffsetOutOfRange, UnknownTopic, Unavailable.
+        """
+
+    def snapshot(self) -> Sequence[StreamSnapshot]:
+        """Return the gauges of the streams hosted here."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the JSON object of GET /v1/status."""
+
+
+class CredentialCheck(Protocol):
+    """Users of the mesh (georelay.credentials.Credentials)."""
+
+    @property
+    def required(self) -> bool:
+        """Whether clients must sign in."""
+
+    async def authenticate(self, user: str, password: str) -> bool:
+        """Return whether the password is right; the costly part runs in a thread."""
+
+    async def authenticate_header(self, authorization: str | None) -> str:
+        """Return the user of an `authorization: basic …` header (Unauthenticated: missing or wrong)."""
+
+
+class TraceSession(Protocol):
+    """Deliveries to one consumer of one partition (mesh.tracing.recorder_core.DeliverySession)."""
+
+    @property
+    def next_offset(self) -> int:
+        """End of what was delivered."""
+
+    def caught_up(self, now_ns: int) -> None:
+        """Note that the consumer has reached the high watermark."""
+
+    def delivered(
+        self, *, epoch: int, base_offset: int, record_count: int, entry_region: int, received_ns: int, delivered_ns: int
+    ) -> None:
+        """Note one batch handed to the socket."""
+
+
+class TraceRecorder(Protocol):
+    """Where deliveries are recorded (mesh.tracing.recorder.Recorder)."""
+
+    def open_session(self, *, topic: str, origin: int, partition: int, offset: int, group: str = "") -> TraceSession:
+        """Start a session; `topic` is the plain name in every region."""

@@ -1,0 +1,27 @@
+"""What every Kafka handler is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from region.controller.topic import Homes
+from region.kafka.counters import KafkaCounters
+from region.kafka.ports import Cluster, CredentialCheck, TopicView, TraceRecorder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaServices:
+    """The broker around the listener. `wall_ns` counts from 1970, `monotonic_ns` from anywhere."""
+
+    cluster: Cluster
+    credentials: CredentialCheck
+    recorder: TraceRecorder
+    wall_ns: Callable[[], int]
+    monotonic_ns: Callable[[], int]
+    counters: KafkaCounters = field(default_factory=KafkaCounters)
+
+
+def plain_name(topic: TopicView) -> str:
+    """Return the name of the topic's definition: a qualified name loses its region."""
+    return topic.definition.name if topic.homes is Homes.EVERY else topic.name

@@ -1,0 +1,227 @@
+"""The only door from the log to a disk.
+
+Rule 1: every byte that the log reads or writes goes through a FileSystem, so a test can put one underneath that
+records the order of writes and syncs, or that forgets at a crash whatever was not synced.
+Rule 2: implementations raise OSError and nothing else; what an error means is decided above.
+
+To inject another file system pass it as `fs` to `DataDirectory.open`: every log, index and journal of that data
+directory then uses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+IOV_MAX: Final = 1024  # buffers per pwritev; Linux refuses more
+SECTOR_BYTES: Final = 512  # the largest piece that a disk writes whole or not at all
+Buffer = bytes | bytearray | memoryview
+
+
+class FileSystem(Protocol):
+    """POSIX files by integer handle. Positions and sizes are bytes."""
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        """Open a file; with `create` it is made when missing (durable only after `fsync_directory`)."""
+        ...
+
+    def close(self, handle: int) -> None:
+        """Close without syncing."""
+        ...
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write at most IOV_MAX buffers at `position`; return the bytes written."""
+        ...
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def size(self, handle: int) -> int:
+        """Return the length of the file."""
+        ...
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        ...
+
+    def fdatasync(self, handle: int) -> None:
+        """Return when the content and length of the file are durable."""
+        ...
+
+    def try_lock(self, handle: int) -> bool:
+        """Take the exclusive lock of the file until it is closed; False if another process has it."""
+        ...
+
+    def fsync_directory(self, path: Path) -> None:
+        """Return when the names in the directory are durable."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace `target` atomically."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Return the names in a directory, in any order."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its missing parents; no error if it is there."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Return whether anything has this name."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Return whether it is a directory."""
+        ...
+
+
+class OsFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return os.open(path, flags, 0o640)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(handle, buffers, position)
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        first = os.pread(handle, size, position)
+        if len(first) == size or not first:
+            return first
+        pieces = [first]  # one pread may stop early (2 GiB, a signal); only an empty one means the end
+        while (got := sum(map(len, pieces))) < size and (piece := os.pread(handle, size - got, position + got)):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def fdatasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def try_lock(self, handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def fsync_directory(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        return os.listdir(path)
+
+    def make_directory(self, path: Path) -> None:
+        os.makedirs(path, mode=0o750, exist_ok=True)
+
+    def exists(self, path: Path) -> bool:
+        return os.path.lexists(path)
+
+    def is_directory(self, path: Path) -> bool:
+        return os.path.isdir(path)
+
+
+def write_fully(fs: FileSystem, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write all buffers at `position` without joining them; return the bytes written.
+
+    Raises:
+        OSError: also for a short write. It is not continued: a disk that took half of a write is full or failing,
+            and the half frame behind the durable end is what recovery cuts off.
+    """
+    written = 0
+    for start in range(0, len(buffers), IOV_MAX):
+        chunk = buffers[start : start + IOV_MAX]
+        wanted = sum(map(len, chunk))
+        done = fs.pwritev(handle, chunk, position + written)
+        if done != wanted:
+            raise OSError(errno.EIO, f"short write: {done} of {wanted} bytes at {position + written}")
+        written += done
+    return written
+
+
+def read_file(fs: FileSystem, path: Path) -> bytes:
+    """Return the whole content of a small file."""
+    handle = fs.open(path, write=False)
+    try:
+        return fs.pread(handle, fs.size(handle), 0)
+    finally:
+        fs.close(handle)
+
+
+def replace_file(fs: FileSystem, path: Path, content: bytes) -> None:
+    """Make `content` the file's content: after a crash it is the old or the new one, whole."""
+    draft = path.with_name(path.name + ".tmp")
+    handle = fs.open(draft, create=True)
+    try:
+        fs.truncate(handle, 0)
+        write_fully(fs, handle, [content], 0)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+    fs.rename(draft, path)
+    fs.fsync_directory(path.parent)
+
+
+def remove_tree(fs: FileSystem, path: Path) -> None:
+    """Remove a directory and what is in it; names that vanish meanwhile are fine."""
+    for name in fs.list_directory(path):
+        child = path / name
+        if fs.is_directory(child):
+            remove_tree(fs, child)
+            continue
+        with suppress(FileNotFoundError):
+            fs.remove(child)
+    fs.remove_directory(path)
+
+
+def tear_explains(raw: bytes | memoryview, file_position: int) -> bool:
+    """Return whether a write that a crash interrupted can have left `raw` at `file_position`.
+
+    A disk writes whole sectors, and the log only ever appends: what an interrupted write did not reach reads as
+    zeros. So some sector's part of the bytes must be all zero; if none is, every sector arrived and what is wrong
+    in them is damage. (Bytes that the file is too short for are torn without asking.)
+    """
+    start = 0
+    while start < len(raw):
+        end = min(len(raw), start + SECTOR_BYTES - (file_position + start) % SECTOR_BYTES)
+        if not any(raw[start:end]):
+            return True
+        start = end
+    return False

@@ -1,0 +1,1 @@
+"""Many Raft groups in one broker process: the host, its peer connections and coalesced heartbeats."""

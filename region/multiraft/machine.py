@@ -1,0 +1,54 @@
+"""What sits above one Raft group: the Protocol between the host and a state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from georelay.ids import RaftIndex
+from mesh.replication.stream_header import StreamHeader
+from region.log.entry import Entry, EntryDraft
+
+
+class InvariantBroken(Exception):
+    """A state machine met a committed entry that cannot be: our bug. The group stops, nothing is guessed."""
+
+
+class StateMachine(Protocol):
+    """Follows one group's log: its END entry by entry, and what is committed."""
+
+    @property
+    def keeps_whole_log(self) -> bool:
+        """Whether every entry stays in memory (small logs that are applied one by one)."""
+
+    def recovered(self, entry: Entry) -> None:
+        """Follow one entry found on disk at start, in order, before the group runs."""
+
+    def noop_header(self) -> StreamHeader:
+        """Return the stream part of a leader's first entry: repeats the log end."""
+
+    def appended(self, entry: Entry) -> None:
+        """Follow one entry appended to the log; it may be truncated again until it is applied."""
+
+    def truncated(self, from_index: RaftIndex, newest: Entry | None) -> None:
+        """The entries from `from_index` on are gone; `newest` is the last that remains (None: empty log)."""
+
+    def applied(self, entries: Sequence[Entry]) -> None:
+        """These entries are committed, in order, each exactly once per run."""
+
+    def applied_until(self, newest: Entry) -> None:
+        """Everything up to `newest` is committed; the entries before it are on disk only (after a restart)."""
+
+    def led(self, *, leader: int, is_leader: bool) -> None:
+        """The leader changed: `is_leader` once this broker leads AND its first entry of the term is committed."""
+
+
+class Proposer(Protocol):
+    """What a state machine may ask of its group."""
+
+    def propose(self, drafts: Sequence[EntryDraft]) -> Sequence[Entry]:
+        """Append entries to the leader's log; `appended` has been called for each when it returns.
+
+        Raises:
+            NotLeader, Busy: nothing was appended.
+        """

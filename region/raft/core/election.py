@@ -1,0 +1,267 @@
+"""Who leads: term, vote, role and timer of one member, and the elections it takes part in.
+
+Rule 1: the vote of a term is given once and forgotten only with the term.
+Rule 2: who heard a leader within election_ticks helps no other candidate, unless the leader itself handed over
+(KIP-996: otherwise two healthy brokers that are cut from each other trade the leadership for ever).
+Rule 3: requests for votes and votes leave after the hard state, and the log they speak of, are durable. So a
+restarted broker can never be elected by votes for a log that it has lost.
+Rule 4: pre-votes promise nothing, change no term and need no disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic
+
+from georelay.ids import BrokerId, RaftIndex, Term
+from region.raft.core.durability import Durability
+from region.raft.core.leadership import Leadership
+from region.raft.core.messages import Message, TimeoutNow, VoteRequest, VoteResponse
+from region.raft.core.progress import ProgressState
+from region.raft.core.quorum import Outcome, Poll
+from region.raft.core.raft_log import RaftLog
+from region.raft.core.roles import InvariantViolated, Role, RoleInput, next_role
+from region.raft.core.types import NO_BROKER, E, HardStateLike, RaftConfig, RandomSource
+
+
+class Elector(Generic[E]):
+    """The half of a RaftNode that decides who leads; see there for the arguments."""
+
+    __slots__ = (
+        "_config",
+        "_deadline",
+        "_disk",
+        "_elapsed",
+        "_leadership",
+        "_make_noop",
+        "_messages",
+        "_next_beat",
+        "_poll",
+        "_rng",
+        "_soft_dirty",
+        "commit_index",
+        "id",
+        "leader_id",
+        "log",
+        "membership",
+        "role",
+        "term",
+        "vote",
+    )
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        log: RaftLog[E],
+        hard_state: HardStateLike,
+        rng: RandomSource,
+        make_noop: Callable[[Term, RaftIndex], E],
+    ) -> None:
+        if log.last_term > hard_state.term:
+            raise InvariantViolated(f"the log ends in term {log.last_term}, the hard state in {hard_state.term}")
+        self.id = config.id
+        self.membership = config.membership()
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.role = Role.FOLLOWER
+        self.leader_id = NO_BROKER
+        self.log = log
+        self.commit_index = log.first_index - 1
+        self._config = config
+        self._rng = rng
+        self._make_noop = make_noop
+        self._disk: Durability[E] = Durability(log)
+        self._leadership: Leadership[E] | None = None
+        self._poll: Poll | None = None
+        self._messages: list[Message[E]] = []
+        self._soft_dirty = False  # role, term or leader may differ from what was shown
+        self._elapsed = 0  # ticks since the timer was last reset
+        self._deadline = 0  # of the timer, in ticks
+        self._next_beat = 0
+        self._reset_timer()
+
+    # Time
+
+    def tick(self, n: int = 1) -> None:
+        """Let `n` ticks pass. After a stall the host drains its sockets first."""
+        self._elapsed += n
+        if self._elapsed >= self._deadline:
+            self._timer_fired()
+
+    def _timer_fired(self) -> None:
+        if self._leadership is not None:
+            self._leader_timer_fired(self._leadership)
+        elif self.membership.votes(self.id):
+            self._ask_for_pre_votes()
+        else:
+            self._reset_timer()
+
+    def _leader_timer_fired(self, leadership: Leadership[E]) -> None:
+        if self._config.heartbeat_ticks and self._elapsed >= self._next_beat:
+            leadership.beat(self.commit_index, self._messages)
+            self._next_beat = self._elapsed + self._config.heartbeat_ticks
+        if self._elapsed >= self._config.election_ticks:
+            if not leadership.quorum_heard():
+                self._become_follower(self.term, NO_BROKER, RoleInput.QUORUM_LOST)
+                return
+            leadership.transferee = NO_BROKER  # it had its time: serve on
+            self._restart_leader_timer()
+        elif self._config.heartbeat_ticks:
+            self._deadline = min(self._next_beat, self._config.election_ticks)
+
+    def _restart_leader_timer(self) -> None:
+        self._elapsed = 0
+        self._next_beat = self._config.heartbeat_ticks
+        self._deadline = self._next_beat or self._config.election_ticks
+
+    def _reset_timer(self) -> None:
+        ticks = self._config.election_ticks
+        self._elapsed = 0
+        self._deadline = self._rng.randrange(ticks, 2 * ticks)
+
+    def _hears_leader(self) -> bool:
+        return self.leader_id != NO_BROKER and self._elapsed < self._config.election_ticks
+
+    def touch_leader(self, from_: BrokerId, term: Term) -> bool:
+        """Take a heartbeat that says nothing new; False when `step` must see it."""
+        if term != self.term or from_ != self.leader_id or from_ == self.id:
+            return False
+        self._elapsed = 0
+        return True
+
+    def touch_peer(self, from_: BrokerId, term: Term) -> bool:
+        """Take the answer to a heartbeat from a follower that is up to date; False when `step` must see it."""
+        leadership = self._leadership
+        if leadership is None or term != self.term:
+            return False
+        progress = leadership.peers.get(from_)
+        if progress is None:
+            return False
+        progress.recent_active = True
+        return progress.state is ProgressState.REPLICATE and progress.match >= self.log.last_index
+
+    def _promise(self, message: Message[E], index: int = 0) -> None:
+        self._disk.release(message, index, self._messages)
+
+    # Elections
+
+    def _change_role(self, given: RoleInput) -> None:
+        self.role = next_role(self.role, given)
+        self._soft_dirty = True  # term and leader change only together with an input to the role
+
+    def campaign(self) -> None:
+        """Ask for pre-votes now, and stand for election if they are granted. No effect for leaders and learners."""
+        if self._leadership is None and self.membership.votes(self.id):
+            self._ask_for_pre_votes()
+
+    def forget_leader(self, leader_id: BrokerId) -> bool:
+        """Stop waiting for `leader_id`, whose broker is known to be gone: other candidates get an answer at once.
+
+        Returns:
+            Whether it was the leader; then `campaign` after a short random delay.
+        """
+        if self.leader_id != leader_id or self.leader_id in (NO_BROKER, self.id):
+            return False
+        self.leader_id = NO_BROKER
+        self._soft_dirty = True
+        return True
+
+    def _ask_for_pre_votes(self) -> None:
+        self._change_role(RoleInput.TIMED_OUT)
+        self.leader_id = NO_BROKER
+        self._reset_timer()
+        self._poll = Poll(self.membership)
+        if self._poll.record(self.id, True) is Outcome.WON:
+            self._stand_for_election(RoleInput.PRE_VOTES_WON)
+            return
+        for elector in self.membership.electors():
+            if elector != self.id:
+                self._messages.append(self._vote_request(elector, Term(self.term + 1), pre=True))
+
+    def _stand_for_election(self, given: RoleInput) -> None:
+        """Raise the term and vote for ourselves; both our vote and the requests count once that is durable."""
+        self._change_role(given)
+        self.term = Term(self.term + 1)
+        self.vote = self.id
+        self.leader_id = NO_BROKER
+        self._disk.hard_state_changed()
+        self._reset_timer()
+        self._poll = Poll(self.membership)
+        for elector in self.membership.electors():
+            if elector != self.id:
+                self._disk.hold(self._vote_request(elector, self.term, force=given is RoleInput.TOLD_TO_LEAD))
+
+    def _vote_request(self, to: BrokerId, term: Term, *, pre: bool = False, force: bool = False) -> VoteRequest:
+        return VoteRequest(
+            from_=self.id,
+            to=to,
+            term=term,
+            last_index=self.log.last_index,
+            last_term=self.log.last_term,
+            pre=pre,
+            force=force,
+        )
+
+    def _on_vote_request(self, request: VoteRequest) -> None:
+        free = (
+            self.vote == request.from_
+            or (self.vote == NO_BROKER and self.leader_id == NO_BROKER)
+            or (request.pre and request.term > self.term)
+        )
+        current = (request.last_term, request.last_index) >= (self.log.last_term, self.log.last_index)
+        granted = free and current
+        if granted and not request.pre:
+            self._elapsed = 0
+            if self.vote != request.from_:
+                self.vote = request.from_
+                self._disk.hard_state_changed()
+        self._answer_vote(request, granted=granted)
+
+    def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
+        term = request.term if granted else self.term
+        answer = VoteResponse(from_=self.id, to=request.from_, term=term, granted=granted, pre=request.pre)
+        if request.pre and granted:
+            self._messages.append(answer)  # promises nothing
+        else:
+            self._promise(answer)
+
+    def _on_vote_response(self, answer: VoteResponse) -> None:
+        asked = Role.PRE_CANDIDATE if answer.pre else Role.CANDIDATE
+        right_term = self.term + 1 if answer.pre and answer.granted else self.term
+        if self.role is asked and answer.term == right_term:
+            self._count_vote(answer.from_, answer.granted)
+
+    def _count_vote(self, voter: BrokerId, granted: bool) -> None:
+        assert self._poll is not None, self.role
+        outcome = self._poll.record(voter, granted)
+        if outcome is Outcome.LOST:
+            self._become_follower(self.term, NO_BROKER, RoleInput.VOTES_LOST)
+        elif outcome is Outcome.WON and self.role is Role.PRE_CANDIDATE:
+            self._stand_for_election(RoleInput.PRE_VOTES_WON)
+        elif outcome is Outcome.WON:
+            self._become_leader()
+
+    def _become_leader(self) -> None:
+        self._change_role(RoleInput.VOTES_WON)
+        self.leader_id = self.id
+        self._poll = None
+        self._leadership = Leadership(self._config, self.membership, self.log, self.term)
+        self._restart_leader_timer()
+        self.log.append([self._make_noop(self.term, RaftIndex(self.log.last_index + 1))])
+
+    def _become_follower(self, term: Term, leader_id: BrokerId, given: RoleInput) -> None:
+        self._change_role(given)
+        if term > self.term:
+            self.term = term
+            self.vote = NO_BROKER
+            self._disk.hard_state_changed()
+        self.leader_id = leader_id
+        self._leadership = None
+        self._poll = None
+        self._reset_timer()
+
+    def _on_timeout_now(self, message: TimeoutNow) -> None:
+        if self._leadership is not None:
+            raise InvariantViolated(f"{message.from_} also leads term {self.term}")
+        if self.role is not Role.CANDIDATE and self.membership.votes(self.id):
+            self._stand_for_election(RoleInput.TOLD_TO_LEAD)

@@ -1,0 +1,109 @@
+"""Messages between the members of a group.
+
+Every message carries the term of its sender (pre-votes: the term the sender would campaign in); a message of
+an older term is never acted on. They are built thousands of times per second, so they are plain slotted
+classes; nobody changes one after it was made.
+
+Still to come with membership changes: a snapshot (manifest) message, and read-index requests for linearizable
+reads. region.raft.wire keeps their numbers free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeAlias
+
+from georelay.ids import BrokerId, Term
+from region.raft.core.types import NO_TERM, E
+
+
+@dataclass(slots=True, kw_only=True)
+class VoteRequest:
+    """A candidate asks for a vote; its log ends at (last_index, last_term).
+
+    `pre`: would you vote for me? `term` is the term to come and nobody changes theirs for it.
+    `force`: the leader itself handed over, so a follower that still hears it votes all the same.
+    """
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    last_index: int
+    last_term: Term
+    pre: bool = False
+    force: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class VoteResponse:
+    """The answer. A granted pre-vote carries the term asked for, everything else the sender's own term."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    granted: bool
+    pre: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Append(Generic[E]):
+    """Entries that follow (prev_index, prev_term), and the leader's commit index. Entries may be empty."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    prev_index: int
+    prev_term: Term
+    commit: int
+    entries: Sequence[E] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class AppendResponse:
+    """Accepted: everything up to `index` is durable and equals the leader's log.
+
+    Rejected: the entry at `index` (the Append's prev_index) is missing or of another term; the logs can only
+    agree at or below `hint_index`, where the sender has `hint_term`.
+    """
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    index: int
+    rejected: bool = False
+    hint_index: int = 0
+    hint_term: Term = NO_TERM
+
+
+@dataclass(slots=True, kw_only=True)
+class Heartbeat:
+    """The leader is alive; `commit` never exceeds what it knows the receiver to hold."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    commit: int
+
+
+@dataclass(slots=True, kw_only=True)
+class HeartbeatResponse:
+    """A heartbeat was heard; also tells a leader of an old term that the term has passed."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+
+
+@dataclass(slots=True, kw_only=True)
+class TimeoutNow:
+    """The leader hands over: campaign at once, without a pre-vote."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+
+
+Message: TypeAlias = (
+    VoteRequest | VoteResponse | Append[E] | AppendResponse | Heartbeat | HeartbeatResponse | TimeoutNow
+)

@@ -1,0 +1,137 @@
+"""What a leader believes about one follower, and how much it may send it.
+
+PROBE       one Append at a time, until an answer says where the logs agree.
+REPLICATE   Appends are sent ahead of their answers, as many as the window allows.
+SNAPSHOT    what the follower needs next is no longer in the leader's log; nothing is sent until it has got it
+            in another way and its acknowledgements reach the log again.
+
+Invariant: match < next.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+from region.raft.core.ready import Fetch
+
+
+class ProgressState(enum.Enum):
+    """How the leader sends to a follower."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class InflightWindow:
+    """Appends sent and not yet acknowledged: bounded in number, and in bytes plus one message."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_messages_max", "_sent")
+
+    def __init__(self, *, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._sent: deque[tuple[int, int]] = deque()  # (last index, bytes) of each Append
+
+    @property
+    def full(self) -> bool:
+        """Return whether nothing more may be sent."""
+        return len(self._sent) >= self._messages_max or self._bytes >= self._bytes_max
+
+    def add(self, last_index: int, size_bytes: int) -> None:
+        """Remember one Append that ends at `last_index`."""
+        self._sent.append((last_index, size_bytes))
+        self._bytes += size_bytes
+
+    def free_to(self, index: int) -> None:
+        """Forget every Append that ends at or below `index`."""
+        sent = self._sent
+        while sent and sent[0][0] <= index:
+            self._bytes -= sent.popleft()[1]
+
+    def clear(self) -> None:
+        """Forget all: they will be sent again."""
+        self._sent.clear()
+        self._bytes = 0
+
+
+class Progress:
+    """One follower, seen from the leader."""
+
+    __slots__ = (
+        "fetching",
+        "match",
+        "next",
+        "nudged",
+        "probe_sent",
+        "recent_active",
+        "sent_commit",
+        "state",
+        "window",
+    )
+
+    def __init__(self, *, next_index: int, window: InflightWindow) -> None:
+        self.match = 0  # highest index known to be durable there and equal to ours
+        self.next = next_index  # first index of the next Append
+        self.state = ProgressState.PROBE
+        self.probe_sent = False  # PROBE: an Append is out and unanswered
+        self.recent_active = False  # heard of since the last quorum check
+        self.nudged = False  # it answered a heartbeat while behind: one Append, even an empty one, is due
+        self.sent_commit = 0  # highest commit index it was told in a way that it can use
+        self.fetching: Fetch | None = None  # cold entries asked from the host
+        self.window = window
+
+    def become_probe(self) -> None:
+        """Start over at the first index that is not known to match."""
+        self.state = ProgressState.PROBE
+        self.next = self.match + 1
+        self.probe_sent = False
+        self.sent_commit = 0
+        self.fetching = None
+        self.window.clear()
+
+    def become_replicate(self) -> None:
+        """Send ahead from the first index that does not match yet."""
+        self.state = ProgressState.REPLICATE
+        self.next = self.match + 1
+        self.probe_sent = False
+        self.window.clear()
+
+    def become_snapshot(self) -> None:
+        """Stop sending: the next entry is gone from this log."""
+        self.state = ProgressState.SNAPSHOT
+        self.fetching = None
+        self.window.clear()
+
+    def accepted(self, index: int, *, log_first_index: int) -> bool:
+        """Take an acknowledgement of everything up to `index`; return whether it told anything new."""
+        advanced = index > self.match
+        if advanced:
+            self.match = index
+            if self.next <= index:
+                self.next = index + 1
+        if self.state is ProgressState.REPLICATE:
+            self.window.free_to(index)
+            return advanced
+        if self.state is ProgressState.PROBE:
+            if index != self.match:
+                return False  # an answer from before we started over
+        elif index + 1 < log_first_index:
+            return advanced  # still below our log
+        self.become_replicate()
+        return True
+
+    def rejected(self, index: int, *, probe_index: int) -> bool:
+        """Take the news that `index` does not match; try `probe_index` next. Return False for stale news."""
+        if index <= self.match:
+            return False  # old, or it lost what it had acknowledged: a heartbeat will find that out
+        if self.state is ProgressState.REPLICATE:
+            self.become_probe()
+            return True
+        if self.state is ProgressState.SNAPSHOT or index != self.next - 1:
+            return False
+        self.next = max(min(index, probe_index + 1), self.match + 1)
+        self.probe_sent = False
+        return True

@@ -1,0 +1,266 @@
+"""Frames of Raft messages between the brokers of a region.
+
+Layout of version 1 (big-endian; it never changes):
+
+    u32 length of what follows | u8 kind | u32 group | u32 from | u32 to | u64 term | fields of the kind
+
+    kind  message             fields
+      1   VOTE_REQUEST        last_index u64 | last_term u64 | flags u8 (1 pre, 2 force)
+      2   VOTE_RESPONSE       flags u8 (1 pre, 2 granted)
+      3   APPEND              prev_index u64 | prev_term u64 | commit u64 | count u32 | count entries
+      4   APPEND_RESPONSE     index u64 | hint_index u64 | hint_term u64 | flags u8 (1 rejected)
+      5   HEARTBEAT           commit u64
+      6   HEARTBEAT_RESPONSE  -
+      7   TIMEOUT_NOW         -
+      8 … 11 are kept free for snapshots and read-index requests; 64 and above belong to the peer transport.
+
+Rule 1: an entry travels as the bytes that lie on disk; encoding copies none of them.
+Rule 2: whatever is decoded is bounded and checked: the frame, every count, the checksums of every entry, and that
+the entries follow each other. Only the chain over the whole log is left to the host, which knows its end.
+Rule 3: PeerWireError is the only error of `decode_message`; the connection that sent it is closed.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from georelay.ids import BrokerId, GroupId, Term
+from georelay.limits import PEER_FRAME_BYTES_MAX
+from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, decode_entry
+from region.raft.core.messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+LENGTH_BYTES: Final = 4
+NUMBER_MAX: Final = 2**63 - 1  # of a term or an index: leaves room to count on
+_HEAD: Final = struct.Struct(">BIIIQ")
+_ANY: Final = struct.Struct(">IBIIIQ")  # the length and the head
+_VOTE_REQUEST: Final = struct.Struct(">IBIIIQQQB")
+_FLAGS: Final = struct.Struct(">IBIIIQB")
+_APPEND: Final = struct.Struct(">IBIIIQQQQI")
+_APPEND_RESPONSE: Final = struct.Struct(">IBIIIQQQQB")
+_HEARTBEAT: Final = struct.Struct(">IBIIIQQ")
+_VOTE_REQUEST_FIELDS: Final = struct.Struct(">QQB")
+_APPEND_FIELDS: Final = struct.Struct(">QQQI")
+_APPEND_RESPONSE_FIELDS: Final = struct.Struct(">QQQB")
+_U64: Final = struct.Struct(">Q")
+
+Body: TypeAlias = bytes | bytearray | memoryview
+Envelope: TypeAlias = tuple[BrokerId, BrokerId, Term]  # from, to, term
+
+
+class PeerWireError(ValueError):
+    """Bytes that are not a message of this version."""
+
+
+class Kind(enum.IntEnum):
+    """Numbers on the wire: never renumbered, never reused."""
+
+    VOTE_REQUEST = 1
+    VOTE_RESPONSE = 2
+    APPEND = 3
+    APPEND_RESPONSE = 4
+    HEARTBEAT = 5
+    HEARTBEAT_RESPONSE = 6
+    TIMEOUT_NOW = 7
+
+
+# Encoding
+
+
+def message_bytes(message: Message[Entry]) -> int:
+    """Return the bytes of the frame, its length prefix included."""
+    if isinstance(message, Append):
+        return _APPEND.size + sum([len(entry.frame) for entry in message.entries])
+    return len(_encode_head(GroupId(0), message))
+
+
+def encode_message(group: GroupId, message: Message[Entry]) -> list[bytes]:
+    """Return the frame as buffers to be written one after the other: a head, then each entry as it is stored."""
+    if not isinstance(message, Append):
+        return [_encode_head(group, message)]
+    frames = [entry.frame for entry in message.entries]
+    head = _APPEND.pack(
+        _APPEND.size - LENGTH_BYTES + sum(map(len, frames)),
+        Kind.APPEND,
+        group,
+        message.from_,
+        message.to,
+        message.term,
+        message.prev_index,
+        message.prev_term,
+        message.commit,
+        len(frames),
+    )
+    return [head, *frames]
+
+
+def _encode_head(group: GroupId, message: Message[Entry]) -> bytes:
+    """Encode every kind but APPEND, as one buffer."""
+    who = (group, message.from_, message.to, message.term)
+    if isinstance(message, AppendResponse):
+        fields = (message.index, message.hint_index, message.hint_term, int(message.rejected))
+        return _APPEND_RESPONSE.pack(_APPEND_RESPONSE.size - LENGTH_BYTES, Kind.APPEND_RESPONSE, *who, *fields)
+    if isinstance(message, Heartbeat):
+        return _HEARTBEAT.pack(_HEARTBEAT.size - LENGTH_BYTES, Kind.HEARTBEAT, *who, message.commit)
+    if isinstance(message, HeartbeatResponse):
+        return _ANY.pack(_ANY.size - LENGTH_BYTES, Kind.HEARTBEAT_RESPONSE, *who)
+    if isinstance(message, VoteRequest):
+        flags = message.pre | message.force << 1
+        last = (message.last_index, message.last_term)
+        return _VOTE_REQUEST.pack(_VOTE_REQUEST.size - LENGTH_BYTES, Kind.VOTE_REQUEST, *who, *last, flags)
+    if isinstance(message, VoteResponse):
+        flags = message.pre | message.granted << 1
+        return _FLAGS.pack(_FLAGS.size - LENGTH_BYTES, Kind.VOTE_RESPONSE, *who, flags)
+    return _ANY.pack(_ANY.size - LENGTH_BYTES, Kind.TIMEOUT_NOW, *who)
+
+
+# Decoding
+
+
+def decode_message(body: Body) -> tuple[GroupId, Message[Entry]]:
+    """Decode what follows the length prefix of one frame.
+
+    Raises:
+        PeerWireError: not exactly one well-formed message; the text says what is wrong.
+    """
+    if not _HEAD.size <= len(body) <= PEER_FRAME_BYTES_MAX:
+        raise PeerWireError(f"a Raft frame of {len(body)} bytes is outside {_HEAD.size}..{PEER_FRAME_BYTES_MAX}")
+    kind, group, from_, to, term = _HEAD.unpack_from(body)
+    if not from_ or not to or from_ == to:
+        raise PeerWireError(f"a Raft message from broker {from_} to broker {to}")
+    if not 0 < term <= NUMBER_MAX:
+        raise PeerWireError(f"a Raft message of term {term}")
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise PeerWireError(f"unknown kind {kind} of Raft message")
+    return GroupId(group), decode(body, (from_, to, term))
+
+
+def _fields(layout: struct.Struct, body: Body) -> tuple[int, ...]:
+    """Unpack the fields of a kind, which must fill the body."""
+    if len(body) != _HEAD.size + layout.size:
+        raise PeerWireError(f"kind {body[0]} takes {_HEAD.size + layout.size} bytes, not {len(body)}")
+    return layout.unpack_from(body, _HEAD.size)
+
+
+def _checked(name: str, number: int) -> int:
+    if number > NUMBER_MAX:
+        raise PeerWireError(f"{name} {number} is over {NUMBER_MAX}")
+    return number
+
+
+def _flags(value: int, used: int) -> int:
+    if value & ~used:
+        raise PeerWireError(f"flags {value:#04x} are not all known")
+    return value
+
+
+def _vote_request(body: Body, who: Envelope) -> VoteRequest:
+    last_index, last_term, raw_flags = _fields(_VOTE_REQUEST_FIELDS, body)
+    flags = _flags(raw_flags, 3)
+    return VoteRequest(
+        from_=who[0],
+        to=who[1],
+        term=who[2],
+        last_index=_checked("last_index", last_index),
+        last_term=Term(_checked("last_term", last_term)),
+        pre=bool(flags & 1),
+        force=bool(flags & 2),
+    )
+
+
+def _vote_response(body: Body, who: Envelope) -> VoteResponse:
+    flags = _flags(_fields(_ONE_FLAG, body)[0], 3)
+    return VoteResponse(from_=who[0], to=who[1], term=who[2], granted=bool(flags & 2), pre=bool(flags & 1))
+
+
+def _append(body: Body, who: Envelope) -> Append[Entry]:
+    position = _HEAD.size + _APPEND_FIELDS.size
+    if len(body) < position:
+        raise PeerWireError(f"an Append takes at least {position} bytes, not {len(body)}")
+    prev_index, prev_term, commit, count = _APPEND_FIELDS.unpack_from(body, _HEAD.size)
+    if count * ENTRY_HEADER_BYTES > len(body) - position:
+        raise PeerWireError(f"{count} entries cannot be in {len(body) - position} bytes")
+    _checked("prev_index", prev_index)
+    if prev_term > who[2] or (prev_term == 0) != (prev_index == 0):
+        raise PeerWireError(f"an Append of term {who[2]} after entry {prev_index} of term {prev_term}")
+    return Append(
+        from_=who[0],
+        to=who[1],
+        term=who[2],
+        prev_index=prev_index,
+        prev_term=Term(prev_term),
+        commit=_checked("commit", commit),
+        entries=_entries(body, position, count, prev_index, prev_term, who[2]),
+    )
+
+
+def _entries(body: Body, position: int, count: int, index: int, term: int, term_max: int) -> list[Entry]:
+    """Decode `count` entries that follow (index, term) and fill the body."""
+    entries: list[Entry] = []
+    for _ in range(count):
+        try:
+            entry = decode_entry(body, position)
+        except EntryError as error:
+            raise PeerWireError(str(error)) from error
+        index += 1
+        if entry.index != index or not term <= entry.term <= term_max or entry.term == 0:
+            raise PeerWireError(f"entry {entry.index} of term {entry.term} where {index} of {term}..{term_max} belongs")
+        term = entry.term
+        position += entry.size
+        entries.append(entry)
+    if position != len(body):
+        raise PeerWireError(f"{len(body) - position} bytes follow the last entry of an Append")
+    return entries
+
+
+def _append_response(body: Body, who: Envelope) -> AppendResponse:
+    index, hint_index, hint_term, flags = _fields(_APPEND_RESPONSE_FIELDS, body)
+    return AppendResponse(
+        from_=who[0],
+        to=who[1],
+        term=who[2],
+        index=_checked("index", index),
+        rejected=bool(_flags(flags, 1)),
+        hint_index=_checked("hint_index", hint_index),
+        hint_term=Term(_checked("hint_term", hint_term)),
+    )
+
+
+def _heartbeat(body: Body, who: Envelope) -> Heartbeat:
+    (commit,) = _fields(_U64, body)
+    return Heartbeat(from_=who[0], to=who[1], term=who[2], commit=_checked("commit", commit))
+
+
+def _heartbeat_response(body: Body, who: Envelope) -> HeartbeatResponse:
+    _fields(_NOTHING, body)
+    return HeartbeatResponse(from_=who[0], to=who[1], term=who[2])
+
+
+def _timeout_now(body: Body, who: Envelope) -> TimeoutNow:
+    _fields(_NOTHING, body)
+    return TimeoutNow(from_=who[0], to=who[1], term=who[2])
+
+
+_ONE_FLAG: Final = struct.Struct(">B")
+_NOTHING: Final = struct.Struct(">")
+_DECODERS: Final[Mapping[int, Callable[[Body, Envelope], Message[Entry]]]] = {
+    Kind.VOTE_REQUEST: _vote_request,
+    Kind.VOTE_RESPONSE: _vote_response,
+    Kind.APPEND: _append,
+    Kind.APPEND_RESPONSE: _append_response,
+    Kind.HEARTBEAT: _heartbeat,
+    Kind.HEARTBEAT_RESPONSE: _heartbeat_response,
+    Kind.TIMEOUT_NOW: _timeout_now,
+}

@@ -1,0 +1,93 @@
+"""The newest committed record batches of one stream, in memory: what live consumers and mirrors read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from georelay.ids import Offset
+from georelay.limits import KIB, MIB, TAIL_BYTES_MAX
+from region.log.entry import Entry
+
+TAILS_BYTES_MAX: Final = 256 * MIB  # over all streams of a broker
+TAIL_BYTES_MIN: Final = 64 * KIB  # kept per stream however many streams there are
+_TRIM_ROWS: Final = 64
+
+
+class TailBudget:
+    """Counts the bytes that all tails of this broker hold together."""
+
+    def __init__(self, bytes_max: int = TAILS_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_held = 0
+
+
+class CommittedTail:
+    """Consecutive committed DATA entries, the newest last.
+
+    Invariants: 1 offsets are consecutive   2 the newest entry is never evicted   3 bytes are counted in the budget.
+    """
+
+    def __init__(self, budget: TailBudget) -> None:
+        self._budget = budget
+        self._entries: list[Entry] = []
+        self._bases: list[int] = []
+        self._head = 0  # rows before it are evicted and await trimming
+        self._bytes = 0
+
+    @property
+    def first(self) -> Entry | None:
+        """Return the oldest entry in memory."""
+        return self._entries[self._head] if self._head < len(self._entries) else None
+
+    @property
+    def newest(self) -> Entry | None:
+        """Return the newest entry."""
+        return self._entries[-1] if self._entries else None
+
+    def append(self, entry: Entry) -> None:
+        """Add the next committed DATA entry and evict old ones over the limits."""
+        self._entries.append(entry)
+        self._bases.append(entry.base_offset)
+        self._bytes += entry.size
+        budget = self._budget
+        budget.bytes_held += entry.size
+        while self._bytes > TAIL_BYTES_MAX or (budget.bytes_held > budget.bytes_max and self._bytes > TAIL_BYTES_MIN):
+            if self._head + 1 >= len(self._entries):
+                break
+            gone = self._entries[self._head].size
+            self._bytes -= gone
+            budget.bytes_held -= gone
+            self._head += 1
+        if self._head >= _TRIM_ROWS and self._head * 2 > len(self._entries):
+            del self._entries[: self._head]
+            del self._bases[: self._head]
+            self._head = 0
+
+    def read(self, offset: Offset, bytes_max: int) -> Sequence[Entry] | None:
+        """Return entries from the one that holds `offset` on; None when it is not in memory.
+
+        The first is always whole; the following fit in `bytes_max` together with it.
+        """
+        entries = self._entries
+        row = bisect_right(self._bases, offset, self._head) - 1
+        if row < self._head:
+            return None
+        if offset >= entries[-1].next_offset:
+            return []
+        size = entries[row].size
+        end = row + 1
+        while end < len(entries):
+            size += entries[end].size
+            if size > bytes_max:
+                break
+            end += 1
+        return entries[row:end]
+
+    def clear(self) -> None:
+        """Drop everything, for example before the stream is removed."""
+        self._budget.bytes_held -= self._bytes
+        self._entries.clear()
+        self._bases.clear()
+        self._head = self._bytes = 0

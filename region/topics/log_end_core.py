@@ -1,0 +1,84 @@
+"""What the newest entry of a stream's log says: everything that the next entry has to continue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from georelay.ids import Epoch, Offset, StreamKey
+from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """The end of one stream's log, uncommitted entries included.
+
+    Args:
+        next_offset: first offset that no entry owns yet.
+        digest: digest chain over all data entries so far (16 bytes).
+        append_us: append time of the newest entry, microseconds since 1970; never goes back.
+        epoch: newest home epoch opened by an EPOCH entry, 0 before the first.
+    """
+
+    next_offset: Offset
+    digest: bytes
+    append_us: int
+    epoch: Epoch
+
+    @classmethod
+    def empty(cls, key: StreamKey) -> LogEnd:
+        """Return the end of a log without entries."""
+        return cls(next_offset=Offset(0), digest=first_digest(key), append_us=0, epoch=Epoch(0))
+
+    @classmethod
+    def after(cls, header: StreamHeader) -> LogEnd:
+        """Return the end of a log whose newest entry has this stream part.
+
+        Every entry carries the whole of it (control entries repeat digest, epoch and next offset), so a
+        truncated log needs only its newest remaining entry.
+        """
+        return cls(next_offset=header.next_offset, digest=header.digest, append_us=header.append_us, epoch=header.epoch)
+
+
+class EpochTable:
+    """Home epochs of one stream as its log says: (epoch, start offset), ascending."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, Epoch, Offset]] = []  # (index of the EPOCH entry, epoch, start)
+
+    def appended(self, index: int, header: StreamHeader) -> None:
+        """Follow one appended entry (only EPOCH entries change the table)."""
+        if header.type is EntryType.EPOCH:
+            self._rows.append((index, header.epoch, header.base_offset))
+
+    def truncated(self, from_index: int) -> None:
+        """Forget EPOCH entries at or above `from_index`."""
+        while self._rows and self._rows[-1][0] >= from_index:
+            self._rows.pop()
+
+    def committed(self, commit_index: int) -> list[tuple[Epoch, Offset]]:
+        """Return the rows whose EPOCH entry is committed."""
+        return [(epoch, start) for index, epoch, start in self._rows if index <= commit_index]
+
+    def rows(self) -> list[tuple[Epoch, Offset]]:
+        """Return all rows, uncommitted ones included."""
+        return [(epoch, start) for _, epoch, start in self._rows]
+
+    def newest(self) -> Epoch:
+        """Return the newest epoch, 0 before the first EPOCH entry."""
+        return self._rows[-1][1] if self._rows else Epoch(0)
+
+    def current(self, commit_index: int) -> Epoch:
+        """Return the newest epoch whose EPOCH entry is committed, 0 before the first."""
+        for index, epoch, _ in reversed(self._rows):
+            if index <= commit_index:
+                return epoch
+        return Epoch(0)
+
+    def end_of(self, epoch: Epoch, *, hwm: Offset) -> tuple[Epoch, Offset]:
+        """Return (largest known epoch <= `epoch`, first offset after it); (-1, -1) when there is none."""
+        answer: tuple[Epoch, Offset] = (Epoch(-1), Offset(-1))
+        for row, (_, known, _) in enumerate(self._rows):
+            if known <= epoch:
+                following = self._rows[row + 1][2] if row + 1 < len(self._rows) else hwm
+                answer = (known, following)
+        return answer

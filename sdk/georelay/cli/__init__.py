@@ -1,0 +1,1 @@
+"""The command `georelay`: everything a user does with a mesh, through its gateway."""

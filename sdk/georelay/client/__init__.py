@@ -1,0 +1,1 @@
+"""Asynchronous clients of a georelay mesh that speak its wire formats."""

@@ -1,0 +1,207 @@
+"""Every error a user of georelay can meet: one row each, retry policy and outcome as data.
+
+`outcome` answers the question that matters after a failed publish: is the record stored?
+The same rows stand in docs/errors.md (a test compares them). Shells translate foreign errors
+into these once; cores never see an OSError.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class Retry(enum.Enum):
+    """What a caller may do next."""
+
+    NEVER = "never"  # the request itself is wrong
+    LATER = "later"  # the same request, after a back-off
+    REFRESH = "refresh"  # after asking again where the leader or the home is
+    SIGN_IN = "sign_in"  # with other credentials
+
+
+class Outcome(enum.Enum):
+    """What became of the records of a publish."""
+
+    NOT_STORED = "not_stored"
+    UNKNOWN = "unknown"  # it may be stored: only an idempotent producer may send it again
+
+
+class GeorelayError(Exception):
+    """Base of all; never raised itself. `str(error)` is one line that says what to do."""
+
+    code: ClassVar[str] = "INTERNAL"
+    retry: ClassVar[Retry] = Retry.NEVER
+    outcome: ClassVar[Outcome] = Outcome.NOT_STORED
+    http_status: ClassVar[int] = 500
+
+
+class BadRequest(GeorelayError):
+    """A malformed request: field, length or value; the text names which."""
+
+    code = "BAD_REQUEST"
+    http_status = 400
+
+
+class CorruptRecordBatch(GeorelayError):
+    """A record batch whose length, magic, checksum, attributes or counts are wrong."""
+
+    code = "CORRUPT_RECORD_BATCH"
+    http_status = 400
+
+
+class TooLarge(GeorelayError):
+    """Over one of the limits of georelay.limits; the text names limit and size."""
+
+    code = "TOO_LARGE"
+    http_status = 413
+
+
+class Unauthenticated(GeorelayError):
+    """Missing or wrong credentials."""
+
+    code = "UNAUTHENTICATED"
+    retry = Retry.SIGN_IN
+    http_status = 401
+
+
+class PolicyViolation(GeorelayError):
+    """Well-formed but not allowed, such as producing to a mirror's qualified name."""
+
+    code = "POLICY_VIOLATION"
+    http_status = 403
+
+
+class UnknownTopic(GeorelayError):
+    """No such topic or partition here."""
+
+    code = "UNKNOWN_TOPIC"
+    retry = Retry.REFRESH
+    http_status = 404
+
+
+class InvalidTopic(GeorelayError):
+    """A topic name or definition that is not allowed."""
+
+    code = "INVALID_TOPIC"
+    http_status = 400
+
+
+class TopicExists(GeorelayError):
+    """The topic is there already."""
+
+    code = "TOPIC_EXISTS"
+    http_status = 409
+
+
+class OffsetOutOfRange(GeorelayError):
+    """Below the log start or beyond the log end."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+    http_status = 416
+
+
+class OutOfOrderSequence(GeorelayError):
+    """A producer's sequence has a gap against the log end."""
+
+    code = "OUT_OF_ORDER_SEQUENCE"
+    http_status = 409
+
+
+class ProducerFenced(GeorelayError):
+    """A newer epoch of the same producer id has published."""
+
+    code = "PRODUCER_FENCED"
+    http_status = 409
+
+
+class NotLeader(GeorelayError):
+    """This broker does not lead the stream inside its region."""
+
+    code = "NOT_LEADER"
+    retry = Retry.REFRESH
+    http_status = 503
+
+    def __init__(self, text: str = "this broker does not lead the stream; ask for the leader again", *, leader: int = -1) -> None:
+        super().__init__(text)
+        self.leader = leader  # broker id, -1 when unknown
+
+
+class NotHome(GeorelayError):
+    """This region is not the home of the stream; a forwarded batch is never forwarded again."""
+
+    code = "NOT_HOME"
+    retry = Retry.REFRESH
+    http_status = 503
+
+    def __init__(self, text: str, *, epoch: int, home: int) -> None:
+        super().__init__(text)
+        self.epoch = epoch
+        self.home = home  # region number
+
+
+class Busy(GeorelayError):
+    """A bounded queue is full; the text names it."""
+
+    code = "BUSY"
+    retry = Retry.LATER
+    http_status = 503
+
+
+class HomeUnreachable(GeorelayError):
+    """The home region (or the definitions home) cannot be reached; nothing was sent."""
+
+    code = "HOME_UNREACHABLE"
+    retry = Retry.LATER
+    http_status = 503
+
+
+class Unavailable(GeorelayError):
+    """No leader, not ready, or shutting down."""
+
+    code = "UNAVAILABLE"
+    retry = Retry.LATER
+    http_status = 503
+
+
+class OutcomeUnknown(GeorelayError):
+    """The answer was lost (leader change, timeout, broken link): the records may be stored."""
+
+    code = "OUTCOME_UNKNOWN"
+    retry = Retry.LATER
+    outcome = Outcome.UNKNOWN
+    http_status = 504
+
+
+class Fenced(GeorelayError):
+    """An older session epoch than the stream's current one."""
+
+    code = "FENCED"
+    http_status = 409
+
+
+class Diverged(GeorelayError):
+    """Two regions hold different records at one offset: the link stops and an alarm is raised."""
+
+    code = "DIVERGED"
+    http_status = 409
+
+
+class ConfigError(GeorelayError):
+    """A wrong flag, setting or file; the text says what to write instead."""
+
+    code = "CONFIG"
+    http_status = 400
+
+
+class DataDirectoryError(GeorelayError):
+    """A data directory that is locked, of another mesh or broker, or of an unknown format."""
+
+    code = "DATA_DIRECTORY"
+
+
+class StorageFailed(GeorelayError):
+    """A write or sync failed: the data directory is stopped and the process ends."""
+
+    code = "STORAGE_FAILED"
+    outcome = Outcome.UNKNOWN

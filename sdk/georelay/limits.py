@@ -1,0 +1,67 @@
+"""Every limit of georelay, in one place, with the relations between them asserted at import.
+
+A limit is refused with an error that names it; nothing grows without one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+# Records
+RECORD_BATCH_BYTES_MAX: Final = 8 * MIB  # one batch, header included; one entry of the log
+RECORDS_PER_BATCH_MAX: Final = 1_000_000
+DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
+HEADERS_PER_RECORD_MAX: Final = 1_000
+
+# Kafka protocol
+PRODUCE_FRAME_BYTES_MAX: Final = 32 * MIB
+KAFKA_FRAME_BYTES_MAX: Final = 256 * KIB  # every API but Produce
+FETCH_RESPONSE_BYTES_MAX: Final = 32 * MIB
+KAFKA_REQUESTS_IN_FLIGHT_MAX: Final = 64  # per connection; beyond it the socket is not read
+KAFKA_CONNECTIONS_MAX: Final = 5_000
+
+# Names
+TOPIC_NAME_CHARS_MAX: Final = 249
+REGION_NAME_CHARS_MAX: Final = 20
+PARTITIONS_PER_TOPIC_MAX: Final = 1_000
+TOPICS_MAX: Final = 10_000
+REGIONS_MAX: Final = 64
+
+# Raft
+APPEND_MESSAGE_BYTES_MAX: Final = 1 * MIB  # a single larger entry still travels, alone
+INFLIGHT_MESSAGES_MAX: Final = 256
+INFLIGHT_BYTES_MAX: Final = 4 * MIB  # plus one message
+UNCOMMITTED_BYTES_MAX: Final = 32 * MIB  # per group; beyond it a publish gets a retriable "busy"
+PEER_FRAME_BYTES_MAX: Final = 64 * MIB
+GROUPS_PER_BROKER_MAX: Final = 20_000
+
+# Log
+SEGMENT_BYTES_MAX: Final = 128 * MIB
+INDEX_INTERVAL_BYTES: Final = 16 * KIB
+TAIL_BYTES_MAX: Final = 8 * MIB  # committed entries kept in memory per group
+
+# Producers
+PRODUCER_BATCHES_REMEMBERED: Final = 5  # Kafka clients keep at most 5 batches in flight
+PRODUCERS_PER_STREAM_MAX: Final = 10_000
+
+# Links between regions
+LINK_FRAME_BYTES_MAX: Final = 16 * MIB
+LINK_INFLIGHT_BYTES_MAX: Final = 16 * MIB  # per stream session: sent and not yet acknowledged
+LINK_STREAMS_MAX: Final = 20_000
+FORWARDS_IN_FLIGHT_MAX: Final = 1_000
+
+# Edge
+HTTP_BODY_BYTES_MAX: Final = 16 * MIB
+REST_RECORDS_MAX: Final = 10_000  # per request, either way
+COALESCE_MS_MAX: Final = 2
+
+assert RECORD_BATCH_BYTES_MAX < PRODUCE_FRAME_BYTES_MAX
+assert RECORD_BATCH_BYTES_MAX < LINK_FRAME_BYTES_MAX
+assert RECORD_BATCH_BYTES_MAX < PEER_FRAME_BYTES_MAX
+assert RECORD_BATCH_BYTES_MAX < UNCOMMITTED_BYTES_MAX
+assert RECORD_BATCH_BYTES_MAX < SEGMENT_BYTES_MAX
+assert APPEND_MESSAGE_BYTES_MAX < PEER_FRAME_BYTES_MAX
+assert RECORD_BATCH_BYTES_MAX < DECOMPRESSED_BATCH_BYTES_MAX

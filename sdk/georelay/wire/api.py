@@ -1,0 +1,265 @@
+"""Frames of the Kafka protocol to typed values and back, for both ends of a connection.
+
+Rule 1: whatever the bytes, decoding raises WireError and nothing else, within time and memory bounded by the
+        frame's cap (`frame_bytes_max`) and its budget of items.
+Rule 2: a frame must be used up exactly; bytes left over are refused.
+Rule 3: encoders return framed buffers (length first) for `transport.writelines`; records are never copied there
+        unless they are tiny.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from georelay.wire import hot, requests, responses
+from georelay.wire.codec import codec_of
+from georelay.wire.frames import LENGTH_BYTES, FrameReader
+from georelay.wire.header import Buffer
+from georelay.wire.keys import (
+    SUPPORTED,
+    ApiKey,
+    ErrorCode,
+    FrameCap,
+    frame_bytes_max,
+    is_flexible,
+    is_supported,
+    response_frame_bytes_max,
+)
+from georelay.wire.primitives import (
+    INT32,
+    REQUEST_ITEMS_MAX,
+    RESPONSE_ITEMS_MAX,
+    Reader,
+    WireError,
+    skip_tags,
+    take_text,
+)
+from georelay.wire.requests import Request
+from georelay.wire.responses import ApiVersion, ApiVersionsResponse, Response
+
+__all__ = [
+    "SUPPORTED",
+    "ApiKey",
+    "ErrorCode",
+    "FrameCap",
+    "FrameReader",
+    "Request",
+    "RequestHeader",
+    "Response",
+    "WireError",
+    "api_versions_response",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "frame_bytes_max",
+    "is_flexible",
+    "is_supported",
+    "parse_request_header",
+    "refuse_api_versions",
+    "response_frame_bytes_max",
+]
+
+_REQUESTS: Final[Mapping[ApiKey, type]] = {
+    ApiKey.PRODUCE: requests.ProduceRequest,
+    ApiKey.FETCH: requests.FetchRequest,
+    ApiKey.LIST_OFFSETS: requests.ListOffsetsRequest,
+    ApiKey.METADATA: requests.MetadataRequest,
+    ApiKey.SASL_HANDSHAKE: requests.SaslHandshakeRequest,
+    ApiKey.API_VERSIONS: requests.ApiVersionsRequest,
+    ApiKey.CREATE_TOPICS: requests.CreateTopicsRequest,
+    ApiKey.DELETE_TOPICS: requests.DeleteTopicsRequest,
+    ApiKey.INIT_PRODUCER_ID: requests.InitProducerIdRequest,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: requests.OffsetForLeaderEpochRequest,
+    ApiKey.SASL_AUTHENTICATE: requests.SaslAuthenticateRequest,
+}
+_RESPONSES: Final[Mapping[ApiKey, type]] = {
+    ApiKey.PRODUCE: responses.ProduceResponse,
+    ApiKey.FETCH: responses.FetchResponse,
+    ApiKey.LIST_OFFSETS: responses.ListOffsetsResponse,
+    ApiKey.METADATA: responses.MetadataResponse,
+    ApiKey.SASL_HANDSHAKE: responses.SaslHandshakeResponse,
+    ApiKey.API_VERSIONS: responses.ApiVersionsResponse,
+    ApiKey.CREATE_TOPICS: responses.CreateTopicsResponse,
+    ApiKey.DELETE_TOPICS: responses.DeleteTopicsResponse,
+    ApiKey.INIT_PRODUCER_ID: responses.InitProducerIdResponse,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: responses.OffsetForLeaderEpochResponse,
+    ApiKey.SASL_AUTHENTICATE: responses.SaslAuthenticateResponse,
+}
+_KEY_OF: Final[Mapping[type, ApiKey]] = {cls: key for table in (_REQUESTS, _RESPONSES) for key, cls in table.items()}
+
+_HOT_DECODE: Final[Mapping[int, Callable[[Reader, int], Request]]] = {
+    ApiKey.PRODUCE: hot.decode_produce_request,
+    ApiKey.FETCH: hot.decode_fetch_request,
+}
+_HOT_ENCODE: Final[Mapping[int, Callable[[bytearray, Any, int], list[Buffer]]]] = {
+    ApiKey.PRODUCE: hot.encode_produce_response,
+    ApiKey.FETCH: hot.encode_fetch_response,
+}
+
+_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_ROOM: Final = bytes(LENGTH_BYTES)  # where the frame's length goes once it is known
+
+
+class RequestHeader(NamedTuple):
+    """What precedes every request; the body starts at `body_position` of the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+    @property
+    def is_supported(self) -> bool:
+        """Return whether `decode_request` can read the body."""
+        return is_supported(self.api_key, self.api_version)
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """Read the header of a request, also of an API or version that is not supported (then the body stays closed).
+
+    Args:
+        frame: a whole frame without its length.
+
+    Raises:
+        WireError: not a request header.
+    """
+    raw = frame if isinstance(frame, memoryview) else memoryview(frame)
+    reader = Reader(raw, _HEADER.size, REQUEST_ITEMS_MAX)
+    try:
+        api_key, api_version, correlation_id, length = _HEADER.unpack_from(raw)
+        client_id = None if length == -1 else take_text(reader, length)
+        if is_flexible(api_key, api_version) and is_supported(api_key, api_version):
+            skip_tags(reader)
+    except (struct.error, IndexError):
+        raise WireError("a request header is cut short") from None
+    return RequestHeader(api_key, api_version, correlation_id, client_id, reader.position)
+
+
+def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[RequestHeader, Request]:
+    """Decode a request.
+
+    Args:
+        frame: a whole frame without its length; the records of a Produce stay views of it.
+        header: what `parse_request_header` returned for this frame, to save doing it again.
+
+    Raises:
+        WireError: malformed, or of an API or version that is not supported (ask `header.is_supported` first).
+    """
+    header = header or parse_request_header(frame)
+    key, version = header.api_key, header.api_version
+    if not is_supported(key, version):
+        raise WireError(f"API {key} version {version} is not supported")
+    # Single bytes are read faster from bytes than from a view, and only Produce frames are worth not copying.
+    raw = memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame)
+    reader = Reader(raw, header.body_position, REQUEST_ITEMS_MAX)
+    fast = _HOT_DECODE.get(key)
+    try:
+        if fast is not None:
+            request = fast(reader, version)
+        else:
+            request = codec_of(_REQUESTS[ApiKey(key)], version, is_flexible(key, version)).decode(reader)
+    except (struct.error, IndexError):
+        raise WireError(f"a {ApiKey(key).name} request of version {version} is cut short") from None
+    _check_end(reader, key)
+    return header, request
+
+
+def decode_response(api_key: ApiKey, api_version: int, frame: Buffer) -> tuple[int, Response]:
+    """Decode the response to a request of `api_key` and `api_version`, and return its correlation id with it.
+
+    Args:
+        frame: a whole frame without its length; fetched records stay views of it.
+
+    Raises:
+        WireError: malformed.
+        ValueError: this codec does not speak that version.
+    """
+    _check_version(api_key, api_version)
+    flexible = is_flexible(api_key, api_version)
+    reader = Reader(memoryview(frame), INT32.size, RESPONSE_ITEMS_MAX)
+    try:
+        correlation_id = INT32.unpack_from(frame)[0]
+        if flexible and api_key is not ApiKey.API_VERSIONS:
+            skip_tags(reader)
+        response = codec_of(_RESPONSES[api_key], api_version, flexible).decode(reader)
+    except (struct.error, IndexError):
+        raise WireError(f"a {api_key.name} response of version {api_version} is cut short") from None
+    _check_end(reader, api_key)
+    return correlation_id, response
+
+
+def _check_end(reader: Reader, api_key: int) -> None:
+    if reader.position != reader.end:
+        raise WireError(f"{reader.end - reader.position} bytes follow the {ApiKey(api_key).name} body")
+
+
+def _check_version(api_key: ApiKey, api_version: int) -> None:
+    if not is_supported(api_key, api_version):
+        raise ValueError(f"{api_key.name} version {api_version} is outside {SUPPORTED[api_key]}")
+
+
+def encode_response(response: Response, *, api_version: int, correlation_id: int) -> list[Buffer]:
+    """Return the framed response as buffers to send in order; the API follows from the class.
+
+    Raises:
+        ValueError: a version that is not spoken, or a value that it cannot carry.
+    """
+    key = _KEY_OF[type(response)]
+    _check_version(key, api_version)
+    flexible = is_flexible(key, api_version)
+    out = bytearray(_ROOM)
+    out += INT32.pack(correlation_id)
+    if flexible and key is not ApiKey.API_VERSIONS:  # a client must read that one before versions are agreed
+        out.append(0)
+    fast = _HOT_ENCODE.get(key)
+    try:
+        if fast is not None:
+            return _framed(fast(out, response, api_version))
+        codec_of(type(response), api_version, flexible).encode(out, response)
+    except struct.error as error:
+        raise ValueError(f"a {key.name} response holds a number out of range: {error}") from error
+    return _framed([out])
+
+
+def encode_request(request: Request, *, api_version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+    """Return the framed request as buffers to send in order; the API follows from the class.
+
+    Raises:
+        ValueError: a version that is not spoken, or a value that it cannot carry.
+    """
+    key = _KEY_OF[type(request)]
+    _check_version(key, api_version)
+    flexible = is_flexible(key, api_version)
+    name = None if client_id is None else client_id.encode()
+    out = bytearray(_ROOM)
+    try:
+        out += _HEADER.pack(key, api_version, correlation_id, -1 if name is None else len(name))
+        out += name or b""
+        if flexible:
+            out.append(0)
+        codec_of(type(request), api_version, flexible).encode(out, request)
+    except struct.error as error:
+        raise ValueError(f"a {key.name} request holds a number out of range: {error}") from error
+    return _framed([out])
+
+
+def _framed(buffers: list[Buffer]) -> list[Buffer]:
+    first = buffers[0]
+    assert isinstance(first, bytearray)
+    INT32.pack_into(first, 0, sum(map(len, buffers)) - LENGTH_BYTES)
+    return buffers
+
+
+def api_versions_response(error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+    """Return the list of everything in SUPPORTED."""
+    return ApiVersionsResponse(error_code, tuple(ApiVersion(k, v.start, v.stop - 1) for k, v in SUPPORTED.items()))
+
+
+def refuse_api_versions(correlation_id: int) -> list[Buffer]:
+    """Return the answer to an ApiVersions newer than ours: version 0, error 35 and the list to choose from."""
+    response = api_versions_response(ErrorCode.UNSUPPORTED_VERSION)
+    return encode_response(response, api_version=0, correlation_id=correlation_id)

@@ -1,0 +1,215 @@
+"""The lane that cuts batches and survives failures: no clock, no loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from georelay.errors import Busy, NotLeader, Outcome, OutcomeUnknown, OutOfOrderSequence, PolicyViolation
+from region.api.coalescer_core import IN_FLIGHT_MAX, Lane, LaneBatch, LaneLimits, LaneState
+
+MS = 1_000_000
+LIMITS = LaneLimits(
+    linger_ns=2 * MS, batch_bytes=100, batch_records=5, queue_bytes=300, deadline_ns=1000 * MS, backoff_ns=50 * MS
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    record_count: int = 1
+    size_bytes: int = 10
+
+
+def flowing() -> Lane[Chunk]:
+    lane: Lane[Chunk] = Lane(limits=LIMITS)
+    lane.producer_assigned(7)
+    return lane
+
+
+def sent(lane: Lane[Chunk], now_ns: int, chunks: int = 1) -> LaneBatch[Chunk]:
+    """Offer chunks and send them after the linger time."""
+    for _ in range(chunks):
+        lane.offer(now_ns, Chunk())
+    batch = lane.next_batch(now_ns + 2 * MS)
+    assert batch is not None
+    return batch
+
+
+def test_an_idle_lane_sends_at_once() -> None:
+    lane = flowing()
+    lane.offer(0, Chunk())
+    assert lane.next_batch(0) is not None
+
+
+def test_nothing_is_sent_without_a_producer_id() -> None:
+    lane: Lane[Chunk] = Lane(limits=LIMITS)
+    lane.offer(0, Chunk())
+    assert lane.next_batch(0) is None
+    lane.producer_assigned(7)
+    batch = lane.next_batch(0)
+    assert batch is not None
+    assert (batch.producer_id, batch.sequence) == (7, 0)
+
+
+def test_behind_a_batch_in_flight_records_gather_for_the_linger_time() -> None:
+    lane = flowing()
+    sent(lane, 0)
+    lane.offer(10 * MS, Chunk())
+    lane.offer(11 * MS, Chunk())
+    assert lane.next_batch(12 * MS - 1) is None
+    assert lane.wake_at_ns() == 12 * MS
+    batch = lane.next_batch(12 * MS)
+    assert batch is not None
+    assert len(batch.chunks) == 2
+
+
+@pytest.mark.parametrize("chunk", [Chunk(size_bytes=100), Chunk(record_count=5)])
+def test_a_full_batch_does_not_wait(chunk: Chunk) -> None:
+    lane = flowing()
+    sent(lane, 0)
+    lane.offer(0, chunk)
+    assert lane.next_batch(0) is not None
+
+
+def test_a_batch_stops_before_the_chunk_that_does_not_fit() -> None:
+    lane = flowing()
+    for size in (60, 30, 20):
+        lane.offer(0, Chunk(size_bytes=size))
+    batch = lane.next_batch(0)
+    assert batch is not None
+    assert [chunk.size_bytes for chunk in batch.chunks] == [60, 30]
+
+
+def test_sequences_count_records() -> None:
+    lane = flowing()
+    assert [sent(lane, 0, chunks=count).sequence for count in (3, 2, 1)] == [0, 3, 5]
+
+
+def test_no_more_batches_are_out_than_streams_remember() -> None:
+    lane = flowing()
+    for _ in range(IN_FLIGHT_MAX):
+        sent(lane, 0)
+    lane.offer(0, Chunk(size_bytes=100))
+    assert lane.next_batch(10 * MS) is None
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
+    lane: Lane[Chunk] = Lane(limits=LIMITS)
+    for _ in range(3):
+        lane.offer(0, Chunk(size_bytes=100))
+    with pytest.raises(Busy, match="300"):
+        lane.offer(0, Chunk())
+    assert lane.queued_bytes == 300
+
+
+def test_failed_batches_are_resent_in_order_with_their_old_sequences() -> None:
+    lane = flowing()
+    first, second = sent(lane, 0), sent(lane, 0)
+    lane.offer(0, Chunk())
+    assert lane.failed(first, NotLeader(), 5 * MS) == []
+    assert lane.state.name == "DRAINING"
+    assert lane.next_batch(500 * MS) is None
+    lane.failed(second, OutOfOrderSequence("gap"), 6 * MS)
+    assert lane.next_batch(56 * MS - 1) is None
+    assert lane.next_batch(56 * MS) is first
+    assert lane.next_batch(56 * MS) is None
+    assert lane.acked(first)
+    assert lane.next_batch(56 * MS) is second
+    assert (first.sequence, second.sequence, second.producer_id) == (0, 1, 7)
+    assert lane.acked(second)
+    assert lane.state is LaneState.FLOWING
+    third = lane.next_batch(60 * MS)
+    assert third is not None
+    assert third.sequence == 2
+
+
+def test_an_unknown_outcome_is_resent_and_the_duplicate_answer_counts() -> None:
+    lane = flowing()
+    batch = sent(lane, 0)
+    lane.failed(batch, OutcomeUnknown("lost"), 0)
+    assert lane.next_batch(50 * MS) is batch
+    assert lane.acked(batch)
+
+
+def test_a_refusal_that_cannot_pass_is_told_and_the_lane_takes_a_new_producer() -> None:
+    lane = flowing()
+    first, second = sent(lane, 0), sent(lane, 0)
+    (given_up,) = lane.failed(first, PolicyViolation("no"), 0)
+    assert given_up.batch is first
+    assert given_up.error.outcome is Outcome.NOT_STORED
+    lane.failed(second, OutOfOrderSequence("gap"), 0)
+    assert lane.state is LaneState.NEEDS_PRODUCER
+    lane.producer_assigned(8)
+    resent = lane.next_batch(50 * MS)
+    assert resent is second
+    assert (second.producer_id, second.sequence) == (8, 0)
+
+
+def test_at_the_deadline_an_unanswered_batch_has_an_unknown_outcome() -> None:
+    lane = flowing()
+    batch = sent(lane, 0)
+    assert lane.expire(1000 * MS - 1) == []
+    (given_up,) = lane.expire(1000 * MS)
+    assert isinstance(given_up.error, OutcomeUnknown)
+    assert not lane.acked(batch)
+    assert lane.state is LaneState.NEEDS_PRODUCER
+
+
+def test_a_batch_that_was_perhaps_stored_is_never_reported_as_not_stored() -> None:
+    lane = flowing()
+    batch = sent(lane, 0)
+    lane.failed(batch, OutcomeUnknown("lost"), 0)
+    assert lane.next_batch(50 * MS) is batch
+    lane.failed(batch, NotLeader(), 51 * MS)
+    (given_up,) = lane.expire(1000 * MS)
+    assert given_up.error.outcome is Outcome.UNKNOWN
+
+
+def test_a_batch_whose_outcome_is_unknown_is_not_stamped_anew() -> None:
+    lane = flowing()
+    first, second, third = sent(lane, 0), sent(lane, 1), sent(lane, 2)
+    lane.failed(second, OutcomeUnknown("lost"), 0)
+    lane.failed(third, OutOfOrderSequence("gap"), 0)
+    given_up = lane.failed(first, PolicyViolation("no"), 0)
+    assert [lost.batch for lost in given_up] == [first, second]
+    lane.producer_assigned(8)
+    assert lane.next_batch(1000 * MS) is third
+    assert third.sequence == 0
+
+
+def test_an_unknown_producer_at_the_stream_leads_to_a_new_one() -> None:
+    lane = flowing()
+    batch = sent(lane, 0)
+    assert lane.failed(batch, OutOfOrderSequence("who?"), 0) == []
+    assert lane.state is LaneState.NEEDS_PRODUCER
+    lane.producer_assigned(8)
+    assert lane.next_batch(50 * MS) is batch
+    assert (batch.producer_id, batch.sequence) == (8, 0)
+
+
+def test_what_waits_past_its_deadline_is_not_stored() -> None:
+    lane: Lane[Chunk] = Lane(limits=LIMITS)
+    lane.offer(0, Chunk())
+    (given_up,) = lane.expire(1000 * MS)
+    assert given_up.error.outcome is Outcome.NOT_STORED
+    assert lane.idle
+
+
+def test_a_late_answer_of_a_given_up_batch_changes_nothing() -> None:
+    lane = flowing()
+    batch = sent(lane, 0)
+    lane.expire(1000 * MS)
+    assert lane.failed(batch, NotLeader(), 1001 * MS) == []
+    assert lane.state is LaneState.NEEDS_PRODUCER
+
+
+def test_a_new_producer_never_takes_over_a_later_batch_that_was_perhaps_stored() -> None:
+    lane = flowing()
+    first, second = sent(lane, 0), sent(lane, 0)
+    lane.failed(second, OutcomeUnknown("lost"), 0)
+    (given_up,) = lane.failed(first, OutOfOrderSequence("who?"), 0)
+    assert given_up.batch is second
+    assert given_up.error.outcome is Outcome.UNKNOWN
+    lane.producer_assigned(8)
+    assert lane.next_batch(50 * MS) is first

@@ -1,0 +1,73 @@
+"""What a definition may say, and what the refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from georelay.errors import InvalidTopic
+from region.controller.definition_rules import define
+from region.controller.topic import Homes, TopicSpec
+
+Make = Callable[..., Any]
+
+
+def test_defaults_are_one_partition_and_three_replicas(topology: Make) -> None:
+    defined = define(TopicSpec(name="orders", home="eu"), topic_id=bytes(16), topology=topology(1, brokers=5))
+    assert (defined.partitions, defined.replication_factor, defined.home) == (1, 3, 2)
+
+
+def test_default_replication_is_what_a_small_region_has(topology: Make) -> None:
+    defined = define(TopicSpec(name="orders", home="us"), topic_id=bytes(16), topology=topology(1, brokers=1))
+    assert defined.replication_factor == 1
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "usa.x", "x.us.y", "_-.", "a" * 249])
+def test_kafka_names_are_allowed(topology: Make, name: str) -> None:
+    assert define(TopicSpec(name=name, home="us"), topic_id=bytes(16), topology=topology(1)).name == name
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (TopicSpec(name="", home="us"), "use 1..249"),
+        (TopicSpec(name=".", home="us"), "use 1..249"),
+        (TopicSpec(name="..", home="us"), "use 1..249"),
+        (TopicSpec(name="a/b", home="us"), "use 1..249"),
+        (TopicSpec(name="ä", home="us"), "use 1..249"),
+        (TopicSpec(name="a\n", home="us"), "use 1..249"),
+        (TopicSpec(name="a" * 250, home="us"), "use 1..249"),
+        (TopicSpec(name="eu.orders", home="us"), "'eu.'"),
+        (TopicSpec(name="t", home="us", partitions=0), "use 1..1000"),
+        (TopicSpec(name="t", home="us", partitions=1001), "use 1..1000"),
+        (TopicSpec(name="t", home="us", replication_factor=0), "use 1..3"),
+        (TopicSpec(name="t", home="us", replication_factor=5), "region us has 3 broker"),
+        (TopicSpec(name="t", home="mars"), "the regions are us, eu"),
+        (TopicSpec(name="t", home="us", homes=Homes.EVERY), "leave home out"),
+        (TopicSpec(name="t", home="us", retention_ms=0), "retention_ms=0"),
+        (TopicSpec(name="t", home="us", retention_bytes=-2), "retention_bytes=-2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_refusal_says_what_to_write_instead(topology: Make, spec: TopicSpec, says: str) -> None:
+    with pytest.raises(InvalidTopic) as refused:
+        define(spec, topic_id=bytes(16), topology=topology(1))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_settings_become_part_of_the_spec() -> None:
+    spec = TopicSpec(name="t").with_settings(
+        {"retention.ms": "1000", "retention.bytes": "-1", "homes": "every", "cleanup.policy": "delete"}
+    )
+    assert (spec.retention_ms, spec.retention_bytes, spec.homes) == (1000, -1, Homes.EVERY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("retention.ms", "soon"), ("homes", "two"), ("cleanup.policy", "compact"), ("flush.ms", "1")]
+)
+def test_wrong_setting_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidTopic, match=name):
+        TopicSpec(name="t").with_settings({name: value})

@@ -1,0 +1,281 @@
+"""`georelay up` with real processes: small scripts instead of brokers, one loopback block per test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from georelay import process_guard
+from georelay.errors import ConfigError
+from georelay.process_guard import refuse_foreign_packages
+from region.devmesh import command, supervisor
+
+CHILD = """
+import http.server, json, os, signal, sys, tomllib
+sys.path.insert(0, os.environ["SDK"])
+from georelay.process_guard import die_with_parent
+config = tomllib.load(open(sys.argv[2], "rb"))
+die_with_parent(config["die_with_parent"])
+name = f"{config.get('region', 'gateway')}-{config.get('broker', 0)}"
+mode = json.load(open(os.environ["MODES"])).get(name, "")
+if mode == "die":
+    sys.exit("cannot open the log: disk is on fire")
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(503 if mode == "unready" else 200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+
+address = config["listen"].get("admin") or config["listen"]["http"]
+host, port = address.split(":")
+http.server.HTTPServer((host, int(port)), Handler).serve_forever()
+"""
+
+DRIVER = """
+import asyncio, os, sys
+from pathlib import Path
+from rich.console import Console
+from georelay.errors import GeorelayError
+from region.devmesh import supervisor
+from region.devmesh.command import TerminalProgress
+from region.devmesh.session import UpOptions, run
+supervisor.STOP_TIMEOUT_S = 0.5
+supervisor.RESTART_DELAY_S = 0.01
+directory, child, restart, timeout_s = sys.argv[1:]
+argv = (sys.executable, "-I", "-S", child)
+options = UpOptions(
+    regions=("us", "eu"), brokers_per_region=1, directory=Path(directory), base_port=0, restart=restart == "restart",
+    users=(("alice", "hunter2"),), ready_timeout_s=float(timeout_s), broker_argv=argv, gateway_argv=argv,
+)
+try:
+    with TerminalProgress(Console(stderr=True, width=200)) as progress:
+        asyncio.run(run(options, progress))
+except GeorelayError as error:
+    sys.exit(f"georelay up: {error}")
+"""
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Up:
+    """One run of the driver."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.directory = tmp_path / "mesh"
+        self.endpoints = self.directory / "endpoints.json"
+        self._tmp_path = tmp_path
+        self.modes: dict[str, str] = {}
+        self.process: subprocess.Popen[str] | None = None
+        (tmp_path / "child.py").write_text(CHILD)
+        (tmp_path / "driver.py").write_text(DRIVER)
+
+    def start(self, *, restart: bool = False, timeout_s: float = 15) -> subprocess.Popen[str]:
+        (self._tmp_path / "modes.json").write_text(json.dumps(self.modes))
+        sdk = str(Path(process_guard.__file__).parents[1])
+        environment = {**os.environ, "SDK": sdk, "MODES": str(self._tmp_path / "modes.json")}
+        arguments = [
+            str(self.directory),
+            str(self._tmp_path / "child.py"),
+            "restart" if restart else "no",
+            str(timeout_s),
+        ]
+        self.process = subprocess.Popen(
+            [sys.executable, str(self._tmp_path / "driver.py"), *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        return self.process
+
+    def start_ready(self, *, restart: bool = False) -> subprocess.Popen[str]:
+        process = self.start(restart=restart)
+        eventually(lambda: self.endpoints.exists() or process.poll() is not None, "no endpoint file")
+        assert process.poll() is None, process.communicate()[1]
+        return process
+
+    def pids(self) -> dict[str, int]:
+        return {path.stem: int(path.read_text()) for path in (self.directory / "run").glob("*.pid")}
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    running = Up(tmp_path)
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.process.kill()
+        running.process.communicate()
+
+
+def test_mesh_starts_stops_and_leaves_nothing_running(up: Up) -> None:
+    process = up.start_ready()
+    pids = up.pids()
+    assert sorted(pids) == ["eu-1", "gateway", "us-1"]
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "is ready: us, eu; 2 brokers" in said
+    assert not up.endpoints.exists()
+    assert not any(is_running(pid) for pid in pids.values())
+    assert up.pids() == {}
+
+
+def test_killed_parent_takes_its_children_along(up: Up) -> None:
+    process = up.start_ready()
+    pids = up.pids().values()
+    process.kill()
+    process.communicate()
+    eventually(lambda: not any(map(is_running, pids)), "children survived their parent")
+
+
+def test_second_start_keeps_ports_and_mesh_and_replaces_a_stale_endpoint_file(up: Up) -> None:
+    process = up.start_ready()
+    before = json.loads(up.endpoints.read_text())
+    pids = up.pids().values()
+    process.kill()
+    process.communicate()
+    eventually(lambda: not any(map(is_running, pids)), "children survived their parent")
+    assert up.endpoints.exists()
+    up.start()
+    eventually(lambda: not up.endpoints.exists(), "stale endpoint file")
+    eventually(up.endpoints.exists, "no endpoint file")
+    assert json.loads(up.endpoints.read_text()) == before
+
+
+def test_stubborn_child_is_killed(up: Up) -> None:
+    up.modes = {"us-1": "stubborn"}
+    process = up.start_ready()
+    pid = up.pids()["us-1"]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert not is_running(pid)
+
+
+async def test_supervisor_kills_what_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.05)
+    for name in ("logs", "run"):
+        (tmp_path / name).mkdir()
+    ended: list[supervisor.ChildExit] = []
+    running = supervisor.Supervisor(tmp_path, restart=False, on_exit=ended.append)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    await running.start(
+        supervisor.ChildSpec(name="a", argv=(sys.executable, "-S", "-c", code), ready_address="127.0.0.1:1")
+    )
+    pid = running.pids["a"]
+    eventually(lambda: supervisor.last_line(running.log_path("a")) == "deaf", "it did not start")
+    await running.stop()
+    assert not is_running(pid)
+    assert ended == []  # it did not end by itself
+
+
+def test_child_that_dies_early_stops_the_start_and_is_quoted(up: Up) -> None:
+    up.modes = {"eu-1": "die"}
+    _, said = up.start().communicate(timeout=15)
+    assert "eu-1 ended with 1: cannot open the log: disk is on fire (log: " in said
+    assert "Traceback" not in said
+    assert up.pids() == {}
+
+
+def test_child_that_is_never_ready_is_named(up: Up) -> None:
+    up.modes = {"us-1": "unready"}
+    process = up.start(timeout_s=1.5)
+    _, said = process.communicate(timeout=15)
+    assert "georelay up: not ready after 1.5 s: us-1 (logs: " in said
+    assert process.returncode == 1
+
+
+def test_killed_broker_is_reported_and_the_rest_goes_on(up: Up) -> None:
+    process = up.start_ready()
+    pids = up.pids()
+    os.kill(pids["us-1"], signal.SIGKILL)
+    eventually(lambda: "us-1" not in up.pids(), "the death was not noticed")
+    assert is_running(pids["eu-1"]) and is_running(pids["gateway"])
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=10)
+    assert "us-1 was killed by SIGKILL" in said
+
+
+def test_killed_broker_comes_back_when_asked_to(up: Up) -> None:
+    up.start_ready(restart=True)
+    before = up.pids()["us-1"]
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: up.pids().get("us-1", before) != before, "it did not come back")
+
+
+def test_password_is_on_no_command_line_and_in_no_file_or_log(up: Up) -> None:
+    up.start_ready()
+    for pid in up.pids().values():
+        assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"hunter2" not in Path(f"/proc/{pid}/environ").read_bytes()
+    for path in up.directory.rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--brokers-per-region", "2"], "--brokers-per-region: 2 is not 1, 3 or 5"),
+        (["--regions", "us,US"], "--regions: 'US' is not a region name"),
+        (["--base-port", "70000"], "--base-port: 70000 does not leave 48 ports"),
+        (["--user", "alice"], "--user: give NAME:PASSWORD"),
+        (["--base-port", "0", "--endpoints", "/nonexistent/file"], "--endpoints:"),
+        (["--base-port", "0", "--link-override", "x"], "--link-override: 'x' is not"),
+        (["--data", "/dev/null"], "--data: cannot use /dev/null"),
+    ],
+)
+def test_wrong_flag_is_one_clear_line(tmp_path: Path, arguments: list[str], says: str) -> None:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    command.register(app)
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "mesh"), *arguments])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"georelay up: {says}")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_process_whose_parent_is_gone_ends_at_once() -> None:
+    code = "from georelay.process_guard import die_with_parent; die_with_parent(1 << 22); print('still here')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_python_without_assertions_is_refused() -> None:
+    code = "from georelay.process_guard import refuse_optimised_python as r\ntry: r()\nexcept Exception as e: print(e)"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("georelay needs its assertions")
+
+
+def test_package_of_another_distribution_is_refused() -> None:
+    refuse_foreign_packages()
+    with pytest.raises(ConfigError, match="belongs to structlog"):
+        refuse_foreign_packages(("structlog",))

@@ -1,0 +1,212 @@
+"""`broker.Broker` through the gateway: the same bytes, statuses and metadata, and honest outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+ANN = (("authorization", "basic " + base64.b64encode(b"ann:secret").decode()),)
+NOT_PROTOBUF = b"\xff\x00 any bytes \x80"
+
+
+class GrpcBroker:
+    """A fake broker.Broker that works on bytes."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.published: list[tuple[bytes, dict[str, Any]]] = []
+        self.cancelled = asyncio.Event()
+        self.publish: Callable[[bytes, Any], Awaitable[bytes]] = self.store
+        self.server = grpc.aio.server()
+
+    async def store(self, request: bytes, context: Any) -> bytes:
+        self.published.append((request, dict(context.invocation_metadata())))
+        return b"id:" + request
+
+    async def subscribe(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            for number in range(3):
+                yield request + str(number).encode()
+            if request == b"end":
+                await context.abort(grpc.StatusCode.OUT_OF_RANGE, "beyond", (("georelay-code", "X"),))
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+    async def start(self) -> None:
+        async def publish(request: bytes, context: Any) -> bytes:
+            return await self.publish(request, context)
+
+        handlers = {
+            "Publish": grpc.unary_unary_rpc_method_handler(publish),
+            "Subscribe": grpc.unary_stream_rpc_method_handler(self.subscribe),
+        }
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("broker.Broker", handlers),))
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        await self.server.start()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[GrpcBroker]:
+    fake = GrpcBroker()
+    await fake.start()
+    yield fake
+    await fake.server.stop(None)
+
+
+@pytest.fixture
+async def open_channel() -> AsyncIterator[Callable[[Any], grpc.aio.Channel]]:
+    channels: list[grpc.aio.Channel] = []
+
+    def open_(mesh: Any) -> grpc.aio.Channel:
+        channels.append(
+            grpc.aio.insecure_channel(f"127.0.0.1:{mesh.ports.grpc}", options=[("grpc.enable_http_proxy", 0)])
+        )
+        return channels[-1]
+
+    yield open_
+    for channel in channels:
+        await channel.close()
+
+
+async def publish(channel: grpc.aio.Channel, request: bytes = b"r", metadata: Any = ()) -> bytes:
+    return bytes(await channel.unary_unary("/broker.Broker/Publish")(request, metadata=metadata, timeout=20))
+
+
+async def test_publish_carries_bytes_and_credentials_both_ways(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    us = await start_broker()
+    us.grpc = broker.address
+    mesh = await start_mesh(us=[us])
+    assert await publish(open_channel(mesh), NOT_PROTOBUF, (("authorization", "basic eA=="),)) == b"id:" + NOT_PROTOBUF
+    request, metadata = broker.published[0]
+    assert request == NOT_PROTOBUF
+    assert metadata["authorization"] == "basic eA=="
+
+
+async def test_publish_fails_over_when_no_connection_came_about(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any, dead_address: str
+) -> None:
+    gone, good = await start_broker(), await start_broker()
+    gone.grpc, good.grpc = dead_address, broker.address
+    mesh = await start_mesh(us=[gone], eu=[good])
+    assert await publish(open_channel(mesh)) == b"id:r"
+
+
+async def test_the_status_of_the_broker_comes_back_with_details_and_metadata(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    async def refuse(request: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no leader", (("georelay-code", "NOT_LEADER"),))
+        return b""
+
+    broker.publish = refuse
+    us = await start_broker()
+    us.grpc = broker.address
+    mesh = await start_mesh(us=[us])
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await publish(open_channel(mesh))
+    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.UNAVAILABLE, "no leader")
+    assert dict(refused.value.trailing_metadata())["georelay-code"] == "NOT_LEADER"
+
+
+async def test_a_publish_whose_answer_is_lost_is_unknown_and_not_sent_again(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    calls = []
+    taken = asyncio.Event()
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Speak just enough HTTP/2 to take a call, then break the connection."""
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        while data := await reader.read(65536):
+            if b"Publish" in data or b"payload" in data:
+                calls.append(data)
+                taken.set()
+                writer.transport.abort()
+                return
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    us, eu = await start_broker(), await start_broker()
+    us.grpc, eu.grpc = f"127.0.0.1:{server.sockets[0].getsockname()[1]}", broker.address
+    mesh = await start_mesh(us=[us], eu=[eu])
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await publish(open_channel(mesh), b"payload")
+    server.close()
+    assert refused.value.code() is grpc.StatusCode.UNKNOWN
+    assert dict(refused.value.trailing_metadata())["georelay-code"] == "OUTCOME_UNKNOWN"
+    assert not broker.published
+
+
+async def test_without_a_ready_region_calls_are_unavailable(
+    start_mesh: Any, start_broker: Any, open_channel: Any
+) -> None:
+    us = await start_broker()
+    us.ready = False
+    mesh = await start_mesh(us=[us], ready=0)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await publish(open_channel(mesh))
+    assert (refused.value.code(), refused.value.details()) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "no region is ready; try again",
+    )
+
+
+async def test_a_subscription_streams_and_its_end_status_comes_back(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    us = await start_broker()
+    us.grpc = broker.address
+    call = open_channel(await start_mesh(us=[us])).unary_stream("/broker.Broker/Subscribe")(b"end")
+    got = []
+    with pytest.raises(grpc.aio.AioRpcError) as ended:  # noqa: PT012
+        async for answer in call:
+            got.append(answer)
+    assert got == [b"end0", b"end1", b"end2"]
+    assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.OUT_OF_RANGE, "beyond")
+
+
+async def test_cancelling_a_subscription_cancels_it_at_the_broker(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    us = await start_broker()
+    us.grpc = broker.address
+    call = open_channel(await start_mesh(us=[us])).unary_stream("/broker.Broker/Subscribe")(b"s")
+    assert await call.read() == b"s0"
+    call.cancel()
+    async with asyncio.timeout(5):
+        await broker.cancelled.wait()
+
+
+async def test_a_subscription_moves_on_before_its_first_record(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any, dead_address: str
+) -> None:
+    gone, good = await start_broker(), await start_broker()
+    gone.grpc, good.grpc = dead_address, broker.address
+    call = open_channel(await start_mesh(us=[gone], eu=[good])).unary_stream("/broker.Broker/Subscribe")(b"s")
+    assert await call.read() == b"s0"
+    call.cancel()
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "basic d3Jvbmc6"),)])
+async def test_without_credentials_nothing_is_passed_on(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any, metadata: Any
+) -> None:
+    us = await start_broker()
+    us.grpc = broker.address
+    channel = open_channel(await start_mesh(us=[us], users=True))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await publish(channel, metadata=metadata)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await channel.unary_stream("/broker.Broker/Subscribe")(b"s", metadata=metadata).read()
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert not broker.published
+    assert await publish(channel, metadata=ANN) == b"id:r"

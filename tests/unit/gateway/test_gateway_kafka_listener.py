@@ -1,0 +1,120 @@
+"""The bootstrap listener between real sockets: relays, fails over, ends both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+
+
+class EchoBroker:
+    """A TCP listener that sends every byte back."""
+
+    def __init__(self) -> None:
+        self.connections: list[asyncio.StreamWriter] = []
+        self.address = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(writer)
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[EchoBroker]:
+    broker = EchoBroker()
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield broker
+    server.close()
+    for writer in broker.connections:
+        writer.close()
+
+
+async def connect(mesh: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", mesh.ports.kafka)
+
+
+async def closed_reasons(mesh: Any) -> str:
+    async with mesh.client.get(mesh.url("/metrics")) as answer:
+        return "".join(line for line in (await answer.text()).splitlines() if "kafka_closed_total{" in line)
+
+
+async def test_bytes_go_to_the_broker_and_back_in_order(start_mesh: Any, start_broker: Any, echo: EchoBroker) -> None:
+    us = await start_broker()
+    us.kafka = echo.address
+    reader, writer = await connect(await start_mesh(us=[us]))
+    produce = struct.pack(">ihh", 3_000_000, 0, 9) + bytes(3_000_000 - 4)
+    writer.write(API_VERSIONS + METADATA + produce)
+    assert await reader.readexactly(28) == API_VERSIONS + METADATA
+    assert await reader.readexactly(len(produce)) == produce
+    writer.close()
+
+
+async def test_a_broker_that_refuses_the_connection_is_passed_over(
+    start_mesh: Any, start_broker: Any, echo: EchoBroker, dead_address: str
+) -> None:
+    gone, good = await start_broker(), await start_broker()
+    gone.kafka, good.kafka = dead_address, echo.address
+    mesh = await start_mesh(us=[gone], eu=[good])
+    reader, writer = await connect(mesh)
+    writer.write(METADATA)
+    assert await reader.readexactly(len(METADATA)) == METADATA
+    writer.close()
+
+
+async def test_a_client_ends_when_its_broker_does(start_mesh: Any, start_broker: Any, echo: EchoBroker) -> None:
+    us = await start_broker()
+    us.kafka = echo.address
+    mesh = await start_mesh(us=[us])
+    reader, writer = await connect(mesh)
+    writer.write(METADATA)
+    await reader.readexactly(len(METADATA))
+    echo.connections[0].transport.abort()
+    assert await reader.read() == b""
+    assert 'reason="broker_closed"' in await closed_reasons(mesh)
+    writer.close()
+
+
+async def test_the_broker_side_ends_when_the_client_leaves(
+    start_mesh: Any, start_broker: Any, echo: EchoBroker
+) -> None:
+    us = await start_broker()
+    us.kafka = echo.address
+    reader, writer = await connect(await start_mesh(us=[us]))
+    writer.write(METADATA)
+    await reader.readexactly(len(METADATA))
+    writer.close()
+    async with asyncio.timeout(5):
+        await echo.connections[0].wait_closed()
+
+
+async def test_without_a_ready_region_the_connection_is_closed_and_counted(start_mesh: Any, start_broker: Any) -> None:
+    us = await start_broker()
+    us.ready = False
+    mesh = await start_mesh(us=[us], ready=0)
+    reader, writer = await connect(mesh)
+    assert await reader.read() == b""
+    assert 'reason="no_ready_region"' in await closed_reasons(mesh)
+    writer.close()
+
+
+async def test_with_users_metadata_before_sign_in_never_reaches_a_broker(
+    start_mesh: Any, start_broker: Any, echo: EchoBroker
+) -> None:
+    us = await start_broker()
+    us.kafka = echo.address
+    reader, writer = await connect(await start_mesh(us=[us], users=True))
+    writer.write(API_VERSIONS)
+    assert await reader.readexactly(len(API_VERSIONS)) == API_VERSIONS
+    writer.write(METADATA)
+    assert await reader.read() == b""
+    writer.close()

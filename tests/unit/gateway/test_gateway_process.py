@@ -1,0 +1,137 @@
+"""`python -m gateway` as a process of its own (uvloop): starts, serves all three listeners, ends on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
+
+METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+def config(path: Path, ports: list[int], *, kafka: str, grpc: str, admin: str, extra: str = "") -> Path:
+    file = path / "gateway.toml"
+    file.write_text(
+        f"""
+mesh_id = "m"
+users_file = ""
+{extra}
+[listen]
+http = "127.0.0.1:{ports[0]}"
+kafka = "127.0.0.1:{ports[1]}"
+grpc = "127.0.0.1:{ports[2]}"
+[[regions]]
+name = "us"
+number = 1
+brokers = [{{number = 1, kafka = "{kafka}", grpc = "{grpc}", admin = "{admin}"}}]
+"""
+    )
+    return file
+
+
+def run_gateway(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", "--config", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_wrong_configuration_is_one_line_on_stderr(tmp_path: Path) -> None:
+    file = config(tmp_path, [1, 2, 3], kafka="10.0.0.1:1", grpc="127.0.0.1:1", admin="127.0.0.1:1")
+    ran = run_gateway(file)
+    assert ran.returncode == 1
+    assert ran.stderr.count("\n") == 1
+    assert "10.0.0.1:1 is not a loopback address" in ran.stderr
+
+
+def test_a_taken_port_is_one_line_on_stderr(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    for place, listener in enumerate(("http", "kafka", "grpc")):
+        with socket.create_server(("127.0.0.1", ports[place])):
+            file = config(tmp_path, ports, kafka="127.0.0.1:1", grpc="127.0.0.1:1", admin="127.0.0.1:1")
+            ran = run_gateway(file)
+        assert ran.returncode == 1
+        last_line = ran.stderr.splitlines()[-1]
+        assert f"cannot listen on 127.0.0.1:{ports[place]} ({listener})" in last_line
+        assert "Traceback" not in ran.stderr
+
+
+async def test_all_three_listeners_serve_and_sigterm_ends_the_process(start_broker: Any, tmp_path: Path) -> None:
+    us = await start_broker()
+
+    async def echo_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def echo_call(request: bytes, context: Any) -> bytes:
+        return request
+
+    kafka = await asyncio.start_server(echo_bytes, "127.0.0.1", 0)
+    server = grpc.aio.server()
+    handlers = {"Publish": grpc.unary_unary_rpc_method_handler(echo_call)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("broker.Broker", handlers),))
+    grpc_port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ports = free_ports(3)
+    file = config(
+        tmp_path,
+        ports,
+        kafka=f"127.0.0.1:{kafka.sockets[0].getsockname()[1]}",
+        grpc=f"127.0.0.1:{grpc_port}",
+        admin=us.admin,
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gateway", "--config", str(file))
+    try:
+        async with asyncio.timeout(30), aiohttp.ClientSession() as client:
+            await ready(client, f"http://127.0.0.1:{ports[0]}/readyz")
+            async with client.get(f"http://127.0.0.1:{ports[0]}/v1/topics") as answer:
+                assert answer.status == 200
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[1])
+            payload = METADATA + struct.pack(">ihh", 20_000_000, 0, 9) + bytes(20_000_000 - 4)
+            writer.write(payload)
+            assert await reader.readexactly(len(payload)) == payload
+            options = [("grpc.enable_http_proxy", 0)]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[2]}", options=options) as channel:
+                assert await channel.unary_unary("/broker.Broker/Publish")(b"x") == b"x"
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+            assert await reader.read() == b""
+            writer.close()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await server.stop(None)
+        kafka.close()
+
+
+async def ready(client: aiohttp.ClientSession, url: str) -> None:
+    while True:
+        try:
+            async with client.get(url) as answer:
+                if answer.status == 200:
+                    return
+        except aiohttp.ClientConnectorError:
+            pass
+        await asyncio.sleep(0.05)

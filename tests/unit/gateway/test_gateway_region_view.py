@@ -1,0 +1,164 @@
+"""Ranking of regions and health of brokers, without sockets or clocks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gateway.routing.broker_health import TRANSITIONS, Health, Probe
+from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
+from gateway.routing.region_view_core import SAMPLE_AGE_NS_MAX, RegionView
+from gateway.routing.router import Router
+from georelay.errors import BadRequest
+from georelay.ids import BrokerId, RegionNumber, broker_id
+
+MS = 1_000_000
+
+
+def region(name: str, number: int, brokers: int = 1) -> RegionEndpoints:
+    return RegionEndpoints(
+        name=name,
+        number=RegionNumber(number),
+        brokers=tuple(
+            BrokerEndpoints(id=broker_id(RegionNumber(number), n), kafka=f"{name}-{n}:1", grpc="", admin="")
+            for n in range(1, brokers + 1)
+        ),
+    )
+
+
+def three_regions() -> RegionView:
+    return RegionView([region("us", 1), region("eu", 2), region("ap", 3)])
+
+
+def measure(view: RegionView, broker: int, rtt_ms: float, *, times: int = 6, now_ns: int = 0) -> None:
+    for _ in range(times):
+        view.on_probe(BrokerId(broker), Probe.OK, now_ns=now_ns, rtt_ns=int(rtt_ms * MS), warm=True)
+
+
+def names(view: RegionView, now_ns: int = 0) -> list[str]:
+    return [ranked.name for ranked in view.rank(now_ns)]
+
+
+def test_every_pair_of_health_and_probe_is_decided() -> None:
+    assert set(TRANSITIONS) == set(itertools.product(Health, Probe))
+
+
+def test_one_failed_probe_does_not_take_a_broker_out_but_two_do() -> None:
+    view = three_regions()
+    measure(view, 1001, 5)
+    assert not view.on_probe(BrokerId(1001), Probe.FAILED, now_ns=0)
+    assert view.on_probe(BrokerId(1001), Probe.FAILED, now_ns=0)
+    assert view.health(BrokerId(1001)) is Health.UNREADY
+
+
+def test_a_refused_connection_takes_a_broker_out_at_once() -> None:
+    view = three_regions()
+    measure(view, 1001, 5)
+    assert view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
+
+
+def test_a_broker_comes_back_after_two_good_probes() -> None:
+    view = three_regions()
+    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
+    assert not view.on_probe(BrokerId(1001), Probe.OK, now_ns=0)
+    assert view.on_probe(BrokerId(1001), Probe.OK, now_ns=0)
+
+
+def test_ready_regions_are_ordered_by_round_trip_and_unready_ones_come_last() -> None:
+    view = three_regions()
+    measure(view, 2001, 80)
+    measure(view, 3001, 20)
+    assert names(view) == ["ap", "eu", "us"]
+
+
+def test_the_first_exchange_on_a_connection_is_not_a_sample() -> None:
+    view = three_regions()
+    view.on_probe(BrokerId(1001), Probe.OK, now_ns=0, rtt_ns=300 * MS, warm=False)
+    assert view.rank(0)[0].ready
+    assert view.rank(0)[0].rtt_ns is None
+
+
+def test_a_single_spike_does_not_move_the_median() -> None:
+    view = three_regions()
+    measure(view, 1001, 10, times=5)
+    measure(view, 1001, 900, times=1)
+    assert view.rank(0)[0].rtt_ns == 10 * MS
+
+
+def test_old_samples_are_forgotten() -> None:
+    view = three_regions()
+    measure(view, 1001, 10)
+    assert view.rank(SAMPLE_AGE_NS_MAX)[0].rtt_ns == 10 * MS
+    assert view.rank(SAMPLE_AGE_NS_MAX + 1)[0].rtt_ns is None
+
+
+def test_a_region_is_as_near_as_its_nearest_ready_broker() -> None:
+    view = RegionView([region("us", 1, brokers=2)])
+    measure(view, 1001, 3)
+    measure(view, 1002, 9)
+    assert view.rank(0)[0].rtt_ns == 3 * MS
+    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
+    assert view.rank(0)[0].rtt_ns == 9 * MS
+
+
+@pytest.mark.parametrize(
+    ("holder_ms", "challenger_ms", "first"),
+    [(20, 16, "us"), (20, 15, "us"), (20, 14.9, "eu"), (200, 181, "us"), (200, 179, "eu")],
+)
+def test_the_holder_keeps_the_first_place_within_five_milliseconds_or_ten_percent(
+    holder_ms: float, challenger_ms: float, first: str
+) -> None:
+    view = three_regions()
+    measure(view, 1001, holder_ms)
+    assert names(view)[0] == "us"
+    measure(view, 2001, challenger_ms)
+    assert names(view)[0] == first
+
+
+def test_the_first_place_does_not_flap_back_when_the_former_holder_returns() -> None:
+    view = three_regions()
+    measure(view, 1001, 10)
+    measure(view, 2001, 12)
+    assert names(view)[0] == "us"
+    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
+    assert names(view)[0] == "eu"
+    measure(view, 1001, 10)
+    assert names(view)[0] == "eu"
+
+
+def test_equal_distances_follow_the_configured_order() -> None:
+    view = three_regions()
+    measure(view, 2001, 0.4)
+    measure(view, 1001, 0.5)
+    assert names(view)[0] == "us"
+
+
+def test_a_holder_is_not_chosen_before_anything_was_measured() -> None:
+    view = three_regions()
+    for broker in (1001, 2001):
+        view.on_probe(BrokerId(broker), Probe.OK, now_ns=0, rtt_ns=MS, warm=False)
+    assert names(view)[0] == "us"
+    measure(view, 2001, 1)
+    assert names(view)[0] == "eu"
+
+
+def test_brokers_of_a_region_take_turns_as_first_candidate() -> None:
+    view = RegionView([region("us", 1, brokers=3), region("eu", 2)])
+    for broker in (1001, 1002, 1003, 2001):
+        measure(view, broker, 1)
+    router = Router(view, monotonic_ns=lambda: 0)
+    chosen = [router.candidates() for _ in range(3)]
+    assert {candidates[0].id for candidates in chosen} == {1001, 1002, 1003}
+    assert all(candidates[3].id == 2001 for candidates in chosen)
+
+
+def test_an_unready_broker_is_no_candidate() -> None:
+    view = RegionView([region("us", 1, brokers=2)])
+    measure(view, 1002, 1)
+    assert [broker.id for broker in Router(view, monotonic_ns=lambda: 0).candidates()] == [1002]
+
+
+def test_an_unknown_region_is_refused_with_the_known_names() -> None:
+    with pytest.raises(BadRequest, match="known: us, eu, ap"):
+        Router(three_regions(), monotonic_ns=lambda: 0).candidates("mars")

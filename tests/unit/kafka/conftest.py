@@ -1,0 +1,472 @@
+"""An in-memory region for tests of the services: streams that sequence, commit on demand, and fail on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from georelay.errors import GeorelayError, OutOfOrderSequence, TopicExists, Unauthenticated, UnknownTopic
+from georelay.ids import Epoch, Offset, RaftIndex, RegionNumber, StreamKey, Term
+from georelay.wire import api
+from georelay.wire.batch import build_batch, stamp
+from georelay.wire.crc import crc32c
+from mesh.replication.stream_header import EntryType, StreamHeader
+from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
+from region.kafka.listener import KafkaListener
+from region.kafka.ports import BrokerInfo, Published, ReadAnswer, StreamSnapshot
+from region.kafka.services import KafkaServices
+from region.log.entry import Entry, EntryDraft, seal_entry
+
+
+class FakeStream:
+    """One stream; `auto_commit` False holds publishes until `commit`."""
+
+    def __init__(self, key: StreamKey, partition: int) -> None:
+        self.key = key
+        self.partition = partition
+        self.is_leader = True
+        self.leader_id = 1001
+        self.is_home = True
+        self.home = RegionNumber(1)
+        self.epoch = Epoch(1)
+        self.log_start = Offset(0)
+        self.high_watermark = Offset(0)
+        self.next_offset = Offset(0)
+        self.auto_commit = True
+        self.in_memory = True
+        self.entries: list[Entry] = []
+        self.cold_reads = 0
+        self.now_us = 1_000_000
+        self.epoch_ends: dict[int, tuple[int, int]] = {}
+        self.sequences: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self._pending: list[tuple[asyncio.Future[Published], Published]] = []
+        self._waiters: dict[int, Callable[[], None]] = {}
+        self._ids = itertools.count()
+
+    def publish(self, header: Any, raw: Any, *, received_ns: int, entry_region: int) -> asyncio.Future[Published]:
+        known = self._check_sequence(header)
+        base = self.next_offset if known is None else Offset(known)
+        if known is None:
+            batch = bytearray(raw)
+            stamp(batch, base_offset=base, epoch=self.epoch)
+            self._append(bytes(batch), header, received_ns, entry_region)
+        published = Published(epoch=self.epoch, base_offset=base, append_us=self.now_us)
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        self._pending.append((future, published))
+        if self.auto_commit:
+            self.commit()
+        return future
+
+    def _check_sequence(self, header: Any) -> int | None:
+        if header.producer_id < 0:
+            return None
+        expected, known = self.sequences.get(header.producer_id, (0, []))
+        for sequence, offset in known:
+            if sequence == header.base_sequence:
+                return offset
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(f"sequence {header.base_sequence}, expected {expected}")
+        known.append((header.base_sequence, self.next_offset))
+        self.sequences[header.producer_id] = (expected + header.record_count, known[-5:])
+        return None
+
+    def _append(self, payload: bytes, header: Any, received_ns: int, entry_region: int) -> None:
+        stream_header = StreamHeader(
+            type=EntryType.DATA,
+            entry_region=entry_region,
+            record_count=header.record_count,
+            epoch=self.epoch,
+            base_offset=self.next_offset,
+            append_us=self.now_us,
+            received_ns=received_ns,
+            max_timestamp_ms=header.max_timestamp_ms,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            payload_crc=int(crc32c(payload)),
+            digest=bytes(16),
+        )
+        self.entries.append(
+            seal_entry(
+                EntryDraft(header=stream_header, payload=payload),
+                term=Term(1),
+                index=RaftIndex(len(self.entries) + 1),
+                previous_chain=0,
+            )
+        )
+        self.next_offset = stream_header.next_offset
+
+    def add(self, *values: bytes, timestamp_ms: int = 1_700_000_000_000) -> None:
+        """Append one committed batch."""
+        raw = build_batch([(value, None, ()) for value in values], timestamps_ms=timestamp_ms)
+        header = api_batch_header(raw)
+        batch = bytearray(raw)
+        stamp(batch, base_offset=self.next_offset, epoch=self.epoch)
+        self._append(bytes(batch), header, 0, 1)
+        self.commit()
+
+    def commit(self) -> None:
+        self.high_watermark = self.next_offset
+        pending, self._pending = self._pending, []
+        for future, published in pending:
+            if not future.done():
+                future.set_result(published)
+        self.wake()
+
+    def fail_pending(self, error: GeorelayError) -> None:
+        """Answer what waits with `error`; the batches stay in the log."""
+        pending, self._pending = self._pending, []
+        for future, _ in pending:
+            if not future.done():
+                future.set_exception(error)
+
+    def wake(self) -> None:
+        for callback in list(self._waiters.values()):
+            callback()
+
+    @property
+    def waiter_count(self) -> int:
+        return len(self._waiters)
+
+    def add_waiter(self, callback: Callable[[], None]) -> int:
+        handle = next(self._ids)
+        self._waiters[handle] = callback
+        return handle
+
+    def remove_waiter(self, handle: Any) -> None:
+        self._waiters.pop(handle, None)
+
+    def _find(self, offset: int, max_bytes: int) -> list[Entry]:
+        found: list[Entry] = []
+        left = max_bytes
+        for entry in self.entries:
+            if entry.next_offset <= offset or entry.next_offset > self.high_watermark:
+                continue
+            size = len(entry.payload)
+            if found and size > left:
+                break
+            found.append(entry)
+            left -= size
+        return found
+
+    def read(self, offset: int, max_bytes: int) -> list[Entry] | None:
+        return self._find(offset, max_bytes) if self.in_memory else None
+
+    async def read_cold(self, offset: int, max_bytes: int) -> list[Entry]:
+        self.cold_reads += 1
+        return self._find(offset, max_bytes)
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
+        for entry in self.entries:
+            newest = entry.header().max_timestamp_ms
+            if newest >= timestamp_ms:
+                return entry.base_offset, newest
+        return None
+
+    async def max_timestamp(self) -> tuple[Offset, int] | None:
+        newest = max(self.entries, key=lambda entry: entry.header().max_timestamp_ms, default=None)
+        return None if newest is None else (newest.base_offset, newest.header().max_timestamp_ms)
+
+    def epoch_end(self, epoch: int) -> tuple[Any, Any]:
+        return self.epoch_ends.get(epoch, (-1, -1))
+
+
+def api_batch_header(raw: bytes) -> Any:
+    from georelay.wire.batch import parse_header
+
+    return parse_header(raw)
+
+
+class FakeCluster:
+    """One region with one broker, 1001 in region "us"."""
+
+    def __init__(self) -> None:
+        self.mesh_id = "mesh-test"
+        self.region = "us"
+        self.region_number = RegionNumber(1)
+        self.broker_id = 1001
+        self.controller_id = 1001
+        self.metadata_epoch = 1
+        self.auto_create_topics = True
+        self.is_ready = True
+        self.views: dict[str, TopicView] = {}
+        self.streams: dict[tuple[str, int], FakeStream] = {}
+        self.publish_errors: list[GeorelayError] = []  # raised by the next publishes
+        self.published: list[tuple[str, int, Any, int, Any]] = []
+        self.producer_errors: list[GeorelayError] = []
+        self.create_errors: list[GeorelayError] = []
+        self._producer_ids = itertools.count(1 << 48)
+
+    def add_topic(self, name: str, partitions: int = 1, *, homes: Homes = Homes.ONE, mirror_of: str = "") -> TopicView:
+        topic_id = (mirror_of or name).encode().ljust(16, b".")[:16]
+        definition = TopicDefinition(
+            name=mirror_of or name,
+            topic_id=topic_id,
+            partitions=partitions,
+            replication_factor=1,
+            homes=homes,
+            home=RegionNumber(1 if homes is Homes.ONE else 0),
+            retention_ms=-1,
+            retention_bytes=-1,
+            config=(),
+            index=len(self.views) + 1,
+        )
+        is_mirror = bool(mirror_of) and not name.startswith("us.")
+        origin = RegionNumber(0 if homes is Homes.ONE else (2 if is_mirror else 1))
+        view = TopicView(
+            name=name,
+            topic_id=topic_id,
+            wire_id=name.encode().ljust(16, b"-")[:16],
+            partitions=partitions,
+            replication_factor=1,
+            homes=homes,
+            home=RegionNumber(2 if is_mirror else 1),
+            is_mirror_name=is_mirror,
+            origin=origin,
+            internal=False,
+            definition=definition,
+        )
+        self.views[name] = view
+        for partition in range(partitions):
+            stream = FakeStream(StreamKey(topic_id, origin, partition), partition)
+            stream.is_home = not is_mirror
+            self.streams[name, partition] = stream
+        self.metadata_epoch += 1
+        return view
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def brokers(self) -> list[BrokerInfo]:
+        return [BrokerInfo(id=1001, kafka_host="127.0.0.1", kafka_port=self.kafka_port)]
+
+    kafka_port = 9092
+
+    def topics(self) -> list[TopicView]:
+        return list(self.views.values())
+
+    def topic(self, name: str) -> TopicView | None:
+        return self.views.get(name)
+
+    def stream_names(self, name: str) -> list[str]:
+        view = self.views[name]
+        if view.homes is Homes.EVERY and view.definition.name == name:
+            return [other.name for other in self.views.values() if other.definition.name == name and other.name != name]
+        return [name]
+
+    def stream(self, name: str, partition: int) -> FakeStream | None:
+        return self.streams.get((name, partition))
+
+    def leader_of(self, name: str, partition: int) -> int:
+        return 1001 if (name, partition) in self.streams else -1
+
+    def epoch_of(self, name: str, partition: int) -> int:
+        return 1
+
+    def replicas_of(self, name: str, partition: int) -> list[int]:
+        return [1001]
+
+    def check_topic(self, spec: TopicSpec) -> TopicSpec:
+        if spec.name in self.views:
+            raise TopicExists(f"topic {spec.name!r} exists")
+        return TopicSpec(name=spec.name, partitions=max(spec.partitions, 1), replication_factor=1)
+
+    async def create_topic(self, spec: TopicSpec) -> TopicView:
+        if self.create_errors:
+            raise self.create_errors.pop(0)
+        self.check_topic(spec)
+        return self.add_topic(spec.name, max(spec.partitions, 1), homes=spec.homes)
+
+    async def delete_topic(self, name: str) -> None:
+        if self.views.pop(name, None) is None:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        self.metadata_epoch += 1
+
+    async def allocate_producer_id(self) -> int:
+        if self.producer_errors:
+            raise self.producer_errors.pop(0)
+        return next(self._producer_ids)
+
+    def publish(
+        self, name: str, partition: int, header: Any, raw: Any, *, received_ns: int, entry_region: int, lane: object
+    ) -> asyncio.Future[Published]:
+        self.published.append((name, partition, header, received_ns, lane))
+        if self.publish_errors:
+            raise self.publish_errors.pop(0)
+        stream = self.streams[name, partition]
+        return stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
+
+    async def read_records(self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
+        raise UnknownTopic("the fake hosts every stream")
+
+    def snapshot(self) -> list[StreamSnapshot]:
+        return [
+            StreamSnapshot(
+                topic=name,
+                partition=partition,
+                origin="us",
+                is_leader=True,
+                is_home=stream.is_home,
+                epoch=1,
+                log_start=stream.log_start,
+                high_watermark=stream.high_watermark,
+                next_offset=stream.next_offset,
+            )
+            for (name, partition), stream in self.streams.items()
+        ]
+
+    def status(self) -> dict[str, Any]:
+        return {"region": self.region, "topics": len(self.views)}
+
+
+class FakeCredentials:
+    """Nobody has to sign in until `users` is set."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, str] = {}
+
+    @property
+    def required(self) -> bool:
+        return bool(self.users)
+
+    async def authenticate(self, user: str, password: str) -> bool:
+        await asyncio.sleep(0)
+        return self.users.get(user) == password
+
+    async def authenticate_header(self, authorization: str | None) -> str:
+        import base64
+
+        try:
+            scheme, encoded = (authorization or "").split(" ")
+            user, password = base64.b64decode(encoded).decode().split(":")
+        except ValueError as error:
+            raise Unauthenticated("sign in") from error
+        if scheme.lower() != "basic" or self.users.get(user) != password:
+            raise Unauthenticated("wrong user or password")
+        return user
+
+
+class FakeSession:
+    def __init__(self, offset: int) -> None:
+        self.first_offset = offset
+        self.next_offset = offset
+        self.caught_up_count = 0
+        self.batches: list[tuple[int, int]] = []
+
+    def caught_up(self, now_ns: int) -> None:
+        self.caught_up_count += 1
+
+    def delivered(self, *, base_offset: int, record_count: int, **_: int) -> None:
+        self.batches.append((base_offset, record_count))
+        self.next_offset = base_offset + record_count
+
+
+class FakeRecorder:
+    def __init__(self) -> None:
+        self.sessions: list[tuple[str, int, int, FakeSession]] = []
+
+    def open_session(self, *, topic: str, origin: int, partition: int, offset: int, group: str = "") -> FakeSession:
+        session = FakeSession(offset)
+        self.sessions.append((topic, origin, partition, session))
+        return session
+
+
+class KafkaClient:
+    """A client of the wire codec: one connection, requests by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._correlation = itertools.count(1)
+
+    def send(self, request: Any, version: int) -> int:
+        correlation = next(self._correlation)
+        buffers = api.encode_request(request, api_version=version, correlation_id=correlation, client_id="test")
+        self.writer.write(b"".join(buffers))
+        return correlation
+
+    async def receive(self, key: api.ApiKey, version: int) -> tuple[int, Any]:
+        async with asyncio.timeout(5):
+            size = int.from_bytes(await self.reader.readexactly(4), "big")
+            frame = await self.reader.readexactly(size)
+        return api.decode_response(key, version, frame)
+
+    async def call(self, request: Any, key: api.ApiKey, version: int) -> Any:
+        correlation = self.send(request, version)
+        answered, response = await self.receive(key, version)
+        assert answered == correlation
+        return response
+
+    async def is_closed(self) -> bool:
+        """Wait for the broker to close; False if it sends bytes instead."""
+        try:
+            async with asyncio.timeout(5):
+                return await self.reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+class KafkaBed:
+    """A listener over a fake region, and clients of it."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.credentials = FakeCredentials()
+        self.recorder = FakeRecorder()
+        self.services = KafkaServices(
+            cluster=self.cluster,
+            credentials=self.credentials,
+            recorder=self.recorder,
+            wall_ns=time.time_ns,
+            monotonic_ns=time.monotonic_ns,
+        )
+        self.listener: KafkaListener | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def listen(self, **options: Any) -> None:
+        self.listener = KafkaListener(self.services, host="127.0.0.1", port=0, **options)
+        self.cluster.kafka_port = await self.listener.start()
+
+    async def client(self) -> KafkaClient:
+        if self.listener is None:
+            await self.listen()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.cluster.kafka_port)
+        self._writers.append(writer)
+        return KafkaClient(reader, writer)
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        if self.listener is not None:
+            await self.listener.close()
+
+
+@pytest.fixture
+async def bed() -> Any:
+    """A Kafka listener over an in-memory region."""
+    bed = KafkaBed()
+    yield bed
+    await bed.close()
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """An in-memory region."""
+    return FakeCluster()
+
+
+@pytest.fixture
+def credentials() -> FakeCredentials:
+    """Users of the in-memory region: none until set."""
+    return FakeCredentials()
+
+
+@pytest.fixture
+def recorder() -> FakeRecorder:
+    """A recorder of deliveries that remembers its sessions."""
+    return FakeRecorder()

@@ -1,0 +1,132 @@
+"""Whose data directory it is, and every mistake a user can make with one."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from georelay.errors import DataDirectoryError
+from georelay.ids import BrokerId, GroupId
+from region.log.data_directory import DataDirectory
+
+if TYPE_CHECKING:
+    from tests.unit.log.conftest import EntryMaker, RecordingFileSystem
+
+BROKER = BrokerId(1001)
+
+
+def open_directory(path: Path, mesh_id: str = "mesh-a", broker_id: BrokerId = BROKER) -> DataDirectory:
+    return DataDirectory.open(path, mesh_id=mesh_id, broker_id=broker_id)
+
+
+def test_a_new_directory_is_made_with_its_format(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path / "a" / "b")
+    about = json.loads((tmp_path / "a" / "b" / "FORMAT").read_text())
+    assert about == {"format": 1, "mesh": "mesh-a", "broker": 1001, "disk": directory.disk_id}
+    directory.close()
+
+
+def test_the_disk_id_stays(tmp_path: Path) -> None:
+    first = open_directory(tmp_path)
+    first.close()
+    again = open_directory(tmp_path)
+    assert again.disk_id == first.disk_id
+    again.close()
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    first = open_directory(tmp_path)
+    with pytest.raises(DataDirectoryError, match="in use by another process"):
+        open_directory(tmp_path)
+    first.close()
+
+
+def test_the_directory_of_another_mesh_or_broker_is_refused_and_unlocked(tmp_path: Path) -> None:
+    open_directory(tmp_path).close()
+    with pytest.raises(DataDirectoryError, match="belongs to mesh 'mesh-a', not to 'mesh-b'"):
+        open_directory(tmp_path, mesh_id="mesh-b")
+    with pytest.raises(DataDirectoryError, match="belongs to broker 1001, not to broker 2001"):
+        open_directory(tmp_path, broker_id=BrokerId(2001))
+    open_directory(tmp_path).close()
+
+
+@pytest.mark.parametrize("content", ['{"format":2,"mesh":"mesh-a","broker":1001,"disk":"d"}'])
+def test_an_unknown_format_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "FORMAT").write_text(content)
+    with pytest.raises(DataDirectoryError, match="has format 2, this broker knows 1"):
+        open_directory(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "[]", '{"format":1}', "\x00"])
+def test_an_unreadable_format_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "FORMAT").write_text(content)
+    with pytest.raises(DataDirectoryError, match="cannot be read"):
+        open_directory(tmp_path)
+
+
+def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataDirectoryError, match="is not a directory"):
+        open_directory(tmp_path / "file")
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
+        open_directory(tmp_path / "file" / "below")
+
+
+def test_a_directory_with_foreign_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(DataDirectoryError, match="not empty and has no FORMAT"):
+        open_directory(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path, recording_fs: RecordingFileSystem) -> None:
+    recording_fs.fault = lambda kind, path: (
+        PermissionError(errno.EACCES, "Permission denied") if kind == "create" else None
+    )
+    with pytest.raises(DataDirectoryError, match="Permission denied"):
+        DataDirectory.open(tmp_path, mesh_id="m", broker_id=BROKER, fs=recording_fs)
+
+
+def test_a_directory_half_made_at_a_crash_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").touch()
+    (tmp_path / "FORMAT.tmp").write_text("{")
+    (tmp_path / "groups").mkdir()
+    open_directory(tmp_path).close()
+
+
+def test_groups_appear_with_their_first_append_and_can_be_removed(tmp_path: Path, make: EntryMaker) -> None:
+    directory = open_directory(tmp_path)
+    logs = {n: directory.open_group(GroupId(n)) for n in (10, 2, 3)}
+    assert directory.group_ids() == []
+    for n in (10, 2):
+        make.rewind(None)
+        logs[n].append([make.data()])
+        logs[n].sync()
+        logs[n].close()
+    assert directory.group_ids() == [2, 10]
+    directory.remove_group(GroupId(2))
+    directory.remove_group(GroupId(3))
+    assert directory.group_ids() == [10] and list((tmp_path / "trash").iterdir()) == []
+    directory.close()
+
+
+def test_trash_left_by_a_crash_is_emptied_at_the_next_open(tmp_path: Path) -> None:
+    open_directory(tmp_path).close()
+    (tmp_path / "trash" / "7-abc").mkdir()
+    (tmp_path / "trash" / "7-abc" / "x.log").touch()
+    open_directory(tmp_path).close()
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+def test_a_journal_missing_beside_groups_is_refused(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.open_hard_states().close()
+    (tmp_path / "groups" / "1").mkdir()
+    (tmp_path / "hard-state").unlink()
+    with pytest.raises(DataDirectoryError, match="votes of this broker are lost"):
+        directory.open_hard_states()
+    directory.close()

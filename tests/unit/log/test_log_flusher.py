@@ -1,0 +1,193 @@
+"""Group commit: order, durability before every token, and the end after the first failure."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from georelay.errors import StorageFailed
+from georelay.ids import BrokerId, GroupId, RaftIndex, Term
+from region.log.flusher import Flusher, GroupWrite
+from region.log.group_log import GroupLog
+from region.log.hard_state import HardState, HardStateJournal
+
+if TYPE_CHECKING:
+    from tests.unit.log.conftest import EntryMaker, Event, RecordingFileSystem
+
+
+class Broker:
+    """A flusher over a recording file system, with as many groups as a test asks for."""
+
+    def __init__(self, path: Path, fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]) -> None:
+        self.path, self.fs = path, fs
+        self.journal = HardStateJournal.open(fs, path)
+        self.tokens: list[list[object]] = []
+        self.failures: list[StorageFailed] = []
+        self.flusher = Flusher(self.journal, post=self._post, on_failure=self.failures.append)
+        self.groups = {n: (GroupLog.open(path / "groups" / str(n), fs), entry_maker()) for n in range(1, 9)}
+        fs.events.clear()
+
+    def _post(self, tokens: list[object]) -> None:
+        self.fs._note("post", Path(str(tokens)))
+        self.tokens.append(tokens)
+
+    def write(self, group: int, *, count: int = 1, vote: int | None = None, term: int = 1) -> GroupWrite:
+        log, make = self.groups[group]
+        return GroupWrite(
+            group_id=GroupId(group),
+            log=log,
+            token=(group, make.index + count),
+            hard_state=None if vote is None else HardState(Term(term), BrokerId(vote)),
+            entries=[make.data(b"x" * 100, term=term) for _ in range(count)],
+        )
+
+    def run_cycle(self, writes: list[GroupWrite]) -> None:
+        self._post(self.flusher.run_cycle(writes))
+
+
+@pytest.fixture
+def broker(tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]) -> Broker:
+    return Broker(tmp_path, recording_fs, entry_maker)
+
+
+def run_some_cycles(broker: Broker) -> None:
+    broker.run_cycle([broker.write(1)])
+    broker.run_cycle([broker.write(1, count=3), broker.write(2, vote=7), broker.write(1)])
+    broker.run_cycle([broker.write(group) for group in range(1, 9)])
+    broker.run_cycle([GroupWrite(group_id=GroupId(3), log=None, token=0, hard_state=HardState(Term(2), BrokerId(1)))])
+
+
+def test_no_token_is_posted_before_the_sync_that_covers_it(broker: Broker) -> None:
+    run_some_cycles(broker)
+    assert broker.fs.posts_before_sync() == 0
+    assert broker.fs.kinds().count("post") == 4 and broker.fs.kinds().count("write") > 4
+
+
+def test_the_check_above_notices_when_the_sync_is_patched_out(broker: Broker) -> None:
+    broker.fs.sync_works = False
+    run_some_cycles(broker)
+    assert broker.fs.posts_before_sync() == 4
+
+
+def test_hard_state_is_durable_before_entries_are_written(broker: Broker) -> None:
+    broker.run_cycle([broker.write(1, vote=3)])
+    names = [(event.kind, event.path.name) for event in broker.fs.events if event.kind in {"write", "sync"}]
+    segment = f"{1:020d}.log"
+    assert names == [("write", "hard-state"), ("sync", "hard-state"), ("write", segment), ("sync", segment)]
+
+
+def test_a_cycle_writes_and_syncs_each_group_once(broker: Broker) -> None:
+    broker.run_cycle([broker.write(1), broker.write(2)])
+    broker.fs.events.clear()
+    broker.run_cycle([broker.write(1), broker.write(2), broker.write(1, count=5), broker.write(2)])
+    sizes = [event.size for event in broker.fs.events if event.kind == "write"]
+    assert sizes == [6 * 228, 2 * 228]
+    assert broker.fs.kinds() == ["write", "write", "sync", "sync", "post"]
+
+
+def test_tokens_come_in_the_order_of_submission(broker: Broker) -> None:
+    broker.run_cycle([broker.write(2), broker.write(1), broker.write(2)])
+    assert broker.tokens == [[(2, 1), (1, 1), (2, 2)]]
+
+
+def test_a_truncation_stands_between_the_appends_around_it(broker: Broker) -> None:
+    log, make = broker.groups[1]
+    first, second, third = make.data(b"1"), make.data(b"2"), make.data(b"3")
+    make.rewind(first)
+    other = make.data(b"other", term=2)
+    writes = [
+        GroupWrite(group_id=GroupId(1), log=log, token=1, entries=[first, second, third]),
+        GroupWrite(group_id=GroupId(1), log=log, token=2, truncate_from=RaftIndex(2), entries=[other]),
+    ]
+    broker.run_cycle(writes)
+    found = log.read_entries(RaftIndex(1), RaftIndex(9), 10**6)
+    assert [entry.frame for entry in found] == [first.frame, other.frame]
+
+
+@pytest.mark.parametrize("groups", [[1], [1, 2, 3, 4, 5, 6]])
+@pytest.mark.parametrize("kind", ["write", "sync", "create", "sync_directory"])
+def test_the_first_failure_is_the_last_cycle(broker: Broker, kind: str, groups: list[int]) -> None:
+    broker.fs.fault = lambda what, _path: OSError(errno.EIO, "I/O error") if what == kind else None
+    with pytest.raises(StorageFailed, match="I/O error"):
+        broker.run_cycle([broker.write(group) for group in groups])
+    broker.fs.fault = lambda _kind, _path: None
+    broker.fs.events.clear()
+    with pytest.raises(StorageFailed):
+        broker.run_cycle([broker.write(7)])
+    assert broker.fs.events == [] and broker.tokens == [] and broker.flusher.failed
+
+
+def test_a_short_write_is_a_failure(broker: Broker) -> None:
+    broker.fs.fault = lambda kind, _path: 100 if kind == "write" else None
+    with pytest.raises(StorageFailed, match="short write: 100 of 228"):
+        broker.run_cycle([broker.write(1)])
+    assert "sync" not in broker.fs.kinds() and broker.flusher.failed
+
+
+def test_a_failed_journal_sync_writes_no_entry(broker: Broker) -> None:
+    broker.fs.fault = lambda kind, path: (
+        OSError(errno.EIO, "gone") if (kind, path.name) == ("sync", "hard-state") else None
+    )
+    with pytest.raises(StorageFailed):
+        broker.run_cycle([broker.write(1, vote=2)])
+    assert [event.path.name for event in broker.fs.events if event.kind == "write"] == ["hard-state"]
+
+
+def test_a_broken_invariant_stops_it_like_a_failed_disk(broker: Broker) -> None:
+    write = broker.write(1)
+    with pytest.raises(AssertionError):
+        broker.flusher.run_cycle([write, write])
+    with pytest.raises(StorageFailed):
+        broker.flusher.run_cycle([broker.write(2)])
+
+
+def test_the_thread_drains_everything_before_it_stops(broker: Broker) -> None:
+    broker.flusher.start()
+    for _ in range(50):
+        broker.flusher.submit(broker.write(1))
+    broker.flusher.stop()
+    assert [token for tokens in broker.tokens for token in tokens] == [(1, n) for n in range(1, 51)]
+    assert broker.groups[1][0].durable_index == 50 and broker.flusher.stats.writes == 50
+
+
+def test_the_next_batch_forms_while_a_sync_runs(broker: Broker) -> None:
+    in_sync, go_on = threading.Event(), threading.Event()
+
+    def wait(kind: str, _path: Path) -> None:
+        if kind == "sync":
+            in_sync.set()
+            go_on.wait(10)
+
+    broker.fs.fault = wait
+    broker.flusher.start()
+    broker.flusher.submit(broker.write(1))
+    assert in_sync.wait(10)
+    for _ in range(20):
+        broker.flusher.submit(broker.write(1))
+    assert broker.flusher.queue_length == 20
+    go_on.set()
+    broker.flusher.stop()
+    assert [len(tokens) for tokens in broker.tokens] == [1, 20]
+
+
+def test_the_thread_reports_a_failure_once_and_posts_nothing_more(broker: Broker) -> None:
+    broker.fs.fault = lambda kind, _path: OSError(errno.EIO, "I/O error") if kind == "sync" else None
+    broker.flusher.start()
+    for _ in range(3):
+        broker.flusher.submit(broker.write(1))
+    broker.flusher.stop()
+    assert len(broker.failures) == 1 and broker.tokens == []
+
+
+def test_stats_count_what_was_done(broker: Broker) -> None:
+    broker.run_cycle([broker.write(1, vote=1), broker.write(2)])
+    stats = broker.flusher.stats
+    writes: list[Event] = [event for event in broker.fs.events if event.kind == "write"]
+    syncs = [kind for kind in broker.fs.kinds() if kind in {"sync", "sync_directory"}]
+    assert (stats.cycles, stats.writes, stats.syncs) == (1, 2, len(syncs))
+    assert stats.written_bytes == sum(event.size for event in writes)

@@ -1,0 +1,302 @@
+"""Two regions over real gRPC on loopback, logs in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from georelay.errors import HomeUnreachable, NotLeader, OutcomeUnknown, UnknownTopic
+from georelay.ids import Epoch, Offset
+from mesh.replication.link_state import LinkState
+
+
+def payload(number: int) -> bytes:
+    return f"batch {number:06d} ".encode() * 4
+
+
+async def test_a_thousand_batches_arrive_in_order_and_the_lag_returns_to_zero(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    for number in range(1000):
+        home.sequence(payload(number))
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    await until(lambda: mirror.high_watermark == 1000)
+    assert mirror.entries == home.entries
+    (row,) = two_regions.home.links.snapshot()
+    await until(lambda: two_regions.home.links.snapshot()[0].lag_records == 0)
+    row = two_regions.home.links.snapshot()[0]
+    assert (row.state, row.lag_ms, row.lag_bytes) == (LinkState.IDLE, 0.0, 0)
+
+
+async def test_a_cut_link_heals_without_loss_or_duplicates(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    for number in range(300):
+        home.sequence(payload(number))
+    await until(lambda: mirror.high_watermark > 0)
+    await two_regions.wire.cut()
+    for number in range(300, 600):
+        home.sequence(payload(number))
+    await until(lambda: two_regions.mirror.links.snapshot()[0].state is LinkState.CONNECTING)
+    assert mirror.high_watermark < 600
+    cut_off = two_regions.home.links.snapshot()[0]
+    assert cut_off.lag_records > 0
+    assert cut_off.lag_ms > 0
+    await two_regions.wire.heal()
+    await until(lambda: mirror.high_watermark == 600)
+    assert mirror.entries == home.entries
+    await until(lambda: two_regions.home.links.snapshot()[0].lag_records == 0)
+
+
+async def test_batches_that_only_the_disk_has_are_shipped(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(only_cold=True), memory_log()
+    for number in range(50):
+        home.sequence(payload(number))
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    await until(lambda: mirror.high_watermark == 50)
+    assert home.cold_reads >= 1
+    assert mirror.entries == home.entries
+
+
+async def test_a_busy_mirror_asks_again_and_holds_every_batch_once(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log(refuses=3)
+    two_regions.home.logs[key] = home
+    for number in range(20):
+        home.sequence(payload(number))
+    two_regions.mirror.links.mirror_started(mirror)
+    await until(lambda: mirror.high_watermark == 20)
+    assert mirror.entries == home.entries
+
+
+async def test_only_committed_batches_are_acknowledged(two_regions: Any, until: Any, memory_log: Any, key: Any) -> None:
+    home, mirror = memory_log(), memory_log(commits_at_once=False)
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    for number in range(10):
+        home.sequence(payload(number))
+    await until(lambda: mirror.next_offset == 10)
+    assert two_regions.home.links.snapshot()[0].acked == 0
+    mirror.commit(4)
+    await until(lambda: two_regions.home.links.snapshot()[0].acked == 4)
+    mirror.commit()
+    await until(lambda: two_regions.home.links.snapshot()[0].acked == 10)
+
+
+async def test_a_mirror_that_holds_other_records_diverges_and_takes_nothing(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    mirror.sequence(b"x" * 40)
+    for number in range(3):
+        home.sequence(payload(number))
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    await until(lambda: two_regions.mirror.links.snapshot()[0].state is LinkState.DIVERGED)
+    assert mirror.payloads() == [b"x" * 40]
+
+
+async def test_a_mirror_below_the_log_start_is_refused_and_never_starts_at_earliest(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    for number in range(5):
+        home.sequence(payload(number))
+    home.log_start = Offset(2)
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    session = two_regions.mirror.links._mirrors[key]
+    await until(lambda: session._refusal_logged == "NO_POSITION")
+    assert mirror.payloads() == []
+
+
+async def test_a_new_epoch_at_the_home_resets_the_session_and_the_mirror_follows(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    for number in range(10):
+        home.sequence(payload(number))
+    await until(lambda: mirror.high_watermark == 10)
+    home.begin_epoch(Epoch(2), Offset(10))
+    for number in range(10, 20):
+        home.sequence(payload(number))
+    await until(lambda: mirror.high_watermark == 20)
+    assert mirror.table == home.table
+    assert mirror.entries == home.entries
+
+
+async def test_a_returning_region_keeps_its_branch_apart_and_continues_in_the_new_epoch(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    for number in range(10):
+        home.sequence(payload(number))
+        mirror.append_batch(_header(home.entries[number]), home.entries[number].payload)
+    home.begin_epoch(Epoch(2), Offset(6))  # the mirror holds 6..9 of epoch 1 too: an orphan branch
+    for number in range(10, 15):
+        home.sequence(payload(number))
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    await until(lambda: mirror.high_watermark == 11)
+    assert mirror.entries == home.entries
+
+
+async def test_a_mirror_in_a_newer_epoch_is_not_served_by_an_older_home(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    mirror.begin_epoch(Epoch(2), Offset(0))
+    home.sequence(payload(0))
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    session = two_regions.mirror.links._mirrors[key]
+    await until(lambda: session._refusal_logged == "FENCED")
+    assert mirror.payloads() == []
+
+
+async def test_a_redirect_leads_to_the_leader_and_a_lost_leadership_is_followed(
+    start_broker: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    first, second = await start_broker(1001), await start_broker(1002)
+    mirroring = await start_broker(2001)
+    home, mirror = memory_log(), memory_log()
+    for broker in (first, second):
+        broker.leaders[key] = 1002
+    second.logs[key] = home
+    mirroring.links.mirror_started(mirror)
+    home.sequence(payload(0))
+    await until(lambda: mirror.high_watermark == 1)
+    home.is_serving = False  # the leadership moves to the other broker, which holds the same log
+    successor = memory_log(entries=list(home.entries), committed=home.committed)
+    for broker in (first, second):
+        broker.leaders[key] = 1001
+    first.logs[key] = successor
+    home.wake()
+    successor.sequence(payload(1))
+    await until(lambda: mirror.high_watermark == 2)
+    assert mirror.entries == successor.entries
+
+
+async def test_a_broker_of_another_mesh_is_refused_with_the_reason(
+    start_broker: Any, until: Any, memory_log: Any
+) -> None:
+    await start_broker(1001, "first-mesh")
+    stranger = await start_broker(2001, "second-mesh")
+    stranger.links.mirror_started(memory_log())
+    link = stranger.links._outgoing.to_broker(1001)
+    await until(lambda: "first-mesh" in link.last_failure and "second-mesh" in link.last_failure)
+
+
+async def test_forwarded_batches_keep_their_order_per_lane(two_regions: Any, memory_log: Any, key: Any) -> None:
+    two_regions.home.logs[key] = memory_log()
+    futures = [forward(two_regions.mirror, key, payload(number)) for number in range(200)]
+    answers = await asyncio.gather(*futures)
+    assert [answer.base_offset for answer in answers] == list(range(200))
+    assert two_regions.home.published == [payload(number) for number in range(200)]
+
+
+async def test_a_broken_link_leaves_forwarded_batches_unknown_and_sends_none_again(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    two_regions.home.logs[key] = memory_log()
+    two_regions.home.hold_publishes = True
+    futures = [forward(two_regions.mirror, key, payload(number)) for number in range(3)]
+    await until(lambda: len(two_regions.home.held) == 3)
+    await two_regions.wire.cut()
+    async with asyncio.timeout(1):  # at once, not when the patience for a dead region ends
+        results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(result) for result in results] == [OutcomeUnknown] * 3
+    two_regions.home.hold_publishes = False
+    await two_regions.wire.heal()
+    answer = await retry_until_stored(two_regions.mirror, key, payload(3))
+    assert answer.base_offset == 0
+    assert two_regions.home.published == [payload(number) for number in range(4)]
+
+
+async def retry_until_stored(broker: Any, key: Any, batch: bytes) -> Any:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await forward(broker, key, batch)
+            except HomeUnreachable:
+                await asyncio.sleep(0.05)
+
+
+async def test_batches_behind_a_moved_leader_are_retried_in_order(start_broker: Any, memory_log: Any, key: Any) -> None:
+    first, second = await start_broker(1001), await start_broker(1002)
+    publishing = await start_broker(2001)
+    for broker in (first, second):
+        broker.leaders[key] = 1002
+    second.logs[key] = memory_log()
+    # The lane starts at 1001 (nothing is known), and 20 batches are on their way before it says who leads.
+    answers = await asyncio.gather(*[forward(publishing, key, payload(number)) for number in range(20)])
+    assert [answer.base_offset for answer in answers] == list(range(20))
+    assert (first.published, second.published) == ([], [payload(number) for number in range(20)])
+
+
+async def test_nothing_overtakes_a_batch_that_was_refused(two_regions: Any, memory_log: Any, key: Any) -> None:
+    two_regions.home.logs[key] = memory_log()
+    await forward(two_regions.mirror, key, payload(0))
+    two_regions.home.publish_errors.append(HomeUnreachable("once"))
+    results = await asyncio.gather(
+        *[forward(two_regions.mirror, key, payload(number)) for number in range(1, 5)], return_exceptions=True
+    )
+    assert all(isinstance(result, Exception) for result in results)
+    assert two_regions.home.published == [payload(0)]
+    assert (await forward(two_regions.mirror, key, payload(5))).base_offset == 1
+
+
+async def test_a_home_that_cannot_be_reached_is_said_so_and_nothing_was_sent(two_regions: Any, key: Any) -> None:
+    await two_regions.wire.cut()
+    with pytest.raises(HomeUnreachable):
+        await forward(two_regions.mirror, key, payload(0))
+
+
+def forward(broker: Any, key: Any, batch: bytes, lane: object = "one client") -> Any:
+    return broker.links.forward(key, region=1, batch=batch, received_ns=1, entry_region=2, lane=lane)
+
+
+async def test_a_request_is_answered_with_body_and_attachment(two_regions: Any) -> None:
+    answer = await two_regions.mirror.links.request(1, "echo", {"a": [1]}, timeout_s=5)
+    assert (answer.body, answer.attachment) == ({"from": 2001, "at": 1001, "a": [1]}, b"attached")
+
+
+async def test_an_error_travels_with_its_class_and_text(two_regions: Any) -> None:
+    with pytest.raises(UnknownTopic, match="no such method other"):
+        await two_regions.mirror.links.request(1, "other", {}, timeout_s=5)
+
+
+async def test_a_request_follows_the_hint_to_the_leader(start_broker: Any, key: Any) -> None:
+    brokers = [await start_broker(1001), await start_broker(1002), await start_broker(1003)]
+    asking = await start_broker(2001)
+    for broker in brokers:
+        broker.leaders[key] = 1003
+    assert (await asking.links.request(1, "follow", {}, timeout_s=5)).body == {"at": 1003}
+    with pytest.raises(NotLeader):
+        await asking.links.request(1, "follow", {}, timeout_s=5, broker=1001)
+
+
+async def test_a_request_without_an_answer_in_time_has_an_unknown_outcome(two_regions: Any) -> None:
+    with pytest.raises(OutcomeUnknown, match="no answer in time"):
+        await two_regions.mirror.links.request(1, "never", {}, timeout_s=0.2)
+
+
+def _header(entry: Any) -> Any:
+    from mesh.replication.stream_header import StreamHeader
+
+    return StreamHeader.decode(entry.stream_part)

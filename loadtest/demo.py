@@ -33,7 +33,7 @@ from loadtest.mesh_process import MeshProcess
 REGIONS: Final = ("us", "eu", "ap")
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
-CHUNK_LINES: Final = 20
+CHUNK_LINES: Final = 50
 LINES_PER_SECOND: Final = 1_500
 KILL_AT_SHARE: Final = 0.4
 DRAIN_SECONDS_MAX: Final = 60
@@ -43,12 +43,18 @@ LINE_BYTES_MAX: Final = 1 << 20
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield (key, line) of every non-empty line; the key is the JSON field "key" when there is one."""
+    """Yield (key, line) of every non-empty line; the key is the JSON field "key" when there is one.
+
+    Raises:
+        RuntimeError: a line is longer than LINE_BYTES_MAX.
+    """
     with path.open("rb") as file:
-        for raw in file:
-            line = raw.rstrip(b"\r\n")[:LINE_BYTES_MAX]
+        for number, raw in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX + 2), b""), 1):
+            line = raw.rstrip(b"\r\n")
             if not line:
                 continue
+            if len(line) > LINE_BYTES_MAX:
+                raise RuntimeError(f"line {number} of {path} is longer than {LINE_BYTES_MAX} bytes")
             key = ""
             with contextlib.suppress(ValueError):
                 parsed = json.loads(line)
@@ -90,8 +96,11 @@ class Demo:
                     drawing.cancel()
                     for task in readers:
                         task.cancel()
-                    await asyncio.gather(drawing, *readers, return_exceptions=True)
+                    ended = await asyncio.gather(drawing, *readers, return_exceptions=True)
                     live.update(self._view())
+        for reason in ended:
+            if isinstance(reason, Exception):  # a reader gave up on its own: that is why records are missing
+                self.console.print(f"[red]reading failed: {reason}")
         return all(tally.is_exact for tally in self.tallies.values())
 
     async def _create_topic(self, http: aiohttp.ClientSession) -> None:
@@ -133,7 +142,7 @@ class Demo:
 
     async def _post(self, http: aiohttp.ClientSession, numbers: list[int]) -> bool | None:
         """Return True: stored, False: surely not stored, None: unknown."""
-        url = f"{self.mesh.gateway}/v1/topics/{TOPIC}/records"
+        url = f"{self.mesh.gateway}/v1/topics/{TOPIC}/records?region={REGIONS[0]}"
         try:
             async with http.post(url, json=[self._record(number) for number in numbers]) as answer:
                 if answer.status < 300:
@@ -273,8 +282,10 @@ def main() -> int:
     try:
         return uvloop.run(run_demo(options, console))
     except RuntimeError as error:
-        console.print(f"[red]{error}", markup=True)
+        console.print(str(error), style="red", markup=False)
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
+
+LATENCY_STEP_US: Final = 100  # a live view sorts steps, not records
 
 
 @dataclass(slots=True)
@@ -18,7 +22,7 @@ class RegionTally:
     received: int = 0
     duplicates: int = 0
     out_of_order: int = 0
-    latencies_us: list[int] = field(default_factory=list)
+    _latencies: Counter[int] = field(default_factory=Counter)  # in steps of LATENCY_STEP_US
     _seen: set[int] = field(default_factory=set)
     _newest_line: dict[str, int] = field(default_factory=dict)
 
@@ -32,7 +36,7 @@ class RegionTally:
         if key and self._newest_line.get(key, -1) > line:
             self.out_of_order += 1
         self._newest_line[key] = max(line, self._newest_line.get(key, -1))
-        self.latencies_us.append(latency_us)
+        self._latencies[-(-latency_us // LATENCY_STEP_US)] += 1
 
     def has(self, line: int) -> bool:
         """Return whether the line has arrived."""
@@ -49,8 +53,12 @@ class RegionTally:
         return self.missing == 0 and self.duplicates == 0 and self.out_of_order == 0
 
     def quantile_ms(self, share: float) -> float:
-        """Return the latency that `share` of the records did not exceed, in ms; 0 without records."""
-        if not self.latencies_us:
-            return 0.0
-        ordered = sorted(self.latencies_us)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000
+        """Return the latency that `share` of the records did not exceed, in ms rounded up to 0.1; 0 without any."""
+        wanted = share * self._latencies.total()
+        counted = 0
+        step = 0
+        for step in sorted(self._latencies):
+            counted += self._latencies[step]
+            if counted >= wanted:
+                break
+        return step * LATENCY_STEP_US / 1000

@@ -47,13 +47,17 @@ class MeshProcess:
             self._process = subprocess.Popen(
                 self._arguments, stdout=output if self._quiet else None, stderr=output if self._quiet else None
             )
-        for _ in range(READY_SECONDS_MAX * 10):
-            if self._endpoints_file.exists():
-                self.endpoints = json.loads(self._endpoints_file.read_text())
-                return self
-            if self._process.poll() is not None:
-                break
-            await asyncio.sleep(0.1)
+        try:
+            for _ in range(READY_SECONDS_MAX * 10):
+                if self._endpoints_file.exists():
+                    self.endpoints = json.loads(self._endpoints_file.read_text())
+                    return self
+                if self._process.poll() is not None:
+                    break
+                await asyncio.sleep(0.1)
+        except BaseException:
+            self.stop()  # nobody calls __aexit__ after this
+            raise
         self.stop()
         raise RuntimeError(f"the mesh did not become ready:\n{said.read_text()[-2000:]}")
 

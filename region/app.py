@@ -19,12 +19,14 @@ import structlog
 
 from georelay.clock import Clock, SystemClock
 from georelay.credentials import Credentials
-from georelay.errors import GeorelayError, StorageFailed
+from georelay.errors import DataDirectoryError, GeorelayError, StorageFailed
 from georelay.ids import CONTROLLER_GROUP, GroupId, RaftIndex, RegionNumber, broker_id
 from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
+from mesh.replication.settings import LinkSettings
 from mesh.tracing.recorder import Recorder, TraceSettings
 from region.broker.controller_machine import ControllerMachine
 from region.broker.edge import Edge
+from region.broker.link_metrics import LinkCollector
 from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
 from region.broker.storage_metrics import StorageCollector
@@ -41,6 +43,7 @@ from region.log.filesystem import FileSystem, OsFileSystem
 from region.log.flusher import Flusher
 from region.multiraft.host import Host
 from region.multiraft.peers import PeerTransport
+from region.raft.core import InvariantViolated
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import Stream
@@ -64,6 +67,7 @@ class Broker:
         self._budget = TailBudget()
         self._executor = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="cold-read")
         self._effects: dict[GroupId, GroupAssigned | GroupDropped] = {}
+        self._removals: set[asyncio.Task[None]] = set()
         self._numbers = config.region_numbers()
         self._region_names = {number: name for name, number in self._numbers.items()}
         self._directory = DataDirectory.open(
@@ -99,7 +103,7 @@ class Broker:
             region=config.region,
             broker=config.broker_id,
             boot_id=uuid.uuid4().hex[:12],
-            region_name=lambda number: self._region_names.get(RegionNumber(number), f"region-{number}"),
+            region_name=self._region_name,
             settings=TraceSettings(
                 directory=Path(config.trace_dir) if config.trace_dir else None,
                 roll_period_s=config.trace_roll_ms / 1000,
@@ -117,6 +121,9 @@ class Broker:
         )
         self._edge.metrics.registry.register(
             StorageCollector(flusher=self._flusher, host=self._host, budget=self._budget, recorder=self._recorder)
+        )
+        self._edge.metrics.registry.register(
+            LinkCollector(sessions=self._links.snapshot, region_name=self._region_name)
         )
 
     # --- making the parts ------------------------------------------------------------------------
@@ -161,6 +168,7 @@ class Broker:
             publisher=port,
             requests=port,
             clock=self._clock,
+            settings=LinkSettings(forward_timeout_ms=config.forward_timeout_ms),
         )
         self._remote.use(self._links)
         self.cluster = LocalCluster(
@@ -172,6 +180,9 @@ class Broker:
             topology=self._topology,
         )
         port.cluster = self.cluster
+
+    def _region_name(self, number: int) -> str:
+        return self._region_names.get(RegionNumber(number), f"region-{number}")
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -218,9 +229,15 @@ class Broker:
         for stream in self.streams.values():
             stream.close()
         await self._host.stop()
+        for task in self._removals:
+            task.cancel()
+        await asyncio.gather(*self._removals, return_exceptions=True)
         await asyncio.to_thread(self._flusher.stop)
         await self._recorder.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        for group in self._host.groups.values():
+            group.disk.close()
+        self._journal.close()
         self._directory.close()
         log.info("broker.stopped", broker=self.config.broker_id)
 
@@ -229,6 +246,9 @@ class Broker:
             await self._controller.run()
         except GeorelayError as error:
             self._fail(str(error))
+        except Exception as error:  # a broker without its controller must not look alive
+            log.exception("controller.failed")
+            self._fail(f"the controller failed: {error!r}")
 
     # --- failures --------------------------------------------------------------------------------
 
@@ -238,13 +258,23 @@ class Broker:
 
     def _post_failure(self, loop: asyncio.AbstractEventLoop, error: StorageFailed) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(self._fail, str(error))
+            loop.call_soon_threadsafe(self._storage_failed, str(error))
+
+    def _storage_failed(self, reason: str) -> None:
+        """Promise nothing any more: what waits for a commit here has an unknown outcome, and the process ends."""
+        self._host.halt()
+        for stream in self.streams.values():
+            stream.close()
+        self._machine.led(leader=-1, is_leader=False)
+        self._fail(reason)
 
     def _group_stopped(self, group: GroupId, reason: str) -> None:
         stream = self.streams.get(group)
         if stream is not None:
+            self._links.mirror_stopped(stream.key)
             stream.close()
         if group == CONTROLLER_GROUP:
+            self._machine.led(leader=-1, is_leader=False)
             self._fail(f"the controller group stopped: {reason}")
 
     def _fail(self, reason: str) -> None:
@@ -280,17 +310,31 @@ class Broker:
         )
         stream.on_committed = self._committed
         stream.on_leadership = self._leadership_changed
-        self.streams[assigned.group_id] = stream
-        group = self._host.open_group(assigned.group_id, assigned.voters, stream)
+        try:
+            group = self._host.open_group(assigned.group_id, assigned.voters, stream)
+        except (DataDirectoryError, InvariantViolated) as error:
+            # This replica is damaged: the others serve, and the rest of this broker does.
+            log.critical("group.refused", group=assigned.group_id, stream=str(assigned.key), reason=str(error))
+            return
         stream.attach(group, group.disk)
+        self.streams[assigned.group_id] = stream
 
     def _drop_group(self, group_id: GroupId) -> None:
         stream = self.streams.pop(group_id, None)
-        self._host.close_group(group_id)
+        closed = self._host.close_group(group_id)
         if stream is not None:
             self._links.mirror_stopped(stream.key)
             stream.close()
-        self._directory.remove_group(group_id)
+        removal = asyncio.create_task(self._remove_files(group_id, closed), name=f"remove-group-{group_id}")
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+
+    async def _remove_files(self, group_id: GroupId, closed: asyncio.Future[None]) -> None:
+        await closed  # a write on its way into a folder that is gone would look like a failed disk
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._directory.remove_group, group_id)
+        except DataDirectoryError as error:
+            self._fail(str(error))
 
     def _leadership_changed(self, stream: Stream) -> None:
         if stream.is_home:

@@ -100,6 +100,10 @@ class BrokerConfig(_Section):
         names = [region.name for region in self.regions]
         if len(set(names)) != len(names) or len({region.number for region in self.regions}) != len(names):
             raise ValueError("two regions have the same name or number")
+        for region in self.regions:
+            numbers = [broker.number for broker in region.brokers]
+            if len(set(numbers)) != len(numbers):
+                raise ValueError(f"two brokers of region '{region.name}' have the same number")
         for name in (self.region, self.definitions_home):
             if name not in names:
                 raise ValueError(f"region '{name}' is not among the regions {', '.join(names)}")
@@ -138,11 +142,11 @@ def load_config(path: Path) -> BrokerConfig:
             raw = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     try:
         return BrokerConfig.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        where = " ".join(".".join(str(part) for part in first["loc"]).split()) or "the file"
         raise ConfigError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error

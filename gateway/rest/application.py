@@ -16,7 +16,7 @@ from gateway.rest.resolve import StatusCollector, resolve_document
 from gateway.routing.router import Router
 from georelay.errors import GeorelayError
 
-PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # they show no record and no address
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 log = structlog.get_logger()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import tempfile
 from pathlib import Path
@@ -13,29 +14,31 @@ from loadtest.bench import batched, idle, single
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
 
+PARTS = {"batched": batched, "single": single, "single-three": single, "idle": idle}
+MESHES = {"batched": ("us", 3), "single": ("us,eu", 1), "single-three": ("us,eu", 3), "idle": ("us", 3)}
+
 
 async def measure(directory: Path, parts: list[str]) -> None:
     """Print the machine, then each part as it is done."""
     for line in describe(directory):
         print(line, flush=True)
-    print("mesh: 2 regions on loopback, no WAN delay: us with 3 brokers (home), eu with 3 brokers (mirror), 1 gateway")
+    print("loopback, no WAN delay, fsync on; us is the home region, eu its mirror; one gateway beside the brokers")
     for part in parts:
-        async with MeshProcess(
-            directory / part, regions="us" if part != "single" else "us,eu", brokers_per_region=3
-        ) as mesh:
-            lines = await single.run(mesh) if part == "single" else {"batched": batched, "idle": idle}[part].run(mesh)
-            for line in lines:
+        regions, brokers = MESHES[part]
+        async with MeshProcess(directory / part, regions=regions, brokers_per_region=brokers) as mesh:
+            print(f"-- {part}: regions {regions} of {brokers} broker(s)", flush=True)
+            for line in await asyncio.to_thread(PARTS[part].run, mesh):
                 print(line, flush=True)
 
 
 def main() -> int:
     """Run the benchmarks; 2 for a bad call."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", help="batched, single, idle; default: all of them")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; default: all of them")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
     options = parser.parse_args()
-    parts = options.parts or ["batched", "single", "idle"]
-    unknown = set(parts) - {"batched", "single", "idle"}
+    parts = options.parts or list(PARTS)
+    unknown = set(parts) - set(PARTS)
     if unknown:
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     if file_system(options.directory) in MEMORY_FILE_SYSTEMS:

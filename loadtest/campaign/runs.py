@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+import tomllib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from loadtest.campaign.mesh import (
     CampaignFailed,
     ForeignProducer,
     create_topic,
+    get_json,
     leader_of,
     read_back,
     wait_until_whole,
@@ -198,8 +200,6 @@ async def _point_when_known(directory: Path, regions: Sequence[str], links: Cutt
 
 def link_address(config: Path) -> tuple[str, int]:
     """Return where a broker listens for links, from its configuration file."""
-    import tomllib
-
     host, _, port = tomllib.loads(config.read_text())["listen"]["link"].rpartition(":")
     return host, int(port)
 
@@ -218,7 +218,7 @@ async def cut_link(
     home, far = regions[:2]
     await wait_until_whole(mesh)
     await create_topic(mesh, topic, home=home)
-    await _wait_until_known(mesh, far, topic)
+    await leader_of(mesh, far, topic)  # known there too
     async with _loading(mesh, topic, entries=[home, far], directory=directory, load=load) as producers:
         await asyncio.sleep(load.fault_after_seconds)
         await links.cut(home, far)
@@ -233,13 +233,7 @@ async def cut_link(
     return Run(fault=f"{home}-{far} cut for {cut_seconds:g} s", verdict=verdict, catch_up_ms=catch_up_ms)
 
 
-async def _wait_until_known(mesh: MeshProcess, region: str, topic: str) -> None:
-    await leader_of(mesh, region, topic)
-
-
 async def _end_of(mesh: MeshProcess, region: str, topic: str) -> int:
-    from loadtest.campaign.mesh import get_json
-
     best = -1
     for admin in mesh.endpoints["regions"][region]["admin"]:
         status = await get_json(f"http://{admin}/v1/status")

@@ -144,7 +144,9 @@ def first_digest(key: StreamKey) -> bytes:
     return hashlib.blake2b(seed, digest_size=DIGEST_BYTES).digest()
 
 
-def next_digest(previous: bytes, *, epoch: Epoch, first: Offset, last: Offset, batch: bytes | memoryview) -> bytes:
+def next_digest(
+    previous: bytes, *, epoch: Epoch, first: Offset, last: Offset, batch: bytes | bytearray | memoryview
+) -> bytes:
     """Return digest_i: covers digest_{i-1}, epoch, first, last and the batch bytes from byte 21."""
     chain = hashlib.blake2b(previous, digest_size=DIGEST_BYTES)
     chain.update(struct.pack(">Iqq", epoch, first, last))

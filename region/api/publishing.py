@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from georelay.errors import GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, TopicExists, UnknownTopic
+from georelay.errors import GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, UnknownTopic
 from region.api.coalescer import Coalescer, NewRecord
 from region.api.partitioning import Partitioner
-from region.kafka.ports import Cluster, Published, TopicSpec, TopicView
+from region.kafka.ports import Cluster, Published, TopicView
 
 
 class RecordPlace(NamedTuple):
@@ -36,13 +36,7 @@ async def require_topic(cluster: Cluster, name: str) -> TopicView:
         return topic
     if not cluster.auto_create_topics:
         raise UnknownTopic(f"topic {name!r} does not exist; create it with `georelay topics create {name}`")
-    try:
-        return await cluster.create_topic(TopicSpec(name=name))
-    except TopicExists:  # someone else was first
-        topic = cluster.topic(name)
-        if topic is None:
-            raise
-        return topic
+    return await cluster.ensure_topic(name)
 
 
 class RecordPublisher:

@@ -176,6 +176,10 @@ class LocalCluster:
         """Create a topic at the definitions home and wait until this broker knows it."""
         return await self._controller.create_topic(spec)
 
+    async def ensure_topic(self, name: str) -> TopicView:
+        """Return a topic, created with defaults when it is unknown and that is allowed."""
+        return await self._controller.ensure_topic(name)
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic at the definitions home."""
         await self._controller.delete_topic(name)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from georelay.errors import BadRequest, NotLeader, UnknownTopic
+from georelay.errors import BadRequest, NotLeader, Unavailable, UnknownTopic
 from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey
 from georelay.limits import MIB
 from georelay.wire.batch import validate
@@ -81,7 +81,7 @@ class MeshPort:
                 bytes.fromhex(str(body["topic_id"])), RegionNumber(int(body["origin"])), int(body["partition"])
             )
             offset, max_bytes, wait_ms = int(body["offset"]), int(body["max_bytes"]), int(body["wait_ms"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadRequest(f"{READ_METHOD}: {error}") from error
         stream = self._hosted(key)
         if stream is None:
@@ -99,6 +99,18 @@ class MeshPort:
         return Answer(
             body={"log_start": answer.log_start, "high_watermark": answer.high_watermark}, attachment=b"".join(frames)
         )
+
+
+def _entries(attachment: bytes) -> list[Entry]:
+    """Decode what `MeshPort` attached. Raises ValueError, struct.error."""
+    entries = []
+    position = 0
+    while position < len(attachment):
+        (length,) = _LENGTH.unpack_from(attachment, position)
+        position += _LENGTH.size
+        entries.append(decode_entry(memoryview(attachment)[position : position + length]))
+        position += length
+    return entries
 
 
 class RemoteStreamsOverLinks:
@@ -152,18 +164,14 @@ class RemoteStreamsOverLinks:
         answer = await self._links.request(
             self._region, READ_METHOD, body, timeout_s=REQUEST_TIMEOUT_S + wait_ms / 1000, broker=broker
         )
-        entries = []
-        position = 0
-        while position < len(answer.attachment):
-            (length,) = _LENGTH.unpack_from(answer.attachment, position)
-            position += _LENGTH.size
-            entries.append(decode_entry(memoryview(answer.attachment)[position : position + length]))
-            position += length
-        return ReadAnswer(
-            entries=entries,
-            log_start=Offset(int(answer.body["log_start"])),
-            high_watermark=Offset(int(answer.body["high_watermark"])),
-        )
+        try:
+            return ReadAnswer(
+                entries=_entries(answer.attachment),
+                log_start=Offset(int(answer.body["log_start"])),
+                high_watermark=Offset(int(answer.body["high_watermark"])),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+            raise Unavailable(f"broker {broker} answered {READ_METHOD} with something else: {error}") from error
 
     def mirror_lag(self, key: StreamKey) -> tuple[int, float]:
         """Return (the home's high watermark, lag in ms on the home's clock)."""

@@ -35,8 +35,8 @@ def up(
         typer.Option(help=f"First of a block of ports, kept with the data; 0 searches. Default {BASE_PORT_DEFAULT}."),
     ] = None,
     endpoints: Annotated[
-        Path | None, typer.Option(help="JSON file written when the mesh is ready, removed on stop.")
-    ] = None,
+        Path, typer.Option(help="JSON file written when the mesh is ready, removed on stop; commands look for it.")
+    ] = Path("georelay-endpoints.json"),
     user: Annotated[
         list[str] | None, typer.Option(help="NAME:PASSWORD that clients sign in with; may be repeated.")
     ] = None,

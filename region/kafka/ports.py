@@ -259,6 +259,15 @@ class Cluster(Protocol):
             the errors of `check_topic`; HomeUnreachable, Unavailable: nothing was created.
         """
 
+    async def ensure_topic(self, name: str) -> TopicView:
+        """Return a topic, created with defaults when it is unknown and that is allowed; wait until it is known here.
+
+        However many ask at the same time, here and in other regions, all get the one topic.
+
+        Raises:
+            UnknownTopic: unknown, and auto-creation is off or the name is a mirror's. Others as create_topic.
+        """
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic (UnknownTopic, PolicyViolation, HomeUnreachable)."""
 

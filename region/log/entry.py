@@ -59,7 +59,7 @@ class EntryDraft:
     """An entry before the leader gives it a term, an index and a chain."""
 
     header: StreamHeader
-    payload: bytes
+    payload: bytes | bytearray
 
 
 class Entry:

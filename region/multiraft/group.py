@@ -9,11 +9,11 @@ Rule 2: every entry of a leader must continue the chain of the entry before it. 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from georelay.errors import Unavailable
+from georelay.errors import StorageFailed, Unavailable
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
-from georelay.limits import TAIL_BYTES_MAX
+from georelay.limits import MIB, TAIL_BYTES_MAX
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, continues_chain, seal_entry
 from region.log.errors import LogCorrupt, ReadInterrupted
 from region.log.group_log import GroupLog
@@ -35,6 +35,8 @@ from region.raft.core import (
 )
 
 ELECTION_TICKS = 10
+REPLAY_BYTES = 8 * MIB  # read at once when a whole log is followed
+READ_TRIES = 5  # a read is interrupted only by a truncation on its way to the disk
 
 
 class GroupStopped(Exception):
@@ -68,8 +70,7 @@ class Group:
         self._led: tuple[int, bool] = (-1, False)
         self._told_term = Term(0)
         self._peers = tuple(voter for voter in voters if voter != me)
-        for entry in self._whole_log() if disk.last_index else ():
-            self._follow(entry)
+        self._replay()
         tail = disk.recovered_tail(1 << 62 if machine.keeps_whole_log else TAIL_BYTES_MAX)
         self.node: RaftNode[Entry] = RaftNode(
             RaftConfig(id=me, voters=voters, election_ticks=ELECTION_TICKS),
@@ -78,14 +79,30 @@ class Group:
             rng,
             self._make_noop,
         )
+        self._handed_out = self.node.last_index  # up to here storage was told of the log
+        self._log_epoch = self.node.log.log_epoch  # grows with every truncation
 
-    def _whole_log(self) -> Sequence[Entry]:
-        return self.disk.read_entries(self.disk.first_index, RaftIndex(self.disk.last_index + 1), 1 << 62)
+    def _replay(self) -> None:
+        index, last = self.disk.first_index, self.disk.last_index
+        while index <= last:
+            for entry in self.disk.read_entries(index, RaftIndex(last + 1), REPLAY_BYTES):
+                self.machine.recovered(entry)
+                self._chain = entry.chain
+                self._followed = entry.index
+            index = RaftIndex(self._followed + 1)
 
-    def _follow(self, entry: Entry) -> None:
-        self.machine.recovered(entry)
-        self._chain = entry.chain
-        self._followed = entry.index
+    def entries_below(self, index: RaftIndex) -> Iterator[Entry]:
+        """Yield every entry of the log below `index`; see region.multiraft.machine.Proposer."""
+        log = self.node.log
+        at = RaftIndex(log.first_index)
+        while at < min(index, log.tail_first):  # what was evicted from memory is durable
+            for entry in self._read(at, RaftIndex(min(index, log.tail_first)), REPLAY_BYTES):
+                yield entry
+                at = RaftIndex(entry.index + 1)
+        if at < index:
+            found = log.entries(at, index, 1 << 62)
+            assert found is not PENDING, (at, index, log.tail_first)
+            yield from found
 
     # --- leader ----------------------------------------------------------------------------------
 
@@ -154,12 +171,17 @@ class Group:
         except InvariantViolated as error:
             raise GroupStopped(str(error)) from error
         write = ready.write
+        log = self.node.log
+        if log.log_epoch != self._log_epoch:
+            # Storage is not told to truncate what it never got, but the machine has seen that as well.
+            self._log_epoch = log.log_epoch
+            told = None if write is None else write.truncate_from
+            self._truncate(RaftIndex(self._handed_out + 1 if told is None else told))
         if write is not None:
-            if write.truncate_from is not None:
-                self._truncate(RaftIndex(write.truncate_from), write.entries)
             for entry in write.entries:
                 if entry.index > self._followed:
                     self._append_followed(entry)
+        self._handed_out = log.last_index
         return ready
 
     def _append_followed(self, entry: Entry) -> None:
@@ -171,20 +193,28 @@ class Group:
         self._followed = entry.index
         self.machine.appended(entry)
 
-    def _truncate(self, from_index: RaftIndex, replacing: Sequence[Entry]) -> None:
+    def _truncate(self, from_index: RaftIndex) -> None:
         if from_index > self._followed:
             return
-        before = from_index - 1
+        before = RaftIndex(from_index - 1)
         newest: Entry | None = None
         if before >= 1:
             found = self.node.log.entries(before, from_index, 1)
-            newest = self._read_one(RaftIndex(before)) if found is PENDING else found[0]
+            newest = self._read(before, from_index, 1)[0] if found is PENDING else found[0]
         self._chain = FIRST_CHAIN if newest is None else newest.chain
-        self._followed = RaftIndex(before)
+        self._followed = before
         self.machine.truncated(from_index, newest)
 
-    def _read_one(self, index: RaftIndex) -> Entry:
-        return self.disk.read_entries(index, RaftIndex(index + 1), 1)[0]
+    def _read(self, lo: RaftIndex, hi: RaftIndex, bytes_max: int) -> list[Entry]:
+        """Read durable entries here and now. Raises GroupStopped."""
+        for _ in range(READ_TRIES):
+            try:
+                return self.disk.read_entries(lo, hi, bytes_max)
+            except ReadInterrupted:
+                continue
+            except (LogCorrupt, StorageFailed) as error:
+                raise GroupStopped(str(error)) from error
+        raise GroupStopped(f"entries [{lo}, {hi}) of the own log cannot be read: it is truncated again and again")
 
     def apply(self, ready: Ready[Entry]) -> None:
         """Hand committed entries to the machine and follow leadership. Raises GroupStopped."""
@@ -202,7 +232,8 @@ class Group:
         in_memory = max(lo, self.node.log.tail_first)
         if lo < in_memory:
             # Only after a restart: these entries were followed at recovery, and only the end matters.
-            self.machine.applied_until(self._read_one(RaftIndex(min(in_memory, hi) - 1)))
+            newest = RaftIndex(min(in_memory, hi) - 1)
+            self.machine.applied_until(self._read(newest, RaftIndex(newest + 1), 1)[0])
         if in_memory < hi:
             entries = self.node.log.entries(in_memory, hi, 1 << 62)
             assert entries is not PENDING, (in_memory, hi, self.node.log.tail_first)
@@ -235,7 +266,11 @@ class Group:
     # --- cold reads (any thread) -----------------------------------------------------------------
 
     def read_cold(self, fetch: Fetch) -> list[Entry]:
-        """Read the entries a follower needs from disk; empty when the read has to be asked again."""
+        """Read the entries a follower needs from disk; empty when the read has to be asked again.
+
+        Raises:
+            LogCorrupt, StorageFailed: the log cannot be read.
+        """
         try:
             return self.disk.read_entries(RaftIndex(fetch.lo), RaftIndex(fetch.hi), fetch.bytes_max)
         except ReadInterrupted:

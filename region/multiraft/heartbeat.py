@@ -14,7 +14,8 @@ Frames (big-endian), after the peer transport's length and kind:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,7 @@ _BEAT: Final = struct.Struct(">III")
 _ROW: Final = struct.Struct(">IQQ")
 _GROUP: Final = struct.Struct(">I")
 _ACK: Final = struct.Struct(">II")
+UNANSWERED_MAX: Final = 64  # beats; an answer that is later than that is ignored
 
 
 class HeartbeatError(ValueError):
@@ -78,11 +80,16 @@ def decode_ack(body: bytes | memoryview) -> tuple[int, list[GroupId]]:
 
 
 class BeatSender:
-    """The sending end's memory of one connection: what the receiver believes it was told."""
+    """The sending end's memory of one connection: what the receiver believes it was told.
 
-    def __init__(self) -> None:
+    An answer speaks of the groups that its own beat named, not of those that later beats added. Sequences begin
+    at a random number, so that a late answer to a beat of an earlier connection names no beat of this one.
+    """
+
+    def __init__(self, sequence: int = 0) -> None:
         self.told: dict[GroupId, tuple[Term, RaftIndex]] = {}
-        self._sequence = 0
+        self._sequence = sequence & 0xFFFFFFFF
+        self._unanswered: deque[tuple[int, dict[GroupId, tuple[Term, RaftIndex]]]] = deque(maxlen=UNANSWERED_MAX)
 
     def next_beat(self, current: Iterable[tuple[GroupId, Term, RaftIndex]]) -> Beat:
         """Return the beat that brings the receiver from what it was told to `current`."""
@@ -96,9 +103,20 @@ class BeatSender:
             if told.get(group) != pair:
                 changed.append(row)
         removed = [group for group in told if group not in fresh]
-        self.told = fresh
+        if changed or removed:
+            self.told = fresh
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
+        self._unanswered.append((self._sequence, self.told))
         return Beat(self._sequence, changed, removed)
+
+    def answered(self, sequence: int) -> Mapping[GroupId, tuple[Term, RaftIndex]]:
+        """Return what the beat `sequence` told; nothing when it was answered before or is of another connection."""
+        for row, (sent, told) in enumerate(self._unanswered):
+            if sent == sequence:
+                for _ in range(row + 1):
+                    self._unanswered.popleft()
+                return told
+        return {}
 
 
 class BeatReceiver:
@@ -108,8 +126,10 @@ class BeatReceiver:
         self.told: dict[GroupId, tuple[Term, RaftIndex]] = {}
 
     def follow(self, beat: Beat) -> None:
-        """Apply the differences of one beat."""
+        """Apply the differences of one beat. Raises HeartbeatError when they name too many groups."""
         for group, term, commit in beat.changed:
             self.told[group] = (term, commit)
         for group in beat.removed:
             self.told.pop(group, None)
+        if len(self.told) > GROUPS_PER_BROKER_MAX:
+            raise HeartbeatError(f"the beats of one connection name {len(self.told)} groups: too many")

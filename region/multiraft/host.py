@@ -16,15 +16,18 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from georelay.clock import Clock
+from georelay.errors import StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from region.log.data_directory import DataDirectory
 from region.log.entry import Entry
+from region.log.errors import LogCorrupt
 from region.log.flusher import Flusher, GroupWrite
 from region.log.hard_state import HardState
 from region.multiraft.group import Group, GroupStopped
@@ -39,15 +42,26 @@ from region.multiraft.heartbeat import (
 from region.multiraft.leader_book import LeaderBook, decode_hints, encode_hints
 from region.multiraft.machine import StateMachine
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
-from region.raft.core import Append, AppendResponse, Fetch, Message
+from region.raft.core import Append, AppendResponse, Fetch, Message, StorageWrite
 from region.raft.wire import decode_message, encode_message
 
 log = structlog.get_logger()
 
 PEER_SILENT_TICKS: Final = 10  # without a beat for this long a broker counts as unreachable
 STALL_TICKS: Final = 3
-FAILOVER_DELAY_MS: Final = (50, 150)  # after the leader's broker reset its connection
+FAILOVER_FIRST_MS: Final = 50  # from the reset of the leader's connection to the first survivor's campaign
+FAILOVER_TURN_MS: Final = 100  # to the next one's: time for an election with its syncs
+FAILOVER_JITTER_MS: Final = 25
+FIRST_CAMPAIGNS_MS: Final = (20, 150, 400)  # of a group's preferred leader; the other voters may open it later
 _RAFT_LENGTH_BYTES: Final = 4  # the peer frame has its own length
+
+
+@dataclass(frozen=True, slots=True)
+class _LastWrite:
+    """Token behind everything that was submitted for a group that is let go."""
+
+    group: Group
+    closed: asyncio.Future[None]
 
 
 class Host:
@@ -90,6 +104,7 @@ class Host:
         self._beat_senders: dict[BrokerId, BeatSender] = {}
         self._beat_receivers: dict[object, tuple[BrokerId, BeatReceiver]] = {}
         self._reads: set[asyncio.Task[None]] = set()
+        self._halted = False
         self.stall_ms_max = 0.0
 
     # --- life ------------------------------------------------------------------------------------
@@ -103,14 +118,21 @@ class Host:
         self._ticker = self._loop.call_later(self.tick_ms / 1000, self._on_tick_timer)
 
     async def stop(self) -> None:
-        """Stop time and connections; the flusher is its owner's to stop."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        """Stop time, groups and connections; the flusher is its owner's to stop, and nothing is submitted any more."""
+        self.halt()
         for task in self._reads:
             task.cancel()
         await asyncio.gather(*self._reads, return_exceptions=True)
         if self.transport is not None:
             await self.transport.stop()
+
+    def halt(self) -> None:
+        """Stop every group at once: from here on this broker promises nothing, votes for nobody and sends no beat."""
+        self._halted = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for group in self.groups.values():
+            group.stopped = True
 
     def open_group(self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine) -> Group:
         """Recover a group from disk and let it run."""
@@ -127,16 +149,26 @@ class Host:
         self.groups[group_id] = group
         if len(voters) == 1:
             group.node.campaign()
+        elif voters[0] == self.me and self._loop is not None:
+            # The preferred leader need not wait for an election timeout: a pre-vote disturbs nobody who hears a leader.
+            for delay_ms in FIRST_CAMPAIGNS_MS:
+                self._loop.call_later(delay_ms / 1000, self._campaign, group)
         self._mark_dirty(group)
         return group
 
-    def close_group(self, group_id: GroupId) -> None:
-        """Let a group go; its files are removed by the caller."""
+    def close_group(self, group_id: GroupId) -> asyncio.Future[None]:
+        """Let a group go; resolves once no write is on its way to its files, which the caller may remove then."""
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.leaders.forget(group_id)
         group = self.groups.pop(group_id, None)
-        if group is not None:
-            group.stopped = True
-            self._dirty.pop(group_id, None)
-            self.leaders.forget(group_id)
+        if group is None:
+            closed.set_result(None)
+            return closed
+        group.stopped = True
+        self._dirty.pop(group_id, None)
+        if not self._halted:
+            self._flusher.submit(GroupWrite(group_id=group_id, log=None, token=_LastWrite(group, closed)))
+        return closed
 
     def is_alive(self, broker: BrokerId) -> bool:
         """Return whether a broker of this region was heard lately."""
@@ -161,9 +193,15 @@ class Host:
         try:
             action(*arguments)
         except GroupStopped as error:
-            group.stopped = True
-            log.critical("group.stopped", group=group.group_id, reason=str(error))
-            self._on_group_stopped(group.group_id, str(error))
+            self._stop_group(group, str(error))
+        except Exception as error:  # half a step was taken: it must not vote or acknowledge any more
+            log.exception("group.broken", group=group.group_id)
+            self._stop_group(group, repr(error))
+
+    def _stop_group(self, group: Group, reason: str) -> None:
+        group.stopped = True
+        log.critical("group.stopped", group=group.group_id, reason=reason)
+        self._on_group_stopped(group.group_id, reason)
 
     def _advance(self, group: Group) -> None:
         while group.node.has_ready():
@@ -191,14 +229,21 @@ class Host:
     def durable(self, tokens: list[object]) -> None:
         """The flusher made these writes durable (called on the event loop, in order)."""
         for token in tokens:
+            if isinstance(token, _LastWrite):
+                token.group.disk.close()
+                if not token.closed.done():
+                    token.closed.set_result(None)
+                continue
             assert isinstance(token, tuple)
             group, write = token
-            if group.stopped:
-                continue
-            group.node.written(write.tag)
-            for message in write.responses:
-                self._send(group.group_id, message)
-            self._mark_dirty(group)
+            if not group.stopped:
+                self._guard(group, self._written, group, write)
+
+    def _written(self, group: Group, write: StorageWrite[Entry]) -> None:
+        group.node.written(write.tag)
+        for message in write.responses:
+            self._send(group.group_id, message)
+        self._mark_dirty(group)
 
     def _send(self, group_id: GroupId, message: Message[Entry]) -> None:
         assert self.transport is not None
@@ -220,7 +265,12 @@ class Host:
     async def _fetch(self, group: Group, fetch: Fetch) -> None:
         assert self._loop is not None
         read = partial(group.read_cold, fetch)
-        entries = await self._loop.run_in_executor(self._executor, read)
+        try:
+            entries = await self._loop.run_in_executor(self._executor, read)
+        except (LogCorrupt, StorageFailed) as error:
+            if not group.stopped:
+                self._stop_group(group, str(error))
+            return
         if not group.stopped:
             self._guard(group, group.fetched, fetch, entries)
             self._mark_dirty(group)
@@ -241,10 +291,12 @@ class Host:
             self._tick()
 
     def _tick(self) -> None:
+        if self._halted:
+            return
         self._ticks += 1
         for group in self.groups.values():
             if not group.stopped:
-                group.node.tick()
+                self._guard(group, group.node.tick)
                 if group.node.has_ready():
                     self._mark_dirty(group)
         self._send_beats()
@@ -264,6 +316,8 @@ class Host:
         if alive != self._alive:
             for lost in self._alive - alive:
                 self.leaders.lost(lost)
+            for found in alive - self._alive:
+                self.leaders.found(found)
             self._alive = alive
             self.liveness_version += 1
 
@@ -271,6 +325,8 @@ class Host:
 
     def frame_received(self, peer: BrokerId, kind: FrameKind, body: memoryview, connection: object) -> None:
         """Handle one frame of a peer. Raises ValueError on garbage: the connection is closed."""
+        if self._halted:
+            return
         self._heard_at_tick[peer] = self._ticks
         if kind is FrameKind.RAFT:
             self._raft_received(peer, body)
@@ -280,6 +336,8 @@ class Host:
             self._beat_answered(peer, body)
         elif kind is FrameKind.HINTS:
             for group_id, term, leader in decode_hints(body):
+                if leader != peer:
+                    raise ValueError(f"broker {peer} says that {leader} leads group {group_id}")
                 self.leaders.learn(group_id, term, leader)
         else:
             raise ValueError(f"frame kind {kind.name} is out of place")
@@ -311,12 +369,12 @@ class Host:
         self.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [encode_ack(beat.sequence, exceptions)])
 
     def _beat_answered(self, peer: BrokerId, body: memoryview) -> None:
-        _, exceptions = decode_ack(body)
+        sequence, exceptions = decode_ack(body)
         sender = self._beat_senders.get(peer)
         if sender is None:
             return
         apart = set(exceptions)
-        for group_id, (term, _) in sender.told.items():
+        for group_id, (term, _) in sender.answered(sequence).items():
             group = self.groups.get(group_id)
             if group_id in apart or group is None or group.stopped:
                 continue
@@ -330,30 +388,36 @@ class Host:
     def peer_connected(self, peer: BrokerId, lane: Lane) -> None:
         """The outgoing connection is up: the beats of a new connection start from nothing."""
         if lane is Lane.CONTROL:
-            self._beat_senders[peer] = BeatSender()
+            self._beat_senders[peer] = BeatSender(self._rng.getrandbits(32))
             self._send_hints([peer], [group for group in self.groups.values() if group.node.is_leader])
 
     def peer_lost(self, peer: BrokerId, lane: Lane) -> None:
         """The outgoing connection is gone."""
+        if self._halted:
+            return
         if lane is Lane.CONTROL:
             self._beat_senders.pop(peer, None)
             self._heard_at_tick.pop(peer, None)
+            self._review_liveness()  # a client that asks now must not be sent back to the broker that just died
         for group in self.groups.values():
             if peer not in group.voters:
                 continue
             if group.node.is_leader:
                 group.node.report_unreachable(peer)
             elif group.node.forget_leader(peer):
-                self._campaign_soon(group)
+                self._campaign_soon(group, peer)
 
-    def _campaign_soon(self, group: Group) -> None:
+    def _campaign_soon(self, group: Group, lost: BrokerId) -> None:
+        """Campaign in turn with the other survivors: two at once would split the votes and wait a whole timeout."""
         assert self._loop is not None
-        delay_ms = self._rng.uniform(*FAILOVER_DELAY_MS)
+        survivors = sorted(voter for voter in group.voters if voter != lost)
+        turn = (survivors.index(self.me) + group.group_id) % len(survivors)
+        delay_ms = FAILOVER_FIRST_MS + turn * FAILOVER_TURN_MS + self._rng.uniform(0, FAILOVER_JITTER_MS)
         self._loop.call_later(delay_ms / 1000, self._campaign, group)
 
     def _campaign(self, group: Group) -> None:
         if not group.stopped and group.node.leader_id == 0:
-            group.node.campaign()
+            self._guard(group, group.node.campaign)
             self._mark_dirty(group)
 
     def connection_closed(self, connection: object) -> None:

@@ -26,10 +26,15 @@ def decode_hints(body: bytes | memoryview) -> list[tuple[GroupId, Term, BrokerId
 
 
 class LeaderBook:
-    """The newest hint per group: a hint of an older term never replaces one of a newer term."""
+    """The newest hint per group: a hint of an older term never replaces one of a newer term.
+
+    A leader that cannot be reached is hidden, not forgotten: it does not say again who it is when only silence
+    came between.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[GroupId, tuple[Term, BrokerId]] = {}
+        self._lost: set[BrokerId] = set()
         self.version = 0  # changes with every change of a leader
 
     def learn(self, group: GroupId, term: Term, leader: BrokerId) -> None:
@@ -46,12 +51,18 @@ class LeaderBook:
             self.version += 1
 
     def lost(self, broker: BrokerId) -> None:
-        """Forget every hint that names a broker which cannot be reached."""
-        for group, (term, leader) in list(self._rows.items()):
-            if leader == broker:
-                self._rows[group] = (term, NO_LEADER)
-                self.version += 1
+        """Hide every hint that names a broker which cannot be reached."""
+        if broker not in self._lost:
+            self._lost.add(broker)
+            self.version += 1
+
+    def found(self, broker: BrokerId) -> None:
+        """Show the hints that name a broker which can be reached again."""
+        if broker in self._lost:
+            self._lost.remove(broker)
+            self.version += 1
 
     def leader(self, group: GroupId) -> BrokerId:
-        """Return the broker id of the leader, -1 while unknown."""
-        return self._rows.get(group, (Term(0), NO_LEADER))[1]
+        """Return the broker id of the leader, -1 while unknown or out of reach."""
+        leader = self._rows.get(group, (Term(0), NO_LEADER))[1]
+        return NO_LEADER if leader in self._lost else leader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from georelay.ids import RaftIndex
@@ -52,3 +52,6 @@ class Proposer(Protocol):
         Raises:
             NotLeader, Busy: nothing was appended.
         """
+
+    def entries_below(self, index: RaftIndex) -> Iterable[Entry]:
+        """Return every entry of the log below `index`, from disk and from memory: blocks, for rebuilds only."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import random
+import socket
 import struct
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
@@ -30,9 +31,12 @@ log = structlog.get_logger()
 
 PROTOCOL_VERSION: Final = 1
 HELLO_BYTES_MAX: Final = 512
-SEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # per connection: beyond it append frames are dropped
+SEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # per connection: beyond it frames are dropped
 REDIAL_MS: Final = 100
 HELLO_TIMEOUT_MS: Final = 2_000
+CONNECT_TIMEOUT_MS: Final = 2_000
+UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off, and what it was sent is dropped
+INCOMING_MAX: Final = 256
 READ_BUFFER_BYTES: Final = 256 * KIB
 LARGE_FRAME_BYTES: Final = 64 * KIB  # received into a buffer of its own
 assert LARGE_FRAME_BYTES < READ_BUFFER_BYTES
@@ -116,12 +120,16 @@ class _Incoming(asyncio.BufferedProtocol):
         self._large_filled = 0
         self._large_kind = 0
         self._peer: BrokerId | None = None
+        self._lane: Lane | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop has transport classes of its own: isinstance would refuse them.
         self._transport = cast("asyncio.Transport", transport)
+        if self._owner.stopped or len(self._owner.incoming) >= INCOMING_MAX:
+            self.close()
+            return
         self._owner.incoming.add(self)
         self._deadline = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_MS / 1000, self._hello_missing)
 
@@ -134,6 +142,7 @@ class _Incoming(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._owner.receiver.connection_closed(self)
+        self._owner.connection_gone()
 
     def close(self) -> None:
         """Close now."""
@@ -192,10 +201,12 @@ class _Incoming(asyncio.BufferedProtocol):
             return
         if kind != FrameKind.HELLO:
             raise PeerProtocolError("the first frame is not a hello")
-        peer, _ = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
+        peer, lane = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
         if peer not in self._owner.peers:
             raise PeerProtocolError(f"broker {peer} is not of this region")
-        self._peer = peer
+        for older in [other for other in self._owner.incoming if (other._peer, other._lane) == (peer, lane)]:
+            older.close()  # its broker has gone without a word: nothing of the past is read any more
+        self._peer, self._lane = peer, lane
 
 
 class _Outgoing(asyncio.Protocol):
@@ -217,7 +228,8 @@ class _Outgoing(asyncio.Protocol):
         while True:
             self._closed.clear()
             try:
-                await loop.create_connection(lambda: self, *self._address)
+                async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                    await loop.create_connection(lambda: self, *self._address)
             except OSError as error:
                 if not refused:
                     log.info("peer.unreachable", peer=self._peer, lane=self._lane.name, reason=str(error))
@@ -232,6 +244,7 @@ class _Outgoing(asyncio.Protocol):
         # uvloop has transport classes of its own: isinstance would refuse them.
         self._transport = stream = cast("asyncio.Transport", transport)
         stream.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX, low=SEND_BUFFER_BYTES_MAX // 2)
+        stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
         owner = self._owner
         stream.write(
             encode_hello(lane=self._lane, sender=owner.me, to=self._peer, disk=owner.disk, mesh_id=owner.mesh_id)
@@ -242,10 +255,16 @@ class _Outgoing(asyncio.Protocol):
         self._transport = None
         self._closed.set()
         self._owner.receiver.peer_lost(self._peer, self._lane)
+        self._owner.connection_gone()
 
     def data_received(self, data: bytes) -> None:
         log.warning("peer.refused", peer=self._peer, reason="data on a one-way connection")
         self.close()
+
+    @property
+    def is_up(self) -> bool:
+        """Return whether there is a connection."""
+        return self._transport is not None
 
     def close(self) -> None:
         """Close now; `run` dials again unless it was cancelled."""
@@ -291,6 +310,8 @@ class PeerTransport:
         self.receiver = receiver
         self.rng = rng
         self.incoming: set[_Incoming] = set()
+        self.stopped = False
+        self._all_gone = asyncio.Event()
         self._listen = listen
         self._server: asyncio.Server | None = None
         self._outgoing = {
@@ -308,7 +329,10 @@ class PeerTransport:
         ]
 
     async def stop(self) -> None:
-        """Close every connection."""
+        """Close every connection; returns when all are gone."""
+        self.stopped = True
+        if self._server is not None:
+            self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -316,8 +340,13 @@ class PeerTransport:
             connection.close()
         for accepted in list(self.incoming):
             accepted.close()
-        if self._server is not None:
-            self._server.close()
+        self.connection_gone()
+        await self._all_gone.wait()  # an aborted connection says so in the next turn
+
+    def connection_gone(self) -> None:
+        """Note that a connection is lost; the last one ends `stop`."""
+        if self.stopped and not self.incoming and not any(connection.is_up for connection in self._outgoing.values()):
+            self._all_gone.set()
 
     def send(
         self, peer: BrokerId, lane: Lane, kind: FrameKind, parts: Sequence[bytes | bytearray | memoryview]

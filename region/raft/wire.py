@@ -12,6 +12,7 @@ Layout of version 1 (big-endian; it never changes):
       5   HEARTBEAT           commit u64
       6   HEARTBEAT_RESPONSE  -
       7   TIMEOUT_NOW         -
+    The top bit of an Append's count means that no answer is wanted; the count itself is 0 then.
       8 … 11 are kept free for snapshots and read-index requests; 64 and above belong to the peer transport.
 
 Rule 1: an entry travels as the bytes that lie on disk; encoding copies none of them.
@@ -47,6 +48,7 @@ _HEAD: Final = struct.Struct(">BIIIQ")
 _ANY: Final = struct.Struct(">IBIIIQ")  # the length and the head
 _VOTE_REQUEST: Final = struct.Struct(">IBIIIQQQB")
 _FLAGS: Final = struct.Struct(">IBIIIQB")
+_QUIET: Final = 0x8000_0000  # flag in the count of an Append without entries: no answer wanted
 _APPEND: Final = struct.Struct(">IBIIIQQQQI")
 _APPEND_RESPONSE: Final = struct.Struct(">IBIIIQQQQB")
 _HEARTBEAT: Final = struct.Struct(">IBIIIQQ")
@@ -100,7 +102,7 @@ def encode_message(group: GroupId, message: Message[Entry]) -> list[bytes]:
         message.prev_index,
         message.prev_term,
         message.commit,
-        len(frames),
+        len(frames) | _QUIET if message.quiet else len(frames),
     )
     return [head, *frames]
 
@@ -190,6 +192,10 @@ def _append(body: Body, who: Envelope) -> Append[Entry]:
     if len(body) < position:
         raise PeerWireError(f"an Append takes at least {position} bytes, not {len(body)}")
     prev_index, prev_term, commit, count = _APPEND_FIELDS.unpack_from(body, _HEAD.size)
+    quiet = bool(count & _QUIET)
+    count &= ~_QUIET
+    if count and quiet:
+        raise PeerWireError(f"an Append of {count} entries must be answered")
     if count * ENTRY_HEADER_BYTES > len(body) - position:
         raise PeerWireError(f"{count} entries cannot be in {len(body) - position} bytes")
     _checked("prev_index", prev_index)
@@ -203,6 +209,7 @@ def _append(body: Body, who: Envelope) -> Append[Entry]:
         prev_term=Term(prev_term),
         commit=_checked("commit", commit),
         entries=_entries(body, position, count, prev_index, prev_term, who[2]),
+        quiet=quiet,
     )
 
 

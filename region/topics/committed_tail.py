@@ -26,7 +26,8 @@ class TailBudget:
 class CommittedTail:
     """Consecutive committed DATA entries, the newest last.
 
-    Invariants: 1 offsets are consecutive   2 the newest entry is never evicted   3 bytes are counted in the budget.
+    Invariants: 1 offsets are consecutive   2 the newest entry is never evicted (an epoch may cut it off)
+    3 bytes are counted in the budget.
     """
 
     def __init__(self, budget: TailBudget) -> None:
@@ -64,6 +65,15 @@ class CommittedTail:
             del self._entries[: self._head]
             del self._bases[: self._head]
             self._head = 0
+
+    def cut(self, offset: Offset) -> None:
+        """Drop the entries that reach beyond `offset`: a new epoch begins there, they are an orphan branch."""
+        entries = self._entries
+        while self._head < len(entries) and entries[-1].next_offset > offset:
+            gone = entries.pop().size
+            self._bases.pop()
+            self._bytes -= gone
+            self._budget.bytes_held -= gone
 
     def read(self, offset: Offset, bytes_max: int) -> Sequence[Entry] | None:
         """Return entries from the one that holds `offset` on; None when it is not in memory.

@@ -8,17 +8,20 @@ from concurrent.futures import Executor
 from functools import partial
 
 from georelay.clock import Clock
-from georelay.errors import Diverged
+from georelay.errors import Busy, Diverged
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from georelay.limits import MIB
 from georelay.wire.batch import iterate_records
-from mesh.replication.stream_header import OWNS_OFFSETS, StreamHeader, first_digest
+from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader, first_digest
 from region.log.entry import Entry
 from region.log.errors import ReadInterrupted
 from region.log.group_log import GroupLog
+from region.log.segment import max_timestamp_ms
 from region.multiraft.machine import Proposer
 from region.topics.committed_tail import TailBudget
 from region.topics.stream import Stream
 
+SCAN_BYTES = 4 * MIB
 COLD_READ_TRIES = 3  # a read is interrupted only by a truncation, which is rare
 
 
@@ -40,8 +43,8 @@ class HostedStream(Stream):
         super().__init__(key=key, topic=topic, group_id=group_id, home=home, region=region, clock=clock, budget=budget)
         self._joined_disk: GroupLog | None = None
         self._executor = executor
-        self._newest_stamp: tuple[Offset, int] | None = None  # (base offset, max timestamp) of the log
-        self.rescan = self._whole_log
+        self._newest_stamp: tuple[Entry, int] | None = None  # the entry with the newest timestamp, and that timestamp
+        self._stamp_is_lost = False  # that entry went away: the disk has to be asked
 
     def attach(self, proposer: Proposer, disk: GroupLog) -> None:
         """Join the group that was recovered for this stream."""
@@ -53,16 +56,41 @@ class HostedStream(Stream):
         assert self._joined_disk is not None
         return self._joined_disk
 
-    def _whole_log(self) -> Sequence[Entry]:
-        return self._disk.read_entries(self._disk.first_index, RaftIndex(self._disk.durable_index + 1), 1 << 40)
+    # --- following the log ------------------------------------------------------------------------
 
-    def appended(self, entry: Entry) -> None:
-        """Follow one appended entry."""
-        super().appended(entry)
+    def recovered(self, entry: Entry) -> None:
+        """Follow one entry found on disk."""
+        super().recovered(entry)
+        self._note_stamp(entry)
+
+    def applied(self, entries: Sequence[Entry]) -> None:
+        """Move the high watermark over committed entries."""
+        super().applied(entries)
+        for entry in entries:
+            self._note_stamp(entry)
+
+    def truncated(self, from_index: RaftIndex, newest: Entry | None) -> None:
+        """Forget the entries from `from_index` on."""
+        super().truncated(from_index, newest)
+        if self._newest_stamp is not None and self._newest_stamp[0].index >= from_index:
+            self._lose_stamp()
+
+    def _note_stamp(self, entry: Entry) -> None:
+        newest = self._newest_stamp
         if entry.type in OWNS_OFFSETS:
-            stamp = entry.header().max_timestamp_ms
-            if self._newest_stamp is None or stamp > self._newest_stamp[1]:
-                self._newest_stamp = (entry.base_offset, stamp)
+            stamp = max_timestamp_ms(entry)
+            if newest is None or stamp > newest[1]:
+                self._newest_stamp = (entry, stamp)
+        elif entry.type is EntryType.EPOCH and newest is not None:
+            is_older = newest[0].index < entry.index
+            if is_older and newest[0].next_offset > entry.base_offset:
+                self._lose_stamp()  # it is of the orphan branch now
+
+    def _lose_stamp(self) -> None:
+        self._newest_stamp = None
+        self._stamp_is_lost = True
+
+    # --- reading ----------------------------------------------------------------------------------
 
     def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry] | None:
         """Return committed entries from memory; [] at the high watermark, None when only the disk has them."""
@@ -124,14 +152,19 @@ class HostedStream(Stream):
         """Append and commit the EPOCH entry that the home's table names.
 
         Raises:
-            Diverged: the digest at `start` differs from this log's. NotLeader, Busy, OutcomeUnknown.
+            Diverged: the digest at `start` differs from this log's.
+            Busy: `start` is not committed here yet. NotLeader, Fenced, OutcomeUnknown.
         """
+        if start > self.high_watermark and start != self.end.next_offset:
+            raise Busy(
+                f"epoch {epoch} of {self.key} starts at {start}, {self.high_watermark} records are committed here"
+            )
         own = self.end.digest if start == self.end.next_offset else await self.digest_before(start)
         if own != digest:
             raise Diverged(
                 f"{self.key}: digest before offset {start} differs from the home's: epoch {epoch} is refused"
             )
-        await self.open_epoch(epoch, start=start, control_index=control_index)
+        await self.open_epoch(epoch, start=start, digest=digest, control_index=control_index)
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
         """Return (offset, timestamp) of the first committed record with at least that timestamp."""
@@ -147,7 +180,30 @@ class HostedStream(Stream):
 
     async def max_timestamp(self) -> tuple[Offset, int] | None:
         """Return (offset, timestamp) of the batch with the newest timestamp, None for an empty stream."""
+        if self._stamp_is_lost:
+            loop = asyncio.get_running_loop()
+            scan = partial(self._newest_on_disk, self.high_watermark, self.commit_index)
+            self._stamp_is_lost = False
+            try:
+                found = await loop.run_in_executor(self._executor, scan)
+            except BaseException:
+                self._stamp_is_lost = True
+                raise
+            for entry in found:
+                self._note_stamp(entry)
         newest = self._newest_stamp
-        if newest is None or newest[0] >= self.high_watermark:
+        if newest is None or newest[0].base_offset >= self.high_watermark:
             return None
+        return newest[0].base_offset, newest[1]
+
+    def _newest_on_disk(self, high_watermark: Offset, commit_index: RaftIndex) -> Sequence[Entry]:
+        """Return the committed entry with the newest timestamp, if any (in a thread)."""
+        newest: list[Entry] = []
+        offset = self.log_start
+        while offset < high_watermark:
+            found = self._disk.read_from_offset(offset, SCAN_BYTES, up_to_index=commit_index)
+            if not found:
+                break
+            newest = [max([*newest, *found], key=max_timestamp_ms)]
+            offset = found[-1].next_offset
         return newest

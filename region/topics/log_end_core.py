@@ -74,11 +74,15 @@ class EpochTable:
                 return epoch
         return Epoch(0)
 
-    def end_of(self, epoch: Epoch, *, hwm: Offset) -> tuple[Epoch, Offset]:
-        """Return (largest known epoch <= `epoch`, first offset after it); (-1, -1) when there is none."""
+    def index_of(self, epoch: Epoch) -> int:
+        """Return the index of the EPOCH entry that opens `epoch`, 0 when there is none."""
+        return next((index for index, known, _ in self._rows if known == epoch), 0)
+
+    def end_of(self, epoch: Epoch, *, commit_index: int, hwm: Offset) -> tuple[Epoch, Offset]:
+        """Return (largest committed epoch <= `epoch`, first offset after it); (-1, -1) when there is none."""
         answer: tuple[Epoch, Offset] = (Epoch(-1), Offset(-1))
-        for row, (_, known, _) in enumerate(self._rows):
+        rows = self.committed(commit_index)
+        for row, (known, _) in enumerate(rows):
             if known <= epoch:
-                following = self._rows[row + 1][2] if row + 1 < len(self._rows) else hwm
-                answer = (known, following)
+                answer = (known, rows[row + 1][1] if row + 1 < len(rows) else hwm)
         return answer

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from georelay.errors import OutOfOrderSequence, ProducerFenced
-from georelay.ids import NO_PRODUCER, Offset, RaftIndex
+from georelay.ids import NO_PRODUCER, Epoch, Offset, RaftIndex
 from georelay.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_STREAM_MAX
 from mesh.replication.stream_header import StreamHeader
 
 SEQUENCE_MODULUS: Final = 2**31  # sequences are non-negative int32 and wrap to 0
-UNDO_MAX: Final = 65_536  # changes above the commit; more than the uncommitted limit of a group can hold
+UNDO_MAX: Final = 65_536  # changes above the commit that can be undone; a deeper truncation rebuilds the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class AppendedBatch:
     base_offset: Offset
     index: RaftIndex
     append_us: int
+    home_epoch: Epoch  # in which it was sequenced: a later duplicate is answered with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class ProducerTable:
             header.base_offset,
             index,
             header.append_us,
+            header.epoch,
         )
         kept = before.batches if before is not None and before.epoch == header.producer_epoch else ()
         self._states[producer_id] = ProducerState(
@@ -154,6 +156,7 @@ class ProducerTable:
         self._states.clear()
         self._undo.clear()
         self._undo_floor = RaftIndex(0)
+        self._order_is_stale = False
 
     def snapshot(self) -> dict[int, ProducerState]:
         """Return a copy, for comparison between replicas."""

@@ -16,17 +16,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import NotHome, NotLeader, OutcomeUnknown
+from georelay.errors import Busy, Fenced, NotHome, NotLeader, OutcomeUnknown
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader, stamp
 from georelay.wire.crc import crc32c
 from mesh.replication.receiver_core import ApplyViolation, recheck_at_apply
-from mesh.replication.stream_header import EntryType, StreamHeader, next_digest
+from mesh.replication.stream_header import EntryType, StreamHeader, first_digest, next_digest
 from region.kafka.ports import Published
 from region.log.entry import Entry, EntryDraft, control_header
 from region.multiraft.machine import InvariantBroken, Proposer
@@ -70,7 +71,6 @@ class Stream:
         self.producers = ProducerTable()
         self.tail = CommittedTail(budget)
         self.proposer: Proposer | None = None
-        self.rescan: Callable[[], Sequence[Entry]] = lambda: ()  # every entry on disk and in memory, for a rebuild
         self.on_committed: Callable[[Stream, Sequence[Entry]], None] = lambda _stream, _entries: None
         self.on_leadership: Callable[[Stream], None] = lambda _stream: None
         self._clock = clock
@@ -111,10 +111,8 @@ class Stream:
 
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """Answer OffsetForLeaderEpoch; a mirror never gives its own end for an epoch without successor."""
-        if not self.epochs.rows():
-            return Epoch(-1), Offset(-1)
-        known, end = self.epochs.end_of(epoch, hwm=self.high_watermark)
-        if known == self.epochs.newest() and not self.is_home:
+        known, end = self.epochs.end_of(epoch, commit_index=self.commit_index, hwm=self.high_watermark)
+        if known >= FIRST_EPOCH and known == self.epoch and not self.is_home:
             return known, Offset(2**63 - 1)
         return known, end
 
@@ -132,6 +130,8 @@ class Stream:
             raise NotHome(f"the home of {self.topic} is region {self.home}", epoch=self.epoch, home=self.home)
         if not self.is_leader or self.proposer is None:
             raise NotLeader(leader=self.leader_id)
+        if self.end.epoch < FIRST_EPOCH:
+            self._open_first_epoch()
         count = header.record_count
         original = self.producers.check(
             producer_id=header.producer_id,
@@ -142,12 +142,11 @@ class Stream:
         if original is not None:
             return self._answer_at_commit(
                 original.index,
-                Published(epoch=self.end.epoch, base_offset=original.base_offset, append_us=original.append_us),
+                Published(epoch=original.home_epoch, base_offset=original.base_offset, append_us=original.append_us),
             )
         end = self.end
         batch = raw if isinstance(raw, bytearray) else bytearray(raw)
         stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
-        payload = bytes(batch)
         stream_header = StreamHeader(
             type=EntryType.DATA,
             entry_region=entry_region,
@@ -160,16 +159,16 @@ class Stream:
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
-            payload_crc=crc32c(payload),
+            payload_crc=crc32c(batch),
             digest=next_digest(
                 end.digest,
                 epoch=end.epoch,
                 first=end.next_offset,
                 last=Offset(end.next_offset + count - 1),
-                batch=payload,
+                batch=batch,
             ),
         )
-        entry = self.proposer.propose([EntryDraft(header=stream_header, payload=payload)])[0]
+        entry = self.proposer.propose([EntryDraft(header=stream_header, payload=batch)])[0]
         return self._answer_at_commit(
             entry.index,
             Published(epoch=end.epoch, base_offset=end.next_offset, append_us=stream_header.append_us),
@@ -196,21 +195,36 @@ class Stream:
             self._pending.append((index, future, answer))
         return future
 
-    def open_epoch(self, epoch: Epoch, *, start: Offset, control_index: int) -> asyncio.Future[Published]:
+    def open_epoch(
+        self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int
+    ) -> asyncio.Future[Published]:
         """Append the EPOCH entry that begins a home epoch in this region's group; resolves at its commit.
 
+        An epoch that is in the log already is not appended again: the future resolves when that entry commits.
+
+        Args:
+            digest: digest chain at `start`; entries beyond `start` become the orphan branch.
+
         Raises:
-            NotLeader, Busy: nothing was appended.
+            NotLeader, Busy: nothing was appended. Fenced: the log knows a newer epoch.
         """
-        if self.proposer is None:
+        if self.proposer is None or not self.is_leader:
             raise NotLeader(leader=self.leader_id)
+        newest = self.epochs.newest()
+        if epoch < newest:
+            raise Fenced(f"epoch {epoch} of {self.key} is older than epoch {newest} of this log")
+        if epoch == newest:
+            return self._answer_at_commit(
+                RaftIndex(self.epochs.index_of(epoch)),
+                Published(epoch=epoch, base_offset=start, append_us=self.end.append_us),
+            )
         payload = control_index.to_bytes(8, "big")
         header = control_header(
             EntryType.EPOCH,
             next_offset=start,
             epoch=epoch,
             append_us=self.end.append_us,
-            digest=self.end.digest,
+            digest=digest,
             payload=payload,
         )
         entry = self.proposer.propose([EntryDraft(header=header, payload=payload)])[0]
@@ -243,10 +257,10 @@ class Stream:
         self.end = LogEnd.empty(self.key) if newest is None else LogEnd.after(newest.header())
         self.epochs.truncated(from_index)
         if not self.producers.truncated(from_index):
+            assert self.proposer is not None
             self.producers.clear()
-            for entry in self.rescan():
-                if entry.index < from_index:
-                    self.producers.appended(entry.index, entry.header())
+            for entry in self.proposer.entries_below(from_index):
+                self.producers.appended(entry.index, entry.header())
         self._fail_pending(from_index)
 
     def applied(self, entries: Sequence[Entry]) -> None:
@@ -257,6 +271,7 @@ class Stream:
                 self._recheck(entry)
                 # Records at or beyond the start of a new epoch become the orphan branch.
                 self.high_watermark = entry.base_offset
+                self.tail.cut(entry.base_offset)
                 moved = True
             elif entry.record_count:
                 self._recheck(entry)
@@ -305,6 +320,7 @@ class Stream:
             _, future, _ = self._pending.pop()
             if not future.done():
                 future.set_exception(OutcomeUnknown("the leader changed before the batch was committed"))
+                future.exception()  # that nobody waits for it any more is no error
 
     def led(self, *, leader: int, is_leader: bool) -> None:
         """Follow the leader of the group inside this region."""
@@ -315,8 +331,12 @@ class Stream:
             self._fail_pending(RaftIndex(0))
             self._wake()
         if is_leader and self.epochs.newest() < FIRST_EPOCH:
-            self.open_epoch(FIRST_EPOCH, start=Offset(0), control_index=0)
+            with suppress(Busy):  # being handed over: the next leader opens it, or the first publish here
+                self._open_first_epoch()
         self.on_leadership(self)
+
+    def _open_first_epoch(self) -> None:
+        self.open_epoch(FIRST_EPOCH, start=Offset(0), digest=first_digest(self.key), control_index=0)
 
     def close(self) -> None:
         """Stop serving: waiting publishes have an unknown outcome, waiters are woken."""

@@ -122,7 +122,9 @@ class NotLeader(GeorelayError):
     retry = Retry.REFRESH
     http_status = 503
 
-    def __init__(self, text: str = "this broker does not lead the stream; ask for the leader again", *, leader: int = -1) -> None:
+    def __init__(
+        self, text: str = "this broker does not lead the stream; ask for the leader again", *, leader: int = -1
+    ) -> None:
         super().__init__(text)
         self.leader = leader  # broker id, -1 when unknown
 

@@ -3,16 +3,19 @@
 Rule 1: the bytes of an answer are cached per (metadata epoch, version, topics asked for): encoding ten topics of
         twelve partitions costs a millisecond of event loop, patching a correlation id nothing.
 Rule 2: an unknown topic is created with defaults when client and mesh both allow it.
-Rule 3: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
+Rule 3: while a partition elects a leader the answer waits for it, a moment: clients that read "no leader" ask again
+        after a second only, and an election takes a fifth of that. One that stays without a leader is not waited for.
+Rule 4: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from typing import Final
 
-from georelay.errors import GeorelayError, TopicExists
+from georelay.errors import GeorelayError
 from georelay.wire.api import ErrorCode, encode_response
 from georelay.wire.requests import MetadataRequest, MetadataRequestTopic
 from georelay.wire.responses import (
@@ -24,11 +27,14 @@ from georelay.wire.responses import (
 from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
-from region.kafka.ports import NO_LEADER, TopicSpec, TopicView
+from region.kafka.ports import NO_LEADER, TopicView
 from region.kafka.services import KafkaServices
 
 CACHED_ANSWERS_MAX: Final = 256
 CREATED_PER_REQUEST_MAX: Final = 100  # further unknown topics of one request are only unknown
+LEADER_WAIT_S: Final = 0.5  # counted from when a partition was first seen without a leader
+LEADER_POLL_S: Final = 0.01
+LEADERLESS_PARTITIONS_MAX: Final = 10_000  # remembered; beyond it the memory starts anew
 _CORRELATION: Final = struct.Struct(">i")
 
 _Key = tuple[int, tuple[tuple[bytes, str | None], ...] | None]
@@ -41,6 +47,7 @@ class MetadataHandler:
         self._cluster = services.cluster
         self._cache: dict[_Key, bytes] = {}
         self._cache_epoch = -1
+        self._leaderless_since: dict[tuple[str | None, int], float] = {}
 
     def handle(self, slot: Slot, request: MetadataRequest) -> None:
         """Answer from the cache, build the answer, or create what is missing first."""
@@ -58,6 +65,9 @@ class MetadataHandler:
             slot.spawn(self._create_and_answer(wanted, creatable))
             return
         response = self._response(wanted, {})
+        if self._is_electing(response):
+            slot.spawn(self._answer_with_leaders(wanted))
+            return
         buffers = encode_response(response, api_version=slot.api_version, correlation_id=slot.header.correlation_id)
         if len(self._cache) < CACHED_ANSWERS_MAX and all(topic.error_code == 0 for topic in response.topics):
             self._cache[key] = b"".join(buffers)
@@ -76,15 +86,39 @@ class MetadataHandler:
         unknown = [topic.name for topic in wanted if topic.name and self._cluster.topic(topic.name) is None]
         return [name for name in dict.fromkeys(unknown) if TOPIC_NAME.fullmatch(name)][:CREATED_PER_REQUEST_MAX]
 
+    def _is_electing(self, response: MetadataResponse) -> bool:
+        """Return whether a partition lost its leader so lately that it is worth to wait for the next one."""
+        now = asyncio.get_running_loop().time()
+        since = self._leaderless_since
+        if len(since) > LEADERLESS_PARTITIONS_MAX:
+            since.clear()
+        electing = False
+        for topic in response.topics:
+            for row in topic.partitions:
+                key = (topic.name, row.partition_index)
+                if row.leader_id != NO_LEADER:
+                    since.pop(key, None)
+                elif now - since.setdefault(key, now) < LEADER_WAIT_S:
+                    electing = True
+        return electing
+
+    async def _answer_with_leaders(self, wanted: Sequence[MetadataRequestTopic] | None) -> MetadataResponse:
+        epoch = self._cluster.metadata_epoch
+        response = self._response(wanted, {})
+        while self._is_electing(response):
+            await asyncio.sleep(LEADER_POLL_S)
+            if epoch != self._cluster.metadata_epoch:
+                epoch = self._cluster.metadata_epoch
+                response = self._response(wanted, {})
+        return response
+
     async def _create_and_answer(
         self, wanted: Sequence[MetadataRequestTopic] | None, names: Sequence[str]
     ) -> MetadataResponse:
         refused: dict[str, ErrorCode] = {}
         for name in names:
             try:
-                await self._cluster.create_topic(TopicSpec(name=name))
-            except TopicExists:
-                continue  # another client was first
+                await self._cluster.ensure_topic(name)
             except GeorelayError as error:
                 refused[name] = kafka_code(error)
         return self._response(wanted, refused)

@@ -144,9 +144,12 @@ class Leadership(Generic[E]):
                 return True
             progress.fetching = Fetch(peer, self._term, lo, log.last_index + 1, bytes_max)
             self.fetches.append(progress.fetching)
-        elif progress.nudged or (not behind and min(commit, lo - 1) > progress.sent_commit):
-            self._emit(peer, progress, (), commit, out)  # finds out about losses, or tells the commit index
+        elif progress.nudged:
+            self._emit(peer, progress, (), commit, out)  # finds out about losses
             progress.nudged = False
+        elif not behind and min(commit, lo - 1) > progress.sent_commit:
+            # The answer would only repeat what is known once everything sent was acknowledged.
+            self._emit(peer, progress, (), commit, out, quiet=progress.match == lo - 1)
         return False
 
     def _probe(self, peer: BrokerId, progress: Progress, commit: int, out: list[Message[E]]) -> None:
@@ -171,7 +174,14 @@ class Leadership(Generic[E]):
         progress.window.add(last, sum([entry.size for entry in entries]))
 
     def _emit(
-        self, peer: BrokerId, progress: Progress, entries: list[E] | tuple[()], commit: int, out: list[Message[E]]
+        self,
+        peer: BrokerId,
+        progress: Progress,
+        entries: list[E] | tuple[()],
+        commit: int,
+        out: list[Message[E]],
+        *,
+        quiet: bool = False,
     ) -> None:
         prev_index = progress.next - 1
         prev_term = self._log.term(prev_index)
@@ -185,6 +195,7 @@ class Leadership(Generic[E]):
                 prev_term=prev_term,
                 commit=commit,
                 entries=entries,
+                quiet=quiet,
             )
         )
         progress.sent_commit = max(progress.sent_commit, min(commit, prev_index + len(entries)))

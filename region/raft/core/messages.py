@@ -48,7 +48,11 @@ class VoteResponse:
 
 @dataclass(slots=True, kw_only=True)
 class Append(Generic[E]):
-    """Entries that follow (prev_index, prev_term), and the leader's commit index. Entries may be empty."""
+    """Entries that follow (prev_index, prev_term), and the leader's commit index. Entries may be empty.
+
+    `quiet` is True when it only tells a commit index that its receiver is known to hold the entries of:
+    the answer would say nothing new. A receiver that does not match answers all the same.
+    """
 
     from_: BrokerId
     to: BrokerId
@@ -57,6 +61,7 @@ class Append(Generic[E]):
     prev_term: Term
     commit: int
     entries: Sequence[E] = ()
+    quiet: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

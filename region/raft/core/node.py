@@ -188,7 +188,8 @@ class RaftNode(Elector[E]):
             last = prev_index + len(append.entries)
             self._store(append)
             self._commit_to(min(append.commit, last))
-            self._acknowledge(append.from_, last)
+            if not append.quiet:
+                self._acknowledge(append.from_, last)
         elif prev_index > self.commit_index:
             self._reject(append)
         elif prev_index < self.log.first_index:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
+from georelay.cli.tables import table_console
 from georelay.client.gateway_http import JsonObject
 
 NO_LEADER = "-"
@@ -51,14 +51,13 @@ def _status(
     if as_json:
         print(json.dumps(document, ensure_ascii=False))  # noqa: T201
         return
-    console = Console(highlight=False)
-    width = None if console.is_terminal else 200
+    console = table_console()
     console.print(f"mesh {document.get('mesh', '')}", markup=False)
-    console.print(_broker_table(document), width=width)
+    console.print(_broker_table(document))
     lines = stream_lines(document)
     if lines:
         console.print()
-        console.print(_stream_table(lines), width=width)
+        console.print(_stream_table(lines))
 
 
 def stream_lines(document: JsonObject) -> list[StreamLine]:

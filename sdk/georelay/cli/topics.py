@@ -14,6 +14,7 @@ from rich.table import Table
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
+from georelay.cli.tables import table_console
 from georelay.client.gateway_http import JsonObject
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 
@@ -141,5 +142,4 @@ def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(str(row.get(column, "")) for column in columns))
-    console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else 200)
+    table_console().print(table)

@@ -22,7 +22,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._frames = FrameReader(response_frame_bytes_max)
-        self._waiting: deque[tuple[ApiKey, int, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[tuple[ApiKey, int, int, asyncio.Future[Any]]] = deque()  # api, version, correlation
         self._transport: asyncio.Transport | None = None
         self._correlation = 0
         self._lost: Exception | None = None
@@ -36,7 +36,11 @@ class BrokerConnection(asyncio.Protocol):
         """
         _, connection = await asyncio.get_running_loop().create_connection(cls, host, port)
         if user is not None:
-            await connection._sign_in(*user)
+            try:
+                await connection._sign_in(*user)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     async def _sign_in(self, name: str, password: str) -> None:
@@ -47,7 +51,6 @@ class BrokerConnection(asyncio.Protocol):
         except ConnectionError as error:
             raise Unauthenticated("the broker closed the connection while signing in") from error
         if answer.error_code:
-            self.close()
             raise Unauthenticated(f"the broker refused the credentials of '{name}'")
 
     @property
@@ -62,7 +65,7 @@ class BrokerConnection(asyncio.Protocol):
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         buffers = encode_request(request, api_version=version, correlation_id=self._correlation, client_id=CLIENT_ID)
-        self._waiting.append((api, version, future))
+        self._waiting.append((api, version, self._correlation, future))
         self._transport.writelines(buffers)
         return await future
 
@@ -80,7 +83,7 @@ class BrokerConnection(asyncio.Protocol):
         """End every request in flight."""
         self._lost = ConnectionError(f"the broker closed the connection{f': {exc}' if exc else ''}")
         while self._waiting:
-            _, _, future = self._waiting.popleft()
+            *_, future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(self._lost)
 
@@ -88,8 +91,12 @@ class BrokerConnection(asyncio.Protocol):
         """Answer the oldest request with each whole frame."""
         try:
             for frame in self._frames.feed(data):
-                api, version, future = self._waiting.popleft()
-                _, answer = decode_response(api, version, frame)
+                api, version, correlation, future = self._waiting[0]
+                answered, answer = decode_response(api, version, frame)
+                if answered != correlation:
+                    self.close()
+                    return
+                self._waiting.popleft()  # not before: what cannot be decoded ends with ConnectionError too
                 if not future.done():
                     future.set_result(answer)
         except (WireError, IndexError):

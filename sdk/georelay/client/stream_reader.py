@@ -29,6 +29,7 @@ METADATA_VERSION: Final = 9
 FETCH_VERSION: Final = 11
 LIST_OFFSETS_VERSION: Final = 5
 RETRY_MS: Final = 50
+ANSWER_SECONDS_MAX: Final = 10  # beyond what was asked to wait; a broker that is silent for longer is left
 EARLIEST: Final = -2
 LATEST: Final = -1
 _MOVED: Final = frozenset(
@@ -38,6 +39,8 @@ _MOVED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,  # of that replica: another one serves
     }
 )
 
@@ -88,15 +91,10 @@ class StreamReader:
         """
         while True:
             try:
-                if self._connection is None or not self._connection.is_open:
-                    self._connection = await self._dial_leader()
-                if self.offset < 0:
-                    self.offset = await self._resolve(self._connection)
-                batch = await self._fetch(self._connection)
-            except (OSError, UnknownTopic):
-                self._drop()
-                await asyncio.sleep(RETRY_MS / 1000)
-                continue
+                async with asyncio.timeout(ANSWER_SECONDS_MAX + self._max_wait_ms / 1000):
+                    batch = await self._next()
+            except (OSError, UnknownTopic):  # TimeoutError is an OSError
+                batch = None
             if batch is None:
                 self._drop()
                 await asyncio.sleep(RETRY_MS / 1000)
@@ -112,6 +110,13 @@ class StreamReader:
             self._connection.close()
             self._connection = None
             self.reconnects += 1
+
+    async def _next(self) -> ReadBatch | None:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = await self._dial_leader()
+        if self.offset < 0:
+            self.offset = await self._resolve(self._connection)
+        return await self._fetch(self._connection)
 
     async def _dial_leader(self) -> BrokerConnection:
         """Ask any broker of the region who leads the partition and connect to it."""
@@ -148,6 +153,8 @@ class StreamReader:
         wanted = ListOffsetsPartition(partition_index=self.partition, timestamp=self.offset)
         request = ListOffsetsRequest(topics=(ListOffsetsTopic(name=self.topic, partitions=(wanted,)),))
         answer = await connection.request(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request)
+        if not answer.topics or not answer.topics[0].partitions:
+            raise ConnectionError("the broker answered ListOffsets without the partition asked for")
         row = answer.topics[0].partitions[0]
         if row.error_code:
             raise UnknownTopic(f"no offsets of {self.topic}/{self.partition}: error {row.error_code}")
@@ -163,6 +170,10 @@ class StreamReader:
             topics=(FetchTopic(topic=self.topic, partitions=(wanted,)),),
         )
         answer = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+        if not answer.responses or not answer.responses[0].partitions:
+            raise ConnectionError(
+                f"the broker answered Fetch without the partition asked for, error {answer.error_code}"
+            )
         row = answer.responses[0].partitions[0]
         if row.error_code in _MOVED:
             return None

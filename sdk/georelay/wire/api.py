@@ -2,7 +2,9 @@
 
 Rule 1: whatever the bytes, decoding raises WireError and nothing else, within time and memory bounded by the
         frame's cap (`frame_bytes_max`) and its budget of items.
-Rule 2: a frame must be used up exactly; bytes left over are refused.
+Rule 2: a frame must be used up exactly; bytes left over are refused. One exception: a flexible Metadata request for
+        all topics may carry LIBRDKAFKA_NULL_ARRAY_BYTES more, because librdkafka reserves four bytes for the null
+        array and fills one (librdkafka issue 5049; seen in 2.16). Without it `list_topics()` could not work.
 Rule 3: encoders return framed buffers (length first) for `transport.writelines`; records are never copied there
         unless they are tiny.
 """
@@ -61,6 +63,8 @@ __all__ = [
     "refuse_api_versions",
     "response_frame_bytes_max",
 ]
+
+LIBRDKAFKA_NULL_ARRAY_BYTES: Final = 3
 
 _REQUESTS: Final[Mapping[ApiKey, type]] = {
     ApiKey.PRODUCE: requests.ProduceRequest,
@@ -164,7 +168,8 @@ def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[
             request = codec_of(_REQUESTS[ApiKey(key)], version, is_flexible(key, version)).decode(reader)
     except (struct.error, IndexError):
         raise WireError(f"a {ApiKey(key).name} request of version {version} is cut short") from None
-    _check_end(reader, key)
+    if not (is_flexible(key, version) and _is_librdkafka_for_all_topics(request, reader)):
+        _check_end(reader, key)
     return header, request
 
 
@@ -190,6 +195,14 @@ def decode_response(api_key: ApiKey, api_version: int, frame: Buffer) -> tuple[i
         raise WireError(f"a {api_key.name} response of version {api_version} is cut short") from None
     _check_end(reader, api_key)
     return correlation_id, response
+
+
+def _is_librdkafka_for_all_topics(request: Request, reader: Reader) -> bool:
+    return (
+        isinstance(request, requests.MetadataRequest)
+        and request.topics is None
+        and reader.end - reader.position == LIBRDKAFKA_NULL_ARRAY_BYTES
+    )
 
 
 def _check_end(reader: Reader, api_key: int) -> None:

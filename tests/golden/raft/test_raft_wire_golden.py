@@ -38,6 +38,7 @@ MESSAGES: dict[str, Message[Entry]] = {
     "vote_response": VoteResponse(from_=FROM, to=TO, term=TERM, granted=True),
     "vote_response_pre_refused": VoteResponse(from_=FROM, to=TO, term=TERM, granted=False, pre=True),
     "append_empty": Append(from_=FROM, to=TO, term=TERM, prev_index=300, prev_term=Term(6), commit=299),
+    "append_quiet": Append(from_=FROM, to=TO, term=TERM, prev_index=300, prev_term=Term(6), commit=299, quiet=True),
     "append_two": Append(
         from_=FROM,
         to=TO,
@@ -119,7 +120,8 @@ def test_entry_bytes_are_not_copied_by_encoding() -> None:
         ("append_response", 21, b"\xff" * 8, "index"),
         ("append_response", 45, b"\x02", "flags"),
         ("vote_request", 37, b"\x04", "flags"),
-        ("append_two", 45, b"\xff\xff\xff\xff", "entries cannot be in"),
+        ("append_two", 45, b"\x7f\xff\xff\xff", "entries cannot be in"),
+        ("append_two", 45, b"\x80\0\0\x02", "must be answered"),
         ("append_two", 45, b"\0\0\0\x01", "follow the last entry"),
         ("append_two", 21, bytes(7) + b"\x01", "belongs"),
         ("append_two", 29, bytes(7) + b"\x07", "belongs"),

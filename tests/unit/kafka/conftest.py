@@ -282,6 +282,9 @@ class FakeCluster:
         self.check_topic(spec)
         return self.add_topic(spec.name, max(spec.partitions, 1), homes=spec.homes)
 
+    async def ensure_topic(self, name: str) -> TopicView:
+        return self.views.get(name) or await self.create_topic(TopicSpec(name=name))
+
     async def delete_topic(self, name: str) -> None:
         if self.views.pop(name, None) is None:
             raise UnknownTopic(f"topic {name!r} does not exist")

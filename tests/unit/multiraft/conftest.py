@@ -49,7 +49,7 @@ class RunningBroker:
         journal = self.directory.open_hard_states()
         self.flusher = Flusher(
             journal,
-            post=lambda tokens: loop.call_soon_threadsafe(self.host.durable, tokens),
+            post=lambda tokens: self.post(loop, tokens),
             on_failure=lambda error: None,
         )
         self.executor = ThreadPoolExecutor(1)
@@ -92,6 +92,9 @@ class RunningBroker:
             self.streams[group_id] = stream
             group = self.host.open_group(group_id, voters, stream)
             stream.attach(group, group.disk)
+
+    def post(self, loop: asyncio.AbstractEventLoop, tokens: list[object]) -> None:
+        loop.call_soon_threadsafe(self.host.durable, tokens)
 
     async def stop(self) -> None:
         for stream in self.streams.values():

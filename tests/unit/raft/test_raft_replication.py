@@ -113,6 +113,23 @@ def test_the_commit_index_travels_with_the_next_append_or_alone_once(led: Any) -
     assert not led.network, "both know already"
 
 
+def test_a_lone_commit_index_is_not_answered_by_who_holds_its_entries(led: Any) -> None:
+    node = led.node(2)
+    last = node.last_index
+    node.step(Append(from_=A, to=B, term=Term(1), prev_index=last, prev_term=Term(1), commit=last, quiet=True))
+    led.pump()
+    assert not led.mail(AppendResponse)
+    assert node.commit_index == last
+
+
+def test_a_lone_commit_index_that_does_not_match_is_refused_aloud(led: Any) -> None:
+    node = led.node(2)
+    beyond = node.last_index + 5
+    node.step(Append(from_=A, to=B, term=Term(1), prev_index=beyond, prev_term=Term(1), commit=beyond, quiet=True))
+    led.pump()
+    assert [answer.rejected for answer in led.mail(AppendResponse)] == [True]
+
+
 def test_a_commit_index_does_not_travel_alone_when_entries_follow(led: Any) -> None:
     led.forging = True
     led.propose("a")

@@ -1,0 +1,84 @@
+"""The clients of the single-record benchmark, each a process of its own so that they do not wait for each other.
+
+`python -m loadtest.bench.single_client produce BOOTSTRAP TOPICS RATE SECONDS` sends one record at a time, each
+with its intended send time (monotonic ns, one clock for all processes of a host) in front of the value.
+`python -m loadtest.bench.single_client consume BOOTSTRAP TOPICS SECONDS` reads by assignment from the end and counts
+latency from the intended send time, so a slow broker cannot hide behind a waiting producer.
+Both print one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+
+STAMP_CHARS = 20
+PADDING = b"x" * 80
+FLUSH_SECONDS_MAX = 30
+
+
+def produce(bootstrap: str, topics: list[str], rate_per_second: int, seconds: int) -> dict[str, Any]:
+    """Publish at a steady rate, round robin over the topics; acks=all, no linger."""
+    failed = 0
+
+    def delivered(error: object, _: object) -> None:
+        nonlocal failed
+        failed += error is not None
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+    producer.list_topics(timeout=10)
+    lags_ns = []
+    began = time.monotonic_ns()
+    count = rate_per_second * seconds
+    for number in range(count):
+        due = began + number * 1_000_000_000 // rate_per_second
+        while (ahead_ns := due - time.monotonic_ns()) > 0:
+            producer.poll(min(ahead_ns / 1e9, 0.001))
+        lags_ns.append(time.monotonic_ns() - due)
+        producer.produce(topics[number % len(topics)], b"%020d" % due + PADDING, on_delivery=delivered)
+    left = producer.flush(FLUSH_SECONDS_MAX)
+    return {"sent": count, "failed": failed + left, "lag_p99_ms": quantile(lags_ns, 0.99) / 1e6}
+
+
+def consume(bootstrap: str, topics: list[str], seconds: int) -> dict[str, Any]:
+    """Read for `seconds` and return the latencies in ns, with the intended send time of each record."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 50,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_END) for topic in topics])
+    rows = []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            due = int(message.value()[:STAMP_CHARS])
+            rows.append((due, time.monotonic_ns() - due))
+    consumer.close()
+    return {"rows": rows}
+
+
+def quantile(rows: list[int], share: float) -> float:
+    """Return a quantile, 0 without samples."""
+    ordered = sorted(rows)
+    return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0
+
+
+def main() -> None:
+    """Run the client named by the first argument."""
+    role, bootstrap, topics, *numbers = sys.argv[1:]
+    run = produce if role == "produce" else consume
+    sys.stdout.write(json.dumps(run(bootstrap, topics.split(","), *map(int, numbers))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

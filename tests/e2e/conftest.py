@@ -1,0 +1,545 @@
+"""A whole region inside one process, and file systems that watch it or lose power under it.
+
+Real brokers (region.app.Broker), real sockets on loopback; only the file system below the log is the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from georelay.client.broker_connection import BrokerConnection
+from georelay.errors import GeorelayError
+from georelay.ids import BrokerId, GroupId
+from georelay.wire.api import ApiKey
+from georelay.wire.batch import build_batch
+from georelay.wire.requests import PartitionProduceData, ProduceRequest, TopicProduceData
+from loadtest.campaign.producer import value_of
+from loadtest.campaign.verdict_core import Acknowledgement
+from region.app import Broker
+from region.config import BrokerConfig
+from region.controller.topic import TopicSpec
+from region.log.entry import decode_entry
+from region.log.filesystem import Buffer, FileSystem, OsFileSystem
+from region.log.hard_state import JOURNAL_NAME
+from region.multiraft.group import Group
+from region.multiraft.peers import FrameKind, Lane, PeerTransport
+from region.raft.core import AppendResponse, Ready, VoteResponse
+from region.raft.wire import decode_message
+
+TOPIC = "orders"
+REGION = "us"
+BROKERS = 3
+MAJORITY = 2
+TICK_MS = 20  # elections within half a second
+PRODUCE_VERSION = 7
+CREATE_SECONDS_MAX = 20
+
+
+# --- a file system that knows what is durable -------------------------------------------------------
+
+
+class GroupBook:
+    """What one broker's file system saw of one group's log: entry by entry, written and then synced."""
+
+    def __init__(self) -> None:
+        self.next_offsets: dict[int, int] = {0: 0}
+        self.durable_index = 0
+
+    @property
+    def durable_offset(self) -> int:
+        return self.next_offsets[self.durable_index]
+
+    def written(self, index: int, next_offset: int) -> None:
+        self.next_offsets[index] = next_offset
+        self.durable_index = min(self.durable_index, index - 1)  # an entry was replaced
+
+
+class WatchedFileSystem(OsFileSystem):
+    """Passes everything on and notes which log entries and which terms an fdatasync that RETURNED has covered.
+
+    `sync_works=False` patches the sync out: it returns at once, and nothing counts as durable.
+    """
+
+    def __init__(self, sync_seconds: float) -> None:
+        self.groups: dict[int, GroupBook] = defaultdict(GroupBook)
+        self.durable_terms: dict[int, int] = defaultdict(int)
+        self.sync_works = True
+        self._sync_seconds = sync_seconds
+        self._paths: dict[int, Path] = {}
+        self._unsynced: dict[Path, list[int]] = defaultdict(list)  # log file -> indexes
+        self._unsynced_terms: list[tuple[int, int]] = []
+        self._unsynced_names: set[Path] = set()
+        self._nameless: dict[Path, int] = {}  # log file whose name is not durable yet -> newest synced index
+        self._lock = threading.Lock()
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        with self._lock:
+            if create and not self.exists(path):
+                self._unsynced_names.add(path)
+            handle = super().open(path, create=create, write=write)
+            self._paths[handle] = path
+            return handle
+
+    def make_directory(self, path: Path) -> None:
+        with self._lock:
+            if not self.exists(path):
+                self._unsynced_names.add(path)
+        super().make_directory(path)
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        written = super().pwritev(handle, buffers, position)
+        path, raw = self._paths[handle], b"".join(buffers)
+        with self._lock:
+            if path.suffix == ".log":
+                self._note_entries(path, raw)
+            elif path.name == JOURNAL_NAME:
+                self._note_terms(raw)
+        return written
+
+    def _note_entries(self, path: Path, raw: bytes) -> None:
+        position = 0
+        while position < len(raw):
+            entry = decode_entry(raw, position)
+            self.groups[int(path.parent.name)].written(entry.index, entry.next_offset)
+            self._unsynced[path].append(entry.index)
+            position += len(entry.frame)
+
+    def _note_terms(self, raw: bytes) -> None:
+        assert raw[:4] == b"HSFR", raw[:4]
+        for row in range(int.from_bytes(raw[4:8], "big")):
+            at = 32 + 16 * row
+            group, term = int.from_bytes(raw[at : at + 4], "big"), int.from_bytes(raw[at + 8 : at + 16], "big")
+            self._unsynced_terms.append((group, term))
+
+    def fdatasync(self, handle: int) -> None:
+        if not self.sync_works:
+            return
+        path = self._paths[handle]
+        with self._lock:
+            indexes, terms = list(self._unsynced[path]), list(self._unsynced_terms)
+        time.sleep(self._sync_seconds)  # in the flusher's thread: whoever does not wait for us is caught
+        super().fdatasync(handle)
+        with self._lock:
+            if path.suffix == ".log":
+                del self._unsynced[path][: len(indexes)]
+                if indexes:
+                    self._nameless[path] = indexes[-1]
+                    self._settle()
+            elif path.name == JOURNAL_NAME:
+                del self._unsynced_terms[: len(terms)]
+                for group, term in terms:
+                    self.durable_terms[group] = max(term, self.durable_terms[group])
+
+    def fsync_directory(self, path: Path) -> None:
+        if not self.sync_works:
+            return
+        super().fsync_directory(path)
+        with self._lock:
+            self._unsynced_names = {name for name in self._unsynced_names if name.parent != path}
+            self._settle()
+
+    def _settle(self) -> None:
+        """Synced bytes count once the names of their file and its folder cannot be lost any more."""
+        for path, index in list(self._nameless.items()):
+            if not self._unsynced_names & {path, path.parent}:
+                self.groups[int(path.parent.name)].durable_index = index
+                del self._nameless[path]
+
+    def durable(self, group: int) -> GroupBook:
+        """Return the book of a group."""
+        with self._lock:
+            return self.groups[group]
+
+
+class DurabilityWatch:
+    """Compares every acknowledgement, at the moment it is given, with what the file systems say is durable."""
+
+    def __init__(self, *, sync_seconds: float = 0.004) -> None:
+        self.file_systems = {BrokerId(1001 + row): WatchedFileSystem(sync_seconds) for row in range(BROKERS)}
+        self.checked: dict[str, int] = defaultdict(int)
+        self.violations: list[str] = []
+
+    def patch_sync_out(self) -> None:
+        """From now on no sync does anything."""
+        for file_system in self.file_systems.values():
+            file_system.sync_works = False
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Look at every frame before it is sent and at every commit before it is applied."""
+        send, apply = PeerTransport.send, Group.apply
+
+        def watched_send(
+            transport: PeerTransport, peer: BrokerId, lane: Lane, kind: FrameKind, parts: Sequence[Buffer]
+        ) -> bool:
+            if kind is FrameKind.RAFT:
+                self._frame_leaves(transport.me, b"".join(parts))
+            return send(transport, peer, lane, kind, parts)
+
+        def watched_apply(group: Group, ready: Ready[Any]) -> None:
+            if ready.committed is not None:
+                self._expect("commit", self._replicas(group.group_id, index=ready.committed[1] - 1) >= MAJORITY)
+            apply(group, ready)
+
+        monkeypatch.setattr(PeerTransport, "send", watched_send)
+        monkeypatch.setattr(Group, "apply", watched_apply)
+
+    def answered(self, group: GroupId, *, next_offset: int) -> None:
+        """A Kafka client was told that everything below `next_offset` is stored."""
+        replicas = sum(fs.durable(group).durable_offset >= next_offset for fs in self.file_systems.values())
+        self._expect("produce answer", replicas >= MAJORITY)
+
+    def _frame_leaves(self, broker: BrokerId, body: bytes) -> None:
+        group, message = decode_message(body)
+        file_system = self.file_systems[broker]
+        if isinstance(message, AppendResponse) and not message.rejected:
+            self._expect("append response", file_system.durable(group).durable_index >= message.index)
+        elif isinstance(message, VoteResponse) and message.granted and not message.pre:
+            self._expect("vote", file_system.durable_terms[group] >= message.term)
+
+    def _replicas(self, group: int, *, index: int) -> int:
+        return sum(fs.durable(group).durable_index >= index for fs in self.file_systems.values())
+
+    def _expect(self, kind: str, holds: bool) -> None:
+        self.checked[kind] += 1
+        if not holds:
+            self.violations.append(kind)
+
+
+# --- a file system that loses power -----------------------------------------------------------------
+
+
+class PowerSupply:
+    """What all disks of a region hang on: cut once, they all stop in the same instant."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.is_on = True
+
+
+class _File:
+    """Content as programs see it, and how to undo what was written since the last sync."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.undo: list[tuple[int, bytes, int]] = []  # position, bytes before, length before
+
+    def change(self, position: int, data: bytes) -> None:
+        self.undo.append((position, bytes(self.content[position : position + len(data)]), len(self.content)))
+        self.content.extend(bytes(max(0, position - len(self.content))))
+        self.content[position : position + len(data)] = data
+
+    def cut(self, size: int) -> None:
+        self.undo.append((size, bytes(self.content[size:]), len(self.content)))
+        del self.content[size:]
+        self.content.extend(bytes(size - len(self.content)))
+
+    def lose_unsynced(self) -> None:
+        while self.undo:
+            position, before, length = self.undo.pop()
+            self.content[position : position + len(before)] = before
+            del self.content[length:]
+
+
+class PowerCutFileSystem:
+    """Files in memory. When the power is cut every byte and every name that was not synced is gone.
+
+    `sync_works=False` patches the sync out: it returns at once and does nothing.
+    """
+
+    def __init__(self, supply: PowerSupply, *, root: Path, sync_seconds: float = 0.003) -> None:
+        self.sync_works = True
+        self.bytes_lost = 0
+        self._supply = supply
+        self._sync_seconds = sync_seconds
+        self._root = root
+        self._names: dict[Path, _File | None] = {root: None}  # None: a directory
+        self._durable_names: dict[Path, _File | None] = {root: None}
+        self._handles: dict[int, _File] = {}
+        self._next_handle = 1_000
+
+    def unsynced_bytes(self) -> int:
+        """Return how many bytes a power cut would take back now."""
+        files = [file for file in self._names.values() if file is not None]
+        return sum(max(0, len(file.content) - (file.undo[0][2] if file.undo else len(file.content))) for file in files)
+
+    def on_new_supply(self, supply: PowerSupply) -> PowerCutFileSystem:
+        """Return the disk as it is found after the power came back. Call it with the old supply off."""
+        found = PowerCutFileSystem(supply, root=self._root, sync_seconds=self._sync_seconds)
+        found.bytes_lost = self.unsynced_bytes()
+        names = self._durable_names
+        found._names = {
+            path: file for path, file in names.items() if path == self._root or self._reachable(path, names)
+        }
+        for file in {id(file): file for file in found._names.values() if file is not None}.values():
+            file.lose_unsynced()
+        found._durable_names = dict(found._names)
+        return found
+
+    def _reachable(self, path: Path, names: dict[Path, _File | None]) -> bool:
+        return all(parent in names for parent in path.parents if self._root in (parent, *parent.parents))
+
+    def _powered(self) -> None:
+        if not self._supply.is_on:
+            raise OSError(errno.EIO, "the power is off")
+
+    def _file(self, path: Path) -> _File:
+        file = self._names.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return file
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
+        with self._supply.lock:
+            self._powered()
+            if create and path not in self._names:
+                if path.parent not in self._names:
+                    raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
+                self._names[path] = _File()
+            self._next_handle += 1
+            self._handles[self._next_handle] = self._file(path)
+            return self._next_handle
+
+    def close(self, handle: int) -> None:
+        self._handles.pop(handle, None)
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        data = b"".join(buffers)
+        with self._supply.lock:
+            self._powered()
+            self._handles[handle].change(position, data)
+        return len(data)
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        with self._supply.lock:
+            self._powered()
+            return bytes(self._handles[handle].content[position : position + size])
+
+    def size(self, handle: int) -> int:
+        with self._supply.lock:
+            self._powered()
+            return len(self._handles[handle].content)
+
+    def truncate(self, handle: int, size: int) -> None:
+        with self._supply.lock:
+            self._powered()
+            self._handles[handle].cut(size)
+
+    def fdatasync(self, handle: int) -> None:
+        with self._supply.lock:
+            self._powered()
+            file = self._handles[handle]
+            changes = len(file.undo)
+        if not self.sync_works:
+            return
+        time.sleep(self._sync_seconds)  # in the flusher's thread; the power may go meanwhile
+        with self._supply.lock:
+            self._powered()
+            del file.undo[:changes]
+
+    def fsync_directory(self, path: Path) -> None:
+        with self._supply.lock:
+            self._powered()
+            if not self.sync_works:
+                return
+            for name in [name for name in self._durable_names if name.parent == path and name not in self._names]:
+                del self._durable_names[name]
+            self._durable_names.update({name: file for name, file in self._names.items() if name.parent == path})
+
+    def try_lock(self, handle: int) -> bool:
+        return True
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._supply.lock:
+            self._powered()
+            self._names[target] = self._file(source)
+            del self._names[source]
+
+    def remove(self, path: Path) -> None:
+        with self._supply.lock:
+            self._powered()
+            self._file(path)
+            del self._names[path]
+
+    def remove_directory(self, path: Path) -> None:
+        with self._supply.lock:
+            self._powered()
+            del self._names[path]
+
+    def list_directory(self, path: Path) -> list[str]:
+        with self._supply.lock:
+            self._powered()
+            if path not in self._names:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+            return [child.name for child in self._names if child.parent == path and child != path]
+
+    def make_directory(self, path: Path) -> None:
+        with self._supply.lock:
+            self._powered()
+            for missing in [each for each in [*reversed(path.parents), path] if self._root in each.parents]:
+                self._names.setdefault(missing, None)
+
+    def exists(self, path: Path) -> bool:
+        with self._supply.lock:
+            self._powered()
+            return path in self._names
+
+    def is_directory(self, path: Path) -> bool:
+        with self._supply.lock:
+            self._powered()
+            return path in self._names and self._names[path] is None
+
+
+# --- a region in this process -----------------------------------------------------------------------
+
+
+class RegionBed:
+    """Three brokers of one region on this event loop. The ports stay the same from start to start."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.brokers: list[Broker] = []
+        self._ports = _free_ports(5 * BROKERS)
+
+    @property
+    def kafka(self) -> list[str]:
+        """Return the Kafka addresses."""
+        return [self._listen(number)["kafka"] for number in range(BROKERS)]
+
+    def _listen(self, number: int) -> dict[str, str]:
+        kinds = ("kafka", "grpc", "peers", "link", "admin")
+        return {kind: f"127.0.0.1:{self._ports[number * 5 + row]}" for row, kind in enumerate(kinds)}
+
+    def _config(self, number: int) -> BrokerConfig:
+        rows = [
+            {"number": row + 1, "peers": self._listen(row)["peers"], "link": self._listen(row)["link"]}
+            for row in range(BROKERS)
+        ]
+        return BrokerConfig.model_validate(
+            {
+                "mesh_id": "bed",
+                "region": REGION,
+                "broker": number + 1,
+                "data_dir": self.directory / f"{REGION}-{number + 1}",
+                "definitions_home": REGION,
+                "listen": self._listen(number),
+                "regions": [{"name": REGION, "number": 1, "brokers": rows}],
+                "tick_ms": TICK_MS,
+            }
+        )
+
+    @asynccontextmanager
+    async def running(self, file_systems: Sequence[FileSystem]) -> AsyncIterator[RegionBed]:
+        """Start all brokers, wait until the region commits, stop them at the end."""
+        async with AsyncExitStack() as stack:
+            self.brokers = []
+            for number, file_system in enumerate(file_systems):
+                broker = Broker(self._config(number), file_system=file_system)
+                stack.push_async_callback(broker.stop)
+                self.brokers.append(broker)
+                await broker.start()
+            async with asyncio.timeout(CREATE_SECONDS_MAX):
+                while not all(broker.cluster.ready() for broker in self.brokers):
+                    await asyncio.sleep(0.02)
+            yield self
+
+    async def create_topic(self) -> None:
+        """Create the topic and wait until a broker leads it."""
+        async with asyncio.timeout(CREATE_SECONDS_MAX):
+            await self.brokers[0].cluster.create_topic(TopicSpec(name=TOPIC, partitions=1))
+            await self.leader()
+
+    async def leader(self) -> Broker:
+        """Return the broker that leads the partition, once it does."""
+        async with asyncio.timeout(CREATE_SECONDS_MAX):
+            while True:
+                for broker in self.brokers:
+                    stream = broker.cluster.stream(TOPIC, 0)
+                    if stream is not None and stream.is_leader and stream.epoch > 0:
+                        return broker
+                await asyncio.sleep(0.02)
+
+    async def publish(
+        self,
+        name: str,
+        numbers: Sequence[int],
+        acknowledgements: list[Acknowledgement],
+        *,
+        lanes: int = 4,
+        on_answer: Callable[[GroupId, int], None] = lambda _group, _next_offset: None,
+    ) -> None:
+        """Publish one batch per number over several connections; end quietly when the brokers are gone."""
+        leader = await self.leader()
+        stream = leader.cluster.stream(TOPIC, 0)
+        assert stream is not None
+        host, _, port = leader.config.listen.kafka.rpartition(":")
+
+        async def lane(mine: Sequence[int]) -> None:
+            connection = await BrokerConnection.dial(host, int(port))
+            try:
+                for number in mine:
+                    offset = await _produce(connection, value_of(name, number))
+                    if offset is None:
+                        return
+                    on_answer(stream.group_id, offset + 1)
+                    acknowledgements.append(
+                        Acknowledgement(record=(name, number), offset=offset, at_ns=time.monotonic_ns())
+                    )
+            except (ConnectionError, GeorelayError):
+                return  # nothing more is acknowledged; what was is what counts
+            finally:
+                connection.close()
+
+        await asyncio.gather(*(lane(numbers[row::lanes]) for row in range(lanes)))
+
+
+async def _produce(connection: BrokerConnection, value: bytes) -> int | None:
+    """Return the offset, None when it was refused or its outcome is unknown."""
+    batch = build_batch([(value, None, ())], timestamps_ms=1_700_000_000_000)
+    data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])
+    request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=5_000, topic_data=[data])
+    answer = await connection.request(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+    row = answer.responses[0].partition_responses[0]
+    return None if row.error_code else int(row.base_offset)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture
+def region_bed(tmp_path: Path) -> RegionBed:
+    return RegionBed(tmp_path)
+
+
+@pytest.fixture
+def durability_watch(monkeypatch: pytest.MonkeyPatch) -> DurabilityWatch:
+    watch = DurabilityWatch()
+    watch.install(monkeypatch)
+    return watch
+
+
+@pytest.fixture
+def power_cut_disks() -> Callable[[PowerSupply, Path], list[PowerCutFileSystem]]:
+    return lambda supply, root: [PowerCutFileSystem(supply, root=root) for _ in range(BROKERS)]
+
+
+@pytest.fixture
+def new_supply() -> Callable[[], PowerSupply]:
+    return PowerSupply

@@ -1,0 +1,138 @@
+"""Two regions are cut from each other under load and healed: afterwards every copy is the same, byte for byte.
+
+The second opinion is region.log.segment_reader, which shares no index, view or recovery with the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from georelay.client.broker_connection import BrokerConnection
+from georelay.wire.api import ApiKey
+from georelay.wire.requests import FetchPartition, FetchRequest, FetchTopic
+from loadtest.campaign.mesh import leader_of
+from loadtest.campaign.runs import Load, cut_link, mesh_with_cuttable_links
+from loadtest.mesh_process import MeshProcess
+from region.log.errors import LogCorrupt
+from region.log.segment_reader import batches_sha256
+
+REGIONS = ("us", "eu", "ap")
+TOPIC = "orders"
+LOAD = Load(per_second=300, seconds=4, fault_after_seconds=1)
+CUT_SECONDS = 2.0
+REPLICAS = 9
+FLIPS = 12
+FETCH_VERSION = 11
+CATCH_UP_SECONDS_MAX = 10
+
+
+async def test_every_copy_is_equal_byte_for_byte_after_a_cut_link_healed(tmp_path: Path) -> None:
+    async with mesh_with_cuttable_links(tmp_path, REGIONS) as (mesh, links):
+        run = await cut_link(
+            mesh, links, TOPIC, regions=REGIONS, directory=tmp_path, load=LOAD, cut_seconds=CUT_SECONDS
+        )
+        assert run.verdict.is_exact, run
+        assert run.verdict.acked == run.verdict.sent > 0
+        fetched = {region: await _fetched_sha256(mesh, region) for region in REGIONS}
+        assert len(set(fetched.values())) == 1, fetched
+        expected = fetched[REGIONS[0]]
+        replicas = _replicas(tmp_path)
+        assert len(replicas) == REPLICAS
+        await _wait_until_equal(replicas, expected)
+    assert _differing(replicas, expected) == []
+    _a_flipped_byte_is_found(replicas[-1], tmp_path / "copy", expected)
+
+
+def _a_flipped_byte_is_found(replica: Path, copy: Path, expected: str) -> None:
+    shutil.copytree(replica, copy)
+    assert _differing([copy], expected) == []
+    for segment, position in _positions(copy):
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert _differing([copy], expected) == [copy], f"byte {position} of {segment.name} was flipped unseen"
+        segment.write_bytes(whole)
+    assert _differing([copy], expected) == []
+
+
+def _positions(group: Path) -> Iterator[tuple[Path, int]]:
+    """Yield places all over the newest segment, its last byte included."""
+    segment = max(group.glob("*.log"))
+    size = segment.stat().st_size
+    for row in range(FLIPS):
+        yield segment, (size - 1) * (row + 1) // FLIPS
+
+
+def _differing(groups: list[Path], expected: str) -> list[Path]:
+    """Return the replicas whose batches are not those with this SHA-256, or cannot be read."""
+    differing = []
+    for group in groups:
+        try:
+            same = batches_sha256(group) == expected
+        except LogCorrupt:
+            same = False
+        if not same:
+            differing.append(group)
+    return differing
+
+
+async def _wait_until_equal(groups: list[Path], expected: str) -> None:
+    """Followers are a heartbeat behind their leader."""
+    deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
+    while differing := _differing(groups, expected):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not equal after {CATCH_UP_SECONDS_MAX} s: {differing}")
+        await asyncio.sleep(0.1)
+
+
+def _replicas(directory: Path) -> list[Path]:
+    """Return the folder of the topic's group on every broker; the mesh has one partition and controller groups."""
+    return sorted(
+        group
+        for group in (directory / "mesh" / "brokers").glob("*/groups/*")
+        if group.name != "0" and group.parent.name == "groups"
+    )
+
+
+async def _fetched_sha256(mesh: MeshProcess, region: str) -> str:
+    """Return SHA-256 over the raw batches as Fetch gives them, from offset 0 to the high watermark."""
+    leader = await leader_of(mesh, region, TOPIC)
+    host, _, port = mesh.endpoints["regions"][region]["kafka"][int(leader.rpartition("-")[2]) - 1].rpartition(":")
+    connection = await BrokerConnection.dial(host, int(port))
+    digest = hashlib.sha256()
+    offset = 0
+    try:
+        while True:
+            partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+            request = FetchRequest(
+                max_wait_ms=100,
+                min_bytes=1,
+                max_bytes=1 << 20,
+                topics=(FetchTopic(topic=TOPIC, partitions=(partition,)),),
+            )
+            answer = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+            row = answer.responses[0].partitions[0]
+            assert row.error_code == 0
+            for batch in _whole_batches(b"".join(row.records or ())):
+                digest.update(batch)
+                offset = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+            if offset >= row.high_watermark:
+                return digest.hexdigest()
+    finally:
+        connection.close()
+
+
+def _whole_batches(raw: bytes) -> Iterator[bytes]:
+    position = 0
+    while len(raw) - position >= 12:
+        end = position + 12 + int.from_bytes(raw[position + 8 : position + 12], "big")
+        if end > len(raw):
+            return
+        yield raw[position:end]
+        position = end

@@ -1,0 +1,110 @@
+"""Every mistake in a configuration file is one line that names the file and the key."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from georelay.errors import ConfigError
+from region.__main__ import main
+from region.config import BrokerConfig, load_config, split_address
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def second_region(raw: dict[str, Any], **changes: Any) -> None:
+    region = {"name": "eu", "number": 2, "brokers": [{"number": 1, "peers": "h:1", "link": "h:2"}], **changes}
+    raw["regions"].append(region)
+
+
+MISTAKES: list[tuple[Change, str]] = [
+    (lambda raw: raw.pop("mesh_id"), "mesh_id: Field required"),
+    (lambda raw: raw.update(colour="red"), "colour: Extra inputs"),
+    (lambda raw: raw["listen"].update(kafka="127.0.0.1"), "listen.kafka: '127.0.0.1' is not host:port"),
+    (lambda raw: raw["listen"].update(kafka="127.0.0.1:99999"), "is not host:port"),
+    (lambda raw: raw["listen"].update(grpc="0.0.0.0:1"), "not a loopback address"),
+    (lambda raw: raw["listen"].update(admin="example.com:1"), "not a loopback address"),
+    (lambda raw: raw.update(region="eu"), "region 'eu' is not among the regions us"),
+    (lambda raw: raw.update(definitions_home="ap"), "region 'ap' is not among"),
+    (lambda raw: raw.update(broker=2), "broker 2 is not listed in region 'us'"),
+    (lambda raw: raw.update(region="US"), "region: String should match"),
+    (lambda raw: raw.update(tick_ms=1), "tick_ms: Input should be greater"),
+    (lambda raw: raw.update(regions=[]), "regions: List should have at least 1"),
+    (lambda raw: second_region(raw, name="us"), "two regions have the same name or number"),
+    (lambda raw: second_region(raw, number=1), "two regions have the same name or number"),
+    (lambda raw: second_region(raw, number=40_000), "regions.1.number"),
+    (
+        lambda raw: raw["regions"][0]["brokers"].append(raw["regions"][0]["brokers"][0]),
+        "two brokers of region 'us' have the same number",
+    ),
+]
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(row)}" for key, row in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(row) for row in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def written(path: Path, raw: dict[str, Any]) -> Path:
+    path.write_text("\n".join(f"{key} = {toml(value)}" for key, value in raw.items()))
+    return path
+
+
+def test_a_good_file_is_read(make_config: Any, tmp_path: Path) -> None:
+    config = load_config(written(tmp_path / "broker.toml", make_config()))
+    assert (config.broker_id, config.region_numbers(), config.tick_ms) == (1001, {"us": 1}, 10)
+
+
+@pytest.mark.parametrize(("change", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_a_mistake_is_one_line_with_file_and_key(make_config: Any, tmp_path: Path, change: Change, said: str) -> None:
+    raw = copy.deepcopy(make_config())
+    change(raw)
+    path = written(tmp_path / "broker.toml", raw)
+    with pytest.raises(ConfigError) as refused:
+        load_config(path)
+    text = str(refused.value)
+    assert text.startswith(f"{path}: ")
+    assert said in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("raw", [b"= 1", b"a = \xff", b'"a\\nb" = 1'], ids=["no TOML", "no UTF-8", "key of two lines"])
+def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_bytes(raw)
+    with pytest.raises(ConfigError) as refused:
+        load_config(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_or_a_folder_is_one_line_and_exit_code_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        assert main(["--config", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"georelay-broker: cannot read the configuration {path}: ")
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["", ":", "h:", ":1", "h:0", "h:65536", "h:-1", "h:1x", "h:²", "h"])
+def test_what_is_not_host_and_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError):
+        split_address(address)
+
+
+def test_an_ipv6_address_loses_its_brackets() -> None:
+    assert split_address("[::1]:80") == ("::1", 80)
+
+
+def test_a_configuration_cannot_be_changed(make_config: Any) -> None:
+    config = BrokerConfig.model_validate(make_config())
+    with pytest.raises(ValueError, match="frozen"):
+        config.broker = 2

@@ -1,0 +1,133 @@
+"""What ARCHITECTURE.md says does not exist, looked for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from georelay.errors import ConfigError
+from region.config import load_config
+
+WRITES = frozenset(
+    {
+        *("write_bytes", "write_text", "pwrite", "pwritev", "writev", "posix_fallocate"),
+        *("fsync", "fdatasync", "ftruncate", "truncate"),
+        *("rename", "replace", "unlink", "rmtree", "remove", "mkdir", "makedirs"),
+    }
+)
+# str.replace and dataclasses.replace share a name with Path.replace; set.remove and list.remove with os.remove.
+AMBIGUOUS = frozenset({"replace", "remove"})
+RECORD_PATH = ("raft", "multiraft", "topics", "controller", "kafka", "api", "broker")
+
+Module = tuple[str, ast.Module]
+
+
+@pytest.fixture(scope="module")
+def modules(python_files: list[Path], root: Path) -> Callable[..., list[Module]]:
+    """Return a reader of the modules below some folders."""
+    parsed = [(path.relative_to(root), ast.parse(path.read_text())) for path in python_files]
+
+    def below(*folders: str) -> list[Module]:
+        return [(str(p), tree) for p, tree in parsed if any(p.is_relative_to(folder) for folder in folders)]
+
+    return below
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def importers(modules: list[Module], *prefixes: str) -> list[str]:
+    return [
+        name
+        for name, tree in modules
+        if any(found == prefix or found.startswith(f"{prefix}.") for found in imports(tree) for prefix in prefixes)
+    ]
+
+
+def file_writes(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id == "open":
+            found.add("open")
+        elif isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            of_os = isinstance(owner, ast.Name) and owner.id in {"os", "shutil"}
+            if node.func.attr in WRITES and (of_os or node.func.attr not in AMBIGUOUS):
+                found.add(node.func.attr)
+    return found
+
+
+def test_only_the_log_writes_files_on_the_path_of_a_record(modules: Callable[..., list[Module]]) -> None:
+    rooms = [f"region/{room}" for room in RECORD_PATH] + ["mesh/replication"]
+    assert {name: found for name, tree in modules(*rooms) if (found := file_writes(tree))} == {}
+
+
+def test_the_search_for_file_writes_finds_the_ones_of_the_log(modules: Callable[..., list[Module]]) -> None:
+    found = {call for _, tree in modules("region/log") for call in file_writes(tree)}
+    assert {"fdatasync", "ftruncate"} <= found
+
+
+def test_no_grpc_between_brokers_of_a_region(modules: Callable[..., list[Module]]) -> None:
+    inside = modules("region/raft", "region/multiraft", "region/log", "region/topics", "region/controller")
+    assert importers(inside, "grpc") == []
+
+
+def test_nothing_between_produce_fetch_and_mirror_reads_or_unpacks_a_record(
+    modules: Callable[..., list[Module]],
+) -> None:
+    hot = modules("region/kafka", "region/topics", "region/multiraft", "region/log", "region/raft", "mesh/replication")
+    readers = ("georelay.wire.records", "georelay.wire.compression", "georelay.wire.batch.iterate_records")
+    found = importers(hot, *readers, "lz4", "zstandard", "cramjam", "gzip", "zlib")
+    assert found == ["region/topics/hosted_stream.py"]  # the look-up by time reads one batch
+
+
+def test_the_gateway_knows_no_protobuf(modules: Callable[..., list[Module]]) -> None:
+    assert importers(modules("gateway"), "google.protobuf", "region", "broker_pb2") == []
+
+
+def constructors(modules: list[Module], name: str) -> list[str]:
+    return [
+        path
+        for path, tree in modules
+        if any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name for n in ast.walk(tree))
+    ]
+
+
+@pytest.mark.parametrize("part", ["Host", "Flusher", "MeshLinks", "PeerTransport", "ControllerService", "Edge"])
+def test_broker_parts_are_composed_in_one_place(modules: Callable[..., list[Module]], part: str) -> None:
+    assert constructors(modules("mesh", "region", "gateway", "sla", "loadtest"), part) == ["region/app.py"]
+
+
+def test_services_know_the_broker_only_through_ports(modules: Callable[..., list[Module]]) -> None:
+    services = modules("region/kafka", "region/api")
+    assert importers(services, "region.topics", "region.raft", "region.multiraft", "region.broker") == []
+
+
+def test_brokers_never_import_a_kafka_client_or_spark(modules: Callable[..., list[Module]]) -> None:
+    product = modules("sdk", "mesh", "region", "gateway")
+    assert importers(product, "kafka", "aiokafka", "confluent_kafka", "kio", "pyspark", "pandas") == []
+
+
+@pytest.mark.parametrize("listener", ["kafka", "grpc", "peers", "link", "admin"])
+def test_a_broker_refuses_to_listen_beyond_loopback(tmp_path: Path, listener: str) -> None:
+    listen = dict.fromkeys(("kafka", "grpc", "peers", "link", "admin"), "127.0.0.1:1")
+    listen[listener] = "192.0.2.1:9000"
+    rows = "\n".join(f'{name} = "{address}"' for name, address in listen.items())
+    config = tmp_path / "broker.toml"
+    config.write_text(
+        f'mesh_id = "m"\nregion = "us"\nbroker = 1\ndata_dir = "data"\ndefinitions_home = "us"\n[listen]\n{rows}\n'
+        '[[regions]]\nname = "us"\nnumber = 1\nbrokers = [{number = 1, peers = "127.0.0.1:1", link = "127.0.0.1:1"}]\n'
+    )
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1:9000 is not a loopback address"):
+        load_config(config)

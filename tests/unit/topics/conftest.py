@@ -1,0 +1,154 @@
+"""A stream above a proposer that appends at once and commits when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from georelay.errors import Busy, NotLeader
+from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
+from georelay.wire.batch import RecordDraft, build_batch, validate
+from mesh.replication.stream_header import EntryType, StreamHeader
+from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
+from region.topics.committed_tail import TailBudget
+from region.topics.stream import Stream
+
+KEY = StreamKey(bytes(range(16)), RegionNumber(0), 0)
+
+
+class HandClock:
+    """Wall time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_800_000_000_000_000_000
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+class OneLog:
+    """A group of one: implements Proposer, and drives the stream as region.multiraft.group does."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.entries: list[Entry] = []
+        self.term = Term(1)
+        self.applied = 0
+        self.leads = False
+        self.busy = False
+
+    def propose(self, drafts: Sequence[EntryDraft]) -> Sequence[Entry]:
+        if not self.leads:
+            raise NotLeader
+        if self.busy:
+            raise Busy("too much is uncommitted")
+        return [self.append(draft) for draft in drafts]
+
+    def entries_below(self, index: RaftIndex) -> Iterable[Entry]:
+        return [entry for entry in self.entries if entry.index < index]
+
+    def append(self, draft: EntryDraft) -> Entry:
+        chain = self.entries[-1].chain if self.entries else FIRST_CHAIN
+        entry = seal_entry(draft, term=self.term, index=RaftIndex(len(self.entries) + 1), previous_chain=chain)
+        self.entries.append(entry)
+        self.stream.appended(entry)
+        return entry
+
+    def lead(self) -> None:
+        """Win an election: the noop of the term is appended and committed."""
+        self.term = Term(self.term + 1)
+        self.leads = True
+        self.append(EntryDraft(header=self.stream.noop_header(), payload=b""))
+        self.commit()
+        self.stream.led(leader=1001, is_leader=True)
+
+    def step_down(self) -> None:
+        self.leads = False
+        self.stream.led(leader=1002, is_leader=False)
+
+    def commit(self, up_to: int | None = None) -> None:
+        end = len(self.entries) if up_to is None else up_to
+        entries = self.entries[self.applied : end]
+        self.applied = max(self.applied, end)
+        if entries:
+            self.stream.applied(entries)
+
+    def truncate(self, from_index: int) -> None:
+        assert from_index > self.applied
+        del self.entries[from_index - 1 :]
+        self.stream.truncated(RaftIndex(from_index), self.entries[-1] if self.entries else None)
+
+
+class StreamBench:
+    """What the tests of one stream need."""
+
+    def __init__(self, *, home: int = 1) -> None:
+        self.clock = HandClock()
+        self.budget = TailBudget()
+        self.stream = Stream(
+            key=KEY,
+            topic="orders",
+            group_id=GroupId(1),
+            home=RegionNumber(home),
+            region=RegionNumber(1),
+            clock=self.clock,
+            budget=self.budget,
+        )
+        self.log = OneLog(self.stream)
+        self.stream.proposer = self.log
+
+    def ready(self) -> StreamBench:
+        """Lead, with the first epoch committed."""
+        self.log.lead()
+        self.log.commit()
+        return self
+
+    def publish(
+        self, value: bytes = b"v", *, count: int = 1, producer: int = -1, epoch: int = -1, sequence: int = -1
+    ) -> asyncio.Future[Any]:
+        raw = bytearray(
+            build_batch(
+                [RecordDraft(value)] * count,
+                timestamps_ms=1,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+        )
+        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=5, entry_region=2)
+
+
+def stream_header(
+    *, producer: int = -1, epoch: int = 0, sequence: int = -1, count: int = 1, base: int = 0, append_us: int = 0
+) -> StreamHeader:
+    return StreamHeader(
+        type=EntryType.DATA,
+        entry_region=1,
+        record_count=count,
+        epoch=Epoch(1),
+        base_offset=Offset(base),
+        append_us=append_us,
+        received_ns=0,
+        max_timestamp_ms=0,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        payload_crc=0,
+        digest=bytes(16),
+    )
+
+
+@pytest.fixture
+def make_bench() -> type[StreamBench]:
+    return StreamBench
+
+
+@pytest.fixture
+def make_header() -> Any:
+    return stream_header

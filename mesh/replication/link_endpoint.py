@@ -2,8 +2,9 @@
 
 Rule 1: nothing but OPEN is sent or understood before both sides know each other; another mesh id or protocol
         version is refused with a reason.
-Rule 2: parts are pushed on the next turn of the loop, or when the carrier has taken the frame before: an idle
-        link adds no delay, a busy one fills frames up to FLUSH_BYTES. No timer is involved.
+Rule 2: parts are pushed on the next turn of the loop unless a frame left less than FLUSH_AFTER_MS ago: an idle link
+        adds no delay, a busy one sends at most 500 frames per second, each of up to FLUSH_BYTES. A frame costs
+        its carrier about 0.2 ms of CPU at either end however little it holds.
 Rule 3: a link that was silent for dead_after_ms is closed; `tick` says when.
 """
 
@@ -30,7 +31,7 @@ from mesh.replication.frames import (
 )
 from mesh.replication.link import Link
 from mesh.replication.link_state import PeerProtocolError
-from mesh.replication.settings import FLUSH_BYTES, OUTBOX_BYTES_MAX, LinkSettings, MeshIdentity
+from mesh.replication.settings import FLUSH_AFTER_MS, FLUSH_BYTES, OUTBOX_BYTES_MAX, LinkSettings, MeshIdentity
 
 log = structlog.get_logger()
 _NS_PER_MS = 1_000_000
@@ -126,9 +127,7 @@ class LinkEndpoint:
             return
         self._outbox.append(buffers)
         self._outbox_bytes += sum(map(len, buffers))
-        if not self._flush_scheduled and self._link.is_writable:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self._schedule_flush()
 
     def tick(self, heartbeat: Heartbeat | None = None) -> None:
         """Send a sign of life when it is due; close a link without one.
@@ -168,7 +167,7 @@ class LinkEndpoint:
     def link_writable(self) -> None:
         """Send what has come meanwhile."""
         if self._outbox:
-            self._flush()
+            self._schedule_flush()
         if self._was_full and self._outbox_bytes < OUTBOX_BYTES_MAX // 2:
             self._was_full = False
             self._conversation.link_drained()
@@ -211,6 +210,16 @@ class LinkEndpoint:
             self._loop.call_later(self._keepalive_ns / 1e9, self.close, reason)
             return
         self.close(reason)
+
+    def _schedule_flush(self) -> None:
+        if self._flush_scheduled or not self._link.is_writable:
+            return
+        self._flush_scheduled = True
+        since_ns = self._clock.monotonic_ns() - self._sent_at_ns
+        if self._outbox_bytes >= FLUSH_BYTES or since_ns >= FLUSH_AFTER_MS * _NS_PER_MS or not self.is_open:
+            self._loop.call_soon(self._flush)
+        else:
+            self._loop.call_later(FLUSH_AFTER_MS / 1000 - since_ns / 1e9, self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False

@@ -9,6 +9,7 @@ from georelay.ids import BrokerId, RegionNumber
 from georelay.limits import KIB, LINK_INFLIGHT_BYTES_MAX, MIB
 
 FLUSH_BYTES: Final = 256 * KIB  # a frame is closed at this size; a larger single batch travels alone
+FLUSH_AFTER_MS: Final = 2  # a busy link waits so long for more parts
 OUTBOX_BYTES_MAX: Final = 1 * MIB  # encoded and not yet handed to the carrier; beyond it sessions wait
 FORWARD_BYTES_IN_FLIGHT_MAX: Final = 64 * MIB  # per link; beyond it a publish gets a retriable "busy"
 assert FLUSH_BYTES <= OUTBOX_BYTES_MAX < LINK_INFLIGHT_BYTES_MAX

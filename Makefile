@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 FRAMES ?= 200000
 SEED ?= 1
+RUNS ?= 20
 INPUT ?=
 
-.PHONY: help setup demo test check bench fuzz golden clean
+.PHONY: help setup demo test check bench fuzz interop campaign golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -38,6 +39,14 @@ bench: setup ## measure on this machine (loopback): throughput, latency, CPU, me
 
 fuzz: setup ## mutate FRAMES=200000 frames against the wire codec (SEED=1)
 	@$(BIN)/python tests/fuzz/fuzz_wire.py --frames $(FRAMES) --seed $(SEED)
+
+interop: setup ## foreign Kafka clients, gRPC and REST against a 3x3 mesh, 10,000 records each
+	@GEORELAY_INTEROP_RECORDS=10000 GEORELAY_INTEROP_BROKERS=3 $(BIN)/python -m pytest -q tests/interop
+
+campaign: setup ## kill -9 of leaders and regions and link cuts under 1000 records/s (RUNS=20)
+	@$(BIN)/python -m loadtest.campaign leader-kill --runs $(RUNS)
+	@$(BIN)/python -m loadtest.campaign region-restart --runs 3
+	@$(BIN)/python -m loadtest.campaign link-cut --runs 2
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

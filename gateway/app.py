@@ -24,7 +24,7 @@ from gateway.routing.region_view_core import RegionView
 from gateway.routing.router import Router
 from georelay.errors import ConfigError
 
-BROKER_CONNECTIONS_MAX = 1_000  # HTTP, to all brokers together; further requests wait
+BROKER_CONNECTIONS_MAX = 1_000  # HTTP, to all brokers together, for reads and as many for writes; others wait
 # Shorter than a broker keeps idle connections, so that a publish is not sent into one that is being closed.
 BROKER_KEEPALIVE_S = 15.0
 
@@ -82,17 +82,12 @@ class Gateway:
         )
 
     async def _start_http(self, address: str) -> int:
-        session = await self._stack.enter_async_context(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=BROKER_CONNECTIONS_MAX, keepalive_timeout=BROKER_KEEPALIVE_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        )
+        reads, writes = await self._session(), await self._session()
         application = RestApplication(
             mesh_id=self._config.mesh_id,
             router=self._router,
-            proxy=Proxy(self._router, session, self._metrics),
-            status=StatusCollector(self._config.mesh_id, self._router, session),
+            proxy=Proxy(self._router, reads=reads, writes=writes, metrics=self._metrics),
+            status=StatusCollector(self._config.mesh_id, self._router, writes),
             sign_in=self._sign_in,
             metrics=self._metrics,
         )
@@ -107,6 +102,14 @@ class Gateway:
             raise _cannot_listen("http", address, error) from error
         bound: int = runner.addresses[0][1]
         return bound
+
+    async def _session(self) -> aiohttp.ClientSession:
+        return await self._stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=BROKER_CONNECTIONS_MAX, keepalive_timeout=BROKER_KEEPALIVE_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        )
 
     async def _start_kafka(self, address: str) -> int:
         listener = KafkaListener(self._router, self._metrics, sign_in_required=self._sign_in.required)

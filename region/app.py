@@ -20,7 +20,7 @@ import structlog
 from georelay.clock import Clock, SystemClock
 from georelay.credentials import Credentials
 from georelay.errors import DataDirectoryError, GeorelayError, StorageFailed
-from georelay.ids import CONTROLLER_GROUP, GroupId, RaftIndex, RegionNumber, broker_id
+from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber, broker_id
 from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
 from mesh.replication.settings import LinkSettings
 from mesh.tracing.recorder import Recorder, TraceSettings
@@ -31,6 +31,7 @@ from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
 from region.broker.storage_metrics import StorageCollector
 from region.config import BrokerConfig, split_address
+from region.controller.commands import CommandError, RegisterBroker, decode
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import ControllerSettings
 from region.controller.service import ControllerService
@@ -67,6 +68,7 @@ class Broker:
         self._budget = TailBudget()
         self._executor = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="cold-read")
         self._effects: dict[GroupId, GroupAssigned | GroupDropped] = {}
+        self._recovered_disks: dict[BrokerId, str] = {}  # by broker: the first disk that our log names
         self._removals: set[asyncio.Task[None]] = set()
         self._numbers = config.region_numbers()
         self._region_names = {number: name for name, number in self._numbers.items()}
@@ -96,6 +98,7 @@ class Broker:
             apply=self._apply_command,
             applied_batch=self._settle_groups,
             led=lambda: self._controller.wake(),
+            recovered=self._note_recovered,
         )
         self._topology = _topology(config)
         self._credentials = Credentials.load(config.users_file or None)
@@ -178,6 +181,7 @@ class Broker:
             streams=self.streams,
             remote=self._remote,
             topology=self._topology,
+            controller_leader=lambda: self._machine.leader_id,
         )
         port.cluster = self.cluster
 
@@ -207,10 +211,12 @@ class Broker:
             },
             receiver=self._host,
             rng=self._rng,
+            registered_disk=self._registered_disk,
         )
         await self._host.start(transport)
         voters = tuple(broker_id(config.region_number, row.number) for row in config.own_region.brokers)
         self._machine.proposer = self._host.open_group(CONTROLLER_GROUP, voters, self._machine)
+        transport.check_disks()  # who was quicker than the recovery of our log
         await self._links.start(config.listen.link)
         self._controller_task = asyncio.create_task(self._run_controller(), name="controller")
         await self._edge.start()
@@ -283,12 +289,28 @@ class Broker:
 
     # --- groups come and go ----------------------------------------------------------------------
 
+    def _note_recovered(self, command: bytes) -> None:
+        """Remember whose disk is which before anything is committed again: votes count from the first moment."""
+        try:
+            decoded = decode(command)
+        except CommandError:
+            return  # `apply` stops the group, if it is committed
+        if isinstance(decoded, RegisterBroker):
+            registration = decoded.registration
+            self._recovered_disks.setdefault(registration.broker, registration.disk_uuid)
+
+    def _registered_disk(self, broker: BrokerId) -> str | None:
+        registration = self._controller.state.brokers.get(broker)
+        return self._recovered_disks.get(broker) if registration is None else registration.disk_uuid
+
     def _apply_command(self, command: bytes, index: RaftIndex) -> None:
         for effect in self._controller.apply(command, index):
             if isinstance(effect, GroupAssigned | GroupDropped):
                 self._effects[effect.group_id] = effect
 
     def _settle_groups(self) -> None:
+        if self._host.transport is not None:
+            self._host.transport.check_disks()
         effects, self._effects = self._effects, {}
         for effect in effects.values():
             if isinstance(effect, GroupDropped):

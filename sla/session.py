@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+JAVA_STOP_SECONDS_MAX: Final = 10
 QUICK_BYTES_MAX: Final = 16 * 1024 * 1024  # of trace files; below it a fast start is worth more than fast code
 
 
@@ -84,3 +87,21 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
     finally:
         os.dup2(own, 2)
         os.close(own)
+
+
+def stop_java() -> None:
+    """End the JVM that this process started and wait for it: a report leaves nothing running behind it."""
+    context = SparkContext._active_spark_context
+    gateway = SparkContext._gateway
+    if context is not None:
+        context.stop()
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()  # the JVM ends when its standard input does
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(JAVA_STOP_SECONDS_MAX)

@@ -1,7 +1,7 @@
 """`broker.Broker` for clients of the gateway: requests and answers are carried as bytes, never decoded.
 
 Rule 1: a Publish is handed to another broker only while no connection to the first came about; after it was sent,
-a lost answer is reported as UNKNOWN with the code OUTCOME_UNKNOWN, never retried here.
+a lost answer is reported as a broker reports an unknown outcome (DEADLINE_EXCEEDED, OUTCOME_UNKNOWN), never retried.
 Rule 2: a Subscribe may move to another broker until its first record; later the client resumes by timestamp.
 Rule 3: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
 """
@@ -20,7 +20,7 @@ from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.router import Router
-from georelay.errors import OutcomeUnknown, Unauthenticated, Unavailable
+from georelay.errors import GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 
 SERVICE: Final = "broker.Broker"
@@ -40,9 +40,16 @@ SERVER_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # a taken port must be an error
 )
-# grpcio answers these itself when a connection breaks, and does not say so; but only a broker adds trailing metadata.
-_MADE_UP_CODES: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED})
-_ERROR_CODE_KEY: Final = "georelay-code"
+# grpcio answers these itself when a connection breaks or the time is over, and does not say so; but only a broker adds
+# trailing metadata.
+_MADE_UP_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
 
 log = structlog.get_logger()
 
@@ -128,8 +135,7 @@ class BrokerPassthrough:
             try:
                 await self._sign_in.authenticate_header(authorization)
             except Unauthenticated as error:
-                trailing = ((_ERROR_CODE_KEY, error.code),)
-                await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), trailing)
+                await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), _trailing_of(error))
         return (("authorization", authorization),) if authorization is not None else ()
 
     async def _refuse_publish(
@@ -142,9 +148,9 @@ class BrokerPassthrough:
         await self._abort(
             "Publish",
             context,
-            grpc.StatusCode.UNKNOWN,
-            f"the connection to broker {broker.id} was lost before it answered: the record may be stored",
-            ((_ERROR_CODE_KEY, OutcomeUnknown.code),),
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            f"the answer of broker {broker.id} was lost or is late: the record may be stored",
+            _trailing_of(OutcomeUnknown()),
         )
 
     async def _abort_unavailable(self, method: str, context: grpc.aio.ServicerContext) -> bytes:
@@ -153,7 +159,7 @@ class BrokerPassthrough:
             context,
             grpc.StatusCode.UNAVAILABLE,
             "no region is ready; try again",
-            ((_ERROR_CODE_KEY, Unavailable.code),),
+            _trailing_of(Unavailable()),
         )
         return b""  # not reached: abort raises
 
@@ -191,6 +197,11 @@ async def _connected(channel: grpc.aio.Channel) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _trailing_of(error: GeorelayError) -> tuple[tuple[str, str], ...]:
+    """Return what a broker would add to its status."""
+    return (("georelay-code", error.code), ("georelay-outcome", error.outcome.value))
 
 
 def _trailing(error: grpc.aio.AioRpcError) -> tuple[tuple[str, str | bytes], ...]:

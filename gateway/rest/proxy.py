@@ -4,7 +4,9 @@ Rule 1: another broker is tried only when the first surely did not process the r
 about) or when doing it twice changes nothing (GET).
 Rule 2: when the answer to anything else is lost, the client is told exactly that: 504 OUTCOME_UNKNOWN.
 Rule 3: request bodies are streamed, HTTP_BODY_BYTES_MAX at most, whether or not they declare a length.
-Rule 4: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
+Rule 4: long polls never take the connections that publishes need: reads have a pool of their own, and who gets no
+connection in time was surely not processed.
+Rule 5: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
 """
 
 from __future__ import annotations
@@ -58,11 +60,19 @@ class _Body:
 
 
 class Proxy:
-    """Forwards requests; `session` has neither cookies nor a total timeout of its own."""
+    """Forwards requests; the sessions have neither cookies nor a total timeout of their own."""
 
-    def __init__(self, router: Router, session: aiohttp.ClientSession, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        router: Router,
+        *,
+        reads: aiohttp.ClientSession,
+        writes: aiohttp.ClientSession,
+        metrics: GatewayMetrics,
+    ) -> None:
         self._router = router
-        self._session = session
+        self._reads = reads
+        self._writes = writes
         self._metrics = metrics
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
@@ -103,14 +113,16 @@ class Proxy:
         self, request: web.Request, body: _Body, broker: BrokerEndpoints, *, pass_busy: bool
     ) -> web.StreamResponse | None:
         """Ask one broker; None when it is busy and another may be asked."""
-        async with self._session.request(
+        session = self._reads if request.method == "GET" else self._writes
+        async with session.request(
             request.method,
             _broker_url(request, broker),
             headers={name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
             | {"Accept-Encoding": "identity"},
             data=body.stream(),
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
+            # `connect` counts the wait for a free connection too.
+            timeout=aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         ) as answer:
             if answer.status == BUSY_STATUS and not pass_busy:
                 return None

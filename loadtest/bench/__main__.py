@@ -14,8 +14,8 @@ from loadtest.bench import batched, idle, single
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
 
-PARTS = {"batched": batched, "single": single, "single-three": single, "idle": idle}
-MESHES = {"batched": ("us", 3), "single": ("us,eu", 1), "single-three": ("us,eu", 3), "idle": ("us", 3)}
+PARTS = {"batched": batched, "single": single, "mirror": single, "idle": idle}
+MESHES = {"batched": ("us", 3), "single": ("us", 3), "mirror": ("us,eu", 1), "idle": ("us", 3)}
 
 
 async def measure(directory: Path, parts: list[str]) -> None:

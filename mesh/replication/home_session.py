@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from georelay.clock import Clock
+from georelay.errors import GeorelayError
 from georelay.ids import Offset, RegionNumber
 from mesh.replication.frames import NO_DIGEST, Hello, Part, Redirect, Refused, Reset, Welcome, batch_part
 from mesh.replication.link_state import Cause, LinkInput, LinkState, step
@@ -57,6 +58,14 @@ async def answer_hello(hello: Hello, committed: CommittedLog | None, *, leader: 
     """Return the answer to a HELLO; reads a digest, from disk if need be."""
     if committed is None or not committed.is_serving:
         return Redirect(hello.session, leader)
+    try:
+        return await _welcome_or_refuse(hello, committed)
+    except GeorelayError as error:
+        log.warning("link.read_failed", stream=str(hello.key), offset=hello.next_offset, reason=str(error))
+        return Refused(hello.session, Refusal.NO_POSITION.value, f"offset {hello.next_offset} cannot be read: {error}")
+
+
+async def _welcome_or_refuse(hello: Hello, committed: CommittedLog) -> Welcome | Refused:
     table = tuple(committed.epoch_table())
     refusal = refuse_hello(
         epoch=hello.epoch,
@@ -159,6 +168,10 @@ class HomeSession:
         asked = self._core.next_offset
         try:
             entries = await self._log.read_cold(asked, max_bytes)
+        except GeorelayError as error:  # one damaged log must not end the link, which carries others
+            log.warning("link.read_failed", stream=str(self.key), region=self.region, offset=asked, reason=str(error))
+            self.end(f"offset {asked} cannot be read: {error}", refusal=Refusal.NO_POSITION)
+            return
         finally:
             self._reading_cold = False
         if self._closed or self._core.next_offset != asked:

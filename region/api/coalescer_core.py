@@ -209,6 +209,8 @@ class Lane(Generic[C]):
             given_up = self._judge_head(error)
         elif not _may_be_resent(error):
             given_up = self._give_up(batch, error)
+        if self._stamp_anew and batch.maybe_stored and batch in self._batches:
+            given_up += self._drop([batch], error)  # one before it was given up while this one was out (rule 5)
         self._answered()
         return given_up
 

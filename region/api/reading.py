@@ -3,6 +3,8 @@
 Rule 1: waiting is by the stream's wake-ups, never by polling.
 Rule 2: a mirror or a follower may be behind: above its high watermark a reader waits; only the home's leader
         knows the end, so only there an offset beyond it is an error.
+Rule 3: LATEST is what the leader in this region says: a replica that has just started knows of no commit, and its
+        "latest" would be the beginning of the log.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from georelay.errors import OffsetOutOfRange, UnknownTopic
+from georelay.errors import NotLeader, OffsetOutOfRange, UnknownTopic
 from georelay.ids import Offset
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, Stream
 
@@ -32,7 +34,7 @@ class StreamReader:
         At the high watermark it waits up to `wait_ms` for the next batch; the answer may be empty.
 
         Raises:
-            UnknownTopic, OffsetOutOfRange, Unavailable.
+            UnknownTopic, OffsetOutOfRange, Unavailable, NotLeader.
         """
         topic = self._cluster.topic(name)
         if topic is None:
@@ -40,7 +42,7 @@ class StreamReader:
         if partition >= topic.partitions:
             raise UnknownTopic(f"topic {name!r} has partitions 0..{topic.partitions - 1}, not {partition}")
         stream = self._cluster.stream(name, partition)
-        if stream is None:
+        if stream is None or (offset == LATEST and not stream.is_leader):
             return await self._cluster.read_records(name, partition, offset, max_bytes, wait_ms)
         return await read_stream(stream, offset, max_bytes=max_bytes, wait_ms=wait_ms)
 
@@ -72,10 +74,12 @@ class StreamReader:
 
 
 async def read_stream(stream: Stream, offset: int, *, max_bytes: int, wait_ms: int) -> ReadAnswer:
-    """Read a hosted stream; see `StreamReader.read`."""
+    """Read a hosted stream; see `StreamReader.read`. NotLeader: LATEST is asked of another replica than the leader."""
     if offset == EARLIEST:
         offset = stream.log_start
     elif offset == LATEST:
+        if not stream.is_leader:
+            raise NotLeader(leader=stream.leader_id)
         offset = stream.high_watermark
     _check_range(stream, offset)
     if offset >= stream.high_watermark and wait_ms > 0:

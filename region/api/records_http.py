@@ -113,16 +113,16 @@ class RecordsHttp:
                 if record.offset >= start and len(items) < max_records:
                     items.append(record_json(record))
                     next_offset = record.offset + 1
-            if next_offset >= entry.base_offset + entry.record_count:  # a batch cut by `max` is not delivered yet
-                self._delivered(session, entry)
+            if next_offset > entry.base_offset:  # what `max` cuts off is the next request's
+                self._delivered(session, entry, min(next_offset - entry.base_offset, entry.record_count))
         return items, next_offset
 
-    def _delivered(self, session: Any, entry: EntryLike) -> None:
+    def _delivered(self, session: Any, entry: EntryLike, record_count: int) -> None:
         header = entry.header()
         session.delivered(
             epoch=header.epoch,
             base_offset=entry.base_offset,
-            record_count=entry.record_count,
+            record_count=record_count,
             entry_region=header.entry_region,
             received_ns=header.received_ns,
             delivered_ns=self._wall_ns(),

@@ -36,7 +36,9 @@ class ControllerMachine:
         apply: Callable[[bytes, RaftIndex], None],
         applied_batch: Callable[[], None],
         led: Callable[[], None],
+        recovered: Callable[[bytes], None] = lambda _: None,
     ) -> None:
+        """`recovered` sees every command found on disk at start, committed or not; `apply` the committed ones."""
         self.group_id = CONTROLLER_GROUP
         self.leader_id = -1
         self.is_leader = False
@@ -46,6 +48,7 @@ class ControllerMachine:
         self._apply = apply
         self._applied_batch = applied_batch
         self._led = led
+        self._recovered = recovered
         self._end = LogEnd.empty(CONTROLLER_STREAM)
         self._waiting: deque[tuple[RaftIndex, asyncio.Future[RaftIndex]]] = deque()
 
@@ -94,6 +97,9 @@ class ControllerMachine:
     def recovered(self, entry: Entry) -> None:
         """Follow one entry found on disk."""
         self.appended(entry)
+        if entry.type is EntryType.DATA:
+            for record in iterate_records(entry.payload, validated=True):
+                self._recovered(record.value or b"")
 
     def appended(self, entry: Entry) -> None:
         """Follow the log end."""

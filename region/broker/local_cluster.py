@@ -8,14 +8,14 @@ Rule 2: a publish goes to the leader of its home, once: here, on another broker 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from georelay.errors import NotLeader, PolicyViolation, TopicExists, Unavailable, UnknownTopic
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader
-from region.api.reading import read_stream
+from region.api.reading import LATEST, read_stream
 from region.config import BrokerConfig
 from region.controller.definition_rules import define
 from region.controller.service import ControllerService
@@ -24,6 +24,7 @@ from region.controller.topology import Topology
 from region.kafka.ports import BrokerInfo, Published, ReadAnswer, StreamSnapshot
 from region.multiraft.host import Host
 from region.topics.hosted_stream import HostedStream
+from region.topics.stream import FIRST_EPOCH
 
 
 class RemoteStreams(Protocol):
@@ -64,7 +65,9 @@ class LocalCluster:
         streams: Mapping[GroupId, HostedStream],
         remote: RemoteStreams,
         topology: Topology,
+        controller_leader: Callable[[], int],
     ) -> None:
+        """`controller_leader`: as the controller group itself sees it on this broker, -1 without one that is heard."""
         self.mesh_id = config.mesh_id
         self.region = config.region
         self.region_number = config.region_number
@@ -75,6 +78,7 @@ class LocalCluster:
         self._streams = streams
         self._remote = remote
         self._topology = topology
+        self._controller_leader = controller_leader
         self._region_names = {number: name for name, number in config.region_numbers().items()}
 
     # --- the region -------------------------------------------------------------------------------
@@ -90,9 +94,15 @@ class LocalCluster:
         return self._controller.catalog.metadata_epoch + self._host.leaders.version + self._host.liveness_version
 
     def ready(self) -> bool:
-        """Return whether the controller group commits and this broker is part of the region."""
+        """Return whether the controller group commits and this broker is part of the region.
+
+        A leader that no quorum answers steps down, and a follower that does not hear its leader knows none: what the
+        group says is true within two election timeouts. The hints that clients are answered with are not.
+        """
         state = self._controller.state
-        return self.controller_id > 0 and state.topology is not None and BrokerId(self.broker_id) in state.brokers
+        return (
+            self._controller_leader() > 0 and state.topology is not None and BrokerId(self.broker_id) in state.brokers
+        )
 
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return the registered brokers of this region."""
@@ -159,9 +169,16 @@ class LocalCluster:
         return () if assignment is None else assignment.voters
 
     def epoch_of(self, name: str, partition: int) -> int:
-        """Return the home epoch, -1 while unknown."""
+        """Return the home epoch, -1 for a partition that does not exist.
+
+        Homes are fixed by the definition, so every stream is in its first epoch, also where no replica of it is hosted
+        or nothing is committed yet. -1 there would go back behind what another broker has answered, and clients ignore
+        such an answer, its leader included.
+        """
+        if self._controller.catalog.assignment(name, partition) is None:
+            return -1
         stream = self.stream(name, partition)
-        return -1 if stream is None or stream.epoch == 0 else stream.epoch
+        return FIRST_EPOCH if stream is None else max(stream.epoch, FIRST_EPOCH)
 
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
         """Return `spec` with its defaults; see region.kafka.ports.Cluster."""
@@ -231,14 +248,14 @@ class LocalCluster:
         """Read committed records here or at another replica of this region."""
         key = self._key(name, partition)
         stream = self.stream(name, partition)
-        if stream is not None:
+        if stream is not None and (offset != LATEST or stream.is_leader):
             return await read_stream(stream, offset, max_bytes=max_bytes, wait_ms=wait_ms)
         leader = self.leader_of_key(key)
         candidates = (
             [leader, *self.replicas_of(name, partition)] if leader > 0 else list(self.replicas_of(name, partition))
         )
         for broker in candidates:
-            if self._host.is_alive(BrokerId(broker)):
+            if broker != self.broker_id and self._host.is_alive(BrokerId(broker)):
                 return await self._remote.read(
                     key, BrokerId(broker), offset=offset, max_bytes=max_bytes, wait_ms=wait_ms
                 )

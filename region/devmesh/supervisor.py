@@ -19,6 +19,7 @@ from typing import Final
 STOP_TIMEOUT_S: Final = 5.0  # from SIGTERM to SIGKILL
 RESTART_DELAY_S: Final = 0.5  # doubled for each restart of one child, up to RESTART_DELAY_S_MAX
 RESTART_DELAY_S_MAX: Final = 10.0
+STEADY_S: Final = 30.0  # a child that ran for so long begins again with the first delay
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024  # at start a longer log moves to NAME.log.1
 LOG_TAIL_BYTES: Final = 4_096
 
@@ -123,15 +124,19 @@ class Supervisor:
 
     async def _watch(self, spec: ChildSpec, process: asyncio.subprocess.Process) -> None:
         delay_s = RESTART_DELAY_S
+        loop = asyncio.get_running_loop()
         while True:
+            started_s = loop.time()
             code = await process.wait()
+            if loop.time() - started_s >= STEADY_S:
+                delay_s = RESTART_DELAY_S
             self._pid_path(spec.name).unlink(missing_ok=True)
             if self._stopping:
                 return
             self._on_exit(ChildExit(name=spec.name, code=code, log_path=self.log_path(spec.name)))
             if not self._restart:
                 return
-            await asyncio.sleep(delay_s)
+            await _pause(delay_s)
             delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
             if self._stopping:
                 return
@@ -154,6 +159,10 @@ class Supervisor:
 
     def _pid_path(self, name: str) -> Path:
         return self._directory / "run" / f"{name}.pid"
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 def last_line(path: Path) -> str:

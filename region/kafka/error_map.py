@@ -25,6 +25,7 @@ KAFKA_CODE: Final[Mapping[type[errors.GeorelayError], ErrorCode]] = MappingProxy
         errors.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
         errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
         errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        errors.UnknownProducer: ErrorCode.UNKNOWN_PRODUCER_ID,
         errors.ProducerFenced: ErrorCode.INVALID_PRODUCER_EPOCH,
         errors.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.NotHome: ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -68,7 +68,7 @@ class Entry:
     Invariants: 1 index >= 1   2 len(frame) == 128 + payload bytes   3 both checksums hold.
     """
 
-    __slots__ = ("base_offset", "chain", "frame", "index", "record_count", "term", "type")
+    __slots__ = ("_header", "base_offset", "chain", "frame", "index", "record_count", "term", "type")
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class Entry:
         self.record_count = record_count
         self.chain = chain
         self.frame = frame
+        self._header: StreamHeader | None = None
 
     @property
     def size(self) -> int:
@@ -110,8 +111,10 @@ class Entry:
         return self.frame[LOCAL_PART.size : ENTRY_HEADER_BYTES]
 
     def header(self) -> StreamHeader:
-        """Decode the STREAM part."""
-        return StreamHeader.decode(self.frame, LOCAL_PART.size)
+        """Return the STREAM part, decoded once."""
+        if self._header is None:
+            self._header = StreamHeader.decode(self.frame, LOCAL_PART.size)
+        return self._header
 
     def __repr__(self) -> str:
         offsets = f"offset={self.base_offset}+{self.record_count}"
@@ -137,7 +140,7 @@ def seal_entry(draft: EntryDraft, *, term: Term, index: RaftIndex, previous_chai
     _U32.pack_into(header, 28, chain)
     _U32.pack_into(header, 8, int(crc32c(header)))
     stream = draft.header
-    return Entry(
+    entry = Entry(
         term=term,
         index=index,
         type=stream.type,
@@ -146,6 +149,8 @@ def seal_entry(draft: EntryDraft, *, term: Term, index: RaftIndex, previous_chai
         chain=chain,
         frame=b"".join((header, draft.payload)),
     )
+    entry._header = stream
+    return entry
 
 
 def frame_bytes(raw: bytes | bytearray | memoryview, position: int = 0) -> int:

@@ -250,7 +250,8 @@ class Host:
         lane = Lane.APPEND if isinstance(message, Append | AppendResponse) else Lane.CONTROL
         first, *frames = encode_message(group_id, message)
         parts: list[bytes | bytearray | memoryview] = [memoryview(first)[_RAFT_LENGTH_BYTES:], *frames]
-        if not self.transport.send(BrokerId(message.to), lane, FrameKind.RAFT, parts):
+        can_wait = isinstance(message, Append) and message.quiet
+        if not self.transport.send(BrokerId(message.to), lane, FrameKind.RAFT, parts, can_wait=can_wait):
             group = self.groups.get(group_id)
             if group is not None:
                 group.node.report_unreachable(message.to)

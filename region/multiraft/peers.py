@@ -10,6 +10,8 @@ another protocol version or a frame over the limit closes the connection.
 Rule 1: the accepting side believes nothing before HELLO.
 Rule 2: sending never blocks and never raises: without a connection, or over the buffer limit, frames are
         dropped and counted; Raft repairs it.
+Rule 3: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
+        votes under an old id can lose what was committed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import enum
 import random
 import socket
 import struct
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 import structlog
@@ -37,6 +40,8 @@ HELLO_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 2_000
 UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off, and what it was sent is dropped
 INCOMING_MAX: Final = 256
+LAZY_MS: Final = 2
+JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than a vector of buffers
 READ_BUFFER_BYTES: Final = 256 * KIB
 LARGE_FRAME_BYTES: Final = 64 * KIB  # received into a buffer of its own
 assert LARGE_FRAME_BYTES < READ_BUFFER_BYTES
@@ -88,11 +93,11 @@ def encode_hello(*, lane: Lane, sender: BrokerId, to: BrokerId, disk: bytes, mes
     return _HEAD.pack(1 + len(body), FrameKind.HELLO) + body
 
 
-def decode_hello(body: bytes | memoryview, *, me: BrokerId, mesh_id: str) -> tuple[BrokerId, Lane]:
-    """Check a HELLO body and return who speaks on which lane. Raises PeerProtocolError."""
+def decode_hello(body: bytes | memoryview, *, me: BrokerId, mesh_id: str) -> tuple[BrokerId, Lane, bytes]:
+    """Check a HELLO body and return who speaks on which lane, and from which disk. Raises PeerProtocolError."""
     if len(body) < _HELLO.size:
         raise PeerProtocolError("hello is too short")
-    version, lane, sender, to, _disk, _, length = _HELLO.unpack_from(body)
+    version, lane, sender, to, disk, _, length = _HELLO.unpack_from(body)
     if version != PROTOCOL_VERSION:
         raise PeerProtocolError(f"peer speaks protocol {version}, this broker {PROTOCOL_VERSION}")
     if len(body) != _HELLO.size + length or bytes(body[_HELLO.size :]) != mesh_id.encode():
@@ -100,7 +105,7 @@ def decode_hello(body: bytes | memoryview, *, me: BrokerId, mesh_id: str) -> tup
     if to != me:
         raise PeerProtocolError(f"peer looks for broker {to}, this is {me}: check the peers addresses")
     try:
-        return BrokerId(sender), Lane(lane)
+        return BrokerId(sender), Lane(lane), disk
     except ValueError as error:
         raise PeerProtocolError(f"unknown lane {lane}") from error
 
@@ -121,6 +126,7 @@ class _Incoming(asyncio.BufferedProtocol):
         self._large_kind = 0
         self._peer: BrokerId | None = None
         self._lane: Lane | None = None
+        self._disk = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -201,12 +207,20 @@ class _Incoming(asyncio.BufferedProtocol):
             return
         if kind != FrameKind.HELLO:
             raise PeerProtocolError("the first frame is not a hello")
-        peer, lane = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
+        peer, lane, disk = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
         if peer not in self._owner.peers:
             raise PeerProtocolError(f"broker {peer} is not of this region")
+        if not self._owner.admits(peer, disk):
+            self.close()
+            return
         for older in [other for other in self._owner.incoming if (other._peer, other._lane) == (peer, lane)]:
             older.close()  # its broker has gone without a word: nothing of the past is read any more
-        self._peer, self._lane = peer, lane
+        self._peer, self._lane, self._disk = peer, lane, disk
+
+    def check_disk(self) -> None:
+        """Close when the peer turns out to have the wrong disk."""
+        if self._peer is not None and not self._owner.admits(self._peer, self._disk):
+            self.close()
 
 
 class _Outgoing(asyncio.Protocol):
@@ -219,6 +233,11 @@ class _Outgoing(asyncio.Protocol):
         self._address = address
         self._transport: asyncio.Transport | None = None
         self._closed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[bytes | bytearray | memoryview] = []
+        self._pending_bytes = 0
+        self._flush_is_near = False
+        self._lazy_timer: asyncio.TimerHandle | None = None
         self.frames_dropped = 0
 
     async def run(self) -> None:
@@ -253,6 +272,8 @@ class _Outgoing(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._pending.clear()  # the next connection starts from nothing, as its reader does
+        self._pending_bytes = 0
         self._closed.set()
         self._owner.receiver.peer_lost(self._peer, self._lane)
         self._owner.connection_gone()
@@ -271,26 +292,54 @@ class _Outgoing(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def send(self, kind: FrameKind, parts: Sequence[bytes | bytearray | memoryview]) -> bool:
-        """Queue one frame; False when it was dropped."""
+    def send(self, kind: FrameKind, parts: Sequence[bytes | bytearray | memoryview], *, can_wait: bool = False) -> bool:
+        """Queue one frame; False when it was dropped.
+
+        The frames of one loop turn leave in one write. A frame that can wait leaves with the next one that
+        cannot, or after LAZY_MS: a write and the wake-up of its reader cost more than a small frame.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
         length = 1
         for part in parts:
             length += len(part)
-        if transport.get_write_buffer_size() + length > SEND_BUFFER_BYTES_MAX:
+        if transport.get_write_buffer_size() + self._pending_bytes + length > SEND_BUFFER_BYTES_MAX:
             self.frames_dropped += 1
             return False
-        if length < 16 * KIB:
-            transport.write(_HEAD.pack(length, kind) + b"".join(parts))
-        else:
-            transport.writelines([_HEAD.pack(length, kind), *parts])
+        self._pending.append(_HEAD.pack(length, kind))
+        self._pending.extend(parts)
+        self._pending_bytes += length
+        if not can_wait and not self._flush_is_near:
+            self._flush_is_near = True
+            self._loop.call_soon(self._flush)
+        elif can_wait and not self._flush_is_near and self._lazy_timer is None:
+            self._lazy_timer = self._loop.call_later(LAZY_MS / 1000, self._flush)
         return True
+
+    def _flush(self) -> None:
+        self._flush_is_near = False
+        if self._lazy_timer is not None:
+            self._lazy_timer.cancel()
+            self._lazy_timer = None
+        pending, self._pending = self._pending, []
+        size, self._pending_bytes = self._pending_bytes, 0
+        transport = self._transport
+        if transport is None or transport.is_closing() or not pending:
+            return
+        if size < JOIN_BYTES_MAX:
+            transport.write(b"".join(pending))
+        else:
+            transport.writelines(pending)
 
 
 class PeerTransport:
-    """All connections of this broker with the other brokers of its region."""
+    """All connections of this broker with the other brokers of its region.
+
+    Args:
+        disk: uuid of this broker's own disk, 16 bytes.
+        registered_disk: the uuid that a broker is registered with, None while nothing is known of it.
+    """
 
     def __init__(
         self,
@@ -302,6 +351,7 @@ class PeerTransport:
         peers: dict[BrokerId, tuple[str, int]],
         receiver: PeerReceiver,
         rng: random.Random,
+        registered_disk: Callable[[BrokerId], str | None] = lambda _: None,
     ) -> None:
         self.me = me
         self.mesh_id = mesh_id
@@ -311,6 +361,8 @@ class PeerTransport:
         self.rng = rng
         self.incoming: set[_Incoming] = set()
         self.stopped = False
+        self._registered_disk = registered_disk
+        self._refused: set[BrokerId] = set()  # told once, not at every dial
         self._all_gone = asyncio.Event()
         self._listen = listen
         self._server: asyncio.Server | None = None
@@ -349,10 +401,32 @@ class PeerTransport:
             self._all_gone.set()
 
     def send(
-        self, peer: BrokerId, lane: Lane, kind: FrameKind, parts: Sequence[bytes | bytearray | memoryview]
+        self,
+        peer: BrokerId,
+        lane: Lane,
+        kind: FrameKind,
+        parts: Sequence[bytes | bytearray | memoryview],
+        *,
+        can_wait: bool = False,
     ) -> bool:
         """Queue one frame for a peer; False when it was dropped (no connection, or its buffer is full)."""
-        return self._outgoing[peer, lane].send(kind, parts)
+        return self._outgoing[peer, lane].send(kind, parts, can_wait=can_wait)
+
+    def admits(self, peer: BrokerId, disk: bytes) -> bool:
+        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 3)."""
+        registered, shown = self._registered_disk(peer), str(uuid.UUID(bytes=disk))
+        if registered is None or registered == shown:
+            self._refused.discard(peer)
+            return True
+        if peer not in self._refused:
+            self._refused.add(peer)
+            log.error("peer.disk_refused", peer=peer, disk=shown, registered=registered)
+        return False
+
+    def check_disks(self) -> None:
+        """Look at the open connections again: more is known about the disks now."""
+        for accepted in list(self.incoming):
+            accepted.check_disk()
 
     def disconnect(self, peer: BrokerId, lane: Lane) -> None:
         """Drop the outgoing connection; it is dialled again at once."""

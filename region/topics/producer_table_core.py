@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final
 
-from georelay.errors import OutOfOrderSequence, ProducerFenced
+from georelay.errors import OutOfOrderSequence, ProducerFenced, UnknownProducer
 from georelay.ids import NO_PRODUCER, Epoch, Offset, RaftIndex
 from georelay.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_STREAM_MAX
 from mesh.replication.stream_header import StreamHeader
@@ -72,6 +72,7 @@ class ProducerTable:
         Raises:
             ProducerFenced: a newer epoch of the producer has published.
             OutOfOrderSequence: a gap, or a duplicate older than the batches remembered.
+            UnknownProducer: the producer is not in the table and does not begin with 0.
         """
         if producer_id == NO_PRODUCER:
             return None
@@ -79,6 +80,10 @@ class ProducerTable:
         if state is not None and epoch < state.epoch:
             raise ProducerFenced(
                 f"producer {producer_id} epoch {epoch} is older than {state.epoch}: start a new producer"
+            )
+        if state is None and base_sequence != 0:
+            raise UnknownProducer(
+                f"producer {producer_id} is unknown here and sent sequence {base_sequence}: start a new producer"
             )
         if state is None or epoch > state.epoch:
             if base_sequence != 0:

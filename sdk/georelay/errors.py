@@ -108,6 +108,15 @@ class OutOfOrderSequence(GeorelayError):
     http_status = 409
 
 
+class UnknownProducer(OutOfOrderSequence):
+    """A sequence other than 0 of a producer that the stream does not know.
+
+    Its topic was made again, or so many others have published since that it is forgotten.
+    """
+
+    code = "UNKNOWN_PRODUCER"
+
+
 class ProducerFenced(GeorelayError):
     """A newer epoch of the same producer id has published."""
 

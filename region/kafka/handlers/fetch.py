@@ -162,8 +162,14 @@ class FetchHandler:
             return 0
         if gathered.bytes_read and len(entries[0].payload) > limit:
             return 0  # rule 2: only the first batch of the answer may be over
-        row.entries = entries
-        size = sum(len(entry.payload) for entry in entries)
+        size = len(entries[0].payload)
+        fitting = 1
+        for entry in entries[1:]:  # what came from disk was read before the others were known
+            if size + len(entry.payload) > limit:
+                break
+            size += len(entry.payload)
+            fitting += 1
+        row.entries = entries if fitting == len(entries) else entries[:fitting]
         gathered.bytes_read += size
         return size
 

@@ -20,7 +20,10 @@ def led_stream(cluster: Cluster, name: str, partition: int) -> Stream | ErrorCod
 
 
 def epoch_error(stream: Stream, client_epoch: int) -> ErrorCode:
-    """Compare the client's home epoch with the stream's; NONE when it fits or the client knows none."""
-    if client_epoch == NO_EPOCH or client_epoch == stream.epoch:
+    """Compare the client's home epoch with the stream's; NONE when it fits or the client knows none.
+
+    Home epochs begin at 1: 0 is what librdkafka sends after Metadata has told it -1.
+    """
+    if client_epoch <= 0 or client_epoch == stream.epoch:
         return ErrorCode.NONE
     return ErrorCode.FENCED_LEADER_EPOCH if client_epoch < stream.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -63,7 +63,10 @@ def _publish(
         int,
         typer.Option("--batch", min=1, max=REST_RECORDS_MAX, help="Records per request; 1 sends every line at once."),
     ] = 500,
-    region: Annotated[str, typer.Option("--region", metavar="R", help="Enter the mesh in this region.")] = "",
+    region: Annotated[
+        str,
+        typer.Option("--region", metavar="R", help="Enter the mesh in this region; with homes=every also its home."),
+    ] = "",
     gateway: GatewayOption = "",
     endpoints: EndpointsOption = "",
     user: UserOption = "",

@@ -2,6 +2,8 @@
 
 Rule 1: a position is never reset silently: an offset that is not there ends the command with its reason.
 Rule 2: while a region or the gateway is away the command waits and goes on where it was.
+Rule 3: of a topic that every region is home of (homes=every) the streams of all regions are read by their qualified
+names: an offset of one stream means nothing in another, and the plain name is another stream in every region.
 """
 
 from __future__ import annotations
@@ -35,14 +37,12 @@ class _Output:
         self.last_record_at = time.monotonic()
         self.done = asyncio.Event()
 
-    def show(self, partition: int, records: list[dict[str, Any]]) -> None:
-        """Print the records of one answer."""
+    def show(self, place: dict[str, Any], records: list[dict[str, Any]]) -> None:
+        """Print the records of one answer; `place` goes in front of each as JSON."""
         for record in records:
             if self.done.is_set():
                 return
-            line = (
-                json.dumps({"partition": partition, **record}, ensure_ascii=False) if self._as_json else _text(record)
-            )
+            line = json.dumps({**place, **record}, ensure_ascii=False) if self._as_json else _text(record)
             sys.stdout.write(line + "\n")
             if self._left is not None:
                 self._left -= 1
@@ -59,7 +59,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _subscribe(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="Topic to read."),
+    ],
     start: Annotated[
         str, typer.Option("--from", metavar="earliest|latest|OFFSET", help="Where to begin in every partition.")
     ] = "latest",
@@ -74,7 +77,11 @@ def _subscribe(
     user: UserOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Print the records of TOPIC as they are committed."""
+    """Print the records of TOPIC as they are committed.
+
+    Of a topic that every region is home of (homes=every) the records of all regions are merged, each region's in its
+    order; REGION.TOPIC reads one region's only.
+    """
     offset = _start_offset(start)
     asyncio.run(
         _read_all(
@@ -111,8 +118,14 @@ async def _read_all(
     output = _Output(as_json=as_json, records_max=records_max)
     query: dict[str, str | int] = {"region": region} if region else {}
     async with open_gateway(*location) as client:
-        wanted = await _partitions(client, topic, partition, query)
-        tasks = {asyncio.create_task(_read(client, topic, number, offset, query, output)) for number in wanted}
+        described = await client.get(f"/v1/topics/{quote(topic, safe='')}", query)
+        wanted = _partitions(described, topic, partition)
+        names = await _stream_names(client, described, topic)
+        tasks = {
+            asyncio.create_task(_read(client, name, number, offset, query, output, is_merged=len(names) > 1))
+            for name in names
+            for number in wanted
+        }
         tasks.add(asyncio.create_task(_wait_enough(output)))
         if idle_exit_s is not None:
             tasks.add(asyncio.create_task(_wait_idle(output, idle_exit_s)))
@@ -126,8 +139,7 @@ async def _read_all(
             task.result()
 
 
-async def _partitions(client: GatewayHttp, topic: str, partition: int, query: dict[str, str | int]) -> list[int]:
-    described = await client.get(f"/v1/topics/{quote(topic, safe='')}", query)
+def _partitions(described: dict[str, Any], topic: str, partition: int) -> list[int]:
     count = described.get("partitions")
     if not isinstance(count, int):
         raise CommandFailed("the gateway's answer has no partitions; is it of another version?")
@@ -136,11 +148,28 @@ async def _partitions(client: GatewayHttp, topic: str, partition: int, query: di
     return [partition] if partition >= 0 else list(range(count))
 
 
+async def _stream_names(client: GatewayHttp, described: dict[str, Any], topic: str) -> list[str]:
+    """Return the names to read: one for every region when the topic is each region's own (rule 3)."""
+    if described.get("homes") != "every":
+        return [topic]
+    resolved = await client.get("/v1/resolve", {})
+    regions = [str(row["region"]) for row in resolved["regions"]]
+    return [topic] if topic.partition(".")[0] in regions else [f"{region}.{topic}" for region in regions]
+
+
 async def _read(
-    client: GatewayHttp, topic: str, partition: int, offset: str | int, query: dict[str, str | int], output: _Output
+    client: GatewayHttp,
+    topic: str,
+    partition: int,
+    offset: str | int,
+    query: dict[str, str | int],
+    output: _Output,
+    *,
+    is_merged: bool,
 ) -> None:
     """Read one partition until cancelled."""
     path = f"/v1/topics/{quote(topic, safe='')}/records"
+    place = {"topic": topic, "partition": partition} if is_merged else {"partition": partition}
     while True:
         # A named position is first turned into an offset, so that nothing between two attempts is lost.
         wait_ms = 0 if offset in NAMED_STARTS else WAIT_MS
@@ -152,7 +181,7 @@ async def _read(
                 raise
             await asyncio.sleep(PAUSE_S)
             continue
-        output.show(partition, answer["records"])
+        output.show(place, answer["records"])
         offset = int(answer["next_offset"])
 
 

@@ -65,6 +65,9 @@ __all__ = [
 ]
 
 LIBRDKAFKA_NULL_ARRAY_BYTES: Final = 3
+# librdkafka before 2.8.1 compresses only for brokers that show Produce 0, which nobody sends any more. Apache Kafka 4
+# shows it for the same reason (KAFKA-18659); a request in a version below SUPPORTED is refused all the same.
+PRODUCE_VERSION_SHOWN: Final = 0
 
 _REQUESTS: Final[Mapping[ApiKey, type]] = {
     ApiKey.PRODUCE: requests.ProduceRequest,
@@ -268,8 +271,9 @@ def _framed(buffers: list[Buffer]) -> list[Buffer]:
 
 
 def api_versions_response(error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
-    """Return the list of everything in SUPPORTED."""
-    return ApiVersionsResponse(error_code, tuple(ApiVersion(k, v.start, v.stop - 1) for k, v in SUPPORTED.items()))
+    """Return the list of everything in SUPPORTED, and Produce from PRODUCE_VERSION_SHOWN on."""
+    shown = {key: versions.start for key, versions in SUPPORTED.items()} | {ApiKey.PRODUCE: PRODUCE_VERSION_SHOWN}
+    return ApiVersionsResponse(error_code, tuple(ApiVersion(k, shown[k], v.stop - 1) for k, v in SUPPORTED.items()))
 
 
 def refuse_api_versions(correlation_id: int) -> list[Buffer]:

@@ -213,3 +213,15 @@ def test_a_new_producer_never_takes_over_a_later_batch_that_was_perhaps_stored()
     assert given_up.error.outcome is Outcome.UNKNOWN
     lane.producer_assigned(8)
     assert lane.next_batch(50 * MS) is first
+
+
+def test_what_was_out_when_an_earlier_batch_was_given_up_is_not_stamped_anew_if_it_may_be_stored() -> None:
+    lane = flowing()
+    first, second, third = sent(lane, 0), sent(lane, 500 * MS), sent(lane, 510 * MS)
+    (given_up,) = lane.expire(1000 * MS)
+    assert given_up.batch is first
+    (given_up,) = lane.failed(second, OutcomeUnknown("lost"), 1001 * MS)
+    assert (given_up.batch, given_up.error.outcome) == (second, Outcome.UNKNOWN)
+    assert lane.failed(third, NotLeader(), 1002 * MS) == []
+    lane.producer_assigned(8)
+    assert lane.next_batch(1100 * MS) is third

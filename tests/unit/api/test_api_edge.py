@@ -254,6 +254,18 @@ async def test_max_cuts_inside_a_batch_and_next_offset_continues(http: Any) -> N
     assert [row["value"] for row in rest["records"]] == ["3", "4"]
 
 
+async def test_what_a_reader_was_handed_is_counted_once_also_when_max_cuts_a_batch(edge: Edge, http: Any) -> None:
+    await post(http, [{"value": str(n), "partition": 0} for n in range(5)])
+    for query in ("offset=0&max=2", "offset=2&max=2", "offset=4"):
+        await http.get(f"/v1/topics/orders/records?{query}")
+    sessions = [session for *_, session in edge.recorder.sessions]
+    assert [(session.first_offset, session.batches) for session in sessions] == [
+        (0, [(0, 2)]),
+        (2, [(0, 4)]),  # a session counts what lies at or behind its first offset
+        (4, [(0, 5)]),
+    ]
+
+
 async def test_reading_waits_for_the_next_commit(edge: Edge, http: Any) -> None:
     edge.cluster.add_topic("orders")
     stream = edge.cluster.stream("orders", 0)

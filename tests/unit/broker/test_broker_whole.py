@@ -117,6 +117,15 @@ async def test_the_views_of_a_broker_agree(broker: Any, until: Any) -> None:
     assert cluster.stream_of(stream.key) is stream
 
 
+async def test_the_home_epoch_is_the_same_where_no_replica_is_hosted(broker: Any, until: Any) -> None:
+    stream = await create(broker, until)
+    del broker.streams[stream.group_id]
+    try:
+        assert broker.cluster.epoch_of("orders", 0) == 1
+    finally:
+        broker.streams[stream.group_id] = stream
+
+
 async def test_metadata_changes_its_number_when_topics_or_brokers_change(broker: Any, until: Any) -> None:
     cluster = broker.cluster
     before = cluster.metadata_epoch

@@ -173,6 +173,21 @@ def test_subscribe_goes_on_where_it_was_when_the_mesh_was_away(
     assert ran.out == "a\nb\nc\n"
 
 
+def test_subscribe_merges_the_streams_of_a_topic_that_every_region_is_home_of(georelay: Any, gateway: Any) -> None:
+    described = (200, {"name": "t", "partitions": 1, "homes": "every"})
+    gateway.answers["GET /v1/resolve"] = (200, {"regions": [{"region": "us"}, {"region": "eu"}]})
+    gateway.answers["GET /v1/topics/t"] = gateway.answers["GET /v1/topics/eu.t"] = described
+    for region in ("us", "eu"):
+        answers = [(200, {"records": [{"offset": 0, "value": region}], "next_offset": 1})]
+        answers.append((200, {"records": [], "next_offset": 1}))
+        gateway.answers[f"GET /v1/topics/{region}.t/records"] = answers
+    at = ("--from", "earliest", "--gateway", gateway.url, "--json")
+    rows = [json.loads(line) for line in georelay("subscribe", "t", "--max", "2", *at).out.splitlines()]
+    assert sorted((row["topic"], row["value"]) for row in rows) == [("eu.t", "eu"), ("us.t", "us")]
+    one = georelay("subscribe", "eu.t", "--idle-exit", "0.1", *at)
+    assert all("topic" not in json.loads(line) for line in one.out.splitlines())
+
+
 def test_subscribe_never_resets_a_position(georelay: Any, gateway: Any) -> None:
     gateway.answers["GET /v1/topics/t"] = (200, {"partitions": 1})
     gateway.answers["GET /v1/topics/t/records"] = gateway.problem(416, "OFFSET_OUT_OF_RANGE", "offset 9 is beyond 3")

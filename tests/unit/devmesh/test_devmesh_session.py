@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -195,6 +196,31 @@ async def test_supervisor_kills_what_does_not_stop(tmp_path: Path, monkeypatch: 
     await running.stop()
     assert not is_running(pid)
     assert ended == []  # it did not end by itself
+
+
+async def test_a_child_that_ran_steadily_comes_back_at_once_however_often_it_died_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    enough = asyncio.Event()
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            monkeypatch.setattr(supervisor, "STEADY_S", 0.0)  # from here on every run counts as a steady one
+        elif len(pauses) == 5:
+            enough.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(supervisor, "_pause", note)
+    for name in ("logs", "run"):
+        (tmp_path / name).mkdir()
+    running = supervisor.Supervisor(tmp_path, restart=True, on_exit=lambda _: None)
+    await running.start(supervisor.ChildSpec(name="a", argv=("/bin/false",), ready_address="127.0.0.1:1"))
+    async with asyncio.timeout(10):
+        await enough.wait()
+    await running.stop()
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 0.5]
 
 
 def test_child_that_dies_early_stops_the_start_and_is_quoted(up: Up) -> None:

@@ -11,6 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from gateway.passthrough import broker_service
+from georelay.errors import OutcomeUnknown
+
 ANN = (("authorization", "basic " + base64.b64encode(b"ann:secret").decode()),)
 NOT_PROTOBUF = b"\xff\x00 any bytes \x80"
 
@@ -79,6 +82,16 @@ async def publish(channel: grpc.aio.Channel, request: bytes = b"r", metadata: An
     return bytes(await channel.unary_unary("/broker.Broker/Publish")(request, metadata=metadata, timeout=20))
 
 
+def assert_unknown(error: grpc.aio.AioRpcError) -> None:
+    """A lost answer looks the same whether a broker or the gateway lost it."""
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # as docs/errors.md says, for brokers and gateways
+    trailing = dict(error.trailing_metadata())
+    assert (trailing["georelay-code"], trailing["georelay-outcome"]) == (
+        OutcomeUnknown.code,
+        OutcomeUnknown.outcome.value,
+    )
+
+
 async def test_publish_carries_bytes_and_credentials_both_ways(
     start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
 ) -> None:
@@ -140,9 +153,24 @@ async def test_a_publish_whose_answer_is_lost_is_unknown_and_not_sent_again(
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await publish(open_channel(mesh), b"payload")
     server.close()
-    assert refused.value.code() is grpc.StatusCode.UNKNOWN
-    assert dict(refused.value.trailing_metadata())["georelay-code"] == "OUTCOME_UNKNOWN"
+    assert_unknown(refused.value)
     assert not broker.published
+
+
+async def test_a_publish_whose_answer_is_late_is_unknown_too(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_request: bytes, _context: Any) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    monkeypatch.setattr(broker_service, "PUBLISH_TIMEOUT_S", 0.1)
+    broker.publish = never
+    us = await start_broker()
+    us.grpc = broker.address
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await publish(open_channel(await start_mesh(us=[us])))
+    assert_unknown(refused.value)
 
 
 async def test_without_a_ready_region_calls_are_unavailable(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from gateway.kafka.listener import _Client
 
 METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -118,3 +121,36 @@ async def test_with_users_metadata_before_sign_in_never_reaches_a_broker(
     writer.write(METADATA)
     assert await reader.read() == b""
     writer.close()
+
+
+class WrittenTransport:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_reading = True
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+def test_bytes_that_come_before_the_broker_is_connected_are_kept_and_sent_first() -> None:
+    nothing = SimpleNamespace(sign_in_required=False, opened=lambda _: None)
+    client, client_side, broker_side = _Client(cast("Any", nothing)), WrittenTransport(), WrittenTransport()
+    client.connection_made(cast("Any", client_side))
+    client_side.resume_reading()  # uvloop starts to read after connection_made, whatever the protocol did in it
+    client.data_received(API_VERSIONS)
+    assert not client_side.is_reading
+    client.joined(cast("Any", broker_side))
+    assert client_side.is_reading
+    client.data_received(METADATA)
+    assert broker_side.written == API_VERSIONS + METADATA

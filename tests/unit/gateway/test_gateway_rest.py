@@ -12,6 +12,8 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from gateway import app
+from gateway.rest import proxy
 from georelay.limits import HTTP_BODY_BYTES_MAX
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
@@ -280,6 +282,33 @@ async def test_a_client_that_leaves_ends_its_long_poll_at_the_broker(start_mesh:
     waiting.cancel()
     async with asyncio.timeout(5):
         await ended.wait()
+
+
+async def test_long_polls_leave_publishes_their_connections_and_who_gets_none_was_not_processed(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polling, release = asyncio.Event(), asyncio.Event()
+
+    async def poll(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            polling.set()
+            await release.wait()
+        return web.Response()
+
+    monkeypatch.setattr(app, "BROKER_CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(proxy, "CONNECT_TIMEOUT_S", 0.2)
+    broker = await start_broker(poll)
+    mesh = await start_mesh(us=[broker])
+    url = mesh.url("/v1/topics/t/records?wait_ms=60000")
+    waiting = asyncio.create_task(mesh.client.get(url))
+    await polling.wait()
+    async with asyncio.timeout(5), mesh.client.post(mesh.url("/v1/topics/t/records"), data=b"{}") as answer:
+        assert answer.status == 200
+    async with asyncio.timeout(5), mesh.client.get(url) as answer:
+        problem = await answer.json()
+    assert (answer.status, problem["code"], problem["outcome"]) == (503, "UNAVAILABLE", "not_stored")
+    release.set()
+    (await waiting).release()
 
 
 async def test_the_nearer_region_is_chosen_by_measured_time(start_mesh: Any, start_broker: Any) -> None:

@@ -50,6 +50,7 @@ class MemoryLog:
     refuses: int = 0  # appends to answer with Busy
     cold_reads: int = 0
     only_cold: bool = False
+    read_failure: GeorelayError | None = None
     waiters: dict[int, Callable[[], None]] = field(default_factory=dict)
     _waiter: int = 0
 
@@ -142,6 +143,8 @@ class MemoryLog:
     async def read_cold(self, offset: Offset, max_bytes: int) -> Sequence[StoredEntry]:
         self.cold_reads += 1
         await asyncio.sleep(0)
+        if self.read_failure is not None:
+            raise self.read_failure
         return self._read(offset, max_bytes)
 
     def _read(self, offset: Offset, max_bytes: int) -> list[StoredEntry]:

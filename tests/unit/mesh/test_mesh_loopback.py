@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import HomeUnreachable, NotLeader, OutcomeUnknown, UnknownTopic
+from georelay.errors import DataDirectoryError, HomeUnreachable, NotLeader, OutcomeUnknown, UnknownTopic
 from georelay.ids import Epoch, Offset
 from mesh.replication.link_state import LinkState
 
@@ -68,6 +68,22 @@ async def test_batches_that_only_the_disk_has_are_shipped(
     await until(lambda: mirror.high_watermark == 50)
     assert home.cold_reads >= 1
     assert mirror.entries == home.entries
+
+
+async def test_a_log_that_cannot_be_read_ends_its_own_session_and_not_the_link(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(only_cold=True), memory_log()
+    home.sequence(payload(1))
+    home.read_failure = DataDirectoryError("segment 0 is damaged at byte 7")
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    await until(lambda: home.cold_reads >= 1)
+    accepted = set(two_regions.home.links._incoming)
+    await until(lambda: home.cold_reads >= 3)  # asked again at the next ticks
+    assert two_regions.home.links._incoming == accepted != set()
+    home.read_failure = None
+    await until(lambda: mirror.high_watermark == 1)
 
 
 async def test_a_busy_mirror_asks_again_and_holds_every_batch_once(

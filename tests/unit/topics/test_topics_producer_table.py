@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from georelay.errors import OutOfOrderSequence, ProducerFenced
+from georelay.errors import OutOfOrderSequence, ProducerFenced, UnknownProducer
 from georelay.ids import RaftIndex
 from georelay.limits import PRODUCER_BATCHES_REMEMBERED
 from region.topics.producer_table_core import SEQUENCE_MODULUS, ProducerState, ProducerTable, last_sequence
@@ -189,3 +189,10 @@ def test_however_a_client_resends_each_batch_is_stored_once_and_in_order(make_he
         else:
             assert log.rows[original - 1][2] == sequence
     assert [row[2] for row in log.rows] == list(range(len(log.rows)))
+
+
+def test_a_producer_that_is_not_known_is_told_apart_from_one_with_a_gap() -> None:
+    table = ProducerTable()
+    with pytest.raises(UnknownProducer):
+        table.check(producer_id=7, epoch=0, base_sequence=5, record_count=1)
+    assert table.check(producer_id=7, epoch=0, base_sequence=0, record_count=1) is None

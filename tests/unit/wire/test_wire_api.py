@@ -243,7 +243,7 @@ def test_a_newer_api_versions_is_answered_in_version_0_with_the_list() -> None:
     expected = dataclasses.replace(api_versions_response(), error_code=35)
     assert decode_response(ApiKey.API_VERSIONS, 0, raw[4:]) == (77, expected)
     assert [(a.api_key, a.min_version, a.max_version) for a in expected.api_keys] == [
-        (0, 3, 9), (1, 4, 12), (2, 1, 7), (3, 0, 12), (17, 0, 1), (18, 0, 3), (19, 2, 7), (20, 1, 6), (22, 0, 4),
+        (0, 0, 9), (1, 4, 12), (2, 1, 7), (3, 0, 12), (17, 0, 1), (18, 0, 3), (19, 2, 7), (20, 1, 6), (22, 0, 4),
         (23, 2, 4), (36, 0, 2),
     ]  # fmt: skip
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
-from georelay.wire.api import WireError, decode_request
+from georelay.wire.api import ApiKey, WireError, api_versions_response, decode_request
 from georelay.wire.requests import MetadataRequest
 
 # Metadata version 12 for all topics: the null array takes four bytes where the protocol has one.
@@ -28,3 +30,15 @@ def test_three_bytes_too_many_after_named_topics_are_refused() -> None:
     no_topics = ALL_TOPICS.replace(bytes.fromhex("00 00000000010000"), bytes.fromhex("00 01000000010000"))
     with pytest.raises(WireError, match="3 bytes follow"):
         decode_request(no_topics)
+
+
+def test_produce_is_shown_from_version_0_so_that_old_librdkafka_compresses() -> None:
+    shown = {row.api_key: (row.min_version, row.max_version) for row in api_versions_response().api_keys}
+    assert shown[ApiKey.PRODUCE] == (0, 9)
+    assert shown[ApiKey.FETCH] == (4, 12)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_produce_of_a_version_that_is_only_shown_is_refused(version: int) -> None:
+    with pytest.raises(WireError, match="not supported"):
+        decode_request(struct.pack(">hhihhii", ApiKey.PRODUCE, version, 1, -1, 1, 1000, 0))

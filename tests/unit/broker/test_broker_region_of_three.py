@@ -1,0 +1,147 @@
+"""Three brokers of one region in one process: who may say that it is ready, and whose voice counts."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from georelay.ids import BrokerId, Offset
+from georelay.wire.batch import RecordDraft, build_batch, validate
+from region.api.reading import LATEST, StreamReader
+from region.app import Broker
+from region.config import BrokerConfig
+from region.controller.topic import Homes, TopicSpec
+
+NAMES = ("kafka", "grpc", "peers", "link", "admin")
+READY_ENDS_S = 3.0
+
+
+class Region:
+    """The brokers 1..3; a stopped one may be started again."""
+
+    def __init__(self, directory: Path) -> None:
+        sockets = [socket.socket() for _ in range(3 * len(NAMES))]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+        for each in sockets:
+            each.close()
+        self.directory = directory
+        self.running: dict[int, Broker] = {}
+        self._listen = {
+            number: dict(zip(NAMES, addresses[(number - 1) * len(NAMES) :], strict=False)) for number in (1, 2, 3)
+        }
+
+    def config(self, number: int) -> BrokerConfig:
+        rows = [{"number": n, "peers": at["peers"], "link": at["link"]} for n, at in self._listen.items()]
+        return BrokerConfig.model_validate(
+            {
+                "mesh_id": "test",
+                "region": "us",
+                "broker": number,
+                "data_dir": str(self.directory / str(number)),
+                "definitions_home": "us",
+                "tick_ms": 20,
+                "listen": self._listen[number],
+                "regions": [{"name": "us", "number": 1, "brokers": rows}],
+            }
+        )
+
+    async def start(self, *numbers: int) -> None:
+        for number in numbers:
+            self.running[number] = Broker(self.config(number))
+            await self.running[number].start()
+
+    async def stop(self, *numbers: int) -> None:
+        for number in numbers:
+            await self.running.pop(number).stop()
+
+    def leader(self) -> int:
+        return next((n for n, broker in self.running.items() if broker._machine.is_leader), 0)
+
+    def all_ready(self) -> bool:
+        return all(broker.cluster.ready() for broker in self.running.values())
+
+
+@pytest.fixture
+async def region(tmp_path: Path, until: Any) -> AsyncIterator[Region]:
+    made = Region(tmp_path)
+    await made.start(1, 2, 3)
+    await until(made.all_ready)
+    yield made
+    await made.stop(*list(made.running))
+
+
+async def test_latest_is_what_the_leader_says_on_every_broker(region: Region, until: Any) -> None:
+    await region.running[1].cluster.create_topic(TopicSpec(name="orders", homes=Homes.ONE, home="us"))
+    await until(lambda: all(broker.cluster.stream("orders", 0) for broker in region.running.values()))
+    streams = {n: broker.cluster.stream("orders", 0) for n, broker in region.running.items()}
+    leader = await until(lambda: next((n for n, stream in streams.items() if stream and stream.is_leader), 0))
+    batch = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=1))
+    led = streams[leader]
+    assert led is not None
+    await led.publish(validate(batch, from_client=True), batch, received_ns=1, entry_region=1)
+    for broker in region.running.values():
+        stream = broker.cluster.stream("orders", 0)
+        assert stream is not None
+        if not stream.is_leader:
+            stream.high_watermark = Offset(0)  # as after a start, before the leader was heard
+        await until(lambda: broker.cluster.leader_of("orders", 0) > 0)  # noqa: B023
+        answer = await StreamReader(broker.cluster).read("orders", 0, LATEST, max_bytes=1, wait_ms=0)
+        assert answer.high_watermark == 1
+
+
+@pytest.mark.parametrize("survivor", ["leader", "follower"])
+async def test_a_broker_without_its_quorum_is_not_ready_and_is_again_when_one_comes_back(
+    region: Region, until: Any, survivor: str
+) -> None:
+    leader = await until(region.leader)
+    others = [number for number in (1, 2, 3) if number != leader]
+    left = leader if survivor == "leader" else others[0]
+    gone = [number for number in (1, 2, 3) if number != left]
+    began = time.monotonic()
+    await region.stop(*gone)
+    await until(lambda: not region.running[left].cluster.ready(), READY_ENDS_S)
+    assert time.monotonic() - began < READY_ENDS_S
+    await asyncio.sleep(0.3)
+    assert not region.running[left].cluster.ready()
+    await region.start(gone[0])
+    await until(region.all_ready)
+
+
+async def test_a_known_broker_with_an_emptied_disk_is_not_heard_and_told_once(region: Region, until: Any) -> None:
+    await region.stop(1, 2, 3)
+    shutil.rmtree(region.directory / "3")
+    with capture_logs() as logs:
+        # Nothing is committed again yet: only what the log of broker 1 says can keep the vote of broker 3 out.
+        await region.start(1, 3)
+        await asyncio.sleep(1.0)
+        assert region.running[1]._machine.applied_index == 0
+        assert not region.running[1]._host.is_alive(BrokerId(1003))
+    refused = [row for row in logs if row["event"] == "peer.disk_refused"]
+    assert [row["peer"] for row in refused] == [1003]
+    await region.start(2)
+    await until(lambda: region.running[1].cluster.ready() and region.running[2].cluster.ready())
+    reason = await asyncio.wait_for(region.running[3].failed, 10)
+    assert "is known with disk" in reason
+
+
+async def test_a_disk_that_turns_out_to_be_wrong_ends_the_connections_it_came_with(region: Region, until: Any) -> None:
+    first = region.running[1]
+    await until(lambda: len(first._host.transport.incoming) == 4)  # type: ignore[union-attr]
+    registered = first._controller.state.brokers
+    assert first._host.transport is not None
+    first._host.transport._registered_disk = lambda broker: (
+        str(uuid.uuid4()) if broker == 1002 else registered[broker].disk_uuid
+    )
+    first._settle_groups()
+    await until(lambda: len(first._host.transport.incoming) == 2)

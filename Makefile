@@ -15,7 +15,7 @@ INPUT ?=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py proto/broker.proto tools/setup.sh
+$(STAMP): pyproject.toml constraints.txt hatch_build.py proto/broker.proto proto/georelay/v1/admin.proto tools/setup.sh
 	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 

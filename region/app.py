@@ -121,6 +121,7 @@ class Broker:
             credentials=self._credentials,
             recorder=self._recorder,
             clock=self._clock,
+            region_name=self._region_name,
         )
         self._edge.metrics.registry.register(
             StorageCollector(flusher=self._flusher, host=self._host, budget=self._budget, recorder=self._recorder)

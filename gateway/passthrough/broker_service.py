@@ -1,7 +1,8 @@
-"""`broker.Broker` for clients of the gateway: requests and answers are carried as bytes, never decoded.
+"""`broker.Broker` and `georelay.v1.Admin` for clients of the gateway: bytes are carried, never decoded.
 
-Rule 1: a Publish is handed to another broker only while no connection to the first came about; after it was sent,
-a lost answer is reported as a broker reports an unknown outcome (DEADLINE_EXCEEDED, OUTCOME_UNKNOWN), never retried.
+Rule 1: what changes something is handed to another broker only while no connection to the first came about; after it
+was sent, a lost answer is reported as a broker reports an unknown outcome (DEADLINE_EXCEEDED, OUTCOME_UNKNOWN), never
+retried. What only reads (DescribeTopic, ListTopics) is asked of another broker whenever an answer is lost.
 Rule 2: a Subscribe may move to another broker until its first record; later the client resumes by timestamp.
 Rule 3: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
 """
@@ -9,7 +10,7 @@ Rule 3: status, details and trailing metadata of the broker go back as they are;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
@@ -23,9 +24,12 @@ from gateway.routing.router import Router
 from georelay.errors import GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 
-SERVICE: Final = "broker.Broker"
+BROKER_SERVICE: Final = "broker.Broker"
+ADMIN_SERVICE: Final = "georelay.v1.Admin"
+ADMIN_METHODS: Final = ("CreateTopic", "DeleteTopic", "DescribeTopic", "ListTopics")
+READS: Final = frozenset({"DescribeTopic", "ListTopics"})
 CONNECT_TIMEOUT_S: Final = 2.0
-PUBLISH_TIMEOUT_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 30.0  # of a unary call
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
 CALLS_AT_ONCE_MAX: Final = 10_000
 CHANNEL_OPTIONS: Final = (
@@ -67,7 +71,7 @@ class BrokerPassthrough:
     async def start(self, address: str) -> int:
         """Listen; returns the port (RuntimeError: it is taken)."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_AT_ONCE_MAX)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._handlers()),))
+        self._server.add_generic_rpc_handlers(self._handlers())
         port: int = self._server.add_insecure_port(address)
         await self._server.start()
         return port
@@ -80,29 +84,43 @@ class BrokerPassthrough:
             await channel.close()
         self._channels.clear()
 
-    def _handlers(self) -> Mapping[str, Any]:
-        return {
-            "Publish": grpc.unary_unary_rpc_method_handler(self._publish),
+    def _handlers(self) -> tuple[Any, ...]:
+        broker = {
+            "Publish": self._unary(BROKER_SERVICE, "Publish"),
             "Subscribe": grpc.unary_stream_rpc_method_handler(self._subscribe),
         }
+        admin = {method: self._unary(ADMIN_SERVICE, method) for method in ADMIN_METHODS}
+        return (
+            grpc.method_handlers_generic_handler(BROKER_SERVICE, broker),
+            grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin),
+        )
 
-    async def _publish(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        metadata = await self._admit("Publish", context)
+    def _unary(self, service: str, method: str) -> Any:
+        async def carry(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            return await self._carry(service, method, request, context)
+
+        return grpc.unary_unary_rpc_method_handler(carry)
+
+    async def _carry(self, service: str, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        metadata = await self._admit(method, context)
         for broker in self._router.candidates():
             channel = self._channel(broker)
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()
                 continue
             try:
-                answer: bytes = await channel.unary_unary(f"/{SERVICE}/Publish")(
-                    request, metadata=metadata, timeout=PUBLISH_TIMEOUT_S
+                answer: bytes = await channel.unary_unary(f"/{service}/{method}")(
+                    request, metadata=metadata, timeout=ANSWER_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as error:
-                await self._refuse_publish(context, broker, error)
+                if method in READS and _made_up(error):
+                    self._metrics.failovers.labels("grpc").inc()
+                    continue
+                await self._refuse(method, context, broker, error)
                 raise  # not reached: refusing ends the call
-            self._count("Publish", grpc.StatusCode.OK)
+            self._count(method, grpc.StatusCode.OK)
             return answer
-        return await self._abort_unavailable("Publish", context)
+        return await self._abort_unavailable(method, context)
 
     async def _subscribe(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         metadata = await self._admit("Subscribe", context)
@@ -111,7 +129,7 @@ class BrokerPassthrough:
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()
                 continue
-            call = channel.unary_stream(f"/{SERVICE}/Subscribe")(request, metadata=metadata)
+            call = channel.unary_stream(f"/{BROKER_SERVICE}/Subscribe")(request, metadata=metadata)
             begun = False
             try:
                 async for answer in call:
@@ -138,18 +156,17 @@ class BrokerPassthrough:
                 await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), _trailing_of(error))
         return (("authorization", authorization),) if authorization is not None else ()
 
-    async def _refuse_publish(
-        self, context: grpc.aio.ServicerContext, broker: BrokerEndpoints, error: grpc.aio.AioRpcError
+    async def _refuse(
+        self, method: str, context: grpc.aio.ServicerContext, broker: BrokerEndpoints, error: grpc.aio.AioRpcError
     ) -> None:
-        trailing = _trailing(error)
-        if trailing or error.code() not in _MADE_UP_CODES:
-            await self._abort("Publish", context, error.code(), error.details() or "", trailing)
-        log.warning("answer.lost", broker=broker.id, code=error.code().name)
+        if not _made_up(error):
+            await self._abort(method, context, error.code(), error.details() or "", _trailing(error))
+        log.warning("answer.lost", broker=broker.id, method=method, code=error.code().name)
         await self._abort(
-            "Publish",
+            method,
             context,
             grpc.StatusCode.DEADLINE_EXCEEDED,
-            f"the answer of broker {broker.id} was lost or is late: the record may be stored",
+            f"the answer of broker {broker.id} was lost or is late: {_what_may_be(method)}",
             _trailing_of(OutcomeUnknown()),
         )
 
@@ -197,6 +214,15 @@ async def _connected(channel: grpc.aio.Channel) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _made_up(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether grpcio itself said this, instead of a broker."""
+    return error.code() in _MADE_UP_CODES and not _trailing(error)
+
+
+def _what_may_be(method: str) -> str:
+    return "the record may be stored" if method == "Publish" else "the request may have taken effect"
 
 
 def _trailing_of(error: GeorelayError) -> tuple[tuple[str, str], ...]:

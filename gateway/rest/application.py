@@ -57,7 +57,7 @@ class RestApplication:
                 web.post("/v1/topics", forward),
                 web.get("/v1/topics/{topic}", forward, allow_head=False),
                 web.delete("/v1/topics/{topic}", forward),
-                web.get("/v1/topics/{topic}/records", forward, allow_head=False),
+                web.get("/v1/topics/{topic}/records", self._proxy.read_records, allow_head=False),
                 web.post("/v1/topics/{topic}/records", forward),
             ]
         )

@@ -6,12 +6,14 @@ Rule 2: when the answer to anything else is lost, the client is told exactly tha
 Rule 3: request bodies are streamed, HTTP_BODY_BYTES_MAX at most, whether or not they declare a length.
 Rule 4: long polls never take the connections that publishes need: reads have a pool of their own, and who gets no
 connection in time was surely not processed.
-Rule 5: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
+Rule 5: records are read in one region per request, the nearest unless `?region=` names another: the plain name of a
+homes=every topic is another stream in every region, so an offset of one means nothing in the next.
+Rule 6: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import aiohttp
@@ -83,9 +85,32 @@ class Proxy:
             was stored. OutcomeUnknown: it was sent and the answer was lost.
         """
         region = request.query.get("region")
-        candidates = self._router.candidates(region)
+        return await self._forward(
+            request,
+            self._router.candidates(region),
+            none_ready=f"region {region} is not ready" if region else "no region is ready; try again",
+            advice="try again",
+        )
+
+    async def read_records(self, request: web.Request) -> web.StreamResponse:
+        """Answer a GET of records from one region (rule 5). Raises as `forward`."""
+        if "region" in request.query:
+            return await self.forward(request)
+        nearest = self._router.nearest
+        return await self._forward(
+            request,
+            self._router.candidates(nearest) if nearest is not None else (),
+            none_ready="no region is ready; try again",
+            advice=f"try again, or give region= to read elsewhere than in the nearest region, {nearest}:"
+            " there the offsets of a homes=every topic are other records",
+        )
+
+    async def _forward(
+        self, request: web.Request, candidates: Sequence[BrokerEndpoints], *, none_ready: str, advice: str
+    ) -> web.StreamResponse:
+        """Try the candidates in turn; without any the client reads `none_ready`, when none takes it `advice`."""
         if not candidates:
-            raise Unavailable(f"region {region} is not ready" if region else "no region is ready; try again")
+            raise Unavailable(none_ready)
         body = _Body(request)
         repeatable = request.method == "GET"
         for position, broker in enumerate(candidates):
@@ -107,7 +132,7 @@ class Proxy:
             if answer is not None:
                 return answer
             self._metrics.failovers.labels("http").inc()
-        raise Unavailable(f"none of {len(candidates)} brokers took the request; try again")
+        raise Unavailable(f"none of {len(candidates)} brokers took the request; {advice}")
 
     async def _attempt(
         self, request: web.Request, body: _Body, broker: BrokerEndpoints, *, pass_busy: bool

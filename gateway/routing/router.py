@@ -43,6 +43,11 @@ class Router:
             raise BadRequest(f"no region {region!r} in this mesh; known: {known}")
         return named
 
+    @property
+    def nearest(self) -> str | None:
+        """Return the name of the region that comes first, None when no region is ready."""
+        return next((region.name for region in self.ranking() if region.ready), None)
+
     def candidates(self, region: str | None = None) -> tuple[BrokerEndpoints, ...]:
         """Return the ready brokers to try, in order; empty when no region (or not the named one) is ready."""
         self._turn += 1

@@ -12,8 +12,7 @@ Unsubscribing is cancelling the call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
@@ -25,10 +24,11 @@ from georelay.limits import KIB
 from georelay.wire.batch import Record, iterate_records
 from region.api._pb import broker_pb2
 from region.api.coalescer import NewRecord
+from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
 from region.api.publishing import RecordPublisher, require_topic
 from region.api.reading import EARLIEST, StreamReader
-from region.kafka.ports import Cluster, CredentialCheck, EntryLike, TraceRecorder, TraceSession
+from region.kafka.ports import Cluster, EntryLike, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
 
 log = structlog.get_logger()
@@ -40,35 +40,6 @@ READ_BYTES: Final = 256 * KIB
 READ_WAIT_MS: Final = 10_000
 RETRY_S: Final = 0.2  # after a leader change and the like
 
-GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
-    {
-        errors.BadRequest: "INVALID_ARGUMENT",
-        errors.CorruptRecordBatch: "INVALID_ARGUMENT",
-        errors.TooLarge: "INVALID_ARGUMENT",
-        errors.InvalidTopic: "INVALID_ARGUMENT",
-        errors.Unauthenticated: "UNAUTHENTICATED",
-        errors.PolicyViolation: "PERMISSION_DENIED",
-        errors.UnknownTopic: "NOT_FOUND",
-        errors.TopicExists: "ALREADY_EXISTS",
-        errors.OffsetOutOfRange: "OUT_OF_RANGE",
-        errors.OutOfOrderSequence: "ABORTED",
-        errors.ProducerFenced: "ABORTED",
-        errors.Fenced: "ABORTED",
-        errors.Busy: "RESOURCE_EXHAUSTED",
-        errors.NotLeader: "UNAVAILABLE",
-        errors.NotHome: "UNAVAILABLE",
-        errors.HomeUnreachable: "UNAVAILABLE",
-        errors.Unavailable: "UNAVAILABLE",
-        # gRPC documents this status as "may have completed": exactly an unknown outcome.
-        errors.OutcomeUnknown: "DEADLINE_EXCEEDED",
-    }
-)
-
-
-def grpc_status(error: GeorelayError) -> str:
-    """Return the name of the gRPC status code for an error; INTERNAL for what has no row."""
-    return next((GRPC_STATUS[kind] for kind in type(error).__mro__ if kind in GRPC_STATUS), "INTERNAL")
-
 
 class BrokerService:
     """Both methods; `handler` registers them on a grpc.aio server."""
@@ -79,7 +50,7 @@ class BrokerService:
         cluster: Cluster,
         publisher: RecordPublisher,
         reader: StreamReader,
-        credentials: CredentialCheck,
+        calls: GrpcCalls,
         recorder: TraceRecorder,
         metrics: BrokerMetrics,
         wall_ns: Callable[[], int],
@@ -87,7 +58,7 @@ class BrokerService:
         self._cluster = cluster
         self._publisher = publisher
         self._reader = reader
-        self._credentials = credentials
+        self._calls = calls
         self._recorder = recorder
         self._metrics = metrics
         self._wall_ns = wall_ns
@@ -115,13 +86,13 @@ class BrokerService:
         """Publish one record and answer when it is committed at its home."""
         with self._metrics.edge_seconds.labels("grpc", "publish").time():
             try:
-                await self._sign_in(context)
+                await self._calls.sign_in(context)
                 if not request.topic:
                     raise BadRequest("topic: must not be empty")
                 (place,) = await self._publisher.publish(request.topic, [(NewRecord(request.body), None)])
             except GeorelayError as error:
-                await self._abort(context, "publish", error)
-        self._metrics.edge_requests.labels("grpc", "publish", "OK").inc()
+                await self._calls.refuse(context, "publish", error)
+        self._calls.served("publish")
         self._metrics.edge_records.labels("grpc", "in").inc()
         name = self._written_name(request.topic)
         return broker_pb2.PublishResponse(id=f"{name}/{place.partition}/{place.offset}")
@@ -131,17 +102,17 @@ class BrokerService:
     ) -> AsyncIterator[broker_pb2.MessageResponse]:
         """Deliver records of all partitions of the topics, from the given timestamps on, until cancelled."""
         try:
-            await self._sign_in(context)
+            await self._calls.sign_in(context)
             subscription = await self._open(request)
         except GeorelayError as error:
-            await self._abort(context, "subscribe", error)
-        self._metrics.edge_requests.labels("grpc", "subscribe", "OK").inc()
+            await self._calls.refuse(context, "subscribe", error)
+        self._calls.served("subscribe")
         try:
             async for message in subscription.messages():
                 self._records_out.inc()
                 yield message
         except GeorelayError as error:
-            await self._abort(context, "subscribe", error)
+            await self._calls.refuse(context, "subscribe", error)
         finally:
             await subscription.close()
 
@@ -181,19 +152,6 @@ class BrokerService:
         names = self._cluster.stream_names(topic)
         own = f"{self._cluster.region}.{topic}"
         return own if view is not None and len(names) > 1 and own in names else topic
-
-    async def _sign_in(self, context: Any) -> None:
-        if not self._credentials.required:
-            return
-        metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
-        await self._credentials.authenticate_header(metadata.get("authorization"))
-
-    async def _abort(self, context: Any, method: str, error: GeorelayError) -> None:
-        status = grpc_status(error)
-        self._metrics.edge_requests.labels("grpc", method, error.code).inc()
-        trailers = (("georelay-code", error.code), ("georelay-outcome", error.outcome.value))
-        await context.abort(getattr(grpc.StatusCode, status), str(error), trailers)
-        raise error  # abort has raised already; this says so to the type checker
 
 
 class Source:

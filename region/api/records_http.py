@@ -2,6 +2,9 @@
 
 GET parameters: partition (0), offset (a number, "earliest" or "latest"; default earliest), max (records, 500),
 wait_ms (0), region (must be this broker's own: choosing another is the gateway's part).
+
+Each GET is a delivery session of its own. One that begins at the high watermark has caught up before it waits, so what
+a long poll waited for is in the latency histogram; what lay there already is backlog and is not.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from region.api.metrics import BrokerMetrics
 from region.api.publishing import RecordPublisher, require_topic
 from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.record_json import parse_records, record_json
-from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder
+from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
 
 RECORDS_DEFAULT: Final = 500
@@ -72,8 +75,14 @@ class RecordsHttp:
         max_records = _number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
         wait_ms = _number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
         view = await require_topic(self._cluster, request.match_info["topic"])
-        answer, start = await self._read(view, partition, offset, wait_ms)
-        items, next_offset = await self._items(view, partition, start, answer, max_records)
+        start, end = await self._start(view, partition, offset)
+        session = self._recorder.open_session(
+            topic=plain_name(view), origin=view.origin, partition=partition, offset=start
+        )
+        if end is not None and start >= end:
+            session.caught_up(self._wall_ns())
+        answer = await self._read(view, partition, start, wait_ms)
+        items, next_offset = await self._items(session, start, answer, max_records)
         self._records_out.inc(len(items))
         return json_response(
             {
@@ -86,26 +95,25 @@ class RecordsHttp:
             }
         )
 
-    async def _read(self, view: TopicView, partition: int, offset: int, wait_ms: int) -> tuple[ReadAnswer, int]:
-        """Return the answer and the offset that "earliest" or "latest" stood for."""
+    async def _start(self, view: TopicView, partition: int, offset: int) -> tuple[int, int | None]:
+        """Return the offset that "earliest" or "latest" stands for, and the high watermark where it is known."""
         if offset in (EARLIEST, LATEST):
             bounds = await self._reader.read(view.name, partition, offset, max_bytes=1, wait_ms=0)
-            offset = bounds.log_start if offset == EARLIEST else bounds.high_watermark
-        answer = await self._reader.read(view.name, partition, offset, max_bytes=READ_BYTES, wait_ms=wait_ms)
-        if offset < answer.log_start:
-            raise OffsetOutOfRange(f"offset {offset} is below the log start {answer.log_start}")
-        return answer, offset
+            return (bounds.log_start if offset == EARLIEST else bounds.high_watermark), bounds.high_watermark
+        stream = self._cluster.stream(view.name, partition)
+        return offset, None if stream is None else stream.high_watermark
+
+    async def _read(self, view: TopicView, partition: int, start: int, wait_ms: int) -> ReadAnswer:
+        answer = await self._reader.read(view.name, partition, start, max_bytes=READ_BYTES, wait_ms=wait_ms)
+        if start < answer.log_start:
+            raise OffsetOutOfRange(f"offset {start} is below the log start {answer.log_start}")
+        return answer
 
     async def _items(
-        self, view: TopicView, partition: int, start: int, answer: ReadAnswer, max_records: int
+        self, session: TraceSession, start: int, answer: ReadAnswer, max_records: int
     ) -> tuple[list[dict[str, Any]], int]:
-        session = self._recorder.open_session(
-            topic=plain_name(view), origin=view.origin, partition=partition, offset=start
-        )
         items: list[dict[str, Any]] = []
         next_offset = start
-        if not answer.entries:
-            session.caught_up(self._wall_ns())
         for entry in answer.entries:
             if len(items) >= max_records:
                 break
@@ -117,7 +125,7 @@ class RecordsHttp:
                 self._delivered(session, entry, min(next_offset - entry.base_offset, entry.record_count))
         return items, next_offset
 
-    def _delivered(self, session: Any, entry: EntryLike, record_count: int) -> None:
+    def _delivered(self, session: TraceSession, entry: EntryLike, record_count: int) -> None:
         header = entry.header()
         session.delivered(
             epoch=header.epoch,

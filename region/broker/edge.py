@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from georelay.clock import Clock
 from georelay.credentials import Credentials
 from mesh.tracing.recorder import Recorder
 from region.api.admin_http import AdminHttp
+from region.api.admin_service import AdminService
 from region.api.broker_service import BrokerService
 from region.api.coalescer import Coalescer
+from region.api.grpc_calls import GrpcCalls
 from region.api.grpc_listener import GrpcListener
 from region.api.metrics import BrokerMetrics
 from region.api.publishing import RecordPublisher
@@ -20,10 +24,17 @@ from region.kafka.services import KafkaServices
 
 
 class Edge:
-    """Start and stop of everything clients connect to."""
+    """Start and stop of everything clients connect to. `region_name`: region number -> name."""
 
     def __init__(
-        self, *, listen: Listen, cluster: Cluster, credentials: Credentials, recorder: Recorder, clock: Clock
+        self,
+        *,
+        listen: Listen,
+        cluster: Cluster,
+        credentials: Credentials,
+        recorder: Recorder,
+        clock: Clock,
+        region_name: Callable[[int], str],
     ) -> None:
         services = KafkaServices(
             cluster=cluster,
@@ -44,15 +55,17 @@ class Edge:
         )
         publisher = RecordPublisher(cluster, self._coalescer)
         reader = StreamReader(cluster)
+        calls = GrpcCalls(credentials, self.metrics)
         broker_service = BrokerService(
             cluster=cluster,
             publisher=publisher,
             reader=reader,
-            credentials=credentials,
+            calls=calls,
             recorder=recorder,
             metrics=self.metrics,
             wall_ns=clock.wall_ns,
         )
+        admin_service = AdminService(cluster=cluster, calls=calls, region_name=region_name)
         self._http = AdminHttp(
             cluster=cluster,
             credentials=credentials,
@@ -67,7 +80,7 @@ class Edge:
             ),
         )
         grpc_host, grpc_port = split_address(listen.grpc)
-        self._grpc = GrpcListener([broker_service.handler()], host=grpc_host, port=grpc_port)
+        self._grpc = GrpcListener([broker_service.handler(), admin_service.handler()], host=grpc_host, port=grpc_port)
 
     async def start(self) -> None:
         """Listen.

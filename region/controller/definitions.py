@@ -124,12 +124,21 @@ class Definitions:
         fields = Fields(body, CREATE)
         spec = TopicSpec.from_json(fields.value("spec"))
         topic_id = fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES)
+        if_absent = fields.flag("if_absent")
         existing = self._state.topic_by_name(spec.name)
-        if existing is not None and fields.flag("if_absent"):
+        if existing is not None and if_absent:
             return {"definition": existing.to_json()}
         if existing is not None and existing.topic_id != topic_id:
             raise TopicExists(f"topic {spec.name} is there already")
-        done = await self._commit(DefineTopic(definition=define(spec, topic_id=topic_id, topology=self._topology)))
+        wanted = define(spec, topic_id=topic_id, topology=self._topology)
+        try:
+            done = await self._commit(DefineTopic(definition=wanted))
+        except TopicExists:
+            # Somebody else's wish was ordered while ours was on its way.
+            existing = self._state.topic_by_name(spec.name)
+            if existing is None or not if_absent:
+                raise
+            return {"definition": existing.to_json()}
         return self._report(done)
 
     async def serve_delete(self, body: JsonObject) -> JsonObject:

@@ -603,8 +603,10 @@ def stranger(request: pytest.FixtureRequest) -> SignIn | None:
 
 @pytest.fixture(scope="session")
 def user_stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with stubs that a user generated from the public contract, in a process of its own."""
+    """A folder with stubs that a user generated from the public contracts, in a process of its own."""
     folder = tmp_path_factory.mktemp("stubs")
-    options = (f"-I{REPOSITORY / 'proto'}", f"--python_out={folder}", f"--grpc_python_out={folder}", "broker.proto")
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options], check=True, timeout=CLIENT_SECONDS_MAX)
+    outputs = (f"--python_out={folder}", f"--grpc_python_out={folder}")
+    for root, contract in ((REPOSITORY / "proto", "broker.proto"), (REPOSITORY / "proto/georelay/v1", "admin.proto")):
+        command = (sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", *outputs, contract)
+        subprocess.run(command, check=True, timeout=CLIENT_SECONDS_MAX)
     return folder

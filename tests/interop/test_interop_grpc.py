@@ -1,4 +1,5 @@
-"""broker.Broker with stubs that a user generated from the public contract, in a process that holds nothing of ours."""
+"""broker.Broker and georelay.v1.Admin with stubs that a user generated from the public contracts, in a process that
+holds nothing of ours."""
 
 from __future__ import annotations
 
@@ -136,6 +137,60 @@ print(json.dumps([
     assert all(details for _, details in statuses)
 
 
+def test_topics_are_administered_through_the_gateway_and_seen_by_every_broker(
+    mesh: Any, everywhere: list[str], run_user_code: Any
+) -> None:
+    code = """
+import admin_pb2, admin_pb2_grpc
+def open_admin(address):
+    channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+    return admin_pb2_grpc.AdminStub(channel)
+def code_of(call):
+    try:
+        call()
+        return "OK"
+    except grpc.RpcError as error:
+        return error.code().name
+def until(wanted):
+    deadline = time.monotonic() + 30
+    while not wanted() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return wanted()
+admins = [open_admin(address) for address in addresses]
+create = admin_pb2.CreateTopicRequest(name=topic, partitions=2, home="eu", retention_ms=60_000)
+describe = admin_pb2.DescribeTopicRequest(name=topic)
+made = admins[0].CreateTopic(create, timeout=30)
+known = [until(lambda: code_of(lambda: admin.DescribeTopic(describe, timeout=20)) == "OK") for admin in admins]
+publish(open_stub(addresses[2]), b"x")
+def marks(admin):
+    states = admin.DescribeTopic(describe, timeout=20).partition_states
+    return sorted(state.high_watermark for state in states if state.HasField("high_watermark"))
+print(json.dumps({
+    "made": [made.name, made.partitions, made.home, made.retention_ms, len(made.topic_id)],
+    "known": known,
+    "same_id": len({admin.DescribeTopic(describe, timeout=20).topic_id for admin in admins}),
+    "marks_at_home": until(lambda: marks(admins[2]) == [0, 1]),
+    "listed": [topic in [t.name for t in admin.ListTopics(admin_pb2.ListTopicsRequest(), timeout=20).topics]
+               for admin in admins],
+    "again": code_of(lambda: admins[0].CreateTopic(create, timeout=30)),
+    "deleted": code_of(lambda: admins[0].DeleteTopic(admin_pb2.DeleteTopicRequest(name=topic), timeout=30)),
+    "gone": [until(lambda: code_of(lambda: admin.DescribeTopic(describe, timeout=20)) == "NOT_FOUND")
+             for admin in admins],
+}))
+"""
+    topic = mesh.new_name("grpc-admin")
+    assert run_user_code(code, everywhere, topic) == {
+        "made": [topic, 2, "eu", 60_000, 16],
+        "known": [True] * 4,
+        "same_id": 1,
+        "marks_at_home": True,
+        "listed": [True] * 4,
+        "again": "ALREADY_EXISTS",
+        "deleted": "OK",
+        "gone": [True] * 4,
+    }
+
+
 def test_cancelling_ends_the_subscription_and_frees_the_broker(mesh: Any, run_user_code: Any) -> None:
     topic = mesh.new_topic("grpc-cancel", partitions=1)
     code = """
@@ -149,25 +204,32 @@ print(json.dumps(next(subscribe(stub)).body.decode()))
     assert run_user_code(code, [mesh.gateway_grpc], topic) == "still here"
 
 
-@pytest.mark.parametrize("file_name", ["broker.proto", "my_company_broker.proto"])
+@pytest.mark.parametrize(
+    ("contract", "file_name", "ours", "message"),
+    [
+        ("broker.proto", "broker.proto", "broker_pb2", "SubscribeRequest(topics={'a': 5})"),
+        ("broker.proto", "my_company_broker.proto", "broker_pb2", "SubscribeRequest(topics={'a': 5})"),
+        ("georelay/v1/admin.proto", "admin.proto", "georelay.v1.admin_pb2", "CreateTopicRequest(name='a')"),
+    ],
+)
 def test_stubs_of_a_user_load_beside_ours_in_one_process(
-    user_stubs: Path, tmp_path: Path, file_name: str, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest, contract: str, file_name: str, ours: str, message: str
 ) -> None:
-    contract = request.config.rootpath / "proto" / "broker.proto"
-    (tmp_path / file_name).write_text(contract.read_text())
+    (tmp_path / file_name).write_text((request.config.rootpath / "proto" / contract).read_text())
     subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", f"-I{tmp_path}", f"--python_out={tmp_path}", file_name],
         check=True,
         timeout=SECONDS,
     )
-    module = file_name.removesuffix(".proto") + "_pb2"
-    for first, second in ((module, "region.api._pb.broker_pb2"), ("region.api._pb.broker_pb2", module)):
+    theirs, ours = file_name.removesuffix(".proto") + "_pb2", f"region.api._pb.{ours}"
+    for first, second in ((theirs, ours), (ours, theirs)):
         code = f"""
 import importlib, sys
 sys.path.append({str(tmp_path)!r})
 one, two = (importlib.import_module(name) for name in ({first!r}, {second!r}))
-raw = one.SubscribeRequest(topics={{"a": 5}}).SerializeToString()
-assert two.SubscribeRequest.FromString(raw).topics["a"] == 5
+sent = one.{message}
+kind = getattr(two, type(sent).__name__)
+assert kind.FromString(sent.SerializeToString()) == two.{message}
 """
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False)
         assert ran.returncode == 0, ran.stderr[-1000:]

@@ -18,9 +18,10 @@ from georelay.errors import BadRequest, NotLeader, OutcomeUnknown, PolicyViolati
 from georelay.wire.batch import Record
 from region.api._pb import broker_pb2
 from region.api.admin_http import AdminHttp, parse_topic
-from region.api.broker_service import GRPC_STATUS, BrokerService, grpc_status
+from region.api.broker_service import BrokerService
 from region.api.coalescer import Coalescer, NewRecord
 from region.api.coalescer_core import LaneLimits
+from region.api.grpc_calls import GRPC_STATUS, GrpcCalls, grpc_status
 from region.api.grpc_listener import GrpcListener
 from region.api.metrics import BrokerMetrics
 from region.api.partitioning import Partitioner
@@ -68,7 +69,7 @@ class Edge:
             cluster=cluster,
             publisher=self.publisher,
             reader=self.reader,
-            credentials=credentials,
+            calls=GrpcCalls(credentials, self.metrics),
             recorder=recorder,
             metrics=self.metrics,
             wall_ns=self.clock,
@@ -275,6 +276,39 @@ async def test_reading_waits_for_the_next_commit(edge: Edge, http: Any) -> None:
     stream.add(b"news")
     answer = await (await waiting).json()
     assert [row["value"] for row in answer["records"]] == ["news"]
+
+
+async def test_what_a_long_poll_waited_for_counts_and_what_lay_there_does_not(edge: Edge, http: Any) -> None:
+    edge.cluster.add_topic("orders")
+    stream = edge.cluster.stream("orders", 0)
+    stream.add(b"backlog")
+
+    async def live_of(query: str) -> bool:
+        """Whether the session of a GET that news may wait for counted as caught up before the news came."""
+        reading = asyncio.ensure_future(http.get(f"/v1/topics/orders/records?{query}&wait_ms=30000"))
+        while not stream.waiter_count and not reading.done():
+            await asyncio.sleep(0)
+        session = edge.recorder.sessions[-1][3]
+        is_live = session.caught_up_count == 1 and not session.batches
+        stream.add(b"news")
+        assert (await (await reading).json())["records"]
+        assert session.batches
+        return is_live
+
+    assert await live_of("offset=1")
+    assert await live_of("offset=latest")
+    for query in ("offset=0", "offset=earliest"):
+        assert not await live_of(query)
+        assert edge.recorder.sessions[-1][3].caught_up_count == 0
+
+
+async def test_a_replica_that_is_behind_is_waited_at_too(edge: Edge, http: Any) -> None:
+    edge.cluster.add_topic("orders")
+    stream = edge.cluster.stream("orders", 0)
+    stream.is_leader = False
+    await http.get("/v1/topics/orders/records?offset=5")
+    ((*_, session),) = edge.recorder.sessions
+    assert (session.first_offset, session.caught_up_count) == (5, 1)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from georelay.errors import (
     Unavailable,
     UnknownTopic,
 )
+from georelay.ids import RaftIndex
 from region.controller import answers
 from region.controller.topic import Homes, TopicSpec
 
@@ -106,6 +107,23 @@ async def test_unknown_topic_is_created_once_for_all_who_ask(mesh: Mesh) -> None
     views = await asyncio.gather(*(service.ensure_topic("clicks") for service in services for _ in range(5)))
     assert {view.definition.index for view in views} == {1}
     assert views[0].partitions == 1 and views[0].replication_factor == 2
+
+
+async def test_wishes_for_one_topic_that_race_to_the_log_make_one_topic(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = mesh.services[US_LEADER]
+    propose = leader._propose
+
+    async def propose_later(command: bytes) -> RaftIndex:
+        await asyncio.sleep(0.01)  # every wish is judged before the first of them is in the log
+        index: RaftIndex = await propose(command)
+        return index
+
+    monkeypatch.setattr(leader, "_propose", propose_later)
+    asked = list(mesh.services.values())
+    views = await asyncio.gather(*(service.ensure_topic("clicks") for service in asked))
+    assert len({view.topic_id for view in views}) == 1
 
 
 async def test_mirror_names_are_never_created(mesh: Mesh) -> None:

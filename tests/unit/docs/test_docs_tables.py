@@ -17,7 +17,7 @@ from georelay import errors
 from georelay.wire.api import SUPPORTED, ApiKey, frame_bytes_max, is_flexible
 from mesh.replication import frames, link_state
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType
-from region.api.broker_service import grpc_status
+from region.api.grpc_calls import grpc_status
 from region.config import BrokerConfig
 from region.kafka.error_map import kafka_code
 from region.multiraft.peers import FrameKind

@@ -1,4 +1,4 @@
-"""`broker.Broker` through the gateway: the same bytes, statuses and metadata, and honest outcomes."""
+"""`broker.Broker` and `georelay.v1.Admin` through the gateway: the same bytes and statuses, honest outcomes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from gateway.passthrough import broker_service
 from georelay.errors import OutcomeUnknown
 
 ANN = (("authorization", "basic " + base64.b64encode(b"ann:secret").decode()),)
+ADMIN_METHODS = ("CreateTopic", "DeleteTopic", "DescribeTopic", "ListTopics")
 NOT_PROTOBUF = b"\xff\x00 any bytes \x80"
 
 
 class GrpcBroker:
-    """A fake broker.Broker that works on bytes."""
+    """A fake broker that works on bytes; `administer` answers all four methods of georelay.v1.Admin."""
 
     def __init__(self) -> None:
         self.address = ""
         self.published: list[tuple[bytes, dict[str, Any]]] = []
         self.cancelled = asyncio.Event()
         self.publish: Callable[[bytes, Any], Awaitable[bytes]] = self.store
+        self.administer: Callable[[bytes, Any], Awaitable[bytes]] = self.store
         self.server = grpc.aio.server()
 
     async def store(self, request: bytes, context: Any) -> bytes:
@@ -51,8 +53,16 @@ class GrpcBroker:
             "Subscribe": grpc.unary_stream_rpc_method_handler(self.subscribe),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("broker.Broker", handlers),))
+        self._serve_admin()
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         await self.server.start()
+
+    def _serve_admin(self) -> None:
+        async def administer(request: bytes, context: Any) -> bytes:
+            return await self.administer(request, context)
+
+        handlers = {method: grpc.unary_unary_rpc_method_handler(administer) for method in ADMIN_METHODS}
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("georelay.v1.Admin", handlers),))
 
 
 @pytest.fixture
@@ -80,6 +90,11 @@ async def open_channel() -> AsyncIterator[Callable[[Any], grpc.aio.Channel]]:
 
 async def publish(channel: grpc.aio.Channel, request: bytes = b"r", metadata: Any = ()) -> bytes:
     return bytes(await channel.unary_unary("/broker.Broker/Publish")(request, metadata=metadata, timeout=20))
+
+
+async def administer(channel: grpc.aio.Channel, method: str, request: bytes = b"r", metadata: Any = ()) -> bytes:
+    call = channel.unary_unary(f"/georelay.v1.Admin/{method}")
+    return bytes(await call(request, metadata=metadata, timeout=20))
 
 
 def assert_unknown(error: grpc.aio.AioRpcError) -> None:
@@ -164,7 +179,7 @@ async def test_a_publish_whose_answer_is_late_is_unknown_too(
         await asyncio.Event().wait()
         return b""
 
-    monkeypatch.setattr(broker_service, "PUBLISH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(broker_service, "ANSWER_TIMEOUT_S", 0.1)
     broker.publish = never
     us = await start_broker()
     us.grpc = broker.address
@@ -238,3 +253,72 @@ async def test_without_credentials_nothing_is_passed_on(
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert not broker.published
     assert await publish(channel, metadata=ANN) == b"id:r"
+
+
+# --- georelay.v1.Admin ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ADMIN_METHODS)
+async def test_administration_carries_bytes_and_credentials_both_ways(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any, method: str
+) -> None:
+    us = await start_broker()
+    us.grpc = broker.address
+    channel = open_channel(await start_mesh(us=[us], users=True))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await administer(channel, method)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert not broker.published
+    assert await administer(channel, method, NOT_PROTOBUF, ANN) == b"id:" + NOT_PROTOBUF
+    assert broker.published[0][1]["authorization"] == ANN[0][1]
+
+
+async def test_a_refusal_of_the_controller_comes_back_with_its_metadata(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    async def refuse(_request: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no home", (("georelay-code", "HOME_UNREACHABLE"),))
+        return b""
+
+    broker.administer = refuse
+    us, eu = await start_broker(), await start_broker()
+    us.grpc, eu.grpc = broker.address, broker.address
+    channel = open_channel(await start_mesh(us=[us], eu=[eu]))
+    for method in ADMIN_METHODS:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await administer(channel, method)
+        assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.UNAVAILABLE, "no home")
+        assert dict(refused.value.trailing_metadata())["georelay-code"] == "HOME_UNREACHABLE"
+
+
+@pytest.mark.parametrize("method", ADMIN_METHODS)
+async def test_a_lost_answer_is_unknown_for_a_change_and_asked_again_for_a_question(
+    start_mesh: Any,
+    start_broker: Any,
+    broker: GrpcBroker,
+    open_channel: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    asked = 0
+
+    async def never_at_first(request: bytes, _context: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await asyncio.Event().wait()
+        return b"second:" + request
+
+    monkeypatch.setattr(broker_service, "ANSWER_TIMEOUT_S", 0.2)
+    broker.administer = never_at_first
+    us, eu = await start_broker(), await start_broker()
+    us.grpc = eu.grpc = broker.address
+    channel = open_channel(await start_mesh(us=[us], eu=[eu]))
+    if method in ("DescribeTopic", "ListTopics"):
+        assert await administer(channel, method) == b"second:r"
+        return
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await administer(channel, method)
+    assert_unknown(refused.value)
+    assert "may have taken effect" in str(refused.value.details())
+    assert asked == 1

@@ -119,10 +119,43 @@ async def test_a_publish_whose_answer_is_lost_is_504_outcome_unknown_and_never_s
 
 async def test_a_read_whose_answer_is_lost_is_asked_again_elsewhere(start_mesh: Any, start_broker: Any) -> None:
     first, second = await start_broker(cut), await start_broker()
-    mesh = await start_mesh(us=[first], eu=[second])
-    async with mesh.client.get(mesh.url("/v1/topics/t/records?partition=0&offset=7")) as answer:
-        assert (await answer.json())["path"] == "/v1/topics/t/records?partition=0&offset=7"
+    mesh = await start_mesh(us=[first, second])
+    for _ in range(2):  # whichever broker's turn it is
+        async with mesh.client.get(mesh.url("/v1/topics/t/records?partition=0&offset=7")) as answer:
+            assert (await answer.json())["path"] == "/v1/topics/t/records?partition=0&offset=7"
     assert first.requests
+
+
+async def test_what_is_the_same_everywhere_is_asked_in_another_region_too(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(us=[await start_broker(cut)], eu=[await start_broker()])
+    async with mesh.client.get(mesh.url("/v1/topics/t")) as answer:
+        assert (await answer.json())["path"] == "/v1/topics/t"
+
+
+@pytest.mark.parametrize("failure", ["answer lost", "no connection"])
+async def test_records_are_never_read_in_another_region_than_the_nearest_unless_it_is_named(
+    start_mesh: Any, start_broker: Any, failure: str
+) -> None:
+    near, far = await start_broker(cut), await start_broker()
+    mesh = await start_mesh(us=[near], eu=[far])
+    if failure == "no connection":
+        await near.stop()
+    async with mesh.client.get(mesh.url("/v1/topics/t/records?offset=7")) as answer:
+        problem = await answer.json(content_type="application/problem+json")
+    assert (answer.status, problem["code"], problem["outcome"]) == (503, "UNAVAILABLE", "not_stored")
+    assert "us" in problem["detail"]
+    assert "give region=" in problem["detail"]
+    assert not far.requests
+    async with mesh.client.get(mesh.url("/v1/topics/t/records?offset=7&region=eu")) as answer:
+        assert (await answer.json())["path"] == "/v1/topics/t/records?offset=7"
+
+
+async def test_a_busy_region_says_so_itself_when_records_are_read_there(start_mesh: Any, start_broker: Any) -> None:
+    near, far = await start_broker(busy), await start_broker()
+    mesh = await start_mesh(us=[near], eu=[far])
+    async with mesh.client.get(mesh.url("/v1/topics/t/records")) as answer:
+        assert (answer.status, await answer.json()) == (503, {"code": "UNAVAILABLE"})
+    assert not far.requests
 
 
 async def test_a_busy_broker_is_passed_over_for_reads_and_reported_for_publishes(

@@ -51,6 +51,7 @@ from region.topics.stream import Stream
 
 log = structlog.get_logger()
 
+GC_THRESHOLDS: Final = (20_000, 20, 50)
 COLD_READERS: Final = 2  # threads; a third would only wait for the same disk
 
 
@@ -224,6 +225,8 @@ class Broker:
         # What start-up made lives for ever: the collector need not look at it again.
         gc.collect()
         gc.freeze()
+        # Records are freed by reference counts; cycles are rare, and looking for them every 700 objects is not free.
+        gc.set_threshold(*GC_THRESHOLDS)
         log.info("broker.started", region=config.region, broker=config.broker_id, kafka=config.listen.kafka)
 
     async def stop(self) -> None:

@@ -38,6 +38,8 @@ LINES_PER_SECOND: Final = 1_100  # the rate that the report judges is 1000 recor
 KILL_AT_SHARE: Final = 0.4
 DRAIN_SECONDS_MAX: Final = 60
 RESOLVE_SECONDS: Final = 5  # only a dead broker leaves an outcome open, and its successor leads within two seconds
+REPORT_BREACH: Final = 1
+REPORT_INCONCLUSIVE: Final = 3
 OWN_INPUT: Final = Path(__file__).parent / "data" / "orders.ndjson"
 LINE_BYTES_MAX: Final = 1 << 20
 
@@ -250,6 +252,7 @@ async def run_demo(options: argparse.Namespace, console: Console) -> int:
             console.print(f"Publishing {len(lines):,} lines of {options.input} through {mesh.gateway} into us")
             demo = Demo(mesh, lines, console)
             exact = await demo.run()
+        console.print()
         console.print(
             f"longest wait for an acknowledgement {demo.longest_wait_ms:.0f} ms, "
             f"{demo.resolved_by_reading} publishes of unknown outcome resolved by reading, {demo.resent} sent again"
@@ -259,7 +262,10 @@ async def run_demo(options: argparse.Namespace, console: Console) -> int:
         console.print("[red]FAILED: a region did not get every line once and in order")
         return 1
     console.print(f"Every line is in every region, once and in order. Report: {options.out / 'report.md'}")
-    return 0 if report in (0, 1, 3) else report  # a missed target on a busy machine is a result, not an error
+    if report == REPORT_BREACH:
+        console.print("(BREACH is a result, not a failure: the wait for the killed broker's successor counts, and so")
+        console.print(" does a machine on which ten processes and their clients share few cores.)")
+    return 0 if report in (0, REPORT_BREACH, REPORT_INCONCLUSIVE) else report
 
 
 def run_report(traces: Path, out: Path, console: Console) -> int:

@@ -180,11 +180,17 @@ class DurabilityWatch:
         send, apply = PeerTransport.send, Group.apply
 
         def watched_send(
-            transport: PeerTransport, peer: BrokerId, lane: Lane, kind: FrameKind, parts: Sequence[Buffer]
+            transport: PeerTransport,
+            peer: BrokerId,
+            lane: Lane,
+            kind: FrameKind,
+            parts: Sequence[Buffer],
+            *,
+            can_wait: bool = False,
         ) -> bool:
             if kind is FrameKind.RAFT:
                 self._frame_leaves(transport.me, b"".join(parts))
-            return send(transport, peer, lane, kind, parts)
+            return send(transport, peer, lane, kind, parts, can_wait=can_wait)
 
         def watched_apply(group: Group, ready: Ready[Any]) -> None:
             if ready.committed is not None:

@@ -26,7 +26,8 @@ async def measure(directory: Path, parts: list[str]) -> None:
     for part in parts:
         regions, brokers = MESHES[part]
         async with MeshProcess(directory / part, regions=regions, brokers_per_region=brokers) as mesh:
-            print(f"-- {part}: regions {regions} of {brokers} broker(s)", flush=True)
+            processes = brokers * len(regions.split(","))
+            print(f"-- {part}: regions {regions}, {processes} broker processes and 1 gateway", flush=True)
             for line in await asyncio.to_thread(PARTS[part].run, mesh):
                 print(line, flush=True)
 

@@ -25,7 +25,7 @@ HIST_DEFAULTS: dict[str, Any] = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     pytest.importorskip("pyspark")
     if shutil.which("java") is None:
-        pytest.skip("Java is not installed")
+        pytest.fail("Java is not installed: run make setup")
     from sla.session import build_session
 
     folder = tmp_path_factory.mktemp("spark")

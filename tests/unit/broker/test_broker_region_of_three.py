@@ -66,7 +66,7 @@ class Region:
             await self.running.pop(number).stop()
 
     def leader(self) -> int:
-        return next((n for n, broker in self.running.items() if broker._machine.is_leader), 0)
+        return next((n for n, broker in self.running.items() if broker.core.machine.is_leader), 0)
 
     def all_ready(self) -> bool:
         return all(broker.cluster.ready() for broker in self.running.values())
@@ -125,8 +125,8 @@ async def test_a_known_broker_with_an_emptied_disk_is_not_heard_and_told_once(re
         # Nothing is committed again yet: only what the log of broker 1 says can keep the vote of broker 3 out.
         await region.start(1, 3)
         await asyncio.sleep(1.0)
-        assert region.running[1]._machine.applied_index == 0
-        assert not region.running[1]._host.is_alive(BrokerId(1003))
+        assert region.running[1].core.machine.applied_index == 0
+        assert not region.running[1].core.host.is_alive(BrokerId(1003))
     refused = [row for row in logs if row["event"] == "peer.disk_refused"]
     assert [row["peer"] for row in refused] == [1003]
     await region.start(2)
@@ -137,11 +137,11 @@ async def test_a_known_broker_with_an_emptied_disk_is_not_heard_and_told_once(re
 
 async def test_a_disk_that_turns_out_to_be_wrong_ends_the_connections_it_came_with(region: Region, until: Any) -> None:
     first = region.running[1]
-    await until(lambda: len(first._host.transport.incoming) == 4)  # type: ignore[union-attr]
-    registered = first._controller.state.brokers
-    assert first._host.transport is not None
-    first._host.transport._registered_disk = lambda broker: (
+    await until(lambda: len(first.core.host.transport.incoming) == 4)  # type: ignore[union-attr]
+    registered = first.core.controller.state.brokers
+    assert first.core.host.transport is not None
+    first.core.host.transport._registered_disk = lambda broker: (
         str(uuid.uuid4()) if broker == 1002 else registered[broker].disk_uuid
     )
-    first._settle_groups()
-    await until(lambda: len(first._host.transport.incoming) == 2)
+    first.core._commands_applied()
+    await until(lambda: len(first.core.host.transport.incoming) == 2)

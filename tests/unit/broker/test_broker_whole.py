@@ -35,13 +35,13 @@ async def create(broker: Any, until: Any, topic: str = "orders") -> Any:
 async def test_a_topic_that_is_deleted_under_load_takes_nothing_else_with_it(broker: Any, until: Any) -> None:
     for round_number in range(3):
         stream = await create(broker, until)
-        folder = broker._directory.group_path(stream.group_id)
+        folder = broker.core.directory.group_path(stream.group_id)
         assert (await publish(broker)).base_offset == 0  # made again, it is another stream
         waiting = [publish(broker) for _ in range(20)]
         await broker.cluster.delete_topic("orders")
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(not isinstance(outcome, BaseException) or isinstance(outcome, GeorelayError) for outcome in outcomes)
-        await until(lambda: not broker._removals)
+        await until(lambda: not broker.core.groups.removals)
         assert not folder.exists(), round_number
     assert not broker.failed.done()
 
@@ -51,17 +51,17 @@ async def test_the_files_of_a_dropped_group_stay_until_its_last_write_has_ended(
 ) -> None:
     stream = await create(broker, until)
     await publish(broker)
-    folder = broker._directory.group_path(stream.group_id)
+    folder = broker.core.directory.group_path(stream.group_id)
     disk.flowing.clear()
     waiting = publish(broker)
-    broker._host._turn()
-    broker._drop_group(stream.group_id)
+    broker.core.host._turn()
+    broker.core.groups.drop(stream.group_id)
     try:
-        await asyncio.wait(broker._removals, timeout=0.1)
+        await asyncio.wait(broker.core.groups.removals, timeout=0.1)
         assert folder.exists()
     finally:
         disk.flowing.set()
-    await until(lambda: not broker._removals)
+    await until(lambda: not broker.core.groups.removals)
     assert not folder.exists()
     assert not broker.failed.done()
     with pytest.raises(GeorelayError):
@@ -90,10 +90,10 @@ async def test_a_damaged_replica_is_refused_and_the_rest_of_the_broker_serves(
     broker: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(group: int) -> None:
-        raise LogCorrupt(broker._directory.group_path(group), 7, "flipped")
+        raise LogCorrupt(broker.core.directory.group_path(group), 7, "flipped")
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker._directory, "open_group", damaged)
+        patched.setattr(broker.core.directory, "open_group", damaged)
         await broker.cluster.create_topic(TopicSpec(name="damaged", homes=Homes.ONE, home="us"))
     assert broker.cluster.stream("damaged", 0) is None
     with pytest.raises(GeorelayError):
@@ -119,11 +119,11 @@ async def test_the_views_of_a_broker_agree(broker: Any, until: Any) -> None:
 
 async def test_the_home_epoch_is_the_same_where_no_replica_is_hosted(broker: Any, until: Any) -> None:
     stream = await create(broker, until)
-    del broker.streams[stream.group_id]
+    del broker.core.streams[stream.group_id]
     try:
         assert broker.cluster.epoch_of("orders", 0) == 1
     finally:
-        broker.streams[stream.group_id] = stream
+        broker.core.streams[stream.group_id] = stream
 
 
 async def test_metadata_changes_its_number_when_topics_or_brokers_change(broker: Any, until: Any) -> None:
@@ -131,7 +131,7 @@ async def test_metadata_changes_its_number_when_topics_or_brokers_change(broker:
     before = cluster.metadata_epoch
     await create(broker, until)
     after = cluster.metadata_epoch
-    broker._host.leaders.lost(1001)
+    broker.core.host.leaders.lost(1001)
     assert before < after < cluster.metadata_epoch
 
 
@@ -166,7 +166,7 @@ async def test_a_stopped_broker_starts_again_with_everything_it_acknowledged(
 async def test_reads_for_other_brokers_refuse_bad_bodies_with_one_line(broker: Any, until: Any) -> None:
     stream = await create(broker, until)
     await publish(broker)
-    port = MeshPort(controller=broker._controller, streams=broker.streams)
+    port = MeshPort(controller=broker.core.controller, streams=broker.core.streams)
     good = {
         "topic_id": stream.key.topic_id.hex(),
         "origin": 0,

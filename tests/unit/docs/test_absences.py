@@ -104,9 +104,19 @@ def constructors(modules: list[Module], name: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("part", ["Host", "Flusher", "MeshLinks", "PeerTransport", "ControllerService", "Edge"])
-def test_broker_parts_are_composed_in_one_place(modules: Callable[..., list[Module]], part: str) -> None:
-    assert constructors(modules("mesh", "region", "gateway", "sla", "loadtest"), part) == ["region/app.py"]
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        ("Host", "region/broker/core.py"),
+        ("ControllerService", "region/broker/core.py"),
+        ("LocalCluster", "region/broker/core.py"),
+        ("BrokerCore", "region/app.py"),
+        ("Edge", "region/app.py"),
+        ("Recorder", "region/app.py"),
+    ],
+)
+def test_broker_parts_are_composed_in_one_place(modules: Callable[..., list[Module]], part: str, place: str) -> None:
+    assert constructors(modules("mesh", "region", "gateway", "sla", "loadtest"), part) == [place]
 
 
 def test_services_know_the_broker_only_through_ports(modules: Callable[..., list[Module]]) -> None:

@@ -1,0 +1,355 @@
+"""What makes a broker one, without the listeners that clients use: log, Raft groups, controller, streams, links.
+
+The same composition runs in a broker process and in the simulator: time, randomness, files, threads and connections
+come from outside.
+
+Start order: data directory, log, Raft groups, links. Stop order is the reverse: nobody is answered by a part that is
+already gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from georelay.clock import Clock
+from georelay.errors import GeorelayError, StorageFailed
+from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber, broker_id
+from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
+from mesh.replication.settings import LinkSettings
+from region.broker.controller_machine import ControllerMachine
+from region.broker.hosted_groups import HostedGroups
+from region.broker.local_cluster import LocalCluster
+from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
+from region.config import BrokerConfig, split_address
+from region.controller.commands import CommandError, RegisterBroker, decode
+from region.controller.registration import BrokerRegistration
+from region.controller.routing import ControllerSettings
+from region.controller.service import ControllerService
+from region.controller.topology import RegionInfo, Topology
+from region.log.data_directory import DataDirectory
+from region.log.entry import Entry
+from region.log.filesystem import FileSystem
+from region.log.flusher import Flusher
+from region.multiraft.host import Host
+from region.multiraft.peers import PeerTransport
+from region.topics.committed_tail import TailBudget
+from region.topics.hosted_stream import HostedStream
+from region.topics.stream import Stream
+
+log = structlog.get_logger()
+
+
+class CommitRecorder(Protocol):
+    """Who writes down what became readable, and when (mesh.tracing.recorder)."""
+
+    def committed(
+        self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int, now_ns: int
+    ) -> None:
+        """Note offsets [from_offset, to_offset) committed at their home."""
+
+    def replicated(
+        self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int, now_ns: int
+    ) -> None:
+        """Note offsets [from_offset, to_offset) committed at a mirror."""
+
+
+class BrokerCore:
+    """One broker without its edge.
+
+    Args:
+        recorder: notes commits for the SLA report.
+        executor: where files are read without holding up the event loop.
+        make_flusher, make_transport, make_links: the classes that do I/O; others only in the simulator.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        file_system: FileSystem,
+        executor: Executor,
+        recorder: CommitRecorder,
+        make_flusher: Callable[..., Flusher] = Flusher,
+        make_transport: Callable[..., PeerTransport] = PeerTransport,
+        make_links: Callable[..., MeshLinks] = MeshLinks,
+    ) -> None:
+        self.config = config
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.budget = TailBudget()
+        self._clock = clock
+        self._rng = rng
+        self._recorder = recorder
+        self._make_transport = make_transport
+        self._recovered_disks: dict[BrokerId, str] = {}  # by broker: the first disk that our log names
+        self.directory = DataDirectory.open(
+            Path(config.data_dir), mesh_id=config.mesh_id, broker_id=config.broker_id, fs=file_system
+        )
+        self._journal = self.directory.open_hard_states()
+        loop = asyncio.get_running_loop()
+        self.flusher = make_flusher(
+            self._journal,
+            post=lambda tokens: self._post(loop, tokens),
+            on_failure=lambda error: self._post_failure(loop, error),
+        )
+        self.host = Host(
+            me=config.broker_id,
+            directory=self.directory,
+            flusher=self.flusher,
+            hard_states=self._journal.load(),
+            clock=clock,
+            rng=rng,
+            tick_ms=config.tick_ms,
+            executor=executor,
+            on_group_stopped=self._group_stopped,
+        )
+        self.groups = HostedGroups(
+            me=config.broker_id,
+            region=config.region_number,
+            host=self.host,
+            directory=self.directory,
+            clock=clock,
+            budget=self.budget,
+            executor=executor,
+            joined=self._stream_joined,
+            left=lambda stream: self.links.mirror_stopped(stream.key),
+            failed=self._fail,
+        )
+        self.machine = ControllerMachine(
+            clock=clock,
+            apply=self._apply_command,
+            applied_batch=self._commands_applied,
+            led=lambda: self.controller.wake(),
+            recovered=self._note_recovered,
+        )
+        self._topology = _topology(config)
+        self._join_mesh(make_links)
+
+    @property
+    def streams(self) -> dict[GroupId, HostedStream]:
+        """Return the streams hosted here, by group."""
+        return self.groups.streams
+
+    # --- making the parts ------------------------------------------------------------------------
+
+    def _join_mesh(self, make_links: Callable[..., MeshLinks]) -> None:
+        config = self.config
+        kafka_host, kafka_port = split_address(config.listen.kafka)
+        self._remote = RemoteStreamsOverLinks(region=config.region_number)
+        self.controller = ControllerService(
+            topology=self._topology,
+            registration=BrokerRegistration(
+                broker=config.broker_id,
+                disk_uuid=self.directory.disk_id,
+                kafka_host=kafka_host,
+                kafka_port=kafka_port,
+                grpc=config.listen.grpc,
+                link=config.listen.link,
+                admin=config.listen.admin,
+            ),
+            propose=self.machine.propose,
+            request=self._remote.request,
+            is_leader=lambda: self.machine.is_leader,
+            leader_id=lambda: self.host.leaders.leader(CONTROLLER_GROUP),
+            settings=ControllerSettings(auto_create=config.auto_create_topics),
+        )
+        port = MeshPort(controller=self.controller, streams=self.streams)
+        self.links = make_links(
+            identity=MeshIdentity(
+                mesh_id=config.mesh_id,
+                region=config.region,
+                region_number=config.region_number,
+                broker_id=config.broker_id,
+            ),
+            brokers={
+                RegionNumber(region.number): [
+                    BrokerAddress(broker_id=broker_id(RegionNumber(region.number), row.number), address=row.link)
+                    for row in region.brokers
+                ]
+                for region in config.regions
+            },
+            directory=port,
+            publisher=port,
+            requests=port,
+            clock=self._clock,
+            settings=LinkSettings(forward_timeout_ms=config.forward_timeout_ms),
+        )
+        self._remote.use(self.links)
+        self.cluster = LocalCluster(
+            config=config,
+            host=self.host,
+            controller=self.controller,
+            streams=self.streams,
+            remote=self._remote,
+            topology=self._topology,
+            controller_leader=lambda: self.machine.leader_id,
+        )
+        port.cluster = self.cluster
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover and join the region.
+
+        Raises:
+            OSError: an address is taken. GeorelayError: data directory or configuration.
+        """
+        config = self.config
+        self.flusher.start()
+        transport = self._make_transport(
+            me=config.broker_id,
+            mesh_id=config.mesh_id,
+            disk=uuid.UUID(self.directory.disk_id).bytes,
+            listen=split_address(config.listen.peers),
+            peers={
+                broker_id(config.region_number, row.number): split_address(row.peers)
+                for row in config.own_region.brokers
+                if row.number != config.broker
+            },
+            receiver=self.host,
+            rng=self._rng,
+            registered_disk=self._registered_disk,
+        )
+        await self.host.start(transport)
+        voters = tuple(broker_id(config.region_number, row.number) for row in config.own_region.brokers)
+        self.machine.proposer = self.host.open_group(CONTROLLER_GROUP, voters, self.machine)
+        transport.check_disks()  # who was quicker than the recovery of our log
+        await self.links.start(config.listen.link)
+        self._controller_task = asyncio.create_task(self._run_controller(), name="controller")
+
+    async def stop(self) -> None:
+        """Stop serving, then storing."""
+        self._controller_task.cancel()
+        await asyncio.gather(self._controller_task, return_exceptions=True)
+        await self.controller.close()
+        await self.links.stop()
+        self.groups.close()
+        await self.host.stop()
+        await self.groups.cancel_removals()
+        await asyncio.to_thread(self.flusher.stop)
+
+    def close_files(self) -> None:
+        """Close logs, journal and data directory, after `stop` and after the executor's last read."""
+        for group in self.host.groups.values():
+            group.disk.close()
+        self._journal.close()
+        self.directory.close()
+
+    async def _run_controller(self) -> None:
+        try:
+            await self.controller.run()
+        except GeorelayError as error:
+            self._fail(str(error))
+        except Exception as error:  # a broker without its controller must not look alive
+            log.exception("controller.failed")
+            self._fail(f"the controller failed: {error!r}")
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def _post(self, loop: asyncio.AbstractEventLoop, tokens: list[object]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self.host.durable, tokens)
+
+    def _post_failure(self, loop: asyncio.AbstractEventLoop, error: StorageFailed) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._storage_failed, str(error))
+
+    def _storage_failed(self, reason: str) -> None:
+        """Promise nothing any more: what waits for a commit here has an unknown outcome, and the process ends."""
+        self.host.halt()
+        self.groups.close()
+        self.machine.led(leader=-1, is_leader=False)
+        self._fail(reason)
+
+    def _group_stopped(self, group: GroupId, reason: str) -> None:
+        self.groups.group_stopped(group)
+        if group == CONTROLLER_GROUP:
+            self.machine.led(leader=-1, is_leader=False)
+            self._fail(f"the controller group stopped: {reason}")
+
+    def _fail(self, reason: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(reason)
+
+    # --- the controller's log --------------------------------------------------------------------
+
+    def _note_recovered(self, command: bytes) -> None:
+        """Remember whose disk is which before anything is committed again: votes count from the first moment."""
+        try:
+            decoded = decode(command)
+        except CommandError:
+            return  # `apply` stops the group, if it is committed
+        if isinstance(decoded, RegisterBroker):
+            registration = decoded.registration
+            self._recovered_disks.setdefault(registration.broker, registration.disk_uuid)
+
+    def _registered_disk(self, broker: BrokerId) -> str | None:
+        registration = self.controller.state.brokers.get(broker)
+        return self._recovered_disks.get(broker) if registration is None else registration.disk_uuid
+
+    def _apply_command(self, command: bytes, index: RaftIndex) -> None:
+        for effect in self.controller.apply(command, index):
+            self.groups.note(effect)
+
+    def _commands_applied(self) -> None:
+        if self.host.transport is not None:
+            self.host.transport.check_disks()
+        self.groups.settle()
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    def _stream_joined(self, stream: HostedStream) -> None:
+        stream.on_committed = self._committed
+        stream.on_leadership = self._leadership_changed
+
+    def _leadership_changed(self, stream: Stream) -> None:
+        if stream.is_home:
+            return
+        assert isinstance(stream, HostedStream)
+        if stream.is_leader:
+            self.links.mirror_started(stream)
+        else:
+            self.links.mirror_stopped(stream.key)
+
+    def _committed(self, stream: Stream, entries: Sequence[Entry]) -> None:
+        if not stream.is_leader:
+            return
+        owning = [entry for entry in entries if entry.record_count]
+        if not owning:
+            return
+        note = self._recorder.committed if stream.is_home else self._recorder.replicated
+        note(
+            topic=stream.topic,
+            origin=stream.key.origin,
+            partition=stream.partition,
+            epoch=stream.epoch,
+            from_offset=owning[0].base_offset,
+            to_offset=owning[-1].next_offset,
+            now_ns=self._clock.wall_ns(),
+        )
+
+
+def _topology(config: BrokerConfig) -> Topology:
+    numbers = config.region_numbers()
+    return Topology(
+        mesh_id=config.mesh_id,
+        region=config.region_number,
+        definitions_home=numbers[config.definitions_home],
+        regions=tuple(
+            RegionInfo(
+                number=RegionNumber(region.number),
+                name=region.name,
+                brokers=tuple(broker_id(RegionNumber(region.number), row.number) for row in region.brokers),
+            )
+            for region in config.regions
+        ),
+    )

@@ -8,9 +8,11 @@ STAMP := $(VENV)/.ready
 FRAMES ?= 200000
 SEED ?= 1
 RUNS ?= 20
+WORLD ?= region
+JOBS ?= 1
 INPUT ?=
 
-.PHONY: help setup demo test check bench fuzz interop campaign golden clean
+.PHONY: help setup demo test check bench sim chaos fuzz interop campaign golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -47,6 +49,13 @@ campaign: setup ## kill -9 of leaders and regions and link cuts under 1000 recor
 	@$(BIN)/python -m loadtest.campaign leader-kill --runs $(RUNS)
 	@$(BIN)/python -m loadtest.campaign region-restart --runs 3
 	@$(BIN)/python -m loadtest.campaign link-cut --runs 2
+
+sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh JOBS=1)
+	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)
+
+chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)
+	@$(BIN)/python -m loadtest.chaos --seed $(SEED) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NEMESIS),--nemesis $(NEMESIS)) $(if $(REGIONS),--regions $(REGIONS))
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -21,6 +21,7 @@ from georelay.ids import RegionNumber
 from mesh.tracing.recorder import Recorder, TraceSettings
 from region.broker.core import BrokerCore
 from region.broker.edge import Edge
+from region.broker.health import read_health
 from region.broker.link_metrics import LinkCollector
 from region.broker.local_cluster import LocalCluster
 from region.broker.storage_metrics import StorageCollector
@@ -70,6 +71,7 @@ class Broker:
             recorder=self._recorder,
             clock=clock,
             region_name=self._region_name,
+            health=lambda: read_health(self.core),
         )
         metrics = self._edge.metrics.registry
         metrics.register(

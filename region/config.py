@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from region.log.disk_space import DISK_RESERVE_BYTES
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -94,6 +95,10 @@ class BrokerConfig(_Section):
     trace_roll_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000  # lost at most when a broker is killed
     clock_error_us: int = -1  # bound of this host's clock against the other regions'; -1 unknown
     forward_timeout_ms: Annotated[int, Field(ge=100, le=120_000)] = 10_000
+    auto_join: bool = False  # may a broker of this region's number that nobody added join by registering?
+    replace_absent_after_ms: Annotated[int, Field(ge=0, le=604_800_000)] = 1_800_000  # 0: never
+    disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = DISK_RESERVE_BYTES  # free room kept; 0: no watch
+    moves_in_flight_max: Annotated[int, Field(ge=1, le=1_000)] = 4  # groups that copy their log at a time
 
     @model_validator(mode="after")
     def _names_exist(self) -> BrokerConfig:

@@ -21,13 +21,26 @@ from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.router import Router
-from georelay.errors import GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
+from georelay.errors import BadRequest, GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 
 BROKER_SERVICE: Final = "broker.Broker"
 ADMIN_SERVICE: Final = "georelay.v1.Admin"
-ADMIN_METHODS: Final = ("CreateTopic", "DeleteTopic", "DescribeTopic", "ListTopics")
-READS: Final = frozenset({"DescribeTopic", "ListTopics"})
+ADMIN_METHODS: Final = (
+    "CreateTopic",
+    "DeleteTopic",
+    "DescribeTopic",
+    "ListTopics",
+    "AlterTopic",
+    "DeleteRecords",
+    "ReassignTopic",
+    "ListBrokers",
+    "AddBroker",
+    "DrainBroker",
+    "RemoveBroker",
+)
+READS: Final = frozenset({"DescribeTopic", "ListTopics", "ListBrokers"})
+REGION_METADATA: Final = "georelay-region"  # restricts a call to one region, as ?region= does over HTTP
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0  # of a unary call
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
@@ -103,7 +116,12 @@ class BrokerPassthrough:
 
     async def _carry(self, service: str, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         metadata = await self._admit(method, context)
-        for broker in self._router.candidates():
+        region = next((str(v) for k, v in context.invocation_metadata() or () if k == REGION_METADATA), None)
+        try:
+            candidates = self._router.candidates(region)
+        except BadRequest as error:
+            await self._abort(method, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), _trailing_of(error))
+        for broker in candidates:
             channel = self._channel(broker)
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()

@@ -57,6 +57,13 @@ class RestApplication:
                 web.post("/v1/topics", forward),
                 web.get("/v1/topics/{topic}", forward, allow_head=False),
                 web.delete("/v1/topics/{topic}", forward),
+                web.patch("/v1/topics/{topic}", forward),
+                web.post("/v1/topics/{topic}/reassign", forward),
+                web.post("/v1/topics/{topic}/delete-records", forward),
+                web.get("/v1/brokers", forward, allow_head=False),
+                web.post("/v1/brokers/{broker}", forward),
+                web.post("/v1/brokers/{broker}/drain", forward),
+                web.delete("/v1/brokers/{broker}", forward),
                 web.get("/v1/topics/{topic}/records", self._proxy.read_records, allow_head=False),
                 web.post("/v1/topics/{topic}/records", forward),
             ]

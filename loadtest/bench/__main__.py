@@ -1,4 +1,7 @@
-"""`python -m loadtest.bench`: all benchmarks of one region and its mirror, on this machine."""
+"""`python -m loadtest.bench`: all benchmarks of one region and its mirror, on this machine.
+
+Every part ends with how often and how long the event loops of the brokers were held: no callback may take 5 ms.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,26 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
 
-from loadtest.bench import batched, idle, single
+from loadtest.bench import active, batched, idle, opening, paced, single
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
 
-PARTS = {"batched": batched, "single": single, "mirror": single, "idle": idle}
-MESHES = {"batched": ("us", 3), "single": ("us", 3), "mirror": ("us,eu", 1), "idle": ("us", 3)}
+PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
+    "batched": batched.run,
+    "paced": paced.run,
+    "single": single.run,
+    "active": active.run,
+    "mirror": single.run,
+    "idle": idle.run,
+}
+MESHES = {"mirror": ("us,eu", 1)}  # regions and brokers of each; the others have
+DEFAULT_MESH = ("us", 3)
+OPEN = "open"  # needs no mesh
 
 
 async def measure(directory: Path, parts: list[str]) -> None:
@@ -24,22 +37,41 @@ async def measure(directory: Path, parts: list[str]) -> None:
         print(line, flush=True)
     print("loopback, no WAN delay, fsync on; us is the home region, eu its mirror; one gateway beside the brokers")
     for part in parts:
-        regions, brokers = MESHES[part]
+        if part == OPEN:
+            print(f"-- {part}: one data directory, no mesh", flush=True)
+            for line in await asyncio.to_thread(opening.run, directory / part):
+                print(line, flush=True)
+            continue
+        regions, brokers = MESHES.get(part, DEFAULT_MESH)
         async with MeshProcess(directory / part, regions=regions, brokers_per_region=brokers) as mesh:
             processes = brokers * len(regions.split(","))
             print(f"-- {part}: regions {regions}, {processes} broker processes and 1 gateway", flush=True)
-            for line in await asyncio.to_thread(PARTS[part].run, mesh):
+            lines = await asyncio.to_thread(PARTS[part], mesh)
+            for line in [*lines, *await asyncio.to_thread(loop_stalls, mesh)]:
                 print(line, flush=True)
+
+
+def loop_stalls(mesh: MeshProcess) -> list[str]:
+    """Return how often since their start, and for how long at most, the event loops of the brokers were held."""
+    lines = []
+    for region in mesh.endpoints["regions"]:
+        counts = batched.metric(mesh, region, "georelay_loop_stalls_total")
+        longest = batched.metric(mesh, region, "georelay_loop_stall_seconds_max")
+        lines.append(
+            f"  event loops of {region}: {', '.join(f'{count:.0f}' for count in counts)} turns over 5 ms, "
+            f"the longest {max(longest) * 1e3:.1f} ms (other processes' turns on the CPU are among them)"
+        )
+    return lines
 
 
 def main() -> int:
     """Run the benchmarks; 2 for a bad call."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; default: all of them")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join((*PARTS, OPEN))}; default: all of them")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
     options = parser.parse_args()
-    parts = options.parts or list(PARTS)
-    unknown = set(parts) - set(PARTS)
+    parts = options.parts or [*PARTS, OPEN]
+    unknown = set(parts) - {*PARTS, OPEN}
     if unknown:
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     if file_system(options.directory) in MEMORY_FILE_SYSTEMS:

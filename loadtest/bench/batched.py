@@ -9,6 +9,7 @@ import sys
 import urllib.request
 
 from loadtest.bench.machine import IdleWatch, cpu_seconds
+from loadtest.bench.producer import LINGER_MS
 from loadtest.mesh_process import MeshProcess
 
 RECORDS_PER_PRODUCER = 400_000
@@ -31,7 +32,7 @@ def run(mesh: MeshProcess, *, records: int = RECORDS_PER_PRODUCER, runs: int = R
             watch = IdleWatch()
             watch.start()
             cpu_before, syncs_before = sum(map(cpu_seconds, pids)), sync_count(mesh)
-            outcomes = _produce(bootstrap, topic, records, idempotent=idempotent)
+            outcomes = produce(bootstrap, topic, records, idempotent=idempotent)
             acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
             if acknowledged != records * PRODUCERS:
                 raise RuntimeError(f"only {acknowledged} of {records * PRODUCERS} records were acknowledged")
@@ -61,17 +62,25 @@ def create_topic(mesh: MeshProcess, topic: str, partitions: int, *, home: str = 
 
 def sync_count(mesh: MeshProcess, region: str = "us") -> float:
     """Return how many syncs the brokers of a region have done, from their metrics."""
-    total = 0.0
+    return sum(metric(mesh, region, "georelay_log_syncs_total"))
+
+
+def metric(mesh: MeshProcess, region: str, name: str) -> list[float]:
+    """Return a metric without labels of every broker of a region; 0 where it is not known."""
+    values = []
     for admin in mesh.endpoints["regions"][region]["admin"]:
         with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith("georelay_log_syncs_total"):
-                    total += float(line.split()[-1])
-    return total
+            rows = [line.split() for line in answer.read().decode().splitlines()]
+        values.append(next((float(row[1]) for row in rows if row and row[0] == name), 0.0))
+    return values
 
 
-def _produce(bootstrap: str, topic: str, records: int, *, idempotent: bool) -> list[dict[str, float]]:
-    arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, topic, str(records), str(int(idempotent))]
+def produce(
+    bootstrap: str, topic: str, records: int, *, idempotent: bool, rate_per_second: int = 0, linger_ms: int = LINGER_MS
+) -> list[dict[str, float]]:
+    """Run the producers and return what each says; `records` and rate (0: as fast as it can) are of each of them."""
+    numbers = (records, int(idempotent), rate_per_second, linger_ms)
+    arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, topic, *map(str, numbers)]
     running = [subprocess.Popen(arguments, stdout=subprocess.PIPE) for _ in range(PRODUCERS)]
     outcomes = []
     for process in running:

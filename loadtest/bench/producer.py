@@ -1,6 +1,7 @@
 """One producer process of the batched benchmark.
 
-`python -m loadtest.bench.producer BOOTSTRAP TOPIC RECORDS IDEMPOTENT` (1 or 0).
+`python -m loadtest.bench.producer BOOTSTRAP TOPIC RECORDS IDEMPOTENT [RATE LINGER_MS]`: IDEMPOTENT is 1 or 0, RATE
+records per second (0, the default: as fast as it can), LINGER_MS how long a batch waits for more records (5).
 
 Prints one JSON line: seconds from the first record to the last acknowledgement, and how many were acknowledged.
 """
@@ -17,10 +18,14 @@ from confluent_kafka import Producer
 VALUE = b"x" * 100
 FLUSH_SECONDS_MAX = 120
 POLL_EVERY_RECORDS = 2_000
+PACE_EVERY_RECORDS = 200
+LINGER_MS = 5
 
 
-def produce(bootstrap: str, topic: str, records: int, *, idempotent: bool) -> dict[str, Any]:
-    """Publish `records` records of 100 bytes; acks=all, batch 1 MiB, linger 5 ms."""
+def produce(
+    bootstrap: str, topic: str, records: int, *, idempotent: bool, rate_per_second: int = 0, linger_ms: int = LINGER_MS
+) -> dict[str, Any]:
+    """Publish `records` records of 100 bytes; acks=all, batch 1 MiB."""
     outcome = {"acknowledged": 0, "failed": 0}
 
     def delivered(error: object, _: object) -> None:
@@ -32,7 +37,7 @@ def produce(bootstrap: str, topic: str, records: int, *, idempotent: bool) -> di
             "acks": "all",
             "batch.size": 1 << 20,
             "batch.num.messages": 100_000,
-            "linger.ms": 5,
+            "linger.ms": linger_ms,
             "enable.idempotence": idempotent,
             "queue.buffering.max.messages": 1_000_000,
         }
@@ -40,6 +45,10 @@ def produce(bootstrap: str, topic: str, records: int, *, idempotent: bool) -> di
     producer.list_topics(topic, timeout=10)
     began = time.monotonic()
     for number in range(records):
+        if rate_per_second and number % PACE_EVERY_RECORDS == 0:
+            ahead = began + number / rate_per_second - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
         while True:
             try:
                 producer.produce(topic, VALUE, on_delivery=delivered)
@@ -53,5 +62,15 @@ def produce(bootstrap: str, topic: str, records: int, *, idempotent: bool) -> di
 
 
 if __name__ == "__main__":
-    bootstrap, topic, records, idempotent = sys.argv[1:5]
-    sys.stdout.write(json.dumps(produce(bootstrap, topic, int(records), idempotent=idempotent == "1")) + "\n")
+    bootstrap, topic, *numbers = sys.argv[1:]
+    records, idempotent, *paced = map(int, numbers)
+    rate_per_second, linger_ms = paced or (0, LINGER_MS)
+    outcome = produce(
+        bootstrap,
+        topic,
+        records,
+        idempotent=bool(idempotent),
+        rate_per_second=rate_per_second,
+        linger_ms=linger_ms,
+    )
+    sys.stdout.write(json.dumps(outcome) + "\n")

@@ -30,12 +30,17 @@ def run(mesh: MeshProcess, *, seconds: int = SECONDS, runs: int = RUNS) -> list[
     topics = [f"single-{number}" for number in range(TOPICS)]
     for topic in topics:
         create_topic(mesh, topic, 1)
+    return measure(mesh, topics, partitions=1, seconds=seconds, runs=runs)
+
+
+def measure(mesh: MeshProcess, topics: list[str], *, partitions: int, seconds: int, runs: int) -> list[str]:
+    """Return report lines for records that go round `partitions` partitions of each of the topics."""
     time.sleep(SETTLE_SECONDS)
     regions = list(mesh.endpoints["regions"])
     figures: dict[str, list[tuple[float, float, float]]] = {region: [] for region in regions}
     notes = []
     for _ in range(runs):
-        one, note = _run_once(mesh, topics, seconds)
+        one, note = _run_once(mesh, topics, partitions, seconds)
         notes.append(note)
         for region, figure in one.items():
             figures[region].append(figure)
@@ -45,14 +50,17 @@ def run(mesh: MeshProcess, *, seconds: int = SECONDS, runs: int = RUNS) -> list[
         brokers = len(mesh.endpoints["regions"][region]["kafka"])
         runs_p99 = ", ".join(f"{figure[1]:.1f}" for figure in figures[region])
         lines.append(
-            f"single records at {RATE_PER_SECOND}/s over {TOPICS} topics, {'mirror' if row else 'home'} region "
+            f"single records at {RATE_PER_SECOND}/s over {len(topics)} x {partitions} partitions, "
+            f"{'mirror' if row else 'home'} region "
             f"{region} ({brokers} broker{'s' if brokers > 1 else ''}): publish->deliver p50 {p50:.2f} ms, "
             f"p99 {p99:.2f} ms (p99 of the runs: {runs_p99}); CPU {cpu:.0%} of a core"
         )
     return lines + [f"  {note}" for note in notes]
 
 
-def _run_once(mesh: MeshProcess, topics: list[str], seconds: int) -> tuple[dict[str, tuple[float, float, float]], str]:
+def _run_once(
+    mesh: MeshProcess, topics: list[str], partitions: int, seconds: int
+) -> tuple[dict[str, tuple[float, float, float]], str]:
     regions = list(mesh.endpoints["regions"])
     pids = {
         region: [mesh.pid_of(f"{region}-{row + 1}") for row in range(len(mesh.endpoints["regions"][region]["kafka"]))]
@@ -61,11 +69,14 @@ def _run_once(mesh: MeshProcess, topics: list[str], seconds: int) -> tuple[dict[
     total = WARM_UP_SECONDS + seconds
     names = ",".join(topics)
     consumers = {
-        region: _client("consume", mesh.endpoints["regions"][region]["kafka"][0], names, total + SETTLE_SECONDS + 2)
+        region: _client(
+            "consume", mesh.endpoints["regions"][region]["kafka"][0], names, partitions, total + SETTLE_SECONDS + 2
+        )
         for region in regions
     }
     time.sleep(SETTLE_SECONDS)
-    producer = _client("produce", mesh.endpoints["regions"][regions[0]]["kafka"][0], names, RATE_PER_SECOND, total)
+    bootstrap = mesh.endpoints["regions"][regions[0]]["kafka"][0]
+    producer = _client("produce", bootstrap, names, partitions, RATE_PER_SECOND, total)
     time.sleep(WARM_UP_SECONDS)
     measured_from = time.monotonic_ns()
     before = {region: sum(map(cpu_seconds, rows)) for region, rows in pids.items()}

@@ -1,9 +1,10 @@
 """The clients of the single-record benchmark, each a process of its own so that they do not wait for each other.
 
-`python -m loadtest.bench.single_client produce BOOTSTRAP TOPICS RATE SECONDS` sends one record at a time, each
-with its intended send time (monotonic ns, one clock for all processes of a host) in front of the value.
-`python -m loadtest.bench.single_client consume BOOTSTRAP TOPICS SECONDS` reads by assignment from the end and counts
-latency from the intended send time, so a slow broker cannot hide behind a waiting producer.
+`python -m loadtest.bench.single_client produce BOOTSTRAP TOPICS PARTITIONS RATE SECONDS` sends one record at a time,
+each with its intended send time (monotonic ns, one clock for all processes of a host) in front of the value.
+`python -m loadtest.bench.single_client consume BOOTSTRAP TOPICS PARTITIONS SECONDS` reads by assignment from the end
+and counts latency from the intended send time, so a slow broker cannot hide behind a waiting producer.
+PARTITIONS is of each topic; the records go round all of them.
 Both print one JSON line.
 """
 
@@ -22,8 +23,8 @@ FLUSH_SECONDS_MAX = 30
 POLL_EVERY_RECORDS = 20
 
 
-def produce(bootstrap: str, topics: list[str], rate_per_second: int, seconds: int) -> dict[str, Any]:
-    """Publish at a steady rate, round robin over the topics; acks=all, no linger."""
+def produce(bootstrap: str, topics: list[str], partitions: int, rate_per_second: int, seconds: int) -> dict[str, Any]:
+    """Publish at a steady rate, round robin over the partitions of the topics; acks=all, no linger."""
     failed = 0
 
     def delivered(error: object, _: object) -> None:
@@ -32,6 +33,7 @@ def produce(bootstrap: str, topics: list[str], rate_per_second: int, seconds: in
 
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     producer.list_topics(timeout=10)
+    places = [(topic, partition) for partition in range(partitions) for topic in topics]
     lags_ns = []
     began = time.monotonic_ns()
     count = rate_per_second * seconds
@@ -41,14 +43,15 @@ def produce(bootstrap: str, topics: list[str], rate_per_second: int, seconds: in
         if ahead_ns > 0:
             time.sleep(ahead_ns / 1e9)  # polling instead would take a core from the brokers
         lags_ns.append(time.monotonic_ns() - due)
-        producer.produce(topics[number % len(topics)], b"%020d" % due + PADDING, on_delivery=delivered)
+        topic, partition = places[number % len(places)]
+        producer.produce(topic, b"%020d" % due + PADDING, partition=partition, on_delivery=delivered)
         if number % POLL_EVERY_RECORDS == 0:
             producer.poll(0)
     left = producer.flush(FLUSH_SECONDS_MAX)
     return {"sent": count, "failed": failed + left, "lag_p99_ms": quantile(lags_ns, 0.99) / 1e6}
 
 
-def consume(bootstrap: str, topics: list[str], seconds: int) -> dict[str, Any]:
+def consume(bootstrap: str, topics: list[str], partitions: int, seconds: int) -> dict[str, Any]:
     """Read for `seconds` and return the latencies in ns, with the intended send time of each record."""
     consumer = Consumer(
         {
@@ -59,7 +62,8 @@ def consume(bootstrap: str, topics: list[str], seconds: int) -> dict[str, Any]:
             "fetch.error.backoff.ms": 50,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, OFFSET_END) for topic in topics])
+    places = [(topic, partition) for topic in topics for partition in range(partitions)]
+    consumer.assign([TopicPartition(topic, partition, OFFSET_END) for topic, partition in places])
     rows = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -1,6 +1,7 @@
-"""A TCP forwarder between two regions that can be cut: open connections are reset, new ones are refused.
+"""A TCP forwarder between two brokers that can be cut or frozen.
 
-Refused means what a client sees: while it is cut nobody listens on the port.
+Cut: open connections are reset, new ones are refused. Refused means what a client sees: nobody listens on the port.
+Frozen: connections stay open and nothing passes, as behind a router that drops packets; what was sent arrives late.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Forwarder:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     @property
     def address(self) -> str:
@@ -51,6 +54,14 @@ class Forwarder:
         self._socket = _listening(self.port)
         await self.start()
 
+    def freeze(self) -> None:
+        """Let nothing pass; new connections are accepted and hear nothing."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Let everything pass again, what waited first."""
+        self._flowing.set()
+
     async def close(self) -> None:
         """End."""
         await self.cut()
@@ -75,24 +86,28 @@ class Forwarder:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.target is None:
             return
+        await self._flowing.wait()
         far_reader, far_writer = await asyncio.open_connection(*self.target)
         self._open.add(far_writer)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, far_writer))
-                group.create_task(_pump(far_reader, writer))
+                group.create_task(self._pump(reader, far_writer))
+                group.create_task(self._pump(far_reader, writer))
         except* OSError as errors:
             raise OSError("one side is gone") from errors
         finally:
             self._open.discard(far_writer)
             _reset(far_writer)
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(CHUNK_BYTES):
-        writer.write(data)
-        await writer.drain()
-    raise ConnectionResetError("end of stream")
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            await self._flowing.wait()
+            if writer.transport.is_closing():  # uvloop would answer a write with RuntimeError
+                raise ConnectionResetError("the other side is gone")
+            writer.write(data)
+            await writer.drain()
+        await self._flowing.wait()  # the end of a connection does not pass either
+        raise ConnectionResetError("end of stream")
 
 
 def _listening(port: int) -> socket.socket:

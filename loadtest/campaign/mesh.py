@@ -6,16 +6,17 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
 from loadtest.campaign.producer import number_of
 from loadtest.campaign.verdict_core import Acknowledgement, RecordName
-from loadtest.mesh_process import MeshProcess
+from loadtest.history.history_file import read_history
+from loadtest.history.operation import Operation
 
 READY_SECONDS_MAX: Final = 30
 CATCH_UP_SECONDS_MAX: Final = 30
@@ -27,6 +28,18 @@ class CampaignFailed(Exception):
     """The campaign itself could not go on: nothing was measured."""
 
 
+class RunningMesh(Protocol):
+    """A mesh as a campaign uses it."""
+
+    @property
+    def endpoints(self) -> Mapping[str, Any]:
+        """Return what `georelay up` writes into its endpoint file."""
+
+    @property
+    def gateway(self) -> str:
+        """Return the base URL at which topics are created."""
+
+
 async def get_json(url: str) -> dict[str, Any] | None:
     """Return the JSON answer with status 200; None for anything else."""
     try:
@@ -36,9 +49,9 @@ async def get_json(url: str) -> dict[str, Any] | None:
         return None
 
 
-async def create_topic(mesh: MeshProcess, name: str, *, home: str) -> None:
-    """Create a topic of one partition that is replicated on three brokers. Raises CampaignFailed."""
-    body = {"name": name, "partitions": 1, "homes": "one", "home": home}
+async def create_topic(mesh: RunningMesh, name: str, *, home: str, partitions: int = 1) -> None:
+    """Create a topic that is replicated on three brokers. Raises CampaignFailed."""
+    body = {"name": name, "partitions": partitions, "homes": "one", "home": home}
     async with (
         aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http,
         http.post(f"{mesh.gateway}/v1/topics", json=body) as answer,
@@ -47,20 +60,20 @@ async def create_topic(mesh: MeshProcess, name: str, *, home: str) -> None:
             raise CampaignFailed(f"topic {name} was not created: {answer.status} {await answer.text()}")
 
 
-async def leader_of(mesh: MeshProcess, region: str, topic: str) -> str:
-    """Return the name of the broker that leads partition 0 in a region. Raises CampaignFailed."""
+async def leader_of(mesh: RunningMesh, region: str, topic: str, partition: int = 0) -> str:
+    """Return the name of the broker that leads a partition in a region. Raises CampaignFailed."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while time.monotonic() < deadline:
         for admin in mesh.endpoints["regions"][region]["admin"]:
             status = await get_json(f"http://{admin}/v1/status")
             for stream in status["streams"] if status else ():
-                if stream["topic"] == topic and stream["leader"] > 0:
+                if (stream["topic"], stream["partition"]) == (topic, partition) and stream["leader"] > 0:
                     return f"{region}-{stream['leader'] % 1000}"
         await asyncio.sleep(POLL_SECONDS)
     raise CampaignFailed(f"{topic} has no leader in {region}")
 
 
-async def wait_until_whole(mesh: MeshProcess) -> None:
+async def wait_until_whole(mesh: RunningMesh) -> None:
     """Wait until every broker is ready and sees every other one of its region. Raises CampaignFailed."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     for brokers in mesh.endpoints["regions"].values():
@@ -104,23 +117,38 @@ class ForeignProducer:
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
-        self._log = directory / f"{name}.acks"
+        self.history = directory / f"{name}.history"
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, brokers: Sequence[str], topic: str, *, per_second: float, seconds: float) -> None:
+    async def start(
+        self,
+        brokers: Sequence[str],
+        topic: str,
+        *,
+        per_second: float,
+        seconds: float,
+        partitions: int = 1,
+        request_timeout_ms: int = 0,
+    ) -> None:
         """Start to send."""
-        arguments = (",".join(brokers), topic, self.name, str(per_second), str(seconds), str(self._log))
+        arguments = (",".join(brokers), topic, self.name, str(per_second), str(seconds), str(self.history))
+        options = ("--partitions", str(partitions), "--request-timeout-ms", str(request_timeout_ms))
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.campaign.producer"), *arguments, stdout=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "loadtest.campaign.producer"), *arguments, *options, stdout=asyncio.subprocess.PIPE
         )
 
     async def wait_for_acknowledgement(self) -> None:
         """Wait until something was acknowledged. Raises CampaignFailed."""
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while not self._log.exists() or not self._log.stat().st_size:
+        while not self.history.exists() or b'{"e":"ok"' not in self.history.read_bytes():
             if time.monotonic() > deadline:
                 raise CampaignFailed(f"producer {self.name} got no acknowledgement within {READY_SECONDS_MAX} s")
             await asyncio.sleep(0.02)
+
+    def end_sending(self) -> None:
+        """Ask it to send nothing more; it still waits for what it has sent."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
 
     async def finish(self) -> dict[str, Any]:
         """Wait for the end; return its counts. Raises CampaignFailed."""
@@ -138,8 +166,14 @@ class ForeignProducer:
 
     def acknowledgements(self) -> list[Acknowledgement]:
         """Return what it was told, in that order."""
-        rows = [line.split() for line in self._log.read_text().splitlines()] if self._log.exists() else []
+        sends = read_history([self.history]) if self.history.exists() else []
         return [
-            Acknowledgement(record=(self.name, int(number)), offset=int(offset), at_ns=int(at_ns))
-            for number, offset, at_ns in rows
+            acknowledgement_of(send) for send in sorted(sends, key=lambda send: send.completed_ns or 0) if send.is_ok
         ]
+
+
+def acknowledgement_of(send: Operation) -> Acknowledgement:
+    """Return an acknowledged send as the judge of the campaigns wants it."""
+    assert send.offset is not None and send.completed_ns is not None and send.value is not None, send
+    name, _, number = send.value.rpartition(":")
+    return Acknowledgement(record=(name, int(number)), offset=send.offset, at_ns=send.completed_ns)

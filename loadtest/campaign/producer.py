@@ -1,16 +1,20 @@
 """The foreign producer of a campaign: confluent-kafka, idempotent, in a process of its own.
 
-`python -m loadtest.campaign.producer BOOTSTRAP TOPIC NAME RATE SECONDS LOG`
+`python -m loadtest.campaign.producer BOOTSTRAP TOPIC NAME RATE SECONDS HISTORY`
 
-Rule: every acknowledgement is in LOG before the next record is sent, so what the campaign demands back is never more
-than what this process was told, and never less. A line of LOG is "NUMBER OFFSET MONOTONIC_NS". The value of a record
-is "NAME:NUMBER:" and filling. At the end one JSON line is printed: records sent, acknowledged and given up.
+Rule: what was sent and every acknowledgement is in HISTORY (loadtest.history.history_file) before the next record is
+sent, so what a campaign demands back is never more than what this process was told, and never less.
+
+The value of a record is "NAME:NUMBER:" and filling; "NAME:NUMBER" is its name in the history. Record NUMBER goes to
+partition NUMBER modulo PARTITIONS. SIGTERM ends the sending early. At the end one JSON line is printed: records sent,
+acknowledged and given up.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -18,11 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from loadtest.history.history_file import HistoryWriter
+from loadtest.history.operation import Kind
 
 VALUE_BYTES: Final = 100
 GIVE_UP_SECONDS: Final = 120  # longer than any fault of a campaign lasts
 BURST_SECONDS: Final = 0.005  # records that became due meanwhile are sent together
+SHOWN_BYTES_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -33,6 +41,7 @@ class Sent:
     acknowledged: int = 0
     failed: int = 0
     last_error: str = ""
+    stopped: bool = False
 
 
 def value_of(name: str, number: int) -> bytes:
@@ -46,52 +55,98 @@ def number_of(value: bytes) -> tuple[str, int]:
     return name.decode(), int(number)
 
 
-def _delivered(log: int, sent: Sent, number: int, error: KafkaError | None, message: Message) -> None:
+def name_of(value: bytes) -> str:
+    """Return the name of a record from its value, or its bytes in hex when it is not one of ours, byte for byte."""
+    try:
+        name, number = number_of(value)
+    except ValueError:
+        return f"bytes:{value[:SHOWN_BYTES_MAX].hex()}"
+    if value != value_of(name, number):
+        return f"bytes:{value[:SHOWN_BYTES_MAX].hex()}"
+    return f"{name}:{number}"
+
+
+def key_of(topic: str, partition: int) -> str:
+    """Return the key of a partition in the history."""
+    return f"{topic}/{partition}"
+
+
+def _delivered(writer: HistoryWriter, sent: Sent, number: int, error: KafkaError | None, message: Message) -> None:
     if error is not None:
         sent.failed += 1
         sent.last_error = str(error)
+        writer.unknown(number, str(error))  # a record that timed out may have been stored
         return
-    os.write(log, f"{number} {message.offset()} {time.monotonic_ns()}\n".encode())
+    writer.produced(number, message.offset())
     sent.acknowledged += 1
 
 
-def produce(bootstrap: str, topic: str, name: str, *, per_second: float, seconds: float, log_path: Path) -> Sent:
+def produce(options: argparse.Namespace, writer: HistoryWriter, sent: Sent) -> None:
     """Send at a steady rate, then wait for the last acknowledgement."""
     settings: dict[str, Any] = {
-        "bootstrap.servers": bootstrap,
+        "bootstrap.servers": options.bootstrap,
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 5,
         "message.timeout.ms": GIVE_UP_SECONDS * 1000,
         "log_level": 0,  # lost connections are the point of a campaign
     }
+    if options.request_timeout_ms:
+        settings |= {
+            "request.timeout.ms": options.request_timeout_ms,
+            "socket.timeout.ms": options.request_timeout_ms,
+            "socket.connection.setup.timeout.ms": max(1_000, options.request_timeout_ms),
+            "reconnect.backoff.max.ms": max(100, options.request_timeout_ms),  # not the client's 10 s
+        }
     producer = Producer(settings)
-    producer.list_topics(topic, timeout=10)
-    sent = Sent()
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    producer.list_topics(options.topic, timeout=10)
     try:
-        began = time.monotonic()
-        while (elapsed := time.monotonic() - began) < seconds:
-            while sent.sent < elapsed * per_second:
-                producer.poll(0)
-                producer.produce(
-                    topic,
-                    value_of(name, sent.sent),
-                    partition=0,
-                    on_delivery=partial(_delivered, log, sent, sent.sent),
-                )
-                sent.sent += 1
-            producer.poll(BURST_SECONDS)
-        producer.flush(GIVE_UP_SECONDS)
-    finally:
-        os.close(log)
-    return sent
+        _send_all(producer, options, writer, sent)
+    except KafkaException as error:
+        # An idempotent producer that lost track (a record went missing, or came twice) refuses to go on. What it has
+        # sent and was not told of stays without an end in the history: unknown.
+        sent.failed += 1
+        sent.last_error = str(error)
+
+
+def _send_all(producer: Any, options: argparse.Namespace, writer: HistoryWriter, sent: Sent) -> None:
+    began = time.monotonic()
+    while (elapsed := time.monotonic() - began) < options.seconds and not sent.stopped:
+        while sent.sent < elapsed * options.rate:
+            producer.poll(0)
+            partition, value = sent.sent % options.partitions, value_of(options.name, sent.sent)
+            number = writer.invoke(Kind.PRODUCE, key_of(options.topic, partition), value=name_of(value))
+            delivered = partial(_delivered, writer, sent, number)
+            producer.produce(options.topic, value, partition=partition, on_delivery=delivered)
+            sent.sent += 1
+        producer.poll(BURST_SECONDS)
+    producer.flush(GIVE_UP_SECONDS)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.campaign.producer", description=__doc__)
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("name")
+    parser.add_argument("rate", type=float)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("history", type=Path)
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--request-timeout-ms", type=int, default=0, help="0: the client's own default")
+    return parser
 
 
 def main() -> int:
     """Run it."""
-    bootstrap, topic, name, per_second, seconds, log = sys.argv[1:7]
-    sent = produce(bootstrap, topic, name, per_second=float(per_second), seconds=float(seconds), log_path=Path(log))
+    options = parser().parse_args()
+    sent = Sent()
+    signal.signal(signal.SIGTERM, lambda *_: setattr(sent, "stopped", True))
+    writer = HistoryWriter(options.history, options.name)
+    try:
+        produce(options, writer, sent)
+    finally:
+        writer.close()
     row = {"sent": sent.sent, "acked": sent.acknowledged, "failed": sent.failed, "error": sent.last_error}
     sys.stdout.write(json.dumps(row) + "\n")
     return 0

@@ -22,6 +22,9 @@ A session number is chosen by the dialling (mirror) side and is unique on its li
      11   FENCED           u32 session, u32 current epoch of the mirror
      12   DIVERGED         u32 session, i64 offset
      13   RESET            u32 session, str reason; the session ended, the mirror says HELLO again
+     14   SKIP             u32 session, u32 session epoch, i64 last, 16 digest after it, u16 rows, rows as in WELCOME,
+                           producer states to the end; instead of WELCOME: the home stores nothing up to `last`
+     15   LOG_STARTS       rows of (u32 session, i64 log start of the home)
      20   FORWARD          u64 request, u64 lane, u32 generation, key, i64 received_ns, u16 entry region, batch
      21   FORWARDED        u64 request, u32 epoch, i64 base offset, i64 append_us, i64 log start
      22   FORWARD_FAILED   u64 request, fault
@@ -37,12 +40,76 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from georelay.ids import Epoch, Offset, StreamKey
 from georelay.limits import LINK_FRAME_BYTES_MAX, MIB, RECORD_BATCH_BYTES_MAX
+from mesh.replication.link_parts import (
+    Ack,
+    Batch,
+    DivergedAt,
+    Fault,
+    FencedBy,
+    Forward,
+    Forwarded,
+    ForwardFailed,
+    Gap,
+    Heartbeat,
+    Hello,
+    LinkRefused,
+    LogStarts,
+    Open,
+    Part,
+    Redirect,
+    Refused,
+    Reply,
+    Request,
+    RequestFailed,
+    Reset,
+    Skip,
+    Welcome,
+)
 from mesh.replication.ports import EpochRow
 from mesh.replication.stream_header import DIGEST_BYTES, STREAM_HEADER_BYTES
+
+__all__ = [
+    "EPOCH_ROWS_MAX",
+    "FRAME_VERSION",
+    "NO_DIGEST",
+    "PARTS_PER_FRAME_MAX",
+    "PART_BYTES_MAX",
+    "PROTOCOL_VERSION",
+    "REQUEST_BODY_BYTES_MAX",
+    "Ack",
+    "Batch",
+    "DivergedAt",
+    "Fault",
+    "FencedBy",
+    "Forward",
+    "ForwardFailed",
+    "Forwarded",
+    "FrameError",
+    "Gap",
+    "Heartbeat",
+    "Hello",
+    "LinkRefused",
+    "LogStarts",
+    "Open",
+    "Part",
+    "Redirect",
+    "Refused",
+    "Reply",
+    "Request",
+    "RequestFailed",
+    "Reset",
+    "Skip",
+    "Welcome",
+    "batch_part",
+    "decode_frame",
+    "encode_frame",
+    "encode_part",
+    "join_frame",
+]
 
 FRAME_VERSION: Final = 1
 PROTOCOL_VERSION: Final = 1
@@ -68,6 +135,7 @@ _EPOCH_ROW: Final = struct.Struct(">Iq")
 _SESSION_I32: Final = struct.Struct(">Ii")
 _BATCH: Final = struct.Struct(">II80s")
 _BATCH_PART: Final = struct.Struct(">BIII")
+_SKIP: Final = struct.Struct(">IIq16sH")
 _ACK_ROW: Final = struct.Struct(">Iq")
 _HEARTBEAT: Final = struct.Struct(">q")
 _HEARTBEAT_ROW: Final = struct.Struct(">Iqq")
@@ -79,178 +147,6 @@ _FAULT_TAIL: Final = struct.Struct(">iIH")
 
 class FrameError(ValueError):
     """Bytes that are not a frame of this protocol: close the link."""
-
-
-class Fault(NamedTuple):
-    """An error on the wire; `code` is a GeorelayError's."""
-
-    code: str
-    text: str
-    leader: int = -1
-    epoch: int = 0
-    home: int = 0
-
-
-class Open(NamedTuple):
-    """First part in each direction: who speaks."""
-
-    protocol_version: int
-    mesh_id: str
-    region: str
-    region_number: RegionNumber
-    broker_id: BrokerId
-
-
-class LinkRefused(NamedTuple):
-    """The acceptor's reason for closing instead of OPEN."""
-
-    code: str
-    reason: str
-
-
-class Hello(NamedTuple):
-    """A mirror asks for a session from its log end on."""
-
-    session: int
-    key: StreamKey
-    epoch: Epoch
-    next_offset: Offset
-    digest: bytes
-
-
-class Welcome(NamedTuple):
-    """The home opens the session."""
-
-    session: int
-    epoch: Epoch
-    control_index: int
-    log_start: Offset
-    high_watermark: Offset
-    following_digest: bytes
-    table: tuple[EpochRow, ...]
-
-
-class Redirect(NamedTuple):
-    """Another broker of the home leads the stream."""
-
-    session: int
-    broker: int
-
-
-class Refused(NamedTuple):
-    """No session; `code` is a sender_core.Refusal."""
-
-    session: int
-    code: str
-    reason: str
-
-
-class Batch(NamedTuple):
-    """One committed entry of the home, verbatim."""
-
-    session: int
-    epoch: Epoch
-    stream_part: bytes
-    payload: bytes
-
-
-class Ack(NamedTuple):
-    """Committed high watermarks of the mirror: (session, hwm)."""
-
-    rows: tuple[tuple[int, Offset], ...]
-
-
-class Heartbeat(NamedTuple):
-    """Sign of life; the home adds (session, hwm, lag us)."""
-
-    clock_us: int
-    rows: tuple[tuple[int, Offset, int], ...] = ()
-
-
-class Gap(NamedTuple):
-    """The mirror's log ends at `next_offset`: send from there."""
-
-    session: int
-    next_offset: Offset
-
-
-class FencedBy(NamedTuple):
-    """The mirror's current epoch is newer than the session's."""
-
-    session: int
-    epoch: Epoch
-
-
-class DivergedAt(NamedTuple):
-    """The mirror holds other records; the session is over."""
-
-    session: int
-    offset: Offset
-
-
-class Reset(NamedTuple):
-    """The session ended; the mirror may say HELLO again."""
-
-    session: int
-    reason: str
-
-
-class Forward(NamedTuple):
-    """One batch for the home of its stream."""
-
-    request: int
-    lane: int
-    generation: int
-    key: StreamKey
-    received_ns: int
-    entry_region: RegionNumber
-    batch: bytes
-
-
-class Forwarded(NamedTuple):
-    """The batch is committed."""
-
-    request: int
-    epoch: Epoch
-    base_offset: Offset
-    append_us: int
-    log_start: Offset
-
-
-class ForwardFailed(NamedTuple):
-    """The batch failed."""
-
-    request: int
-    fault: Fault
-
-
-class Request(NamedTuple):
-    """A named question with a JSON object."""
-
-    request: int
-    method: str
-    body: Mapping[str, Any]
-
-
-class Reply(NamedTuple):
-    """Its answer."""
-
-    request: int
-    body: Mapping[str, Any]
-    attachment: bytes = b""
-
-
-class RequestFailed(NamedTuple):
-    """Its failure."""
-
-    request: int
-    fault: Fault
-
-
-Part = (
-    Open | LinkRefused | Hello | Welcome | Redirect | Refused | Batch | Ack | Heartbeat | Gap | FencedBy | DivergedAt
-    | Reset | Forward | Forwarded | ForwardFailed | Request | Reply | RequestFailed
-)  # fmt: skip
 
 
 # --- encoding ---------------------------------------------------------------------------------------
@@ -281,6 +177,11 @@ def _welcome(part: Welcome) -> bytes:
         len(part.table),
     )
     return head + b"".join(_EPOCH_ROW.pack(*row) for row in part.table)
+
+
+def _skip(part: Skip) -> bytes:
+    head = _SKIP.pack(part.session, part.epoch, part.last, part.digest, len(part.table))
+    return b"".join((head, *(_EPOCH_ROW.pack(*row) for row in part.table), part.producers))
 
 
 def _open(part: Open) -> bytes:
@@ -330,6 +231,8 @@ _KINDS: Final[dict[type[Any], tuple[int, Callable[[Any], bytes]]]] = {
     FencedBy: (11, lambda part: _SESSION_EPOCH.pack(*part)),
     DivergedAt: (12, lambda part: _ACK_ROW.pack(*part)),
     Reset: (13, lambda part: _U32.pack(part.session) + _text(part.reason)),
+    Skip: (14, _skip),
+    LogStarts: (15, lambda part: b"".join(_ACK_ROW.pack(*row) for row in part.rows)),
     Forward: (20, lambda part: _forward_head(part) + bytes(part.batch)),
     Forwarded: (21, lambda part: _FORWARDED.pack(*part)),
     ForwardFailed: (22, lambda part: _U64.pack(part.request) + _fault(part.fault)),
@@ -440,10 +343,18 @@ def _decode_hello(body: _Body) -> Part:
 
 def _decode_welcome(body: _Body) -> Part:
     session, epoch, control_index, log_start, hwm, digest, count = body.take(_WELCOME)
+    return Welcome(session, epoch, control_index, log_start, hwm, digest, _epoch_rows(body, count))
+
+
+def _decode_skip(body: _Body) -> Part:
+    session, epoch, last, digest, count = body.take(_SKIP)
+    return Skip(session, epoch, last, digest, _epoch_rows(body, count), body.rest())
+
+
+def _epoch_rows(body: _Body, count: int) -> tuple[EpochRow, ...]:
     if count > EPOCH_ROWS_MAX:
         raise FrameError(f"{count} epochs are over {EPOCH_ROWS_MAX}")
-    rows = tuple((Epoch(e), Offset(o)) for e, o in (body.take(_EPOCH_ROW) for _ in range(count)))
-    return Welcome(session, epoch, control_index, log_start, hwm, digest, rows)
+    return tuple((Epoch(e), Offset(o)) for e, o in (body.take(_EPOCH_ROW) for _ in range(count)))
 
 
 def _decode_batch(body: _Body) -> Part:
@@ -483,6 +394,8 @@ _DECODERS: Final[Mapping[int, Callable[[_Body], Part]]] = {
     11: lambda body: FencedBy(*body.take(_SESSION_EPOCH)),
     12: lambda body: DivergedAt(*body.take(_ACK_ROW)),
     13: lambda body: Reset(body.take(_U32)[0], body.text()),
+    14: _decode_skip,
+    15: lambda body: LogStarts(body.rows(_ACK_ROW)),
     20: _decode_forward,
     21: lambda body: Forwarded(*body.take(_FORWARDED)),
     22: lambda body: ForwardFailed(body.take(_U64)[0], body.fault()),

@@ -3,7 +3,8 @@
 Rule 1: only what is committed here, and only while this broker leads the stream, is ever sent.
 Rule 2: a session belongs to one home epoch: when that changes or the leadership is lost it is reset, and the mirror
         asks again.
-Rule 3: lag is measured here, on one clock: now - append time of the oldest record the mirror has not committed.
+Rule 3: when the log start overtakes a session it is reset, and the mirror is told to skip at its next HELLO.
+Rule 4: lag is measured here, on one clock: now - append time of the oldest record the mirror has not committed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, Final, Protocol
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import GeorelayError
+from georelay.errors import GeorelayError, OffsetOutOfRange
 from georelay.ids import Offset, RegionNumber
-from mesh.replication.frames import NO_DIGEST, Hello, Part, Redirect, Refused, Reset, Welcome, batch_part
+from mesh.replication.frames import Hello, Part, Refused, Reset, Welcome, batch_part
 from mesh.replication.link_state import Cause, LinkInput, LinkState, step
 from mesh.replication.ports import CommittedEntry, CommittedLog
 from mesh.replication.receiver_core import following_row
-from mesh.replication.sender_core import Refusal, SenderCore, refuse_hello
+from mesh.replication.sender_core import Refusal, SenderCore
 from mesh.replication.settings import FLUSH_BYTES, LinkSettings
 from mesh.replication.snapshot import SessionSnapshot
 
@@ -52,52 +53,6 @@ class SessionLink(Protocol):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine for as long as the link lives."""
-
-
-async def answer_hello(hello: Hello, committed: CommittedLog | None, *, leader: int) -> Welcome | Redirect | Refused:
-    """Return the answer to a HELLO; reads a digest, from disk if need be."""
-    if committed is None or not committed.is_serving:
-        return Redirect(hello.session, leader)
-    try:
-        return await _welcome_or_refuse(hello, committed)
-    except GeorelayError as error:
-        log.warning("link.read_failed", stream=str(hello.key), offset=hello.next_offset, reason=str(error))
-        return Refused(hello.session, Refusal.NO_POSITION.value, f"offset {hello.next_offset} cannot be read: {error}")
-
-
-async def _welcome_or_refuse(hello: Hello, committed: CommittedLog) -> Welcome | Refused:
-    table = tuple(committed.epoch_table())
-    refusal = refuse_hello(
-        epoch=hello.epoch,
-        next_offset=hello.next_offset,
-        table=table,
-        log_start=committed.log_start,
-        high_watermark=committed.high_watermark,
-    )
-    if refusal is not None:
-        return Refused(hello.session, refusal[0].value, refusal[1])
-    following = following_row(table, hello.epoch)
-    # Beyond the start of the following epoch the mirror has its own branch: only the prefix can be compared.
-    if following is None or hello.next_offset <= following[1]:
-        digest = await committed.digest_before(hello.next_offset)
-        if digest != hello.digest:
-            what = "no entry ends there" if digest is None else "the digests differ"
-            return Refused(hello.session, Refusal.DIVERGED.value, f"below offset {hello.next_offset}: {what}")
-    following_digest = NO_DIGEST
-    if following is not None:
-        found = await committed.digest_before(following[1])
-        if found is None:
-            return Refused(hello.session, Refusal.NO_POSITION.value, f"no digest at offset {following[1]}")
-        following_digest = found
-    return Welcome(
-        hello.session,
-        hello.epoch,
-        committed.control_index,
-        committed.log_start,
-        committed.high_watermark,
-        following_digest,
-        table,
-    )
 
 
 class HomeSession:
@@ -138,6 +93,7 @@ class HomeSession:
         self._mirror_refused = False  # it answered GAP since it last progressed
         self._progress_ns = clock.monotonic_ns()
         self._told: tuple[int, int] = (-1, 0)
+        self._told_start = welcome.log_start
         self._closed = False
         self._waiter = committed.add_waiter(self.pump)
 
@@ -148,6 +104,9 @@ class HomeSession:
         committed = self._log
         if not committed.is_serving or committed.epoch != self._home_epoch:
             self.end("the stream is led elsewhere" if not committed.is_serving else "a new epoch began")
+            return
+        if self._core.next_offset < committed.served_from:
+            self.end(f"records up to {committed.served_from} are deleted here")  # its next HELLO is told to skip
             return
         while not self._reading_cold:
             wanted = self._core.wants(committed.high_watermark)
@@ -168,6 +127,10 @@ class HomeSession:
         asked = self._core.next_offset
         try:
             entries = await self._log.read_cold(asked, max_bytes)
+        except OffsetOutOfRange:
+            self._reading_cold = False
+            self.pump()  # deleted while it was read: ends the session
+            return
         except GeorelayError as error:  # one damaged log must not end the link, which carries others
             log.warning("link.read_failed", stream=str(self.key), region=self.region, offset=asked, reason=str(error))
             self.end(f"offset {asked} cannot be read: {error}", refusal=Refusal.NO_POSITION)
@@ -261,6 +224,14 @@ class HomeSession:
         self._told = news
         return self.number, hwm, lag_us
 
+    def start_row(self) -> tuple[int, Offset] | None:
+        """Return the row (session, log start) when the mirror does not know it yet."""
+        start = self._log.log_start
+        if self._closed or start == self._told_start:
+            return None
+        self._told_start = start
+        return self.number, start
+
     def end(self, reason: str, *, refusal: Refusal | None = None) -> None:
         """Tell the mirror that the session is over."""
         if self._closed:
@@ -279,6 +250,11 @@ class HomeSession:
         self._link.ended(self)
 
     @property
+    def acked(self) -> Offset:
+        """Return the mirror's committed high watermark as far as it said so, 0 before."""
+        return self._mirror_hwm
+
+    @property
     def is_serving(self) -> bool:
         """Return whether this broker still leads the stream at its home."""
         return self._log.is_serving
@@ -288,7 +264,8 @@ class HomeSession:
         if self._mirror_hwm >= self._log.high_watermark:
             return 0
         appended_us = self._core.oldest_append_us
-        if appended_us is None or self._closed:
+        is_stored = self._mirror_hwm >= self._log.served_from
+        if is_stored and (appended_us is None or self._closed):
             first = self._log.read(self._mirror_hwm, 1)
             appended_us = _append_us(first[0].stream_part) if first else appended_us
         return 0 if appended_us is None else max(self._clock.wall_ns() // 1000 - appended_us, 0)

@@ -30,6 +30,7 @@ from mesh.replication.frames import (
     Gap,
     Heartbeat,
     Hello,
+    LogStarts,
     Open,
     Part,
     Reply,
@@ -38,7 +39,8 @@ from mesh.replication.frames import (
     Reset,
     Welcome,
 )
-from mesh.replication.home_session import HomeSession, answer_hello
+from mesh.replication.hello_answer import answer_hello
+from mesh.replication.home_session import HomeSession
 from mesh.replication.link import Link
 from mesh.replication.link_endpoint import LinkEndpoint
 from mesh.replication.link_state import PeerProtocolError
@@ -104,6 +106,9 @@ class IncomingLink:
         rows = tuple(row for row in [session.tick() for session in list(self._sessions.values())] if row is not None)
         heartbeat = Heartbeat(self._clock.wall_ns() // 1000, rows) if rows else None
         self._endpoint.tick(heartbeat)
+        starts = tuple(row for row in [session.start_row() for session in self._sessions.values()] if row is not None)
+        if starts:
+            self.post(LogStarts(starts))
 
     def close(self, reason: str) -> None:
         """Close the link."""

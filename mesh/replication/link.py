@@ -44,3 +44,16 @@ class Link(Protocol):
 
 
 Dial = Callable[[str], Link]  # address -> a link that reports its failure through link_closed
+
+
+class Listener(Protocol):
+    """What accepts links for one broker."""
+
+    async def start(self, listen: str) -> int:
+        """Listen on "host:port" and return the bound port. Raises Unavailable when it cannot be bound."""
+
+    async def stop(self) -> None:
+        """Stop listening and end every accepted link."""
+
+
+MakeListener = Callable[[Callable[[Link], None]], Listener]  # told what to do with each accepted link

@@ -9,13 +9,14 @@ from typing import Any
 import structlog
 
 from georelay.clock import Clock
-from georelay.ids import BrokerId, RegionNumber, StreamKey
+from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
 from mesh.replication.forwarder import Forwarder
+from mesh.replication.home_link import HomeLink
 from mesh.replication.home_session import HomeSession
 from mesh.replication.incoming_link import IncomingLink
-from mesh.replication.link import Dial
-from mesh.replication.link_grpc import AcceptedLink, DialledLink, LinkListener
-from mesh.replication.mirror_session import HomeLink, MirrorSession
+from mesh.replication.link import Dial, Link, MakeListener
+from mesh.replication.link_grpc import DialledLink, LinkListener
+from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import (
@@ -42,7 +43,7 @@ class MeshLinks:
     Args:
         brokers: link addresses of every region, our own included, in the order of the configuration.
         directory, publisher, requests: the broker's side of what others ask of us.
-        dial: how to reach an address; another one only in tests.
+        dial, make_listener: how to reach an address, and how to be reached; others only in tests.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class MeshLinks:
         clock: Clock,
         settings: LinkSettings | None = None,
         dial: Dial = DialledLink,
+        make_listener: MakeListener = LinkListener,
     ) -> None:
         settings = settings or LinkSettings()
         self._identity = identity
@@ -76,7 +78,8 @@ class MeshLinks:
         self._incoming: set[IncomingLink] = set()
         self._mirrors: dict[StreamKey, MirrorSession] = {}
         self._served: dict[tuple[StreamKey, RegionNumber], HomeSession] = {}
-        self._listener = LinkListener(self._accept)
+        self._regions_served: set[RegionNumber] = set()
+        self._listener = make_listener(self._accept)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
@@ -125,6 +128,14 @@ class MeshLinks:
                 del self._served[name]  # the new leader measures the lag from now on
 
     # --- the broker's side ------------------------------------------------------------------------
+
+    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress]) -> None:
+        """Learn where brokers of a region are reached, beside those of the configuration."""
+        self._outgoing.know(region, brokers)
+
+    def is_linked(self, region: RegionNumber) -> bool:
+        """Return whether a link to any broker of `region` is open."""
+        return any(link.is_open for link in self._outgoing.of_region(region))
 
     def mirror_started(self, mirror: MirrorLog) -> None:
         """This broker leads a mirror: keep a session to its home."""
@@ -184,6 +195,11 @@ class MeshLinks:
         session = self._mirrors.get(key)
         return (-1, 0.0) if session is None else (session.home_hwm, session.lag_us / 1000)
 
+    def mirror_positions(self, key: StreamKey) -> dict[RegionNumber, Offset]:
+        """Return how far each mirror has committed a stream that is served from here, as far as they said so."""
+        sessions = [self._served.get((key, region)) for region in self._regions_served]
+        return {session.region: session.acked for session in sessions if session is not None}
+
     def snapshot(self) -> list[SessionSnapshot]:
         """Return every session's state and lag; a mirror that is cut off stays in it, with its lag growing."""
         return [
@@ -223,6 +239,7 @@ class MeshLinks:
     def session_opened(self, session: HomeSession) -> None:
         """A mirror is served from here."""
         self._served[(session.key, session.region)] = session
+        self._regions_served.add(session.region)
 
     def session_ended(self, session: HomeSession) -> None:
         """Keep it: its lag is what status shows while the mirror is cut off."""
@@ -242,7 +259,7 @@ class MeshLinks:
         if not task.cancelled() and task.exception() is not None:
             log.error("link.task_failed", exc_info=task.exception())
 
-    def _accept(self, accepted: AcceptedLink) -> None:
+    def _accept(self, accepted: Link) -> None:
         link = IncomingLink(
             accepted,
             identity=self._identity,

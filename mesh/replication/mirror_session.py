@@ -4,13 +4,13 @@ Rule 1: appends are pipelined against the log END; only the committed high water
 Rule 2: every broker of the home may be asked; REDIRECT names the leader; without a hint the next one is asked at
         the next tick. A refusal is never answered by starting somewhere else.
 Rule 3: the epoch is raised only by a committed EPOCH entry, then HELLO is said again.
-Rule 4: DIVERGED stops for good: two regions hold different records, and only a person can decide.
+Rule 4: records are skipped only by a committed SKIP entry that the home asked for, then HELLO is said again.
+Rule 5: DIVERGED stops for good: two regions hold different records, and only a person can decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -26,54 +26,19 @@ from mesh.replication.frames import (
     Redirect,
     Refused,
     Reset,
+    Skip,
     Welcome,
 )
+from mesh.replication.home_link import HomeLink, HomeLinks
 from mesh.replication.link_state import Cause, LinkInput, LinkState, PeerProtocolError, step
-from mesh.replication.ports import EpochRow, MirrorLog
-from mesh.replication.receiver_core import MirrorEnd, Verdict, following_row, judge, table_fault
+from mesh.replication.ports import EpochRow, MirrorLog, SkipPoint
+from mesh.replication.receiver_core import MirrorEnd, Verdict, following_row, judge, judge_skip, table_fault
 from mesh.replication.sender_core import Refusal
 from mesh.replication.snapshot import SessionSnapshot
 from mesh.replication.stream_header import StreamHeader
 
 log = structlog.get_logger()
 _REDIRECTS_MAX: Final = 3  # followed at once; beyond it the next tick asks again
-
-
-class HomeLink(Protocol):
-    """The link to one broker of the home."""
-
-    @property
-    def broker_id(self) -> int:
-        """Which broker it leads to."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether parts may be posted."""
-
-    def post(self, part: Part) -> None:
-        """Send one part."""
-
-    def open_session(self, session: MirrorSession) -> int:
-        """Return a session number that was never used on this link; parts of it go to `session`."""
-
-    def close_session(self, number: int) -> None:
-        """Forget a session: late parts of it are dropped."""
-
-    def acknowledge(self, session: MirrorSession) -> None:
-        """Send `session.ack()` on the next turn of the loop."""
-
-    def fail(self, reason: str) -> None:
-        """Close the link: its bytes were damaged or its peer broke the protocol."""
-
-
-class HomeLinks(Protocol):
-    """Finds links to a stream's home."""
-
-    def link_to_home(self, session: MirrorSession, hint: int) -> HomeLink | None:
-        """Return an open link to broker `hint` of the home, or to the next in turn when -1; None: not open yet."""
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until the links stop."""
 
 
 class MirrorSession:
@@ -97,7 +62,7 @@ class MirrorSession:
         self._gap_told = Offset(-1)
         self._refused_bytes = False  # the log was busy: nothing is appended until it has moved
         self._acked = Offset(-1)
-        self._raising = False
+        self._raising = False  # an EPOCH or SKIP entry waits for its commit: no session until then
         self._stopped = False
         self._refusal_logged = ""
         self._waiter = mirror.add_waiter(self._log_moved)
@@ -167,6 +132,8 @@ class MirrorSession:
                 self._batch(part)
             case Welcome():
                 self._welcomed(part)
+            case Skip():
+                self._told_to_skip(part)
             case Redirect():
                 self._redirected(part)
             case Refused():
@@ -190,6 +157,7 @@ class MirrorSession:
         self._welcome = part
         self._table = part.table
         self._refusal_logged = ""
+        self.log.home_start_moved(part.log_start)
         self.home_hwm = part.high_watermark
         self._step(LinkInput.SESSION_OPENED)
         self._acknowledge()
@@ -225,9 +193,9 @@ class MirrorSession:
             header = StreamHeader.decode(part.stream_part)
         except ValueError as error:
             raise PeerProtocolError(str(error)) from error
-        mirror = self.log
-        end = MirrorEnd(epoch=mirror.epoch, next_offset=mirror.next_offset, digest=mirror.end_digest)
-        verdict = judge(end, session_epoch=part.epoch, table=self._table, header=header, payload=part.payload)
+        verdict = judge(
+            self._own_end(), session_epoch=part.epoch, table=self._table, header=header, payload=part.payload
+        )
         match verdict:
             case Verdict.ACCEPT:
                 self._append(header, part.payload)
@@ -245,6 +213,10 @@ class MirrorSession:
                 self._diverged(f"the digest of the batch at offset {header.base_offset} does not continue ours")
             case Verdict.WRONG_EPOCH | Verdict.DAMAGED:
                 raise PeerProtocolError(f"batch at offset {header.base_offset}: {verdict.value}")
+
+    def _own_end(self) -> MirrorEnd:
+        mirror = self.log
+        return MirrorEnd(epoch=mirror.epoch, next_offset=mirror.next_offset, digest=mirror.end_digest)
 
     def _append(self, header: StreamHeader, payload: bytes) -> None:
         if self._refused_bytes:
@@ -342,6 +314,38 @@ class MirrorSession:
         if not self._stopped and self.state is not LinkState.DIVERGED:
             self._leave("the mirror has a new epoch")
             self.connect()
+
+    # --- skipping ---------------------------------------------------------------------------------
+
+    def _told_to_skip(self, part: Skip) -> None:
+        if self._welcome is not None or part.epoch != self._epoch:
+            raise PeerProtocolError(f"SKIP in a session of epoch {self._epoch}")
+        if self._raising or not self.log.is_leader:
+            return
+        verdict = judge_skip(self._own_end(), session_epoch=part.epoch, table=part.table, last=part.last)
+        match verdict:
+            case Verdict.ACCEPT:
+                point = SkipPoint(last=part.last, digest=part.digest, table=part.table, producers=part.producers)
+                self._raising = True
+                self._links.spawn(self._skip(point))
+            case Verdict.WRONG_EPOCH:
+                raise PeerProtocolError(f"SKIP up to {part.last}: its epoch table makes no sense")
+            case _:
+                self._leave("the mirror has moved meanwhile")  # the next tick says HELLO from where it is
+
+    async def _skip(self, point: SkipPoint) -> None:
+        is_done = False
+        try:
+            await self.log.append_skip(point)
+            is_done = True
+        except GeorelayError as error:
+            log.warning("link.skip_refused", stream=str(self.key), last=point.last, reason=str(error))
+        finally:
+            self._raising = False
+        if not self._stopped:
+            self._leave("the mirror begins elsewhere" if is_done else "the mirror cannot skip yet")
+            if is_done:
+                self.connect()
 
     def snapshot(self) -> SessionSnapshot:
         """Return the state for metrics and status."""

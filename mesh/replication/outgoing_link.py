@@ -20,6 +20,7 @@ from mesh.replication.frames import (
     Forwarded,
     ForwardFailed,
     Heartbeat,
+    LogStarts,
     Open,
     Part,
     Redirect,
@@ -27,6 +28,7 @@ from mesh.replication.frames import (
     Reply,
     RequestFailed,
     Reset,
+    Skip,
     Welcome,
 )
 from mesh.replication.link import Dial
@@ -158,7 +160,7 @@ class OutgoingLink:
     def part_received(self, part: Part) -> None:
         """Hand one part to whom it belongs. Raises PeerProtocolError."""
         match part:
-            case Batch() | Welcome() | Redirect() | Refused() | Reset():
+            case Batch() | Welcome() | Skip() | Redirect() | Refused() | Reset():
                 session = self._sessions.get(part.session)
                 if session is not None:  # else a late part of a session that we left
                     session.part_received(part)
@@ -167,6 +169,11 @@ class OutgoingLink:
                     session = self._sessions.get(number)
                     if session is not None:
                         session.heartbeat(hwm, lag_us)
+            case LogStarts():
+                for number, log_start in part.rows:
+                    session = self._sessions.get(number)
+                    if session is not None:
+                        session.log.home_start_moved(log_start)
             case Forwarded() | ForwardFailed() | Reply() | RequestFailed():
                 reaction = self._awaited.pop(part.request, None)
                 if reaction is not None:  # else we have given up on it

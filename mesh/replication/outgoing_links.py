@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
@@ -26,18 +27,33 @@ class OutgoingLinks:
         dial: Dial,
     ) -> None:
         self.on_opened: list[Callable[[OutgoingLink], None]] = []
-        self._by_region = {
-            region: [
-                OutgoingLink(
-                    target, identity=identity, clock=clock, settings=settings, dial=dial, opened=self._link_opened
-                )
-                for target in targets
-                if target.broker_id != identity.broker_id
-            ]
-            for region, targets in brokers.items()
-        }
-        self._by_broker = {link.broker_id: link for links in self._by_region.values() for link in links}
+        self._me = identity.broker_id
+        self._make = partial(
+            OutgoingLink, identity=identity, clock=clock, settings=settings, dial=dial, opened=self._link_opened
+        )
+        self._by_region: dict[RegionNumber, list[OutgoingLink]] = {}
+        self._by_broker: dict[BrokerId, OutgoingLink] = {}
+        self._addresses: dict[BrokerId, str] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        for region, targets in brokers.items():
+            self.know(region, targets)
+
+    def know(self, region: RegionNumber, targets: Sequence[BrokerAddress]) -> None:
+        """Learn where brokers of a region are reached; one that moved is dialled at its new address from now on."""
+        links = self._by_region.setdefault(region, [])
+        for target in targets:
+            known = self._by_broker.get(target.broker_id)
+            if target.broker_id == self._me or (
+                known is not None and self._addresses[target.broker_id] == target.address
+            ):
+                continue
+            link = self._by_broker[target.broker_id] = self._make(target)
+            self._addresses[target.broker_id] = target.address
+            if known is None:
+                links.append(link)
+            else:
+                links[links.index(known)] = link
+                known.close()
 
     def all(self) -> Sequence[OutgoingLink]:
         """Return every link, opened or not."""
@@ -94,7 +110,7 @@ class OutgoingLinks:
 
     def tick(self) -> None:
         """Dial what is due, keep the rest alive."""
-        for link in self._by_broker.values():
+        for link in list(self._by_broker.values()):
             link.tick()
 
     def close(self) -> None:

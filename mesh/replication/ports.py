@@ -37,6 +37,22 @@ class Answer:
     attachment: bytes = b""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipPoint:
+    """Where a mirror continues that is behind everything its home stores.
+
+    Args:
+        last: newest offset that the mirror gives up; digest: digest chain after it (16 bytes).
+        table: the home's epochs that began at or below last + 1, at least one.
+        producers: the home's producer states after `last`, opaque here: regions know what they mean.
+    """
+
+    last: Offset
+    digest: bytes
+    table: tuple[EpochRow, ...]
+    producers: bytes
+
+
 class CommittedEntry(Protocol):
     """One committed entry that owns offsets, exactly as the home wrote it."""
 
@@ -78,7 +94,14 @@ class CommittedLog(Protocol):
 
     @property
     def log_start(self) -> Offset:
-        """First offset still stored."""
+        """First offset that readers may ask for; never goes back."""
+
+    @property
+    def served_from(self) -> Offset:
+        """First offset from which whole batches are stored: at or below the log start."""
+
+    def skip_point(self) -> SkipPoint:
+        """Return what a mirror below `served_from` needs to continue there."""
 
     @property
     def high_watermark(self) -> Offset:
@@ -97,7 +120,7 @@ class CommittedLog(Protocol):
         """Return the digest chain of the entry that ends at `offset` (digest_0 at 0); None: no entry ends there."""
 
     def add_waiter(self, callback: Callable[[], None]) -> int:
-        """Call `callback` when the hwm moves, an epoch is committed or the leadership is lost."""
+        """Call `callback` when hwm or log start move, an epoch is committed or the leadership is lost."""
 
     def remove_waiter(self, handle: int) -> None:
         """Forget a waiter."""
@@ -148,6 +171,17 @@ class MirrorLog(Protocol):
             Diverged: our digest at start - 1 is another one. NotLeader, Busy: not appended.
             OutcomeUnknown: leadership lost before the commit.
         """
+
+    async def append_skip(self, point: SkipPoint) -> None:
+        """Append a SKIP entry and wait for its commit: the log then begins and ends at `point.last` + 1.
+
+        Raises:
+            BadRequest: the home sent something that makes no sense. NotLeader, Busy, Unavailable: not appended.
+            OutcomeUnknown: leadership lost before the commit.
+        """
+
+    def home_start_moved(self, log_start: Offset) -> None:
+        """Remember the home's log start; the mirror's follows in its own time."""
 
     def add_waiter(self, callback: Callable[[], None]) -> int:
         """Call `callback` when the hwm moves or the leadership is lost."""

@@ -7,7 +7,9 @@ Rule 2: the SESSION epoch fences: it must equal the mirror's current epoch. The 
         was sequenced: it must be the epoch that the table gives for its first offset, at most the session epoch,
         and the batch must end before the following epoch starts.
 Rule 3: the WHOLE batch is accepted or nothing; a batch is never re-cut.
-Rule 4: the same is checked again when the entry is applied; a violation there is our own bug.
+Rule 4: records are given up only when the home says that it has them no more, and only from the log END on: a SKIP
+        that begins below would give up records that are held (tests/exhaustive shows it).
+Rule 5: the same is checked again when the entry is applied; a violation there is our own bug.
 """
 
 from __future__ import annotations
@@ -116,6 +118,20 @@ def judge(
     return Verdict.ACCEPT if digest == header.digest else Verdict.DIVERGED
 
 
+def judge_skip(end: MirrorEnd, *, session_epoch: Epoch, table: Sequence[EpochRow], last: Offset) -> Verdict:
+    """Return what the mirror does when the home says that it stores nothing up to `last`.
+
+    Returns:
+        ACCEPT: append a SKIP entry. ALREADY_THERE: the mirror holds `last`; say HELLO again. FENCED, EPOCH_AHEAD as for
+        a batch. WRONG_EPOCH: the table makes no sense for it.
+    """
+    if session_epoch != end.epoch:
+        return Verdict.FENCED if session_epoch < end.epoch else Verdict.EPOCH_AHEAD
+    if table_fault(table) or table[-1][1] > last + 1 or table[-1][0] < end.epoch:
+        return Verdict.WRONG_EPOCH
+    return Verdict.ACCEPT if last >= end.next_offset else Verdict.ALREADY_THERE
+
+
 def recheck_at_apply(
     *,
     kind: EntryType,
@@ -139,6 +155,12 @@ def recheck_at_apply(
             raise ApplyViolation(f"epoch {epoch} does not rise above {committed_epoch}")
         if base_offset > committed_next:
             raise ApplyViolation(f"epoch {epoch} starts at {base_offset}, but {committed_next} is next")
+        return
+    if kind is EntryType.SKIP:
+        if epoch < committed_epoch:
+            raise ApplyViolation(f"a SKIP of epoch {epoch} is applied in epoch {committed_epoch}")
+        if base_offset <= committed_next:
+            raise ApplyViolation(f"a SKIP to {base_offset} gives up records before {committed_next}")
         return
     if kind not in OWNS_OFFSETS:
         return

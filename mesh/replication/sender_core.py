@@ -29,7 +29,7 @@ class Refusal(enum.Enum):
 
 
 def refuse_hello(
-    *, epoch: Epoch, next_offset: Offset, table: Sequence[EpochRow], log_start: Offset, high_watermark: Offset
+    *, epoch: Epoch, next_offset: Offset, table: Sequence[EpochRow], high_watermark: Offset
 ) -> tuple[Refusal, str] | None:
     """Return why a mirror at (epoch, next_offset) gets no session, None if only its digest is left to check."""
     if epoch < 1:
@@ -39,8 +39,6 @@ def refuse_hello(
         return Refusal.FENCED, f"the mirror is in epoch {epoch}, this home in {newest}"
     if all(known != epoch for known, _ in table):
         return Refusal.DIVERGED, f"epoch {epoch} is not in the epoch table"
-    if next_offset < log_start:
-        return Refusal.NO_POSITION, f"offset {next_offset} is below the log start {log_start}"
     if following_row(table, epoch) is None and next_offset > high_watermark:
         return Refusal.AHEAD, f"the mirror ends at {next_offset}, the home has committed up to {high_watermark}"
     return None

@@ -1,4 +1,4 @@
-"""The public gRPC contract `georelay.v1.Admin` (proto/georelay/v1/admin.proto): topics, as /v1/topics has them.
+"""The public gRPC contract `georelay.v1.Admin` (proto/georelay/v1/admin.proto): topics and brokers, as /v1 has them.
 
 Rule 1: both doors lead to the same methods of the cluster, with the same ranges; none of them keeps a state.
 Rule 2: what is not known is absent, never a number that stands for it.
@@ -15,9 +15,18 @@ from georelay.errors import BadRequest, GeorelayError, UnknownTopic
 from georelay.ids import BROKERS_PER_REGION_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.api._pb.georelay.v1 import admin_pb2
+from region.api.brokers_http import check_broker_id, check_peers
 from region.api.grpc_calls import GrpcCalls
-from region.controller.topic import DEFAULT, UNLIMITED, Homes
-from region.kafka.ports import Cluster, TopicSpec, TopicView
+from region.api.topic_changes import SETTING_OF, check_replicas, settings_of
+from region.controller.topic import DEFAULT, SEGMENT_BYTES, UNLIMITED, Homes
+from region.kafka.ports import (
+    BEFORE_HIGH_WATERMARK,
+    BrokerStatus,
+    Cluster,
+    PartitionReplicas,
+    TopicSpec,
+    TopicView,
+)
 
 SERVICE: Final = "georelay.v1.Admin"
 INT64_MAX: Final = 2**63 - 1
@@ -28,12 +37,21 @@ HOMES_OF: Final = {
 }
 NUMBER_OF: Final = {Homes.ONE: admin_pb2.HOMES_ONE, Homes.EVERY: admin_pb2.HOMES_EVERY}
 
+STATE_OF: Final = {
+    "active": admin_pb2.BROKER_STATE_ACTIVE,
+    "draining": admin_pb2.BROKER_STATE_DRAINING,
+    "drained": admin_pb2.BROKER_STATE_DRAINED,
+    "absent": admin_pb2.BROKER_STATE_ABSENT,
+    "removed": admin_pb2.BROKER_STATE_REMOVED,
+}
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+_Optional = admin_pb2.CreateTopicRequest | admin_pb2.AlterTopicRequest | admin_pb2.DeleteRecordsRequest
 
 
 class AdminService:
-    """The four methods; `handler` registers them on a grpc.aio server.
+    """The methods of the contract; `handler` registers them on a grpc.aio server.
 
     Args:
         region_name: region number -> name.
@@ -53,6 +71,13 @@ class AdminService:
                 "DeleteTopic": self._unary("delete_topic", self._delete, admin_pb2.DeleteTopicRequest),
                 "DescribeTopic": self._unary("describe_topic", self._describe, admin_pb2.DescribeTopicRequest),
                 "ListTopics": self._unary("list_topics", self._list, admin_pb2.ListTopicsRequest),
+                "AlterTopic": self._unary("alter_topic", self._alter, admin_pb2.AlterTopicRequest),
+                "DeleteRecords": self._unary("delete_records", self._delete_records, admin_pb2.DeleteRecordsRequest),
+                "ReassignTopic": self._unary("reassign_topic", self._reassign, admin_pb2.ReassignTopicRequest),
+                "ListBrokers": self._unary("list_brokers", self._list_brokers, admin_pb2.ListBrokersRequest),
+                "AddBroker": self._unary("add_broker", self._add_broker, admin_pb2.AddBrokerRequest),
+                "DrainBroker": self._unary("drain_broker", self._drain_broker, admin_pb2.DrainBrokerRequest),
+                "RemoveBroker": self._unary("remove_broker", self._remove_broker, admin_pb2.RemoveBrokerRequest),
             },
         )
 
@@ -75,20 +100,65 @@ class AdminService:
         )
 
     async def _create(self, request: admin_pb2.CreateTopicRequest) -> admin_pb2.Topic:
-        return self._described(await self._cluster.create_topic(spec_of(request)))
+        return await self._described(await self._cluster.create_topic(spec_of(request)))
 
     async def _delete(self, request: admin_pb2.DeleteTopicRequest) -> admin_pb2.DeleteTopicResponse:
         await self._cluster.delete_topic(_named(request.name))
         return admin_pb2.DeleteTopicResponse()
 
     async def _describe(self, request: admin_pb2.DescribeTopicRequest) -> admin_pb2.Topic:
-        view = self._cluster.topic(_named(request.name))
-        if view is None:
-            raise UnknownTopic(f"topic {request.name!r} does not exist")
-        return self._described(view)
+        return await self._described(self._view(request.name))
 
     async def _list(self, _: admin_pb2.ListTopicsRequest) -> admin_pb2.ListTopicsResponse:
         return admin_pb2.ListTopicsResponse(topics=[self._topic(view) for view in self._cluster.topics()])
+
+    async def _alter(self, request: admin_pb2.AlterTopicRequest) -> admin_pb2.Topic:
+        named = [name for name in SETTING_OF if request.HasField(name)]
+        if not named:
+            raise BadRequest(f"name what changes: {', '.join(sorted(SETTING_OF))}")
+        values = {name: _integer(request, name, low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED) for name in named}
+        return await self._described(await self._cluster.alter_topic(_named(request.name), settings_of(values)))
+
+    async def _delete_records(self, request: admin_pb2.DeleteRecordsRequest) -> admin_pb2.DeleteRecordsResponse:
+        partition = _partition_of(request.partition)
+        before = _integer(request, "before", low=0, high=INT64_MAX, absent=BEFORE_HIGH_WATERMARK)
+        log_start = await self._cluster.delete_records(_named(request.name), partition, before)
+        return admin_pb2.DeleteRecordsResponse(log_start=log_start)
+
+    async def _reassign(self, request: admin_pb2.ReassignTopicRequest) -> admin_pb2.Topic:
+        view = self._view(request.name)
+        replicas = check_replicas(list(request.replicas))
+        one = request.HasField("partition")
+        for partition in (_partition_of(request.partition),) if one else range(view.partitions):
+            await self._cluster.reassign(view.name, partition, replicas)
+        return await self._described(view)
+
+    async def _list_brokers(self, _: admin_pb2.ListBrokersRequest) -> admin_pb2.ListBrokersResponse:
+        rows = await self._cluster.brokers_status()
+        return admin_pb2.ListBrokersResponse(region=self._cluster.region, brokers=map(_broker, rows))
+
+    async def _add_broker(self, request: admin_pb2.AddBrokerRequest) -> admin_pb2.Broker:
+        await self._cluster.add_broker(check_broker_id(request.id), check_peers(request.peers))
+        return await self._listed(request.id)
+
+    async def _drain_broker(self, request: admin_pb2.DrainBrokerRequest) -> admin_pb2.Broker:
+        await self._cluster.drain_broker(check_broker_id(request.id))
+        return await self._listed(request.id)
+
+    async def _remove_broker(self, request: admin_pb2.RemoveBrokerRequest) -> admin_pb2.RemoveBrokerResponse:
+        await self._cluster.remove_broker(check_broker_id(request.id))
+        return admin_pb2.RemoveBrokerResponse()
+
+    async def _listed(self, broker: int) -> admin_pb2.Broker:
+        """Return the broker as it is listed now; only its id when it is not."""
+        rows = await self._cluster.brokers_status()
+        return next((_broker(row) for row in rows if row.id == broker), admin_pb2.Broker(id=broker))
+
+    def _view(self, name: str) -> TopicView:
+        view = self._cluster.topic(_named(name))
+        if view is None:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        return view
 
     def _topic(self, view: TopicView) -> admin_pb2.Topic:
         return admin_pb2.Topic(
@@ -101,14 +171,17 @@ class AdminService:
             is_mirror_name=view.is_mirror_name,
             retention_ms=view.definition.retention_ms,
             retention_bytes=view.definition.retention_bytes,
+            segment_bytes=view.definition.segment_bytes,
         )
 
-    def _described(self, view: TopicView) -> admin_pb2.Topic:
+    async def _described(self, view: TopicView) -> admin_pb2.Topic:
         topic = self._topic(view)
-        topic.partition_states.extend(self._partition(view.name, index) for index in range(view.partitions))
+        replicas = {row.partition: row for row in await self._cluster.replicas_status(view.name)}
+        rows = (self._partition(view.name, index, replicas.get(index)) for index in range(view.partitions))
+        topic.partition_states.extend(rows)
         return topic
 
-    def _partition(self, name: str, index: int) -> admin_pb2.PartitionState:
+    def _partition(self, name: str, index: int, status: PartitionReplicas | None) -> admin_pb2.PartitionState:
         stream = self._cluster.stream(name, index)
         return admin_pb2.PartitionState(
             partition=index,
@@ -117,6 +190,8 @@ class AdminService:
             epoch=_known(self._cluster.epoch_of(name, index)),
             log_start=None if stream is None else stream.log_start,
             high_watermark=None if stream is None else stream.high_watermark,
+            wanted=() if status is None else status.target,
+            learners=() if status is None else status.learners,
         )
 
 
@@ -125,7 +200,7 @@ def spec_of(request: admin_pb2.CreateTopicRequest) -> TopicSpec:
     homes = HOMES_OF.get(request.homes)
     if homes is None:
         raise BadRequest(f"homes: {request.homes} is unknown; known are HOMES_ONE and HOMES_EVERY")
-    return TopicSpec(
+    spec = TopicSpec(
         name=_named(request.name),
         partitions=_integer(request, "partitions", low=1, high=PARTITIONS_PER_TOPIC_MAX, absent=DEFAULT),
         replication_factor=_integer(request, "replication_factor", low=1, high=BROKERS_PER_REGION_MAX, absent=DEFAULT),
@@ -134,9 +209,32 @@ def spec_of(request: admin_pb2.CreateTopicRequest) -> TopicSpec:
         retention_ms=_integer(request, "retention_ms", low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED),
         retention_bytes=_integer(request, "retention_bytes", low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED),
     )
+    return (
+        spec.with_settings({SEGMENT_BYTES: str(request.segment_bytes)}) if request.HasField("segment_bytes") else spec
+    )
 
 
-def _integer(request: admin_pb2.CreateTopicRequest, field: str, *, low: int, high: int, absent: int) -> int:
+def _broker(row: BrokerStatus) -> admin_pb2.Broker:
+    return admin_pb2.Broker(
+        id=row.id,
+        state=STATE_OF.get(row.state, admin_pb2.BROKER_STATE_UNSPECIFIED),
+        alive=row.alive,
+        kafka=row.kafka,
+        admin=row.admin,
+        replicas=_known(row.replicas),
+        leaders=row.leaders,
+        moving=row.moving,
+        detail=row.detail,
+    )
+
+
+def _partition_of(number: int) -> int:
+    if not 0 <= number < PARTITIONS_PER_TOPIC_MAX:
+        raise BadRequest(f"partition: must be in 0..{PARTITIONS_PER_TOPIC_MAX - 1}")
+    return number
+
+
+def _integer(request: _Optional, field: str, *, low: int, high: int, absent: int) -> int:
     if not request.HasField(field):
         return absent
     number: int = getattr(request, field)

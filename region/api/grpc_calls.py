@@ -35,6 +35,7 @@ GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
         errors.ProducerFenced: "ABORTED",
         errors.Fenced: "ABORTED",
         errors.Busy: "RESOURCE_EXHAUSTED",
+        errors.DiskFull: "RESOURCE_EXHAUSTED",
         errors.NotLeader: "UNAVAILABLE",
         errors.NotHome: "UNAVAILABLE",
         errors.HomeUnreachable: "UNAVAILABLE",

@@ -5,7 +5,8 @@ Rule: no global registry; a process (or a test) may hold several brokers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -21,10 +22,48 @@ _EDGE_BUCKETS_S: Final = tuple(bound / 1000 for bound in LATENCY_BUCKETS_MS)
 _STREAM_LABELS: Final = ("topic", "partition", "origin")
 
 
-class BrokerMetrics:
-    """The registry and the counters of the gRPC and HTTP listeners."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSnapshot:
+    """What a broker knows of its loop, its disk and its replicas at one moment; counts since the start.
 
-    def __init__(self, cluster: Cluster, kafka: KafkaCounters) -> None:
+    Args:
+        loop_stalls: turns of the event loop that were over the watchdog's bound.
+        disk_free_bytes: of the data directory's file system, -1 while unknown.
+        scrubbed_bytes: of sealed segments, read again and verified.
+        corrupt_segments: segments found damaged, by a scrub or by a read; repaired_segments: replaced from a peer.
+        groups_refused: groups whose log cannot be used here; the other replicas serve them.
+        unflushed_bytes: received and not durable; appends_are_paused: so many that Appends are not read.
+        groups_repairing: groups whose replica here has lost records and does not count until it has them again.
+        bulk_bytes: whole segments, by direction ("sent", "received").
+        catch_up_entries: by (group, broker): log entries that a learner of a group led here lacks.
+        skipped_records: that mirrors here gave up because their home had deleted them.
+    """
+
+    loop_stalls: int = 0
+    disk_free_bytes: int = -1
+    disk_is_writable: bool = True
+    scrubbed_bytes: int = 0
+    corrupt_segments: int = 0
+    repaired_segments: int = 0
+    groups_repairing: int = 0
+    groups_refused: int = 0
+    skipped_records: int = 0
+    unflushed_bytes: int = 0
+    appends_are_paused: bool = False
+    bulk_bytes: Mapping[str, int] = field(default_factory=dict)
+    catch_up_entries: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+
+class BrokerMetrics:
+    """The registry and the counters of the gRPC and HTTP listeners.
+
+    Args:
+        health: asked at every scrape; without it the families about loop, disk and replicas are absent.
+    """
+
+    def __init__(
+        self, cluster: Cluster, kafka: KafkaCounters, health: Callable[[], HealthSnapshot] | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
         self.edge_requests = Counter(
             "georelay_edge_requests",
@@ -47,10 +86,58 @@ class BrokerMetrics:
         )
         self.registry.register(_KafkaCollector(kafka))
         self.registry.register(_ClusterCollector(cluster))
+        if health is not None:
+            self.registry.register(_HealthCollector(health))
 
     def render(self) -> bytes:
         """Return the text exposition."""
         return generate_latest(self.registry)
+
+
+class _HealthCollector(Collector):
+    """Loop, disk, repair and replicas; reads the broker when it is scraped."""
+
+    def __init__(self, health: Callable[[], HealthSnapshot]) -> None:
+        self._health = health
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: the registry must not collect before the broker runs."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        now = self._health()
+        yield CounterMetricFamily("georelay_loop_stalls", "Event loop turns over the watchdog's bound", now.loop_stalls)
+        if now.disk_free_bytes >= 0:
+            yield GaugeMetricFamily(
+                "georelay_disk_free_bytes", "Free on the data directory's disk", now.disk_free_bytes
+            )
+        yield GaugeMetricFamily("georelay_disk_writable", "1 while publishes are taken", int(now.disk_is_writable))
+        yield CounterMetricFamily("georelay_scrub_bytes", "Sealed bytes read again and verified", now.scrubbed_bytes)
+        yield CounterMetricFamily("georelay_corrupt_segments", "Segments found damaged", now.corrupt_segments)
+        yield CounterMetricFamily("georelay_repaired_segments", "Segments replaced from a peer", now.repaired_segments)
+        yield GaugeMetricFamily(
+            "georelay_groups_repairing", "Groups whose replica here does not count yet", now.groups_repairing
+        )
+        yield GaugeMetricFamily("georelay_groups_refused", "Groups whose log cannot be used here", now.groups_refused)
+        yield CounterMetricFamily("georelay_skipped_records", "Records that mirrors gave up", now.skipped_records)
+        yield GaugeMetricFamily("georelay_unflushed_bytes", "Received and not durable yet", now.unflushed_bytes)
+        yield GaugeMetricFamily(
+            "georelay_appends_paused", "1 while entries of other brokers are not read", int(now.appends_are_paused)
+        )
+        yield from self._labelled(now)
+
+    @staticmethod
+    def _labelled(now: HealthSnapshot) -> Iterator[Metric]:
+        bulk = CounterMetricFamily("georelay_bulk_bytes", "Bytes of whole segments by direction", labels=("direction",))
+        for direction, size_bytes in now.bulk_bytes.items():
+            bulk.add_metric((direction,), size_bytes)
+        behind = GaugeMetricFamily(
+            "georelay_replica_catch_up_entries", "Log entries that a learner lacks", labels=("group", "broker")
+        )
+        for (group, broker), entries in now.catch_up_entries.items():
+            behind.add_metric((str(group), str(broker)), entries)
+        yield from (bulk, behind)
 
 
 class _KafkaCollector(Collector):

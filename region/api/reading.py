@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from georelay.errors import NotLeader, OffsetOutOfRange, UnknownTopic
+from georelay.errors import OffsetOutOfRange, UnknownTopic
 from georelay.ids import Offset
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, Stream
 
@@ -78,9 +78,7 @@ async def read_stream(stream: Stream, offset: int, *, max_bytes: int, wait_ms: i
     if offset == EARLIEST:
         offset = stream.log_start
     elif offset == LATEST:
-        if not stream.is_leader:
-            raise NotLeader(leader=stream.leader_id)
-        offset = stream.high_watermark
+        offset = await stream.confirmed_end()
     _check_range(stream, offset)
     if offset >= stream.high_watermark and wait_ms > 0:
         await _wait_for(stream, offset, wait_ms / 1000)

@@ -1,7 +1,10 @@
 """The controller's commands as entries of Raft group 0, and its state machine above that group.
 
-A command is one record batch of one record whose value is the command's JSON: every DATA payload in every
+Rule 1: a command is one record batch of one record whose value is the command's JSON: every DATA payload in every
 log of georelay is a Kafka v2 RecordBatch.
+Rule 2: the log goes on where its newest entry, or the manifest below its first one, says that it ends.
+Rule 3: whoever waits for a command learns that it was applied here, or that its outcome is unknown; a command that came
+with a manifest counts as unknown, because only its effect is known, not its place.
 """
 
 from __future__ import annotations
@@ -17,15 +20,21 @@ from georelay.wire.batch import RecordDraft, build_batch, iterate_records
 from georelay.wire.crc import crc32c
 from mesh.replication.stream_header import EntryType, StreamHeader, next_digest
 from region.controller.commands import CommandError
+from region.controller.state_snapshot import SnapshotError
 from region.log.entry import Entry, EntryDraft, control_header
+from region.log.manifest import Manifest
 from region.multiraft.machine import InvariantBroken, Proposer
 from region.topics.log_end_core import LogEnd
 
 CONTROLLER_STREAM = StreamKey(bytes(16), RegionNumber(0), 0)
 
 
+def _without_snapshots() -> bytes:
+    raise InvariantBroken("this controller was made without snapshots")
+
+
 class ControllerMachine:
-    """Replays every committed command into `apply`, in order, from the first entry of the log."""
+    """Replays every committed command into `apply`, in order, above the manifest that the log starts from."""
 
     keeps_whole_log = True
 
@@ -37,8 +46,19 @@ class ControllerMachine:
         applied_batch: Callable[[], None],
         led: Callable[[], None],
         recovered: Callable[[bytes], None] = lambda _: None,
+        snapshot: Callable[[], bytes] = _without_snapshots,
+        restore: Callable[[bytes], object] = lambda _: _without_snapshots(),
     ) -> None:
-        """`recovered` sees every command found on disk at start, committed or not; `apply` the committed ones."""
+        """Join the group's log to a state.
+
+        Args:
+            apply: sees the committed commands, in order; raises CommandError for one it does not know.
+            applied_batch: called after each batch of them, and soon after a restore.
+            led: called when the leader changed.
+            recovered: sees every command found on disk at start, committed or not.
+            snapshot: returns the state after the newest command given to `apply`.
+            restore: replaces that state; raises SnapshotError.
+        """
         self.group_id = CONTROLLER_GROUP
         self.leader_id = -1
         self.is_leader = False
@@ -49,7 +69,10 @@ class ControllerMachine:
         self._applied_batch = applied_batch
         self._led = led
         self._recovered = recovered
-        self._end = LogEnd.empty(CONTROLLER_STREAM)
+        self._snapshot = snapshot
+        self._restore = restore
+        self._base_end = LogEnd.empty(CONTROLLER_STREAM)  # where a log without entries ends
+        self._end = self._base_end
         self._waiting: deque[tuple[RaftIndex, asyncio.Future[RaftIndex]]] = deque()
 
     async def propose(self, command: bytes) -> RaftIndex:
@@ -94,6 +117,27 @@ class ControllerMachine:
             EntryType.NOOP, next_offset=end.next_offset, epoch=end.epoch, append_us=end.append_us, digest=end.digest
         )
 
+    def snapshot(self) -> bytes:
+        """Return the state after the newest applied entry."""
+        return self._snapshot()
+
+    def restore(self, manifest: Manifest) -> None:
+        """Replace state and log end by a manifest's.
+
+        Raises:
+            InvariantBroken: the manifest is whole but its state is not one that this version knows.
+        """
+        self._fail_waiting(RaftIndex(0))
+        try:
+            self._restore(manifest.state)
+        except SnapshotError as error:
+            raise InvariantBroken(f"controller manifest {manifest.index}: {error}") from error
+        self._base_end = LogEnd.after(StreamHeader.decode(manifest.stream_part))
+        self._end = self._base_end
+        self.applied_index = manifest.index
+        # Not now: the host is in the middle of opening or resetting this group.
+        asyncio.get_running_loop().call_soon(self._applied_batch)
+
     def recovered(self, entry: Entry) -> None:
         """Follow one entry found on disk."""
         self.appended(entry)
@@ -107,7 +151,7 @@ class ControllerMachine:
 
     def truncated(self, from_index: RaftIndex, newest: Entry | None) -> None:
         """Forget the entries from `from_index` on."""
-        self._end = LogEnd.empty(CONTROLLER_STREAM) if newest is None else LogEnd.after(newest.header())
+        self._end = self._base_end if newest is None else LogEnd.after(newest.header())
         self._fail_waiting(from_index)
 
     def applied(self, entries: Sequence[Entry]) -> None:

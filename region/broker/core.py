@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
@@ -20,26 +20,33 @@ from typing import Protocol
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import GeorelayError, StorageFailed
+from georelay.errors import GeorelayError, StorageFailed, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber, broker_id
 from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
 from mesh.replication.settings import LinkSettings
 from region.broker.controller_machine import ControllerMachine
+from region.broker.entrance import Entrance
 from region.broker.hosted_groups import HostedGroups
+from region.broker.housekeeping import Housekeeping
 from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
+from region.broker.operations import Operations
+from region.broker.record_deletion import RecordDeletion
+from region.broker.region_directory import RegionDirectory
 from region.config import BrokerConfig, split_address
-from region.controller.commands import CommandError, RegisterBroker, decode
+from region.controller.commands import FEATURE_LEVEL_MAX, CommandError, RegisterBroker, decode
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import ControllerSettings
 from region.controller.service import ControllerService
 from region.controller.topology import RegionInfo, Topology
 from region.log.data_directory import DataDirectory
+from region.log.disk_space import DiskLevel, DiskSpace
 from region.log.entry import Entry
 from region.log.filesystem import FileSystem
 from region.log.flusher import Flusher
 from region.multiraft.host import Host
 from region.multiraft.peers import PeerTransport
+from region.multiraft.transport import Transport
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import Stream
@@ -80,7 +87,7 @@ class BrokerCore:
         executor: Executor,
         recorder: CommitRecorder,
         make_flusher: Callable[..., Flusher] = Flusher,
-        make_transport: Callable[..., PeerTransport] = PeerTransport,
+        make_transport: Callable[..., Transport] = PeerTransport,
         make_links: Callable[..., MeshLinks] = MeshLinks,
     ) -> None:
         self.config = config
@@ -91,15 +98,20 @@ class BrokerCore:
         self._recorder = recorder
         self._make_transport = make_transport
         self._recovered_disks: dict[BrokerId, str] = {}  # by broker: the first disk that our log names
+        self._topology = _topology(config)
         self.directory = DataDirectory.open(
             Path(config.data_dir), mesh_id=config.mesh_id, broker_id=config.broker_id, fs=file_system
         )
+        self.disk_space = DiskSpace(file_system, self.directory.path, reserve_bytes=config.disk_reserve_bytes)
         self._journal = self.directory.open_hard_states()
         loop = asyncio.get_running_loop()
         self.flusher = make_flusher(
             self._journal,
             post=lambda tokens: self._post(loop, tokens),
             on_failure=lambda error: self._post_failure(loop, error),
+            marks=self.directory.marks,
+            sync_all=self.directory.sync_all,
+            disk_space=self.disk_space,
         )
         self.host = Host(
             me=config.broker_id,
@@ -111,6 +123,7 @@ class BrokerCore:
             tick_ms=config.tick_ms,
             executor=executor,
             on_group_stopped=self._group_stopped,
+            admits_entries=lambda: self.disk_space.level is not DiskLevel.FULL,
         )
         self.groups = HostedGroups(
             me=config.broker_id,
@@ -123,6 +136,8 @@ class BrokerCore:
             joined=self._stream_joined,
             left=lambda stream: self.links.mirror_stopped(stream.key),
             failed=self._fail,
+            feature_level=lambda: self.controller.feature_level,
+            disk_writable=lambda: self.disk_space.writable,
         )
         self.machine = ControllerMachine(
             clock=clock,
@@ -130,9 +145,32 @@ class BrokerCore:
             applied_batch=self._commands_applied,
             led=lambda: self.controller.wake(),
             recovered=self._note_recovered,
+            snapshot=lambda: self.controller.snapshot(),
+            restore=self._restore_controller,
         )
-        self._topology = _topology(config)
         self._join_mesh(make_links)
+        self.entrance = Entrance(
+            me=config.broker_id,
+            region=config.region_number,
+            directory=self.directory,
+            configured=self._topology.own.brokers,
+            has_log=CONTROLLER_GROUP in self.directory.group_ids(),
+            is_formed=lambda: self.controller.state.topology is not None,
+            request=self._remote.request,
+        )
+        self.controller.answer_founding = self.entrance.answer
+        self.housekeeping = Housekeeping(
+            host=self.host,
+            controller=self.controller,
+            streams=self.streams,
+            disk_space=self.disk_space,
+            clock=clock,
+            executor=executor,
+            group_folders=self.directory.group_ids,
+            remove_orphan=self.groups.remove_orphan,
+            mirror_positions=self.links.mirror_positions,
+            failed=self._fail,
+        )
 
     @property
     def streams(self) -> dict[GroupId, HostedStream]:
@@ -155,12 +193,23 @@ class BrokerCore:
                 grpc=config.listen.grpc,
                 link=config.listen.link,
                 admin=config.listen.admin,
+                peers=config.listen.peers,
+                feature_level_max=FEATURE_LEVEL_MAX,
             ),
             propose=self.machine.propose,
             request=self._remote.request,
             is_leader=lambda: self.machine.is_leader,
             leader_id=lambda: self.host.leaders.leader(CONTROLLER_GROUP),
-            settings=ControllerSettings(auto_create=config.auto_create_topics),
+            settings=ControllerSettings(
+                auto_create=config.auto_create_topics,
+                auto_join=config.auto_join,
+                replace_absent_after_s=config.replace_absent_after_ms / 1000,
+                moves_in_flight_max=config.moves_in_flight_max,
+            ),
+            is_alive=self.host.is_alive,
+            read_index=self._read_controller_index,
+            founding_disks=lambda: self.entrance.disks,
+            peers_learned=self._learn_peers,
         )
         port = MeshPort(controller=self.controller, streams=self.streams)
         self.links = make_links(
@@ -184,6 +233,22 @@ class BrokerCore:
             settings=LinkSettings(forward_timeout_ms=config.forward_timeout_ms),
         )
         self._remote.use(self.links)
+        self.directory_of_regions = RegionDirectory(
+            own=config.region_number,
+            others=[RegionNumber(region.number) for region in config.regions if region.number != config.region_number],
+            registrations=lambda: self.controller.state.brokers,
+            request=self._remote.request,
+            learned=self.links.know_brokers,
+            is_linked=self.links.is_linked,
+        )
+        port.region_directory = self.directory_of_regions
+        port.deletion = RecordDeletion(
+            region=config.region_number,
+            hosted=port.hosted,
+            home_of=self.controller.catalog.home_of,
+            leader_of=port.leader_of,
+            ask=self._remote.request,
+        )
         self.cluster = LocalCluster(
             config=config,
             host=self.host,
@@ -192,13 +257,15 @@ class BrokerCore:
             remote=self._remote,
             topology=self._topology,
             controller_leader=lambda: self.machine.leader_id,
+            operations=Operations(controller=self.controller, host=self.host),
+            deletion=port.deletion,
         )
         port.cluster = self.cluster
 
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover and join the region.
+        """Recover what is here and begin to join the region.
 
         Raises:
             OSError: an address is taken. GeorelayError: data directory or configuration.
@@ -220,21 +287,30 @@ class BrokerCore:
             registered_disk=self._registered_disk,
         )
         await self.host.start(transport)
-        voters = tuple(broker_id(config.region_number, row.number) for row in config.own_region.brokers)
-        self.machine.proposer = self.host.open_group(CONTROLLER_GROUP, voters, self.machine)
-        transport.check_disks()  # who was quicker than the recovery of our log
+        if self.entrance.is_settled:
+            await self._open_controller()
         await self.links.start(config.listen.link)
         self._controller_task = asyncio.create_task(self._run_controller(), name="controller")
+        self._directory_task = asyncio.create_task(self.directory_of_regions.run(), name="region-directory")
+        self.housekeeping.start()
+
+    async def _open_controller(self) -> None:
+        group = await self.host.open_group_async(CONTROLLER_GROUP, self.entrance.founders, self.machine)
+        self.machine.proposer = group
+        assert self.host.transport is not None
+        self.host.transport.check_disks()  # who was quicker than the recovery of our log
 
     async def stop(self) -> None:
         """Stop serving, then storing."""
-        self._controller_task.cancel()
-        await asyncio.gather(self._controller_task, return_exceptions=True)
+        await self.housekeeping.stop()
+        for task in (self._controller_task, self._directory_task):
+            task.cancel()
+        await asyncio.gather(self._controller_task, self._directory_task, return_exceptions=True)
         await self.controller.close()
         await self.links.stop()
+        await self.groups.cancel()
         self.groups.close()
         await self.host.stop()
-        await self.groups.cancel_removals()
         await asyncio.to_thread(self.flusher.stop)
 
     def close_files(self) -> None:
@@ -246,12 +322,21 @@ class BrokerCore:
 
     async def _run_controller(self) -> None:
         try:
+            if not self.entrance.is_settled:
+                await self.entrance.settle()
+                await self._open_controller()
             await self.controller.run()
         except GeorelayError as error:
             self._fail(str(error))
         except Exception as error:  # a broker without its controller must not look alive
             log.exception("controller.failed")
             self._fail(f"the controller failed: {error!r}")
+
+    async def _read_controller_index(self) -> RaftIndex:
+        group = self.host.groups.get(CONTROLLER_GROUP)
+        if group is None:
+            raise Unavailable("this broker has not joined its region yet")
+        return await group.read_index()
 
     # --- failures --------------------------------------------------------------------------------
 
@@ -293,17 +378,42 @@ class BrokerCore:
             self._recovered_disks.setdefault(registration.broker, registration.disk_uuid)
 
     def _registered_disk(self, broker: BrokerId) -> str | None:
-        registration = self.controller.state.brokers.get(broker)
-        return self._recovered_disks.get(broker) if registration is None else registration.disk_uuid
+        known = self.controller.state.disk_of(broker)
+        if known is not None:
+            return known
+        return self._recovered_disks.get(broker) or dict(self.entrance.disks).get(broker)
 
     def _apply_command(self, command: bytes, index: RaftIndex) -> None:
         for effect in self.controller.apply(command, index):
             self.groups.note(effect)
 
+    def _restore_controller(self, raw: bytes) -> None:
+        for effect in self.controller.restore(raw):
+            self.groups.note(effect)
+
     def _commands_applied(self) -> None:
+        self._learn_peers(self.controller.state.peer_addresses())
+        self.links.know_brokers(
+            self.config.region_number,
+            [
+                BrokerAddress(broker_id=row.broker, address=row.link)
+                for row in self.controller.state.brokers.values()
+                if row.link
+            ],
+        )
         if self.host.transport is not None:
             self.host.transport.check_disks()
         self.groups.settle()
+
+    def _learn_peers(self, addresses: Mapping[BrokerId, str]) -> None:
+        """Follow where the brokers of this region are; the configuration only had the first ones."""
+        for broker, address in addresses.items():
+            if broker != self.config.broker_id:
+                self.host.add_peer(broker, split_address(address))
+        if self.host.transport is not None:
+            removed = [b for b in self.host.transport.peers if self.controller.state.disk_of(b) == ""]
+            for broker in removed:
+                self.host.remove_peer(broker)
 
     # --- streams ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from region.api.broker_service import BrokerService
 from region.api.coalescer import Coalescer
 from region.api.grpc_calls import GrpcCalls
 from region.api.grpc_listener import GrpcListener
-from region.api.metrics import BrokerMetrics
+from region.api.metrics import BrokerMetrics, HealthSnapshot
 from region.api.publishing import RecordPublisher
 from region.api.reading import StreamReader
 from region.api.records_http import RecordsHttp
@@ -35,6 +35,7 @@ class Edge:
         recorder: Recorder,
         clock: Clock,
         region_name: Callable[[int], str],
+        health: Callable[[], HealthSnapshot],
     ) -> None:
         services = KafkaServices(
             cluster=cluster,
@@ -42,11 +43,12 @@ class Edge:
             recorder=recorder,
             wall_ns=clock.wall_ns,
             monotonic_ns=clock.monotonic_ns,
+            region_name=region_name,
         )
         host, port = split_address(listen.kafka)
         self._listen = listen
         self._kafka = KafkaListener(services, host=host, port=port)
-        self.metrics = BrokerMetrics(cluster, services.counters)
+        self.metrics = BrokerMetrics(cluster, services.counters, health)
         self._coalescer = Coalescer(
             cluster,
             entry_region=cluster.region_number,

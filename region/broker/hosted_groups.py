@@ -1,8 +1,11 @@
 """The Raft groups that the controller places on this broker: opened, handed to their streams, closed and removed.
 
-Rule 1: what the controller's log says last about a group is done once per applied batch, however often it changed.
-Rule 2: the files of a group that left are removed only when no write is on its way to them.
+Rule 1: what the controller's log says last about a group counts; the work of one group is done in one task, which
+        looks again when it is done, so that a group that comes and goes quickly ends where it should.
+Rule 2: the files of a group that left are removed only when no write is on its way to them. Its term and vote stay,
+        unless its topic is gone for ever: a broker that comes back must not vote twice in one term.
 Rule 3: a group whose log is damaged is refused alone: the other replicas serve it, and this broker serves the rest.
+Rule 4: logs are read off the event loop, a few at a time.
 """
 
 from __future__ import annotations
@@ -10,21 +13,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import DataDirectoryError
-from georelay.ids import BrokerId, GroupId, RegionNumber
-from region.controller.state_core import Effect, GroupAssigned, GroupDropped
-from region.controller.topic import Homes
+from georelay.errors import DataDirectoryError, StorageFailed
+from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RegionNumber
+from region.controller.assignment import Assignment
+from region.controller.effects import (
+    Effect,
+    GroupAssigned,
+    GroupDropped,
+    GroupReleased,
+    ReplicasWanted,
+    TopicAltered,
+)
+from region.controller.topic import Homes, TopicDefinition
 from region.log.data_directory import DataDirectory
+from region.log.errors import LogCorrupt
+from region.log.flusher import GroupWrite
 from region.multiraft.host import Host
 from region.raft.core import InvariantViolated
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 
 log = structlog.get_logger()
+
+OPENED_AT_ONCE_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hosted:
+    """The group shall be open here."""
+
+    assignment: Assignment
+    topic: TopicDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gone:
+    """The group shall not be here; `for_ever` when its topic was deleted."""
+
+    for_ever: bool
 
 
 class HostedGroups:
@@ -34,6 +67,7 @@ class HostedGroups:
         joined: called with each stream before its group runs: to follow its commits and its leadership.
         left: called with each stream that is not served here any more.
         failed: called with the reason when files could not be removed: the broker must end.
+        feature_level, disk_writable: see Stream.
     """
 
     def __init__(
@@ -49,9 +83,11 @@ class HostedGroups:
         joined: Callable[[HostedStream], None],
         left: Callable[[HostedStream], None],
         failed: Callable[[str], None],
+        feature_level: Callable[[], int],
+        disk_writable: Callable[[], bool],
     ) -> None:
         self.streams: dict[GroupId, HostedStream] = {}
-        self.removals: set[asyncio.Task[None]] = set()
+        self.refused: dict[GroupId, str] = {}  # groups whose log cannot be used, and why
         self._me = me
         self._region = region
         self._host = host
@@ -62,62 +98,117 @@ class HostedGroups:
         self._joined = joined
         self._left = left
         self._failed = failed
-        self._effects: dict[GroupId, GroupAssigned | GroupDropped] = {}
+        self._feature_level = feature_level
+        self._disk_writable = disk_writable
+        self._effects: dict[GroupId, _Hosted | _Gone] = {}
+        self._wanted: dict[GroupId, _Hosted | _Gone] = {}
+        self._work: dict[GroupId, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether groups are being opened, closed or removed."""
+        return bool(self._work)
 
     def note(self, effect: Effect) -> None:
         """Remember what an applied command asks for; `settle` does it."""
-        if isinstance(effect, GroupAssigned | GroupDropped):
-            self._effects[effect.group_id] = effect
+        match effect:
+            case GroupAssigned() | ReplicasWanted():
+                if effect.topic is not None and effect.assignment.hosts(self._me):
+                    self._effects[effect.group_id] = _Hosted(assignment=effect.assignment, topic=effect.topic)
+            case GroupReleased():
+                if self._me in effect.brokers:
+                    self._effects[effect.group_id] = _Gone(for_ever=False)
+            case GroupDropped():
+                self._effects[effect.group_id] = _Gone(for_ever=True)
+            case TopicAltered():
+                self._limit_segments(effect.topic)
+            case _:
+                pass  # not about a group
+
+    def remove_orphan(self, group_id: GroupId) -> None:
+        """Remove what is left of a group that is not placed here; its term and vote stay."""
+        if group_id not in self.streams and group_id not in self._effects:
+            self._effects[group_id] = _Gone(for_ever=False)
+            self.settle()
 
     def settle(self) -> None:
         """Open and close what the commands applied since the last call ask for."""
         effects, self._effects = self._effects, {}
-        for effect in effects.values():
-            if isinstance(effect, GroupDropped):
-                self.drop(effect.group_id)
-            elif self._me in effect.voters and effect.group_id not in self.streams:
-                self._open(effect)
+        for group_id, wanted in effects.items():
+            if group_id == CONTROLLER_GROUP:
+                continue
+            self._wanted[group_id] = wanted
+            if isinstance(wanted, _Gone):
+                self._close_stream(group_id)  # nothing more is served, whatever is under way
+            if group_id not in self._work:
+                task = asyncio.get_running_loop().create_task(self._follow(group_id), name=f"group-{group_id}")
+                self._work[group_id] = task
+                task.add_done_callback(partial(self._worked, group_id))
 
-    def _open(self, assigned: GroupAssigned) -> None:
-        topic = assigned.topic
+    def _worked(self, group_id: GroupId, task: asyncio.Task[None]) -> None:
+        del self._work[group_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(f"group {group_id}: {error!r}")
+
+    async def _follow(self, group_id: GroupId) -> None:
+        """Do what is wanted of one group until nothing new is wanted."""
+        while (wanted := self._wanted.pop(group_id, None)) is not None:
+            if isinstance(wanted, _Gone):
+                await self._remove(group_id, for_ever=wanted.for_ever)
+            elif group_id not in self.streams:
+                async with self._slots:
+                    await self._open(group_id, wanted)
+
+    async def _open(self, group_id: GroupId, wanted: _Hosted) -> None:
+        assignment, topic = wanted.assignment, wanted.topic
         stream = HostedStream(
-            key=assigned.key,
+            key=assignment.key,
             topic=topic.name,
-            group_id=assigned.group_id,
-            home=topic.home if topic.homes is Homes.ONE else assigned.key.origin,
+            group_id=group_id,
+            home=topic.home if topic.homes is Homes.ONE else assignment.key.origin,
             region=self._region,
             clock=self._clock,
             budget=self._budget,
             executor=self._executor,
+            feature_level=self._feature_level,
+            disk_writable=self._disk_writable,
         )
         self._joined(stream)
         try:
-            group = self._host.open_group(assigned.group_id, assigned.voters, stream)
-        except (DataDirectoryError, InvariantViolated) as error:
-            log.critical("group.refused", group=assigned.group_id, stream=str(assigned.key), reason=str(error))
+            group = await self._host.open_group_async(group_id, assignment.base_for(self._me), stream)
+        except (DataDirectoryError, InvariantViolated, LogCorrupt, StorageFailed) as error:
+            self.refused[group_id] = str(error)
+            log.critical("group.refused", group=group_id, stream=str(assignment.key), reason=str(error))
             return
         stream.attach(group, group.disk)
-        self.streams[assigned.group_id] = stream
+        group.disk.limit_segments(topic.segment_bytes)
+        if isinstance(self._wanted.get(group_id), _Gone):
+            return  # it left while it was read; `_follow` closes it
+        self.streams[group_id] = stream
 
-    def drop(self, group_id: GroupId) -> None:
-        """Let a group go and remove its files."""
+    def _limit_segments(self, topic: TopicDefinition) -> None:
+        for stream in self.streams.values():
+            if stream.key.topic_id == topic.topic_id:
+                stream.disk.limit_segments(topic.segment_bytes)
+
+    def _close_stream(self, group_id: GroupId) -> None:
         stream = self.streams.pop(group_id, None)
-        closed = self._host.close_group(group_id)
         if stream is not None:
             self._left(stream)
             stream.close()
-        removal = asyncio.get_running_loop().create_task(
-            self._remove_files(group_id, closed), name=f"remove-group-{group_id}"
-        )
-        self.removals.add(removal)
-        removal.add_done_callback(self.removals.discard)
 
-    async def _remove_files(self, group_id: GroupId, closed: asyncio.Future[None]) -> None:
-        await closed  # a write on its way into a folder that is gone would look like a failed disk
+    async def _remove(self, group_id: GroupId, *, for_ever: bool) -> None:
+        self._close_stream(group_id)
+        self.refused.pop(group_id, None)
+        await self._host.close_group(group_id)  # a write on its way into a folder that is gone looks like a bad disk
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._directory.remove_group, group_id)
         except DataDirectoryError as error:
             self._failed(str(error))
+            return
+        if for_ever:
+            await self._host.write(GroupWrite(group_id=group_id, log=None, token=None, forget=True))
 
     def group_stopped(self, group_id: GroupId) -> None:
         """Serve a stream no longer whose group met a broken invariant."""
@@ -131,8 +222,9 @@ class HostedGroups:
         for stream in self.streams.values():
             stream.close()
 
-    async def cancel_removals(self) -> None:
-        """Give up removing files; the next start finishes it."""
-        for task in self.removals:
+    async def cancel(self) -> None:
+        """Give up what is under way; the next start finishes it."""
+        tasks = list(self._work.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.removals, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

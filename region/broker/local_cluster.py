@@ -13,15 +13,17 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from georelay.errors import NotLeader, PolicyViolation, TopicExists, Unavailable, UnknownTopic
-from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
+from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader
 from region.api.reading import LATEST, read_stream
+from region.broker.operations import Operations
+from region.broker.record_deletion import RecordDeletion
 from region.config import BrokerConfig
 from region.controller.definition_rules import define
 from region.controller.service import ControllerService
 from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicSpec, TopicView
 from region.controller.topology import Topology
-from region.kafka.ports import BrokerInfo, Published, ReadAnswer, StreamSnapshot
+from region.kafka.ports import BrokerInfo, BrokerStatus, PartitionReplicas, Published, ReadAnswer, StreamSnapshot
 from region.multiraft.host import Host
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import FIRST_EPOCH
@@ -66,6 +68,8 @@ class LocalCluster:
         remote: RemoteStreams,
         topology: Topology,
         controller_leader: Callable[[], int],
+        operations: Operations,
+        deletion: RecordDeletion,
     ) -> None:
         """`controller_leader`: as the controller group itself sees it on this broker, -1 without one that is heard."""
         self.mesh_id = config.mesh_id
@@ -79,6 +83,8 @@ class LocalCluster:
         self._remote = remote
         self._topology = topology
         self._controller_leader = controller_leader
+        self._operations = operations
+        self._deletion = deletion
         self._region_names = {number: name for name, number in config.region_numbers().items()}
 
     # --- the region -------------------------------------------------------------------------------
@@ -187,7 +193,8 @@ class LocalCluster:
         if spec.homes is Homes.ONE and not spec.home:
             spec = replace(spec, home=self.region)
         definition = define(spec, topic_id=bytes(TOPIC_ID_BYTES), topology=self._topology)
-        return replace(spec, partitions=definition.partitions, replication_factor=definition.replication_factor)
+        factor = min(definition.replication_factor, max(1, self._controller.state.strength))
+        return replace(spec, partitions=definition.partitions, replication_factor=factor)
 
     async def create_topic(self, spec: TopicSpec) -> TopicView:
         """Create a topic at the definitions home and wait until this broker knows it."""
@@ -204,6 +211,10 @@ class LocalCluster:
     async def allocate_producer_id(self) -> int:
         """Return a producer id that is unique in the mesh."""
         return await self._controller.allocate_producer_id()
+
+    async def alter_topic(self, name: str, settings: Mapping[str, str]) -> TopicView:
+        """Change settings of a topic at the definitions home; see region.kafka.ports.Cluster."""
+        return await self._controller.alter_topic(name, settings)
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -261,6 +272,13 @@ class LocalCluster:
                 )
         raise Unavailable(f"no replica of partition {partition} of '{name}' can be reached")
 
+    async def delete_records(self, name: str, partition: int, before: int) -> Offset:
+        """Delete the records below an offset, in every region; see region.kafka.ports.Cluster."""
+        view = self.topic(name)
+        if view is not None and view.is_mirror_name:
+            raise PolicyViolation(f"'{name}' is another region's stream: delete its records under its own name there")
+        return await self._deletion.delete(self._key(name, partition), Offset(before))
+
     # --- operators --------------------------------------------------------------------------------
 
     def snapshot(self) -> Sequence[StreamSnapshot]:
@@ -284,6 +302,33 @@ class LocalCluster:
                 )
             )
         return rows
+
+    async def brokers_status(self) -> Sequence[BrokerStatus]:
+        """Return the brokers of this region with their states."""
+        return self._operations.brokers_status()
+
+    async def replicas_status(self, name: str) -> Sequence[PartitionReplicas]:
+        """Return where the replicas of every partition are."""
+        view = self.topic(name)
+        if view is None:
+            raise UnknownTopic(f"topic '{name}' does not exist")
+        return self._operations.replicas_status(view)
+
+    async def add_broker(self, broker_id: int, peers: str) -> None:
+        """Let a broker of this region take replicas."""
+        await self._controller.add_broker(broker_id, peers)
+
+    async def drain_broker(self, broker_id: int) -> None:
+        """Begin to move every replica away from a broker."""
+        await self._controller.drain_broker(broker_id)
+
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget a broker for ever."""
+        await self._controller.remove_broker(broker_id)
+
+    async def reassign(self, name: str, partition: int, replicas: Sequence[int]) -> None:
+        """Begin to move a partition to these brokers."""
+        await self._controller.reassign(name, partition, replicas)
 
     def status(self) -> Mapping[str, Any]:
         """Return the JSON object of GET /v1/status."""

@@ -1,7 +1,8 @@
 """What the mesh asks of this broker, and how this broker asks the mesh: the ports of mesh.replication, implemented.
 
 Rule 1: a forwarded batch is published here or refused; it is never forwarded again.
-Rule 2: requests of other brokers are answered by the controller, or are reads of streams hosted here.
+Rule 2: requests of other brokers are answered by the controller, or are reads of streams hosted here, or deletions of
+        their oldest records.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, CommittedLog, Published
 from region.api.reading import read_stream
 from region.broker.local_cluster import LocalCluster
+from region.broker.record_deletion import DELETE_METHOD, RecordDeletion
+from region.broker.region_directory import BROKERS_METHOD, RegionDirectory
 from region.controller.service import ControllerService
 from region.kafka.ports import ReadAnswer
 from region.log.entry import Entry, decode_entry
@@ -41,14 +44,17 @@ class MeshPort:
         self._controller = controller
         self._streams = streams
         self.cluster: LocalCluster | None = None
+        self.deletion: RecordDeletion | None = None
+        self.region_directory: RegionDirectory | None = None
 
-    def _hosted(self, key: StreamKey) -> HostedStream | None:
+    def hosted(self, key: StreamKey) -> HostedStream | None:
+        """Return the stream when a replica of it is on this broker."""
         assignment = self._controller.state.assignment(key)
         return None if assignment is None else self._streams.get(assignment.group_id)
 
     def committed_log(self, key: StreamKey) -> CommittedLog | None:
         """Return the stream when it is hosted here and this region is its home."""
-        stream = self._hosted(key)
+        stream = self.hosted(key)
         return stream if stream is not None and stream.is_home else None
 
     def leader_of(self, key: StreamKey) -> int:
@@ -60,7 +66,7 @@ class MeshPort:
     ) -> asyncio.Future[Published]:
         """Publish a batch that another broker received; see mesh.replication.ports.Publisher."""
         header = validate(batch, from_client=True)
-        stream = self._hosted(key)
+        stream = self.hosted(key)
         if stream is None:
             if self._controller.catalog.home_of(key) is None:
                 raise UnknownTopic(f"stream {key} is unknown here")
@@ -73,6 +79,10 @@ class MeshPort:
             return Answer(body=await self._controller.handle(method, dict(body)))
         if method == READ_METHOD:
             return await self._read(body)
+        if method == DELETE_METHOD and self.deletion is not None:
+            return Answer(body={"log_start": await self.deletion.serve(body)})
+        if method == BROKERS_METHOD and self.region_directory is not None:
+            return Answer(body=self.region_directory.answer())
         raise BadRequest(f"method '{method[:64]}' is unknown")
 
     async def _read(self, body: JsonObject) -> Answer:
@@ -83,7 +93,7 @@ class MeshPort:
             offset, max_bytes, wait_ms = int(body["offset"]), int(body["max_bytes"]), int(body["wait_ms"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadRequest(f"{READ_METHOD}: {error}") from error
-        stream = self._hosted(key)
+        stream = self.hosted(key)
         if stream is None:
             raise UnknownTopic(f"stream {key} has no replica on this broker")
         answer = await read_stream(

@@ -6,6 +6,7 @@ A view over the controller's state, rebuilt when its metadata epoch has moved; i
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from georelay.ids import RegionNumber, StreamKey
 from region.controller.state_core import Assignment, ControllerState
@@ -67,7 +68,9 @@ class TopicCatalog:
         if self._built_at != self._state.metadata_epoch:
             topology = self._state.topology
             views = (
-                [] if topology is None else [view for topic in self._state.topics() for view in _views(topic, topology)]
+                []
+                if topology is None
+                else [v for topic in self._state.topics() for v in _views(topic, topology, self._state.strength)]
             )
             self._views = {view.name: view for view in sorted(views, key=lambda view: view.name)}
             self._by_wire_id = {view.wire_id: view for view in views}
@@ -80,11 +83,15 @@ def wire_id(topic_id: bytes, origin: RegionNumber) -> bytes:
     return hashlib.blake2b(topic_id + origin.to_bytes(2, "big"), digest_size=TOPIC_ID_BYTES).digest()
 
 
-def _views(topic: TopicDefinition, topology: Topology) -> list[TopicView]:
+def _views(topic: TopicDefinition, topology: Topology, strength: int) -> list[TopicView]:
     if topic.homes is Homes.ONE:
-        return [_view(topic, topic.name, topic.topic_id, RegionNumber(0), home=topic.home, is_mirror_name=False)]
-    plain = _view(topic, topic.name, topic.topic_id, topology.region, home=topology.region, is_mirror_name=False)
-    return [plain, *(_qualified(topic, region, topology) for region in topology.regions)]
+        only = _view(topic, topic.name, topic.topic_id, RegionNumber(0), home=topic.home, is_mirror_name=False)
+        views = [only]
+    else:
+        plain = _view(topic, topic.name, topic.topic_id, topology.region, home=topology.region, is_mirror_name=False)
+        views = [plain, *(_qualified(topic, region, topology) for region in topology.regions)]
+    replicas = min(topic.replication_factor, max(strength, 1))
+    return [replace(view, replication_factor=replicas) for view in views]
 
 
 def _qualified(topic: TopicDefinition, region: RegionInfo, topology: Topology) -> TopicView:

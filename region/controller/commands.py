@@ -8,64 +8,71 @@ guess, because a guess would let the brokers of a region disagree for ever.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
-from georelay.ids import BrokerId
-from region.controller.fields import FieldError, Fields, JsonObject, dump_object, parse_object
-from region.controller.registration import BrokerRegistration
+from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, GroupId
+from region.controller.assignment import read_brokers
+from region.controller.command_kinds import (
+    FEATURE_LEVEL,
+    FEATURE_LEVEL_MAX,
+    PRODUCER_BLOCK_MAX,
+    AddBroker,
+    AllocateProducerIds,
+    AlterTopic,
+    Command,
+    CommandError,
+    DefineTopic,
+    DrainBroker,
+    DropTopic,
+    FormRegion,
+    MarkAbsent,
+    MarkPresent,
+    RaiseFeatureLevel,
+    Reassign,
+    RegisterBroker,
+    RemoveBroker,
+    ReplaceDisk,
+    ReplicasChanged,
+)
+from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
+from region.controller.registration import ADDRESS_CHARS_MAX, DISK_UUID_CHARS_MAX, BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import BROKER_ID_MAX, Topology
 
+__all__ = [
+    "FEATURE_LEVEL",
+    "FEATURE_LEVEL_MAX",
+    "PRODUCER_BLOCK_MAX",
+    "AddBroker",
+    "AllocateProducerIds",
+    "AlterTopic",
+    "Command",
+    "CommandError",
+    "DefineTopic",
+    "DrainBroker",
+    "DropTopic",
+    "FormRegion",
+    "MarkAbsent",
+    "MarkPresent",
+    "RaiseFeatureLevel",
+    "Reassign",
+    "RegisterBroker",
+    "RemoveBroker",
+    "ReplaceDisk",
+    "ReplicasChanged",
+    "decode",
+    "encode",
+]
+
 COMMAND_VERSION: Final = 1
-FEATURE_LEVEL: Final = 1  # what this version may write; raised only when every broker of a region can read it
-FEATURE_LEVEL_MAX: Final = 1_000
-PRODUCER_BLOCK_MAX: Final = 100_000
 _KIND: Final = re.compile(r"[a-z_]{1,40}")
-
-
-class CommandError(ValueError):
-    """Bytes that are not a command this version knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormRegion:
-    """Record the shape of mesh and region; proposed by the leader when the recorded one differs from its own."""
-
-    topology: Topology
-    feature_level: int = FEATURE_LEVEL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
-    """Record where a broker listens and which disk it has."""
-
-    registration: BrokerRegistration
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DefineTopic:
-    """Define a topic. Index 0: the definitions home gives it the next index at apply; else it was given there."""
-
-    definition: TopicDefinition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropTopic:
-    """Delete a topic for ever (by id). Index as in DefineTopic."""
-
-    tombstone: Tombstone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds:
-    """Hand `count` producer ids, never given out before, to one broker."""
-
-    broker: BrokerId
-    count: int
-
-
-Command: TypeAlias = FormRegion | RegisterBroker | DefineTopic | DropTopic | AllocateProducerIds
+_OF_ONE_BROKER: Final[dict[str, type[DrainBroker | RemoveBroker | MarkAbsent | MarkPresent]]] = {
+    "drain_broker": DrainBroker,
+    "remove_broker": RemoveBroker,
+    "mark_absent": MarkAbsent,
+    "mark_present": MarkPresent,
+}
+_KIND_OF_ONE: Final = {command: kind for kind, command in _OF_ONE_BROKER.items()}
 
 
 def encode(command: Command) -> bytes:
@@ -76,19 +83,66 @@ def encode(command: Command) -> bytes:
 def _body(command: Command) -> JsonObject:
     match command:
         case FormRegion():
-            return {
+            body: JsonObject = {
                 "kind": "form_region",
                 "topology": command.topology.to_json(),
                 "feature_level": command.feature_level,
             }
+            return body | {"disks": disks_to_json(command.disks)} if command.disks else body
         case RegisterBroker():
             return {"kind": "register_broker", "registration": command.registration.to_json()}
         case DefineTopic():
             return {"kind": "define_topic", "definition": command.definition.to_json()}
+        case AlterTopic():
+            return {"kind": "alter_topic", "definition": command.definition.to_json()}
         case DropTopic():
             return {"kind": "drop_topic", "tombstone": command.tombstone.to_json()}
         case AllocateProducerIds():
             return {"kind": "allocate_producer_ids", "broker": command.broker, "count": command.count}
+        case _:
+            return _life_cycle_body(command)
+
+
+def _life_cycle_body(
+    command: RaiseFeatureLevel
+    | AddBroker
+    | DrainBroker
+    | RemoveBroker
+    | ReplaceDisk
+    | MarkAbsent
+    | MarkPresent
+    | ReplicasChanged
+    | Reassign,
+) -> JsonObject:
+    match command:
+        case RaiseFeatureLevel():
+            return {"kind": "raise_feature_level", "level": command.level}
+        case AddBroker():
+            return {"kind": "add_broker", "broker": command.broker, "peers": command.peers}
+        case ReplaceDisk():
+            return {
+                "kind": "replace_disk",
+                "registration": command.registration.to_json(),
+                "replaces": command.replaces,
+            }
+        case ReplicasChanged():
+            return {
+                "kind": "replicas_changed",
+                "group": command.group_id,
+                "voters": list(command.voters),
+                "learners": list(command.learners),
+                "generation": command.generation,
+            }
+        case Reassign():
+            return {
+                "kind": "reassign",
+                "group": command.group_id,
+                "target": list(command.target),
+                "generation": command.generation,
+                "pinned": command.pinned,
+            }
+        case _:
+            return {"kind": _KIND_OF_ONE[type(command)], "broker": command.broker}
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Command:
@@ -114,17 +168,74 @@ def _read(fields: Fields) -> Command:
             return FormRegion(
                 topology=Topology.from_json(fields.value("topology")),
                 feature_level=fields.integer("feature_level", low=1, high=FEATURE_LEVEL_MAX),
+                disks=disks_from_json(fields.child("disks")) if fields.has("disks") else (),
             )
         case "register_broker":
             return RegisterBroker(registration=BrokerRegistration.from_json(fields.value("registration")))
         case "define_topic":
             return DefineTopic(definition=TopicDefinition.from_json(fields.value("definition")))
+        case "alter_topic":
+            return AlterTopic(definition=TopicDefinition.from_json(fields.value("definition")))
         case "drop_topic":
             return DropTopic(tombstone=Tombstone.from_json(fields.value("tombstone")))
         case "allocate_producer_ids":
             return AllocateProducerIds(
-                broker=BrokerId(fields.integer("broker", low=1001, high=BROKER_ID_MAX)),
-                count=fields.integer("count", low=1, high=PRODUCER_BLOCK_MAX),
+                broker=_read_broker(fields), count=fields.integer("count", low=1, high=PRODUCER_BLOCK_MAX)
+            )
+        case _:
+            return _read_life_cycle(kind, fields)
+
+
+def _read_life_cycle(kind: str, fields: Fields) -> Command:
+    if kind in _OF_ONE_BROKER:
+        return _OF_ONE_BROKER[kind](broker=_read_broker(fields))
+    match kind:
+        case "raise_feature_level":
+            return RaiseFeatureLevel(level=fields.integer("level", low=1, high=FEATURE_LEVEL_MAX))
+        case "add_broker":
+            return AddBroker(broker=_read_broker(fields), peers=fields.text("peers", chars_max=ADDRESS_CHARS_MAX))
+        case "replace_disk":
+            return ReplaceDisk(
+                registration=BrokerRegistration.from_json(fields.value("registration")),
+                replaces=fields.text("replaces", chars_max=DISK_UUID_CHARS_MAX),
+            )
+        case "replicas_changed":
+            return ReplicasChanged(
+                group_id=_read_group(fields),
+                voters=read_brokers(fields, "voters"),
+                learners=read_brokers(fields, "learners"),
+                generation=fields.integer("generation", low=0, high=INT64_MAX),
+            )
+        case "reassign":
+            return Reassign(
+                group_id=_read_group(fields),
+                target=read_brokers(fields, "target"),
+                generation=fields.integer("generation", low=0, high=INT64_MAX),
+                pinned=fields.integer("pinned", low=0, high=BROKERS_PER_REGION_MAX),
             )
         case _:
             raise FieldError(f"kind {kind!r} is unknown")
+
+
+def _read_broker(fields: Fields) -> BrokerId:
+    return BrokerId(fields.integer("broker", low=1001, high=BROKER_ID_MAX))
+
+
+def _read_group(fields: Fields) -> GroupId:
+    return GroupId(fields.integer("group", low=0, high=INT64_MAX))
+
+
+def disks_to_json(disks: tuple[tuple[BrokerId, str], ...]) -> JsonObject:
+    """Return {broker id: disk uuid}."""
+    return {str(broker): disk for broker, disk in disks}
+
+
+def disks_from_json(fields: Fields) -> tuple[tuple[BrokerId, str], ...]:
+    """Read all of {broker id: disk uuid}, ascending. Raises FieldError."""
+    rows = fields.texts(count_max=BROKERS_PER_REGION_MAX, name_chars_max=8, chars_max=DISK_UUID_CHARS_MAX)
+    if not rows or not all(name.isascii() and name.isdigit() and disk for name, disk in rows):
+        raise FieldError("founders' disks are not broker id -> uuid")
+    disks = sorted((BrokerId(int(name)), disk) for name, disk in rows)
+    if [str(broker) for broker, _ in disks] != sorted((name for name, _ in rows), key=int):
+        raise FieldError("a founder's broker id is not written plainly")
+    return tuple(disks)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
 from georelay.errors import InvalidTopic
 from georelay.ids import RegionNumber
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
@@ -9,6 +13,7 @@ from region.controller.fields import INT64_MAX
 from region.controller.topic import (
     DEFAULT,
     REPLICATION_FACTOR_DEFAULT,
+    SEGMENT_BYTES,
     TOPIC_NAME,
     Homes,
     TopicDefinition,
@@ -16,9 +21,14 @@ from region.controller.topic import (
 )
 from region.controller.topology import RegionInfo, Topology
 
+ALTERABLE: Final = ("cleanup.policy", "retention.bytes", "retention.ms", SEGMENT_BYTES)
 
-def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology) -> TopicDefinition:
+
+def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology, own_brokers: int | None = None) -> TopicDefinition:
     """Return the definition of a topic as `spec` wants it, not ordered yet (index 0).
+
+    Args:
+        own_brokers: how many brokers the own region has now; without it, as many as the configuration names.
 
     Raises:
         InvalidTopic: the text names what is not allowed and what to write instead.
@@ -32,13 +42,41 @@ def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology) -> TopicDefi
         name=spec.name,
         topic_id=topic_id,
         partitions=partitions,
-        replication_factor=_replication_factor(spec, home, topology),
+        replication_factor=_replication_factor(spec, home, topology, own_brokers),
         homes=spec.homes,
         home=RegionNumber(0) if home is None else home.number,
         retention_ms=_retention("retention_ms", spec.retention_ms),
         retention_bytes=_retention("retention_bytes", spec.retention_bytes),
         config=spec.config,
         index=0,
+    )
+
+
+def alter(
+    topic: TopicDefinition, settings: Mapping[str, str | None], *, partitions: int | None = None
+) -> TopicDefinition:
+    """Return a definition with other settings (None: back to the default) and perhaps more partitions, same index.
+
+    Raises:
+        InvalidTopic: a setting that is unknown, fixed or has a value that is not allowed; fewer partitions.
+    """
+    unknown = sorted(set(settings) - set(ALTERABLE))
+    if unknown:
+        raise InvalidTopic(f"setting {unknown[0][:64]!r} cannot be changed; what can is {', '.join(ALTERABLE)}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    wished = TopicSpec(name=topic.name).with_settings(given)
+    config = {name: value for name, value in topic.config if name not in settings} | dict(wished.config)
+    count = topic.partitions if partitions is None else partitions
+    if not topic.partitions <= count <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidTopic(f"{count} partitions: use {topic.partitions}..{PARTITIONS_PER_TOPIC_MAX}; they only grow")
+    kept_ms = topic.retention_ms if "retention.ms" not in settings else wished.retention_ms
+    kept_bytes = topic.retention_bytes if "retention.bytes" not in settings else wished.retention_bytes
+    return replace(
+        topic,
+        partitions=count,
+        retention_ms=_retention("retention_ms", kept_ms),
+        retention_bytes=_retention("retention_bytes", kept_bytes),
+        config=tuple(sorted(config.items())),
     )
 
 
@@ -71,13 +109,21 @@ def _home_of(spec: TopicSpec, topology: Topology) -> RegionInfo | None:
     return home
 
 
-def _replication_factor(spec: TopicSpec, home: RegionInfo | None, topology: Topology) -> int:
-    """Judge against the home; a mirror region with fewer brokers keeps as many replicas as it has brokers."""
-    homes = topology.regions if home is None else (home,)
-    smallest = min(homes, key=lambda region: len(region.brokers))
-    brokers = len(smallest.brokers)
+def _replication_factor(spec: TopicSpec, home: RegionInfo | None, topology: Topology, own_brokers: int | None) -> int:
+    """Judge against the home; a mirror region with fewer brokers keeps as many replicas as it has brokers.
+
+    The default is not cut to what a region has now: the topic gets the missing replicas when brokers come.
+    """
     if spec.replication_factor == DEFAULT:
-        return min(REPLICATION_FACTOR_DEFAULT, brokers)
+        return REPLICATION_FACTOR_DEFAULT
+
+    def brokers_of(region: RegionInfo) -> int:
+        known = len(region.brokers)
+        return known if own_brokers is None or region.number != topology.region else own_brokers
+
+    homes = topology.regions if home is None else (home,)
+    smallest = min(homes, key=brokers_of)
+    brokers = brokers_of(smallest)
     if not 1 <= spec.replication_factor <= brokers:
         raise InvalidTopic(
             f"replication factor {spec.replication_factor}: region {smallest.name} has {brokers} broker(s); "

@@ -9,24 +9,34 @@ that fails: a region never holds a later definition without the earlier ones.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import structlog
 
 from georelay.errors import BadRequest, PolicyViolation, TopicExists, UnknownTopic
-from region.controller.commands import Command, DefineTopic, DropTopic
-from region.controller.definition_rules import define, region_prefix
+from region.controller.commands import AlterTopic, Command, DefineTopic, DropTopic
+from region.controller.definition_rules import ALTERABLE, alter, define, region_prefix
 from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.routing import PASSING, Route
 from region.controller.state_core import ControllerState, Done
-from region.controller.topic import TOPIC_ID_BYTES, Definition, Tombstone, TopicDefinition, TopicSpec
+from region.controller.topic import (
+    SETTING_NAME_CHARS_MAX,
+    SETTING_VALUE_CHARS_MAX,
+    SETTINGS_MAX,
+    TOPIC_ID_BYTES,
+    Definition,
+    Tombstone,
+    TopicDefinition,
+    TopicSpec,
+)
 from region.controller.topology import Topology
 
 log = structlog.get_logger()
 
 DEFINITIONS_PER_PULL: Final = 200
 CREATE: Final = "definitions.create"
+ALTER: Final = "definitions.alter"
 DELETE: Final = "definitions.delete"
 SINCE: Final = "definitions.since"
 HINT: Final = "definitions.hint"
@@ -68,6 +78,24 @@ class Definitions:
         body: JsonObject = {"spec": spec.to_json(), "topic_id": self._new_topic_id().hex(), "if_absent": if_absent}
         result = await self._route.retrying(lambda: self._ask_home(CREATE, body, self.serve_create))
         return _definition_in(result)
+
+    async def alter(
+        self, name: str, settings: Mapping[str, str | None], *, partitions: int | None = None
+    ) -> TopicDefinition:
+        """Have settings of a topic changed (None: back to the default), or partitions added; return the definition.
+
+        Raises:
+            UnknownTopic, InvalidTopic, PolicyViolation: nothing was changed. Others as in `create`.
+        """
+        if region_prefix(name, self._topology) is not None:
+            raise PolicyViolation(f"{name} is one region's stream of a topic; alter the topic by its plain name")
+        body: JsonObject = {
+            "name": name,
+            "settings": {key: value for key, value in settings.items() if value is not None},
+            "defaults": [key for key, value in settings.items() if value is None],
+            "partitions": partitions or 0,
+        }
+        return _definition_in(await self._route.retrying(lambda: self._ask_home(ALTER, body, self.serve_alter)))
 
     async def delete(self, name: str) -> Tombstone:
         """Have a topic deleted for ever; return its tombstone.
@@ -130,7 +158,8 @@ class Definitions:
             return {"definition": existing.to_json()}
         if existing is not None and existing.topic_id != topic_id:
             raise TopicExists(f"topic {spec.name} is there already")
-        wanted = define(spec, topic_id=topic_id, topology=self._topology)
+        brokers = self._state.strength if self._state.has_life_cycle else None
+        wanted = define(spec, topic_id=topic_id, topology=self._topology, own_brokers=brokers)
         try:
             done = await self._commit(DefineTopic(definition=wanted))
         except TopicExists:
@@ -140,6 +169,26 @@ class Definitions:
                 raise
             return {"definition": existing.to_json()}
         return self._report(done)
+
+    async def serve_alter(self, body: JsonObject) -> JsonObject:
+        """Alter a topic, as leader of the definitions home; the same wish twice changes it once."""
+        self._require_home()
+        fields = Fields(body, ALTER)
+        name = fields.text("name", chars_max=1000)
+        given = fields.child("settings").texts(
+            count_max=SETTINGS_MAX, name_chars_max=SETTING_NAME_CHARS_MAX, chars_max=SETTING_VALUE_CHARS_MAX
+        )
+        partitions = fields.integer("partitions", low=0, high=2**31)
+        existing = self._state.topic_by_name(name)
+        if existing is None:
+            raise UnknownTopic(f"there is no topic {name[:60]!r}")
+        settings: dict[str, str | None] = dict(given)
+        for value in fields.items("defaults", count_max=len(ALTERABLE)):
+            settings[Fields({"name": value}, ALTER).text("name", chars_max=SETTING_NAME_CHARS_MAX)] = None
+        wanted = alter(existing, settings, partitions=partitions or None)
+        if wanted == existing:
+            return {"definition": existing.to_json()}
+        return self._report(await self._commit(AlterTopic(definition=wanted)))
 
     async def serve_delete(self, body: JsonObject) -> JsonObject:
         """Delete a topic, as leader of the definitions home."""

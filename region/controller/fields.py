@@ -6,12 +6,14 @@ Rule 2: the only exception that leaves this file is FieldError; its text names t
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from collections.abc import Iterable
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 JsonObject: TypeAlias = dict[str, object]
+E = TypeVar("E", bound=enum.StrEnum)
 
 JSON_BYTES_MAX: Final = 512 * 1024  # a topology of 64 regions is the largest: about 60 KiB
 INT64_MAX: Final = 2**63 - 1
@@ -32,14 +34,14 @@ def _object_of(pairs: list[tuple[str, object]]) -> JsonObject:
     return found
 
 
-def parse_object(raw: bytes) -> JsonObject:
-    """Return the JSON object in `raw` (at most JSON_BYTES_MAX bytes of UTF-8).
+def parse_object(raw: bytes, *, bytes_max: int = JSON_BYTES_MAX) -> JsonObject:
+    """Return the JSON object in `raw` (at most `bytes_max` bytes of UTF-8).
 
     Raises:
         FieldError: too long, not JSON, not an object, or holding a float.
     """
-    if len(raw) > JSON_BYTES_MAX:
-        raise FieldError(f"{len(raw)} bytes of JSON are over {JSON_BYTES_MAX}")
+    if len(raw) > bytes_max:
+        raise FieldError(f"{len(raw)} bytes of JSON are over {bytes_max}")
     try:
         value = json.loads(
             raw.decode("utf-8"),
@@ -94,6 +96,18 @@ class Fields:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise FieldError(f"{self._what}.{name} is not an integer of {low}..{high}")
         return value
+
+    def integers(self, name: str, *, count_max: int, low: int, high: int) -> list[int]:
+        """Take a list of at most `count_max` integers of `low`..`high`."""
+        return integers(self.items(name, count_max=count_max), f"{self._what}.{name}", low=low, high=high)
+
+    def member(self, name: str, kind: type[E]) -> E:
+        """Take the value of one member of a StrEnum."""
+        text = self.text(name, chars_max=40)
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise FieldError(f"{self._what}.{name}: {text!r} is not one of {', '.join(kind)}") from error
 
     def flag(self, name: str) -> bool:
         """Take true or false."""

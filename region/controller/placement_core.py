@@ -13,43 +13,54 @@ from georelay.ids import BrokerId
 
 
 class ReplicaLoad:
-    """Replicas and preferred leaderships per broker of one region."""
+    """Wanted replicas and preferred leaderships per broker of one region."""
 
-    def __init__(self, brokers: Iterable[BrokerId] = ()) -> None:
+    def __init__(self) -> None:
         self._held: dict[BrokerId, int] = {}
         self._led: dict[BrokerId, int] = {}
-        self.admit(brokers)
 
-    def admit(self, brokers: Iterable[BrokerId]) -> None:
-        """Make brokers eligible for new groups; those that are eligible already stay as they are."""
-        for broker in sorted(brokers):
-            self._held.setdefault(broker, 0)
-            self._led.setdefault(broker, 0)
+    def copy(self) -> ReplicaLoad:
+        """Return the same counts, to plan with."""
+        other = ReplicaLoad()
+        other._held, other._led = dict(self._held), dict(self._led)
+        return other
 
-    def choose(self, replication_factor: int) -> tuple[BrokerId, ...]:
-        """Return min(replication_factor, brokers) distinct voters and count them as taken."""
-        assert self._held, "no broker is eligible"
+    def choose(self, replication_factor: int, eligible: Iterable[BrokerId]) -> tuple[BrokerId, ...]:
+        """Return min(replication_factor, eligible) distinct brokers, the preferred leader first; takes nothing yet."""
+        ranked = sorted(eligible, key=self.rank)
+        assert ranked, "no broker is eligible"
         assert replication_factor >= 1, replication_factor
-        ranked = sorted(self._held, key=lambda broker: (self._held[broker], self._led[broker], broker))
-        chosen = ranked[:replication_factor]
-        first = min(chosen, key=lambda broker: (self._led[broker], broker))
-        voters = (first, *sorted(broker for broker in chosen if broker != first))
-        for broker in voters:
-            self._held[broker] += 1
-        self._led[first] += 1
-        return voters
+        return self.ordered(ranked[:replication_factor])
 
-    def release(self, voters: tuple[BrokerId, ...]) -> None:
-        """Give back what `choose` took for a group that is gone."""
-        for broker in voters:
-            self._held[broker] -= 1
+    def rank(self, broker: BrokerId) -> tuple[int, int, BrokerId]:
+        """Return the sorting key of a broker: the least loaded is the lowest."""
+        return self.held(broker), self.led(broker), broker
+
+    def ordered(self, chosen: Iterable[BrokerId]) -> tuple[BrokerId, ...]:
+        """Return the brokers with the one that leads the fewest groups first, the others by id."""
+        brokers = sorted(chosen)
+        first = min(brokers, key=lambda broker: (self.led(broker), broker))
+        return (first, *(broker for broker in brokers if broker != first))
+
+    def take(self, target: tuple[BrokerId, ...]) -> None:
+        """Count a group."""
+        self._count(target, 1)
+
+    def release(self, target: tuple[BrokerId, ...]) -> None:
+        """Give back what `take` counted."""
+        self._count(target, -1)
+
+    def held(self, broker: BrokerId) -> int:
+        """Return how many replicas are wanted on a broker."""
+        return self._held.get(broker, 0)
+
+    def led(self, broker: BrokerId) -> int:
+        """Return how many groups prefer a broker as leader."""
+        return self._led.get(broker, 0)
+
+    def _count(self, target: tuple[BrokerId, ...], step: int) -> None:
+        for broker in target:
+            self._held[broker] = self.held(broker) + step
             assert self._held[broker] >= 0, (broker, self._held[broker])
-        self._led[voters[0]] -= 1
-
-    def replicas(self) -> dict[BrokerId, int]:
-        """Return replicas held per broker."""
-        return dict(self._held)
-
-    def leaderships(self) -> dict[BrokerId, int]:
-        """Return groups per broker that prefer it as leader."""
-        return dict(self._led)
+        if target:
+            self._led[target[0]] = self.led(target[0]) + step

@@ -1,8 +1,12 @@
-"""What a broker tells its region about itself: its disk and where it listens."""
+"""What a broker tells its region about itself: its disk, where it listens, and what it can read.
+
+Rule: the fields that came with feature level 2 are left out of the JSON at their default, so that a registration at
+level 1 has the bytes that a broker of the first version reads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from georelay.ids import BrokerId
@@ -12,6 +16,7 @@ from region.controller.topology import BROKER_ID_MAX
 ADDRESS_CHARS_MAX: Final = 300
 HOST_CHARS_MAX: Final = 255
 DISK_UUID_CHARS_MAX: Final = 64
+FEATURE_LEVEL_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,8 @@ class BrokerRegistration:
             an empty disk that votes under an old id can lose what was committed.
         kafka_host, kafka_port: what Metadata answers.
         grpc, link, admin: addresses as "host:port".
+        peers: "host:port" of its peer listener, "" when it did not say.
+        feature_level_max: the highest feature level this broker can read and write.
     """
 
     broker: BrokerId
@@ -33,10 +40,16 @@ class BrokerRegistration:
     grpc: str
     link: str
     admin: str
+    peers: str = ""
+    feature_level_max: int = 1
+
+    def at_level(self, level: int) -> BrokerRegistration:
+        """Return what a region of that feature level may record: at level 1 without the fields of level 2."""
+        return self if level >= 2 else replace(self, peers="", feature_level_max=1)
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
-        return {
+        said: JsonObject = {
             "broker": self.broker,
             "disk_uuid": self.disk_uuid,
             "kafka_host": self.kafka_host,
@@ -45,6 +58,11 @@ class BrokerRegistration:
             "link": self.link,
             "admin": self.admin,
         }
+        if self.peers:
+            said["peers"] = self.peers
+        if self.feature_level_max != 1:
+            said["feature_level_max"] = self.feature_level_max
+        return said
 
     @classmethod
     def from_json(cls, value: object) -> BrokerRegistration:
@@ -58,6 +76,12 @@ class BrokerRegistration:
             grpc=fields.text("grpc", chars_max=ADDRESS_CHARS_MAX),
             link=fields.text("link", chars_max=ADDRESS_CHARS_MAX),
             admin=fields.text("admin", chars_max=ADDRESS_CHARS_MAX),
+            peers=fields.text("peers", chars_min=1, chars_max=ADDRESS_CHARS_MAX) if fields.has("peers") else "",
+            feature_level_max=(
+                fields.integer("feature_level_max", low=2, high=FEATURE_LEVEL_MAX)
+                if fields.has("feature_level_max")
+                else 1
+            ),
         )
         fields.done()
         return registration

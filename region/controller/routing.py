@@ -58,6 +58,10 @@ class ControllerSettings:
         apply_timeout_s: for a whole operation, elections and retries included, and again until applied here.
         retry_delay_s: between two tries.
         producer_block: producer ids fetched at once, per broker.
+        auto_join: a broker of this region's number that nobody added may join by registering.
+        replace_absent_after_s: a broker that was silent for so long is absent, and others take over; 0: never.
+        moves_in_flight_max: groups that copy their log to another broker at a time.
+        disk_claim_s: how long a broker goes on claiming its id with another disk before it gives up.
     """
 
     auto_create: bool = True
@@ -66,6 +70,10 @@ class ControllerSettings:
     apply_timeout_s: float = 10.0
     retry_delay_s: float = 0.1
     producer_block: int = 1_000
+    auto_join: bool = False
+    replace_absent_after_s: float = 1_800.0
+    moves_in_flight_max: int = 4
+    disk_claim_s: float = 10.0
 
 
 class Route:
@@ -85,6 +93,10 @@ class Route:
         self._leader_id = leader_id
         self._settings = settings
         self.is_leader = is_leader
+
+    def knows_leader(self) -> bool:
+        """Return whether this broker leads or knows who does."""
+        return self.is_leader() or self._leader_id() > 0
 
     async def to_leader(
         self, method: str, body: JsonObject, serve: Callable[[JsonObject], Awaitable[JsonObject]], *, hops: int = 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -25,27 +25,30 @@ from georelay.errors import (
     Unavailable,
     UnknownTopic,
 )
-from georelay.ids import BrokerId, RaftIndex, RegionNumber
+from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.controller import answers, commands
+from region.controller.barrier import Barrier
+from region.controller.broker_admin import BrokerAdmin
 from region.controller.catalog import TopicCatalog
-from region.controller.commands import AllocateProducerIds, Command, FormRegion, RegisterBroker
+from region.controller.commands import AllocateProducerIds, Command, RegisterBroker
 from region.controller.definition_rules import region_prefix
-from region.controller.definitions import CREATE, DELETE, HINT, SINCE, Definitions
+from region.controller.definitions import ALTER, CREATE, DELETE, HINT, SINCE, Definitions
 from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
+from region.controller.founding import FOUNDING
+from region.controller.hints import BackgroundTasks, Hints
+from region.controller.leader_duties import LeaderDuties
 from region.controller.producer_ids import ProducerIds
+from region.controller.registering import REGISTER, Registrar
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import HOPS_MAX, PASSING, ControllerSettings, Propose, Request, Route
 from region.controller.state_core import ControllerState, Done, Effect, Refused
-from region.controller.topic import Homes, TopicSpec, TopicView
+from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
 from region.controller.topology import BROKER_ID_MAX, Topology
 
 log = structlog.get_logger()
 
-REGISTER: Final = "controller.register_broker"
 ALLOCATE: Final = "controller.allocate_producer_ids"
-BACKGROUND_TASKS_MAX: Final = 256  # hints; beyond it the next pull finds what a hint would have said
-
-T = TypeVar("T")
+BARRIER: Final = "controller.barrier"
 Serve = Callable[[JsonObject], Awaitable[JsonObject]]
 
 
@@ -58,6 +61,13 @@ class ControllerService:
         propose, request: see their Protocols.
         is_leader, leader_id: of the controller group, as known now; a leader_id <= 0 means unknown.
         new_topic_id: returns 16 bytes that are unique in the world.
+        is_alive: whether a broker of this region was heard lately.
+        read_index: of the controller group, on its leader: returns once everything committed is applied here.
+        founding_disks: (broker, disk uuid) of the founders, when this broker knows them; asked once the group is led.
+        peers_learned: told the peer addresses of the region when a broker of it answers.
+
+    Attributes:
+        answer_founding: answers brokers that ask whether the region exists; set before links are open.
     """
 
     def __init__(
@@ -71,15 +81,29 @@ class ControllerService:
         leader_id: Callable[[], int],
         settings: ControllerSettings | None = None,
         new_topic_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
+        is_alive: Callable[[BrokerId], bool] = lambda _: True,
+        read_index: Callable[[], Awaitable[RaftIndex]] | None = None,
+        founding_disks: Callable[[], tuple[tuple[BrokerId, str], ...]] = tuple,
+        peers_learned: Callable[[dict[BrokerId, str]], None] = lambda _: None,
     ) -> None:
         self.state = ControllerState()
         self.catalog = TopicCatalog(self.state)
+        self.answer_founding: Callable[[JsonObject], JsonObject] | None = None
         self._topology = topology
         self._registration = registration
         self._propose = propose
+        self._read_index = read_index
         self._settings = settings if settings is not None else ControllerSettings()
+        self._tasks = BackgroundTasks()
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []  # resolved once the state says so
+        self._creating: dict[str, asyncio.Task[TopicView]] = {}
+        self._wakeup = asyncio.Event()
+        self._claiming_since: float | None = None  # since when another disk has our id
         self._route = Route(
             topology=topology, request=request, is_leader=is_leader, leader_id=leader_id, settings=self._settings
+        )
+        self._hints = Hints(
+            state=self.state, topology=topology, route=self._route, tasks=self._tasks, wake=self._wakeup.set
         )
         self._definitions = Definitions(
             state=self.state,
@@ -87,27 +111,60 @@ class ControllerService:
             route=self._route,
             commit=self._commit,
             new_topic_id=new_topic_id,
-            ordered=self._hint_other_regions,
+            ordered=self._hints.tell_other_regions,
         )
+        self._registrar = Registrar(
+            state=self.state,
+            topology=topology,
+            own=registration,
+            route=self._route,
+            commit=self._commit,
+            is_alive=is_alive,
+            auto_join=self._settings.auto_join,
+            peers_learned=peers_learned,
+            level_learned=self._wakeup.set,
+        )
+        self._duties = LeaderDuties(
+            me=registration.broker,
+            state=self.state,
+            topology=topology,
+            disks=founding_disks,
+            commit=self._commit,
+            is_alive=is_alive,
+            levels=self._registrar.levels,
+            absent_after_s=self._settings.replace_absent_after_s,
+            moves_in_flight_max=self._settings.moves_in_flight_max,
+        )
+        self._admin = BrokerAdmin(
+            state=self.state,
+            catalog=self.catalog,
+            topology=topology,
+            route=self._route,
+            commit=self._commit,
+            is_alive=is_alive,
+        )
+        self._barrier = Barrier(self._ask_barrier, self._tasks)
         self._producer_ids = ProducerIds(self._fetch_producer_block)
         self._served_by_leader: dict[str, Serve] = {
             CREATE: self._definitions.serve_create,
+            ALTER: self._definitions.serve_alter,
             DELETE: self._definitions.serve_delete,
-            HINT: self._serve_hint,
-            REGISTER: self._serve_register,
+            HINT: self._hints.serve,
+            REGISTER: self._registrar.serve,
             ALLOCATE: self._serve_allocate,
+            BARRIER: self._serve_barrier,
+            **self._admin.served,
         }
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # (definitions index, resolved once applied)
-        self._creating: dict[str, asyncio.Task[TopicView]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._wakeup = asyncio.Event()
 
     @property
     def is_settled(self) -> bool:
         """Return whether the region is formed and knows this broker; until then it is not ready."""
-        return (
-            self.state.topology is not None and self.state.brokers.get(self._registration.broker) == self._registration
-        )
+        return self.state.topology is not None and self._registrar.is_registered
+
+    @property
+    def feature_level(self) -> int:
+        """Return what the region may write; 0 before it is formed."""
+        return self.state.feature_level
 
     # --- the host's side ------------------------------------------------------------------------------------------
 
@@ -118,12 +175,17 @@ class ControllerService:
             CommandError: a command this version does not know; the host stops the group.
         """
         effects = self.state.apply(commands.decode(command), index)
-        reached = self.state.definitions_index
-        if self._waiting and any(wanted <= reached for wanted, _ in self._waiting):
-            for wanted, applied in self._waiting:
-                if wanted <= reached and not applied.done():
-                    applied.set_result(None)
-            self._waiting = [(wanted, applied) for wanted, applied in self._waiting if not applied.done()]
+        self._resolve_waiting()
+        return effects
+
+    def snapshot(self) -> bytes:
+        """Return the state after the newest command that was applied."""
+        return self.state.to_snapshot()
+
+    def restore(self, raw: bytes) -> list[Effect]:
+        """Replace the state; return what the host has to look at again. Raises SnapshotError."""
+        effects = self.state.restore(raw)
+        self._resolve_waiting()
         return effects
 
     def wake(self) -> None:
@@ -131,7 +193,7 @@ class ControllerService:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Keep this broker registered, and as leader the region formed and its definitions current; until cancelled.
+        """Keep this broker registered, and as leader the region as it shall be; until cancelled.
 
         Raises:
             DataDirectoryError: the region knows this broker or this region with other data; the process must end.
@@ -152,9 +214,7 @@ class ControllerService:
             if not applied.done():
                 applied.set_exception(Unavailable("this broker is shutting down"))
         self._waiting.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def handle(self, method: str, body: JsonObject) -> JsonObject:
         """Answer another broker's call; every GeorelayError travels inside the answer."""
@@ -176,6 +236,19 @@ class ControllerService:
         """
         return await self._create(spec, if_absent=False)
 
+    async def alter_topic(self, name: str, settings: Mapping[str, str | None]) -> TopicView:
+        """Change settings of a topic (None: back to the default); return once this broker knows it.
+
+        Raises:
+            UnknownTopic, InvalidTopic, PolicyViolation, HomeUnreachable: nothing was changed.
+            Unavailable, OutcomeUnknown: it may be changed; ask again.
+        """
+        return await self._known(await self._definitions.alter(name, settings))
+
+    async def add_partitions(self, name: str, count: int) -> TopicView:
+        """Let a topic have `count` partitions, not fewer than now; return once this broker knows. Raises as alter."""
+        return await self._known(await self._definitions.alter(name, {}, partitions=count))
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records for ever; return once this broker has dropped it. Raises as create_topic."""
         tombstone = await self._definitions.delete(name)
@@ -194,7 +267,7 @@ class ControllerService:
             raise UnknownTopic(f"there is no topic {name[:60]!r}")
         creating = self._creating.get(name)
         if creating is None:
-            creating = self._start(self._create(TopicSpec(name=name), if_absent=True))
+            creating = self._tasks.start(self._create(TopicSpec(name=name), if_absent=True))
             self._creating[name] = creating
             creating.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(creating)
@@ -202,6 +275,54 @@ class ControllerService:
     async def allocate_producer_id(self) -> int:
         """Return a producer id that is unique in the mesh. Raises Unavailable, OutcomeUnknown: ask again."""
         return await self._producer_ids.allocate()
+
+    # --- what operators and group leaders ask ---------------------------------------------------------------------
+
+    async def add_broker(self, broker_id: int, peers: str = "") -> None:
+        """Let a broker of this region take replicas; see BrokerAdmin.
+
+        Raises:
+            BadRequest, PolicyViolation: nothing changed. Unavailable, OutcomeUnknown: ask again (so for all below).
+        """
+        await self._admin.add(BrokerId(broker_id), peers)
+
+    async def drain_broker(self, broker_id: int) -> None:
+        """Begin to move every replica away from a broker."""
+        await self._admin.drain(BrokerId(broker_id))
+
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget a broker that is drained or absent."""
+        await self._admin.remove(BrokerId(broker_id))
+
+    async def reassign(self, topic: str, partition: int, voters: Sequence[int]) -> None:
+        """Begin to move a partition to these brokers; an empty list lets the region place it again."""
+        await self._admin.reassign(topic, partition, voters)
+
+    async def report_replicas(
+        self, group_id: GroupId, voters: Sequence[BrokerId], learners: Sequence[BrokerId], generation: int
+    ) -> None:
+        """Report the committed membership of a group, as its confirmed leader under that generation of its target.
+
+        Raises:
+            Busy: another generation is wanted by now. Other GeorelayErrors: not recorded, or not known.
+        """
+        await self._admin.report(group_id, voters, learners, generation)
+
+    async def barrier(self) -> RaftIndex:
+        """Return once this broker has applied all that was committed when this was called.
+
+        Raises:
+            Unavailable, NotLeader, OutcomeUnknown: the leader could not be asked, or this broker is behind.
+        """
+        return await self._barrier.wait()
+
+    def brokers_status(self) -> list[dict[str, Any]]:
+        """Return one row per broker that was ever known, ready for JSON."""
+        return self._admin.brokers_status()
+
+    def assignments_status(self, topic: str | None = None) -> list[dict[str, Any]]:
+        """Return one row per group, of one topic or of all, ready for JSON. Raises UnknownTopic."""
+        return self._admin.assignments_status(topic)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +333,9 @@ class ControllerService:
             TopicSpec.from_json(spec.to_json())
         except FieldError as error:
             raise InvalidTopic(str(error)) from error
-        definition = await self._definitions.create(spec, if_absent=if_absent)
+        return await self._known(await self._definitions.create(spec, if_absent=if_absent))
+
+    async def _known(self, definition: TopicDefinition) -> TopicView:
         await self._await_index(definition.index)
         view = self.catalog.topic(definition.name)
         if view is None:
@@ -222,22 +345,35 @@ class ControllerService:
         return view
 
     async def _await_index(self, index: int) -> None:
-        if self.state.definitions_index >= index:
+        if self.state.definitions_index < index and not self._topology.is_definitions_home:
+            self._hints.tell(self._topology.region, index)
+        try:
+            await self._until(lambda: self.state.definitions_index >= index)
+        except TimeoutError as error:
+            text = f"definition {index} is ordered, this broker has applied {self.state.definitions_index}; ask again"
+            raise OutcomeUnknown(text) from error
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until the applied state says so. Raises TimeoutError after apply_timeout_s."""
+        if is_so():
             return
-        if not self._topology.is_definitions_home:
-            self._hint(self._topology.region, index)
         applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = (index, applied)
+        waiter = (is_so, applied)
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout(self._settings.apply_timeout_s):
                 await applied
-        except TimeoutError as error:
-            text = f"definition {index} is ordered, this broker has applied {self.state.definitions_index}; ask again"
-            raise OutcomeUnknown(text) from error
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
+
+    def _resolve_waiting(self) -> None:
+        if not self._waiting:
+            return
+        for is_so, applied in self._waiting:
+            if is_so() and not applied.done():
+                applied.set_result(None)
+        self._waiting = [(is_so, applied) for is_so, applied in self._waiting if not applied.done()]
 
     async def _commit(self, command: Command) -> Done:
         index = await self._propose(commands.encode(command))
@@ -252,15 +388,12 @@ class ControllerService:
         hops = Fields({"hops": body.pop("hops", 0)}, "call").integer("hops", low=0, high=HOPS_MAX)
         if method == SINCE:
             return await self._definitions.serve_since(body)
+        if method == FOUNDING and self.answer_founding is not None:
+            return self.answer_founding(body)
         serve = self._served_by_leader.get(method)
         if serve is None:
             raise BadRequest(f"method {method[:64]!r} is unknown")
         return await self._route.to_leader(method, body, serve, hops=hops)
-
-    async def _serve_register(self, body: JsonObject) -> JsonObject:
-        registration = BrokerRegistration.from_json(Fields(body, REGISTER).value("registration"))
-        await self._commit(RegisterBroker(registration=registration))
-        return {}
 
     async def _serve_allocate(self, body: JsonObject) -> JsonObject:
         fields = Fields(body, ALLOCATE)
@@ -269,37 +402,42 @@ class ControllerService:
         done = await self._commit(AllocateProducerIds(broker=broker, count=count))
         return {"first": done.first_producer_id, "count": count}
 
-    async def _serve_hint(self, body: JsonObject) -> JsonObject:
-        if Fields(body, HINT).integer("index", low=0, high=INT64_MAX) > self.state.definitions_index:
-            self.wake()
-        return {}
-
     async def _fetch_producer_block(self) -> tuple[int, int]:
         body: JsonObject = {"broker": self._registration.broker, "count": self._settings.producer_block}
         result = await self._route.retrying(lambda: self._route.to_leader(ALLOCATE, body, self._serve_allocate))
-        fields = Fields(result, "answer")
+        return _integer_in(result, "first"), _integer_in(result, "count", low=1)
+
+    async def _serve_barrier(self, _: JsonObject) -> JsonObject:
+        """Return an index below which everything is committed, having made sure that this broker still leads."""
+        if self._read_index is not None:
+            await self._read_index()
+        else:
+            recorded = self.state.brokers.get(self._registration.broker)
+            if recorded is None:
+                raise Unavailable("this region is not formed yet")
+            await self._commit(RegisterBroker(registration=recorded))  # changes nothing, but is committed by a leader
+        return {"index": self.state.applied_index}
+
+    async def _ask_barrier(self) -> RaftIndex:
+        index = _integer_in(await self._route.to_leader(BARRIER, {}, self._serve_barrier), "index")
         try:
-            first, count = (
-                fields.integer("first", low=0, high=INT64_MAX),
-                fields.integer("count", low=1, high=INT64_MAX),
-            )
-        except FieldError as error:
-            raise Unavailable(f"the controller's answer is not readable: {error}") from error
-        return first, count
+            await self._until(lambda: self.state.applied_index >= index)
+        except TimeoutError as error:
+            text = f"command {index} is committed, this broker has applied {self.state.applied_index}; ask again"
+            raise Unavailable(text) from error
+        return RaftIndex(index)
 
     async def _settle(self) -> bool:
         """Do what is left to do; return whether all of it worked."""
         try:
-            if self._route.is_leader() and self.state.topology != self._topology:
-                await self._commit(FormRegion(topology=self._topology))
-            if self.state.brokers.get(self._registration.broker) != self._registration:
-                body: JsonObject = {"registration": self._registration.to_json()}
-                await self._route.to_leader(REGISTER, body, self._serve_register)
+            await self._settle_region()
             if self._route.is_leader() and not self._topology.is_definitions_home:
                 while await self._definitions.pull():
                     continue
         except DataDirectoryError:
-            raise
+            if not self._may_claim():
+                raise
+            return False
         except HomeUnreachable as error:
             log.debug("definitions.pull_failed", reason=str(error))
             return True  # the region works without; ask again after the usual interval
@@ -311,33 +449,27 @@ class ControllerService:
             return True
         return self.is_settled
 
-    def _hint_other_regions(self, index: int) -> None:
-        for region in self._topology.regions:
-            if region.number != self._topology.region:
-                self._hint(region.number, index)
+    async def _settle_region(self) -> None:
+        if self._route.is_leader():
+            await self._duties.form()
+        else:
+            self._duties.rest()
+        if self._registrar.must_announce:
+            await self._registrar.announce()
+        self._claiming_since = None
+        if self._route.is_leader():
+            await self._duties.look(asyncio.get_running_loop().time())
 
-    def _hint(self, region: RegionNumber, index: int) -> None:
-        """Tell a region's leader, once and without waiting, that there are definitions up to `index`."""
-        if len(self._tasks) < BACKGROUND_TASKS_MAX:
-            self._start(self._send_hint(region, index))
+    def _may_claim(self) -> bool:
+        """Return whether to go on claiming an id whose old disk may still count as alive for a moment."""
+        now = asyncio.get_running_loop().time()
+        if self._claiming_since is None:
+            self._claiming_since = now
+        return now - self._claiming_since < self._settings.disk_claim_s
 
-    async def _send_hint(self, region: RegionNumber, index: int) -> None:
-        body: JsonObject = {"index": index}
-        try:
-            if region == self._topology.region:
-                await self._route.to_leader(HINT, body, self._serve_hint)
-            else:
-                await self._route.to_region(region, HINT, body)
-        except GeorelayError as error:
-            log.debug("definitions.hint_lost", region=region, index=index, reason=str(error))
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits for it gets it; with nobody left to wait it is no news
+def _integer_in(answer: JsonObject, name: str, *, low: int = 0) -> int:
+    try:
+        return Fields(answer, "answer").integer(name, low=low, high=INT64_MAX)
+    except FieldError as error:
+        raise Unavailable(f"the controller's answer is not readable: {error}") from error

@@ -3,122 +3,252 @@
 Rule 1: pure and deterministic. Every broker of the region applies the same commands and holds the same state.
 Rule 2: nothing here fails because of what a command asks: a wish that cannot be met is Refused, and its proposer
 reads why.
-Rule 3: only a higher definition index applies. The definitions home gives the indexes at apply, so two creations that
-race are ordered by its log and the second one sees the first.
-Rule 4: a topic id that was dropped never comes back; group ids and producer ids are never given out twice.
+Rule 3: group ids and producer ids are never given out twice; the feature level never goes back.
+Rule 4: at feature level 1 the outcome of every command is that of the first version, byte for byte.
+Further rules: topic_rules (definitions), broker_rules (lives), replica_rules (groups), control_voters_core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Final, TypeAlias
+from dataclasses import replace
+from typing import Final
 
-from georelay.errors import (
-    DataDirectoryError,
-    GeorelayError,
-    InvalidTopic,
-    PolicyViolation,
-    TopicExists,
-    Unavailable,
-    UnknownTopic,
+from georelay.errors import DataDirectoryError, PolicyViolation, Unavailable
+from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, StreamKey
+from region.controller import broker_rules, replica_rules, state_snapshot, topic_rules
+from region.controller.assignment import Assignment
+from region.controller.brokers import BrokerRecord, BrokerState
+from region.controller.command_kinds import (
+    SINCE_LEVEL_2,
+    AddBroker,
+    AllocateProducerIds,
+    AlterTopic,
+    Command,
+    DefineTopic,
+    DrainBroker,
+    DropTopic,
+    FormRegion,
+    MarkAbsent,
+    MarkPresent,
+    RaiseFeatureLevel,
+    Reassign,
+    RegisterBroker,
+    RemoveBroker,
+    ReplaceDisk,
+    ReplicasChanged,
 )
-from georelay.ids import BrokerId, GroupId, RaftIndex, RegionNumber, StreamKey
-from georelay.limits import GROUPS_PER_BROKER_MAX, TOPICS_MAX
-from region.controller.commands import AllocateProducerIds, Command, DefineTopic, DropTopic, FormRegion, RegisterBroker
+from region.controller.effects import (
+    BrokersChanged,
+    Done,
+    Effect,
+    GroupAssigned,
+    GroupDropped,
+    GroupReleased,
+    MetadataChanged,
+    Outcome,
+    Refused,
+    ReplicasWanted,
+    TopicAltered,
+)
+from region.controller.ledger import CONTROLLER_KEY, LIFE_CYCLE_LEVEL, RegionLedger, stream_keys
 from region.controller.placement_core import ReplicaLoad
 from region.controller.registration import BrokerRegistration
-from region.controller.topic import Definition, Homes, Tombstone, TopicDefinition
+from region.controller.topic import Definition, TopicDefinition
 from region.controller.topology import Topology
 
+__all__ = [
+    "Assignment",
+    "BrokersChanged",
+    "ControllerState",
+    "Done",
+    "Effect",
+    "GroupAssigned",
+    "GroupDropped",
+    "GroupReleased",
+    "MetadataChanged",
+    "Outcome",
+    "Refused",
+    "ReplicasWanted",
+    "TopicAltered",
+    "stream_keys",
+]
+
 PRODUCER_COUNTER_BITS: Final = 48  # producer id = region number << 48 | counter
-TOMBSTONES_MAX: Final = 100_000
 OUTCOMES_REMEMBERED: Final = 4_096  # a proposer reads its outcome in the loop turn of its apply
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One stream's Raft group in this region; voters[0] is the preferred leader."""
-
-    group_id: GroupId
-    key: StreamKey
-    voters: tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAssigned:
-    """Effect: a group exists from now on; its voters open it."""
-
-    group_id: GroupId
-    key: StreamKey
-    voters: tuple[BrokerId, ...]
-    topic: TopicDefinition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDropped:
-    """Effect: a group is gone; whoever hosts it closes it."""
-
-    group_id: GroupId
-    key: StreamKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataChanged:
-    """Effect: what Metadata answers has changed."""
-
-    metadata_epoch: int
-
-
-Effect: TypeAlias = GroupAssigned | GroupDropped | MetadataChanged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """Outcome: applied. `definition` for definitions, `first_producer_id` for a block of ids."""
-
-    definition: Definition | None = None
-    first_producer_id: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Outcome: not applied; `error` says why and what to do."""
-
-    error: type[GeorelayError]
-    text: str
-
-
-Outcome: TypeAlias = Done | Refused
 
 
 class ControllerState:
     """Everything the brokers of one region agree on.
 
     Invariants: 1 names and ids of live topics are unique   2 every stream of a live topic has exactly one group
-    3 the index of every definition is <= definitions_index   4 group ids ascend from 1.
+    3 the index of every definition is <= definitions_index   4 group ids ascend from 1   5 no target names a broker
+    that its group has to get rid of first.
     """
 
     def __init__(self) -> None:
-        self.applied_index = RaftIndex(0)
-        self.feature_level = 0
-        self.metadata_epoch = 0
-        self.definitions_index = 0
-        self.topology: Topology | None = None
-        self.brokers: dict[BrokerId, BrokerRegistration] = {}
-        self._history: dict[bytes, Definition] = {}  # by topic id, in order of index: a change moves to the end
-        self._names: dict[str, bytes] = {}  # live topics only
-        self._assignments: dict[StreamKey, Assignment] = {}
-        self._load = ReplicaLoad()
-        self._next_group = 1
-        self._producers_given = 0
+        self._ledger = RegionLedger()
         self._outcomes: dict[RaftIndex, Outcome] = {}
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    @property
+    def applied_index(self) -> RaftIndex:
+        """Return the index of the newest command applied."""
+        return self._ledger.applied_index
+
+    @property
+    def feature_level(self) -> int:
+        """Return what the region may write; 0 before it is formed."""
+        return self._ledger.feature_level
+
+    @property
+    def has_life_cycle(self) -> bool:
+        """Return whether brokers come and go by command (feature level 2)."""
+        return self._ledger.has_life_cycle
+
+    @property
+    def metadata_epoch(self) -> int:
+        """Return a counter that moves whenever Metadata may answer differently."""
+        return self._ledger.metadata_epoch
+
+    @property
+    def definitions_index(self) -> int:
+        """Return the index of the newest definition."""
+        return self._ledger.definitions.index
+
+    @property
+    def topology(self) -> Topology | None:
+        """Return the shape of mesh and region, None before it is formed."""
+        return self._ledger.topology
+
+    @property
+    def brokers(self) -> dict[BrokerId, BrokerRegistration]:
+        """Return the registered brokers that were not removed."""
+        return self._ledger.brokers
+
+    @property
+    def records(self) -> dict[BrokerId, BrokerRecord]:
+        """Return every broker that was ever known."""
+        return self._ledger.records
+
+    @property
+    def control(self) -> Assignment | None:
+        """Return the controller's own group, None before the region is formed."""
+        return self._ledger.control
+
+    @property
+    def strength(self) -> int:
+        """Return how many brokers the region counts on."""
+        return self._ledger.strength
+
+    @property
+    def load(self) -> ReplicaLoad:
+        """Return wanted replicas and leaderships per broker."""
+        return self._ledger.groups.load
+
+    def outcome(self, index: RaftIndex) -> Outcome | None:
+        """Return what became of the command at `index`, None when it is not among the last ones applied here."""
+        return self._outcomes.get(index)
+
+    def topic_by_name(self, name: str) -> TopicDefinition | None:
+        """Return the live topic of that (unqualified) name."""
+        topic_id = self._ledger.definitions.id_of(name)
+        return None if topic_id is None else self.topic_by_id(topic_id)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
+        """Return the live topic with that id."""
+        return self._ledger.definitions.topic_by_id(topic_id)
+
+    def topics(self) -> Iterator[TopicDefinition]:
+        """Return the live topics, in order of definition."""
+        return self._ledger.definitions.topics()
+
+    def assignment(self, key: StreamKey) -> Assignment | None:
+        """Return the group of a stream."""
+        return self._ledger.groups.of_key(key)
+
+    def group(self, group_id: GroupId) -> Assignment | None:
+        """Return a group by its id; the controller's own is 0."""
+        return self.control if group_id == CONTROLLER_GROUP else self._ledger.groups.of_id(group_id)
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Return all data groups, in order of their ids."""
+        return iter(self._ledger.groups)
+
+    def definitions_since(self, index: int, *, limit: int) -> list[Definition]:
+        """Return at most `limit` definitions with a higher index, the lowest first.
+
+        A topic appears once, with its last change; applying the result in order leads to the same topics.
+        """
+        return self._ledger.definitions.since(index, limit=limit)
+
+    def disk_of(self, broker: BrokerId) -> str | None:
+        """Return the uuid of the only disk that may speak for a broker: None unknown, "" for none (removed)."""
+        record = self.records.get(broker)
+        if record is None:
+            return None
+        return "" if record.state is BrokerState.REMOVED else record.disk or None
+
+    def refusal_of(self, registration: BrokerRegistration) -> Refused | None:
+        """Return why this registration would be refused now, None when it would not."""
+        return broker_rules.refuse_registration(self._ledger, registration)
+
+    def peer_addresses(self) -> dict[BrokerId, str]:
+        """Return "host:port" of the peer listeners that are known, of brokers that were not removed."""
+        return {
+            broker: record.peer_address
+            for broker, record in self.records.items()
+            if record.peer_address and record.state is not BrokerState.REMOVED
+        }
+
+    def generation_of(self, broker: BrokerId) -> int:
+        """Return which life of a broker this is, 0 for one that is unknown."""
+        record = self.records.get(broker)
+        return 0 if record is None else record.generation
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> bytes:
+        """Return the whole state as canonical bytes: equal states have equal ones. Outcomes are not part of it."""
+        return state_snapshot.dump(self._ledger)
+
+    def restore(self, raw: bytes) -> list[Effect]:
+        """Take over the state in a snapshot; return everything that the host has to look at again.
+
+        Raises:
+            SnapshotError: not a whole snapshot that this version knows; the state is as before.
+        """
+        before = self._ledger
+        now = state_snapshot.load(raw)
+        self._ledger, self._outcomes = now, {}
+        gone = [old for old in before.groups if now.groups.of_id(old.group_id) is None]
+        effects: list[Effect] = [GroupDropped(group_id=old.group_id, key=old.key) for old in gone]
+        everyone = [*now.groups, *([] if now.control is None else [now.control])]
+        effects += [
+            ReplicasWanted(assignment=group, topic=now.definitions.topic_by_id(group.key.topic_id))
+            for group in everyone
+        ]
+        for old in before.groups:
+            group = now.groups.of_id(old.group_id)
+            left = () if group is None else tuple(sorted(old.concerned - group.concerned))
+            if left:
+                effects.append(GroupReleased(group_id=old.group_id, key=old.key, brokers=left))
+        return [*effects, BrokersChanged(), MetadataChanged(metadata_epoch=now.metadata_epoch)]
+
+    @classmethod
+    def from_snapshot(cls, raw: bytes) -> ControllerState:
+        """Return the state in a snapshot. Raises SnapshotError."""
+        state = cls()
+        state.restore(raw)
+        return state
+
+    # --- commands -----------------------------------------------------------------------------------------------------
 
     def apply(self, command: Command, index: RaftIndex) -> list[Effect]:
         """Apply one committed command; return what the host must do about it."""
         assert index > self.applied_index, (index, self.applied_index)
-        self.applied_index = index
+        self._ledger.applied_index = index
         effects: list[Effect] = []
         outcome = self._apply(command, effects)
         self._outcomes[index] = outcome
@@ -126,63 +256,59 @@ class ControllerState:
             del self._outcomes[next(iter(self._outcomes))]
         return effects
 
-    def outcome(self, index: RaftIndex) -> Outcome | None:
-        """Return what became of the command at `index`, None when it is not among the last ones."""
-        return self._outcomes.get(index)
-
-    def topic_by_name(self, name: str) -> TopicDefinition | None:
-        """Return the live topic of that (unqualified) name."""
-        topic_id = self._names.get(name)
-        return None if topic_id is None else self.topic_by_id(topic_id)
-
-    def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
-        """Return the live topic with that id."""
-        found = self._history.get(topic_id)
-        return found if isinstance(found, TopicDefinition) else None
-
-    def topics(self) -> Iterator[TopicDefinition]:
-        """Return the live topics, in order of definition."""
-        return (found for found in self._history.values() if isinstance(found, TopicDefinition))
-
-    def assignment(self, key: StreamKey) -> Assignment | None:
-        """Return the group of a stream."""
-        return self._assignments.get(key)
-
-    def assignments(self) -> Iterator[Assignment]:
-        """Return all groups, in order of their ids."""
-        return iter(self._assignments.values())
-
-    def definitions_since(self, index: int, *, limit: int) -> list[Definition]:
-        """Return at most `limit` definitions with a higher index, the lowest first.
-
-        A topic appears once, with its last change; applying the result in order leads to the same topics.
-        """
-        newer = 0
-        for definition in reversed(self._history.values()):
-            if definition.index <= index:
-                break
-            newer += 1
-        if newer == 0:
-            return []
-        return list(islice(self._history.values(), len(self._history) - newer, len(self._history) - newer + limit))
-
-    # --- one function per command -----------------------------------------------------------------------------------
-
     def _apply(self, command: Command, effects: list[Effect]) -> Outcome:
+        ledger = self._ledger
+        if isinstance(command, SINCE_LEVEL_2) and (ledger.topology is None or not ledger.has_life_cycle):
+            text = "this region has brokers of the first version: upgrade them, then ask again"
+            return Refused(error=PolicyViolation, text=text)
         match command:
             case FormRegion():
                 return self._form(command, effects)
             case RegisterBroker():
-                return self._register(command.registration, effects)
+                return broker_rules.register(ledger, command.registration, effects)
             case DefineTopic():
-                return self._define(command.definition, effects)
+                return topic_rules.define(ledger, command.definition, effects)
+            case AlterTopic():
+                return topic_rules.alter(ledger, command.definition, effects)
             case DropTopic():
-                return self._drop(command.tombstone, effects)
+                return topic_rules.drop(ledger, command.tombstone, effects)
             case AllocateProducerIds():
                 return self._allocate(command)
+            case RaiseFeatureLevel():
+                return self._raise_level(command.level, effects)
+            case AddBroker():
+                return broker_rules.add(ledger, command.broker, command.peers, effects)
+            case DrainBroker():
+                return broker_rules.drain(ledger, command.broker, effects)
+            case RemoveBroker():
+                return broker_rules.remove(ledger, command.broker, effects)
+            case ReplaceDisk():
+                return broker_rules.replace_disk(ledger, command.registration, command.replaces, effects)
+            case MarkAbsent():
+                return broker_rules.went_away(ledger, command.broker, effects)
+            case MarkPresent():
+                return broker_rules.came_back(ledger, command.broker, effects)
+            case ReplicasChanged():
+                return replica_rules.replicas_changed(
+                    ledger,
+                    command.group_id,
+                    voters=command.voters,
+                    learners=command.learners,
+                    generation=command.generation,
+                    effects=effects,
+                )
+            case Reassign():
+                return replica_rules.reassign(
+                    ledger,
+                    command.group_id,
+                    target=command.target,
+                    generation=command.generation,
+                    pinned=command.pinned,
+                    effects=effects,
+                )
 
     def _form(self, command: FormRegion, effects: list[Effect]) -> Outcome:
-        recorded, wanted = self.topology, command.topology
+        ledger, recorded, wanted = self._ledger, self._ledger.topology, command.topology
         if recorded is not None and (recorded.mesh_id, recorded.region) != (wanted.mesh_id, wanted.region):
             text = (
                 f"this is region {recorded.region} of mesh {recorded.mesh_id}, not {wanted.region} of {wanted.mesh_id}"
@@ -199,137 +325,46 @@ class ControllerState:
             return Refused(
                 error=PolicyViolation, text=f"regions {sorted(lost.values())} are in use; a region cannot be left out"
             )
-        self.topology = wanted
-        self.feature_level = max(self.feature_level, command.feature_level)
-        self._load.admit(wanted.own.brokers)
+        ledger.topology = wanted
+        ledger.feature_level = max(self.feature_level, command.feature_level)
+        self._know_brokers(command, effects)
         for topic in list(self.topics()):
-            self._assign_missing(topic, effects)
-        self._metadata_changed(effects)
+            ledger.assign_missing(topic, effects)
+        ledger.settle(effects)
+        ledger.metadata_changed(effects)
         return Done()
 
-    def _register(self, registration: BrokerRegistration, effects: list[Effect]) -> Outcome:
-        recorded = self.brokers.get(registration.broker)
-        if recorded is not None and recorded.disk_uuid != registration.disk_uuid:
-            text = (
-                f"broker {registration.broker} is known with disk {recorded.disk_uuid}, not {registration.disk_uuid}: "
-                "start it on its own data directory"
-            )
-            return Refused(error=DataDirectoryError, text=text)
-        if self.topology is not None and registration.broker not in self.topology.own.brokers:
-            return Refused(error=PolicyViolation, text=f"broker {registration.broker} is not one of this region")
-        if recorded != registration:
-            self.brokers[registration.broker] = registration
-            self._metadata_changed(effects)
-        return Done()
+    def _know_brokers(self, command: FormRegion, effects: list[Effect]) -> None:
+        """Let in whom the configuration names; until there is a life cycle these are the controller's voters too."""
+        ledger, own = self._ledger, command.topology.own.brokers
+        disks = dict(command.disks) if ledger.control is None else {}
+        for broker in own:
+            record = ledger.records.get(broker)
+            if record is None:
+                ledger.put_record(BrokerRecord(broker=broker, founding_disk=disks.get(broker, "")), effects)
+            elif record.registration is None and disks.get(broker):
+                ledger.put_record(replace(record, founding_disk=disks[broker]), effects)
+        if ledger.control is None or not ledger.has_life_cycle:
+            ledger.control = Assignment.founded(CONTROLLER_GROUP, CONTROLLER_KEY, own, generation=ledger.applied_index)
 
-    def _define(self, wanted: TopicDefinition, effects: list[Effect]) -> Outcome:
-        topology = self.topology
-        if topology is None:
+    def _raise_level(self, level: int, effects: list[Effect]) -> Outcome:
+        ledger = self._ledger
+        if ledger.topology is None:
             return Refused(error=Unavailable, text="this region is not formed yet")
-        if wanted.index == 0:
-            refused = self._refuse_definition(wanted, topology)
-            if refused is not None:
-                return refused
-            existing = self.topic_by_id(wanted.topic_id)
-            if existing is not None:  # the same wish again, after an answer that got lost
-                return Done(definition=existing)
-            wanted = replace(wanted, index=self.definitions_index + 1)
-        elif wanted.index <= self.definitions_index:
-            return Done(definition=self.topic_by_id(wanted.topic_id))
-        replaced = self._names.get(wanted.name)
-        if replaced is not None and replaced != wanted.topic_id:
-            self._bury(Tombstone(name=wanted.name, topic_id=replaced, index=wanted.index), effects)
-        self._remember(wanted)
-        self._names[wanted.name] = wanted.topic_id
-        self._assign_missing(wanted, effects)
-        self._metadata_changed(effects)
-        return Done(definition=wanted)
-
-    def _refuse_definition(self, wanted: TopicDefinition, topology: Topology) -> Refused | None:
-        if not topology.is_definitions_home:
-            return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
-        known = self._history.get(wanted.topic_id)
-        if isinstance(known, Tombstone):
-            return Refused(
-                error=InvalidTopic, text=f"topic id {wanted.topic_id.hex()} was deleted; an id never comes back"
-            )
-        if known is None and wanted.name in self._names:
-            return Refused(error=TopicExists, text=f"topic {wanted.name} is there already")
-        if known is None and len(self._names) >= TOPICS_MAX:
-            return Refused(
-                error=PolicyViolation, text=f"the mesh has {TOPICS_MAX} topics, its maximum; delete some first"
-            )
-        if len(self._history) - len(self._names) >= TOMBSTONES_MAX:
-            return Refused(error=PolicyViolation, text=f"the mesh has {TOMBSTONES_MAX} deleted topics, its maximum")
-        groups = len(self._assignments) + sum(key not in self._assignments for key in stream_keys(wanted, topology))
-        if groups > GROUPS_PER_BROKER_MAX:
-            text = f"{groups} streams are over {GROUPS_PER_BROKER_MAX}; use fewer partitions or delete topics"
-            return Refused(error=PolicyViolation, text=text)
-        return None
-
-    def _drop(self, wanted: Tombstone, effects: list[Effect]) -> Outcome:
-        if wanted.index == 0:
-            topology = self.topology
-            if topology is None or not topology.is_definitions_home:
-                return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
-            known = self._history.get(wanted.topic_id)
-            if isinstance(known, Tombstone):
-                return Done(definition=known)
-            if known is None:
-                return Refused(error=UnknownTopic, text=f"there is no topic {wanted.name}")
-            wanted = replace(wanted, name=known.name, index=self.definitions_index + 1)
-        elif wanted.index <= self.definitions_index:
-            return Done(definition=self._history.get(wanted.topic_id))
-        self._bury(wanted, effects)
-        self._metadata_changed(effects)
-        return Done(definition=wanted)
+        if level <= ledger.feature_level:
+            return Done()
+        ledger.feature_level = level
+        if level >= LIFE_CYCLE_LEVEL:
+            ledger.settle(effects)
+        ledger.metadata_changed(effects)
+        return Done()
 
     def _allocate(self, command: AllocateProducerIds) -> Outcome:
-        if self.topology is None:
+        ledger = self._ledger
+        if ledger.topology is None:
             return Refused(error=Unavailable, text="this region is not formed yet")
-        first = self._producers_given
+        first = ledger.producers_given
         if first + command.count > 1 << PRODUCER_COUNTER_BITS:
             return Refused(error=PolicyViolation, text="this region has given out all of its producer ids")
-        self._producers_given += command.count
-        return Done(first_producer_id=self.topology.region << PRODUCER_COUNTER_BITS | first)
-
-    # --- parts ------------------------------------------------------------------------------------------------------
-
-    def _remember(self, definition: Definition) -> None:
-        assert definition.index >= self.definitions_index, (definition.index, self.definitions_index)
-        self._history.pop(definition.topic_id, None)
-        self._history[definition.topic_id] = definition
-        self.definitions_index = definition.index
-
-    def _bury(self, tombstone: Tombstone, effects: list[Effect]) -> None:
-        known = self.topic_by_id(tombstone.topic_id)
-        self._remember(tombstone)
-        if known is None or self.topology is None:
-            return
-        del self._names[known.name]
-        for key in stream_keys(known, self.topology):
-            gone = self._assignments.pop(key, None)
-            if gone is not None:
-                self._load.release(gone.voters)
-                effects.append(GroupDropped(group_id=gone.group_id, key=key))
-
-    def _assign_missing(self, topic: TopicDefinition, effects: list[Effect]) -> None:
-        assert self.topology is not None
-        for key in stream_keys(topic, self.topology):
-            if key in self._assignments:
-                continue
-            voters = self._load.choose(topic.replication_factor)
-            assignment = Assignment(group_id=GroupId(self._next_group), key=key, voters=voters)
-            self._next_group += 1
-            self._assignments[key] = assignment
-            effects.append(GroupAssigned(group_id=assignment.group_id, key=key, voters=voters, topic=topic))
-
-    def _metadata_changed(self, effects: list[Effect]) -> None:
-        self.metadata_epoch += 1
-        effects.append(MetadataChanged(metadata_epoch=self.metadata_epoch))
-
-
-def stream_keys(topic: TopicDefinition, topology: Topology) -> Iterator[StreamKey]:
-    """Return the streams of a topic, the same in every region: one per partition, or one per region and partition."""
-    origins = [RegionNumber(0)] if topic.homes is Homes.ONE else [region.number for region in topology.regions]
-    return (StreamKey(topic.topic_id, origin, partition) for origin in origins for partition in range(topic.partitions))
+        ledger.producers_given += command.count
+        return Done(first_producer_id=ledger.topology.region << PRODUCER_COUNTER_BITS | first)

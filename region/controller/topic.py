@@ -16,7 +16,13 @@ from typing import Final, TypeAlias
 
 from georelay.errors import InvalidTopic
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber
-from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGION_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX
+from georelay.limits import (
+    KIB,
+    PARTITIONS_PER_TOPIC_MAX,
+    REGION_NAME_CHARS_MAX,
+    SEGMENT_BYTES_MAX,
+    TOPIC_NAME_CHARS_MAX,
+)
 from region.controller.fields import INT64_MAX, Fields, JsonObject
 
 TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARS_MAX}}}")
@@ -27,6 +33,8 @@ DEFAULT: Final = -1
 SETTINGS_MAX: Final = 32
 SETTING_NAME_CHARS_MAX: Final = 64
 SETTING_VALUE_CHARS_MAX: Final = 256
+SEGMENT_BYTES: Final = "segment.bytes"
+SEGMENT_BYTES_MIN: Final = 16 * KIB  # smaller ones would be files without content
 
 
 class Homes(enum.StrEnum):
@@ -42,7 +50,8 @@ class TopicSpec:
 
     Args:
         partitions: 1..1000, or -1 for the default (1).
-        replication_factor: replicas in each region, or -1 for min(3, brokers of the home).
+        replication_factor: replicas in each region, or -1 for the default (3). A region with fewer brokers keeps as
+            many as it has, and more when brokers come.
         homes: see Homes.
         home: name of the home region for homes=one; "" is the region that asks.
         retention_ms, retention_bytes: -1 keeps everything.
@@ -117,6 +126,11 @@ class TopicDefinition:
     retention_bytes: int
     config: tuple[tuple[str, str], ...]
     index: int
+
+    @property
+    def segment_bytes(self) -> int:
+        """Return the size at which a segment of this topic's logs is sealed, in bytes."""
+        return int(dict(self.config).get(SEGMENT_BYTES, SEGMENT_BYTES_MAX))
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -239,6 +253,11 @@ def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
             return replace(spec, retention_ms=_whole_number(name, value))
         case "retention.bytes":
             return replace(spec, retention_bytes=_whole_number(name, value))
+        case "segment.bytes":
+            size = _whole_number(name, value)
+            if not SEGMENT_BYTES_MIN <= size <= SEGMENT_BYTES_MAX:
+                raise InvalidTopic(f"setting {name}={size}: use {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}")
+            return replace(spec, config=tuple(sorted({**dict(spec.config), name: str(size)}.items())))
         case "homes" if value in ("one", "every"):
             return replace(spec, homes=Homes(value))
         case "homes":
@@ -250,5 +269,5 @@ def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
         case "cleanup.policy":
             raise InvalidTopic(f"setting cleanup.policy={value[:40]!r}: only 'delete' is there")
         case _:
-            known = "retention.ms, retention.bytes, homes, home, cleanup.policy"
+            known = "retention.ms, retention.bytes, segment.bytes, homes, home, cleanup.policy"
             raise InvalidTopic(f"setting {name[:64]!r} is unknown; known are {known}")

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from georelay.wire.requests import (
+    AlterConfigsRequest,
     ApiVersionsRequest,
     CreateTopicsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
     FetchRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -20,11 +24,13 @@ from georelay.wire.requests import (
 )
 from region.kafka.connection import Slot
 from region.kafka.handlers.api_versions import handle_api_versions
+from region.kafka.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler
 from region.kafka.handlers.fetch import FetchHandler
 from region.kafka.handlers.metadata import MetadataHandler
 from region.kafka.handlers.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from region.kafka.handlers.produce import ProduceHandler
 from region.kafka.handlers.producer_ids import InitProducerIdHandler
+from region.kafka.handlers.records import DeleteRecordsHandler
 from region.kafka.handlers.sasl import SaslHandler
 from region.kafka.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
 from region.kafka.services import KafkaServices
@@ -34,6 +40,7 @@ Handle = Callable[[Slot, Any], None]
 
 def handler_table(services: KafkaServices, sasl: SaslHandler) -> Mapping[type, Handle]:
     """Return the handler of every request class."""
+    configs = AlterConfigsHandler(services)
     return {
         ProduceRequest: ProduceHandler(services).handle,
         FetchRequest: FetchHandler(services).handle,
@@ -43,7 +50,11 @@ def handler_table(services: KafkaServices, sasl: SaslHandler) -> Mapping[type, H
         ApiVersionsRequest: handle_api_versions,
         CreateTopicsRequest: CreateTopicsHandler(services).handle,
         DeleteTopicsRequest: DeleteTopicsHandler(services).handle,
+        DeleteRecordsRequest: DeleteRecordsHandler(services).handle,
         InitProducerIdRequest: InitProducerIdHandler(services).handle,
         OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(services).handle,
+        DescribeConfigsRequest: DescribeConfigsHandler(services).handle,
+        AlterConfigsRequest: configs.replace,
+        IncrementalAlterConfigsRequest: configs.change,
         SaslAuthenticateRequest: sasl.authenticate,
     }

@@ -37,6 +37,7 @@ KAFKA_CODE: Final[Mapping[type[errors.GeorelayError], ErrorCode]] = MappingProxy
         errors.Diverged: ErrorCode.UNKNOWN_SERVER_ERROR,
         errors.ConfigError: ErrorCode.INVALID_CONFIG,
         errors.DataDirectoryError: ErrorCode.KAFKA_STORAGE_ERROR,
+        errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokerInfo",
+    "BrokerStatus",
     "Cluster",
     "CredentialCheck",
     "EntryHeaderLike",
     "EntryLike",
+    "PartitionReplicas",
     "Published",
     "ReadAnswer",
     "Stream",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 NO_LEADER: Final = -1
+BEFORE_HIGH_WATERMARK: Final = -1  # delete-records up to whatever is committed when the home decides
+NO_REPLICAS: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,54 @@ class BrokerInfo:
     grpc: str = ""
     admin: str = ""
     alive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """One broker of this region as operators see it.
+
+    Args:
+        state: of its life, in lower case: active, draining, drained, absent or removed.
+        alive: whether this broker hears it now.
+        kafka, admin: host:port, empty when not known.
+        replicas: groups that it is a voter of, or -1 while unknown.
+        leaders: groups that it leads as far as this broker knows.
+        moving: replicas that are wanted on it or away from it and are not there yet; 0 when it is settled.
+        detail: one line on what it waits for, such as "group 7: 3 of 9 segments"; empty when there is nothing to say.
+    """
+
+    id: int
+    state: str
+    alive: bool
+    kafka: str = ""
+    admin: str = ""
+    replicas: int = NO_REPLICAS
+    leaders: int = 0
+    moving: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReplicas:
+    """Where the replicas of one partition are, and where they are going.
+
+    Args:
+        voters: brokers whose acknowledgement counts, as last reported.
+        target: brokers that are wanted; equal to `voters` as a set when nothing moves.
+        learners: brokers that catch up and do not count yet.
+        behind_entries: (broker, log entries that it lacks) for learners, as the leader knows; empty elsewhere.
+    """
+
+    partition: int
+    voters: tuple[int, ...]
+    target: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+    behind_entries: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the wanted brokers, and no others, hold the partition."""
+        return frozenset(self.voters) == frozenset(self.target) and not self.learners
 
 
 class EntryHeaderLike(Protocol):
@@ -143,6 +195,15 @@ class Stream(Protocol):
     @property
     def next_offset(self) -> Offset:
         """End of the log, uncommitted entries included."""
+
+    async def confirmed_end(self) -> Offset:
+        """Return a high watermark that is not behind anything acknowledged before the call; at the leader.
+
+        A leader that was cut off and does not know it yet cannot answer: a quorum is asked first (read index).
+
+        Raises:
+            NotLeader, Unavailable: ask again, or elsewhere.
+        """
 
     def read(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike] | None:
         """Return committed entries from the one that holds `offset` on, from memory.
@@ -273,6 +334,65 @@ class Cluster(Protocol):
 
     async def allocate_producer_id(self) -> int:
         """Return a producer id that no other region or broker ever returns."""
+
+    async def alter_topic(self, name: str, settings: Mapping[str, str]) -> TopicView:
+        """Change settings of a topic at the definitions home and wait until this broker knows them.
+
+        `settings` are names and values of `TopicSpec.with_settings`; a setting that is not named keeps its value.
+
+        Raises:
+            UnknownTopic; InvalidTopic: unknown setting or value, or one that is fixed for life (homes, home);
+            PolicyViolation: a mirror's name; HomeUnreachable, Unavailable: nothing changed; OutcomeUnknown.
+        """
+
+    async def delete_records(self, name: str, partition: int, before: int) -> Offset:
+        """Delete the records below offset `before` for ever, in every region; return the log start that results.
+
+        Goes to the leader of the home, wherever it is. `before` is 0..high watermark of the home, or
+        BEFORE_HIGH_WATERMARK. At or below the log start nothing happens and the log start is returned. Safe to repeat.
+
+        Raises:
+            UnknownTopic; PolicyViolation: a mirror's name; OffsetOutOfRange: above the high watermark;
+            NotLeader, NotHome, HomeUnreachable, Busy, Unavailable: nothing was deleted; OutcomeUnknown.
+        """
+
+    async def brokers_status(self) -> Sequence[BrokerStatus]:
+        """Return the brokers of this region with their states, ascending by id (Unavailable)."""
+
+    async def replicas_status(self, name: str) -> Sequence[PartitionReplicas]:
+        """Return where the replicas of every partition are, ascending (UnknownTopic, Unavailable)."""
+
+    async def add_broker(self, broker_id: int, peers: str) -> None:
+        """Let a broker of this region take replicas: a new one, or one that was drained, absent or draining.
+
+        `peers` is the host:port of its peer listener, empty for the one that is known. Safe to repeat.
+
+        Raises:
+            BadRequest: an id of another region, an address that is none; PolicyViolation: the state of the broker
+            forbids it (a removed id never comes back with its old disk); Unavailable, OutcomeUnknown.
+        """
+
+    async def drain_broker(self, broker_id: int) -> None:
+        """Begin to move every replica away from a broker; `brokers_status` shows the progress. Safe to repeat.
+
+        Raises:
+            BadRequest: no such broker; PolicyViolation: too few others remain; Unavailable, OutcomeUnknown.
+        """
+
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget a broker that is drained (or absent and without replicas) for ever. Safe to repeat.
+
+        Raises:
+            BadRequest: no such broker; PolicyViolation: it still holds replicas; Unavailable, OutcomeUnknown.
+        """
+
+    async def reassign(self, name: str, partition: int, replicas: Sequence[int]) -> None:
+        """Begin to move a partition to these brokers of this region; `replicas_status` shows the progress.
+
+        Raises:
+            UnknownTopic; BadRequest: none, a broker twice or one that takes no replicas; Busy: too many moves;
+            Unavailable, OutcomeUnknown.
+        """
 
     def publish(
         self,

@@ -12,7 +12,10 @@ from region.kafka.ports import Cluster, CredentialCheck, TopicView, TraceRecorde
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaServices:
-    """The broker around the listener. `wall_ns` counts from 1970, `monotonic_ns` from anywhere."""
+    """The broker around the listener.
+
+    `wall_ns` counts from 1970, `monotonic_ns` from anywhere; `region_name` turns a region's number into its name.
+    """
 
     cluster: Cluster
     credentials: CredentialCheck
@@ -20,6 +23,7 @@ class KafkaServices:
     wall_ns: Callable[[], int]
     monotonic_ns: Callable[[], int]
     counters: KafkaCounters = field(default_factory=KafkaCounters)
+    region_name: Callable[[int], str] = str
 
 
 def plain_name(topic: TopicView) -> str:

@@ -1,10 +1,15 @@
 """The data directory of one broker: whose it is, who uses it, and what lies where.
 
-    FORMAT              {"format": 1, "mesh": …, "broker": …, "disk": uuid}; written last when a directory is made
+    FORMAT              {"format": 2, "mesh": …, "broker": …, "disk": uuid, "crc": …}; written last when a directory
+                        is made
     LOCK                held (flock) by the process that uses the directory
     hard-state          region.log.hard_state
-    groups/<group id>/  segments and indexes of one Raft group
+    flushed-marks       region.log.flushed_marks
+    groups/<group id>/  region.log.group_folder
     trash/              groups on their way out
+
+Format 2 added flushed marks, manifests, and index files that are trusted; a directory of format 1 is upgraded at its
+first open (its index files are made again from the segments) and then refused by older brokers.
 
 Rule: nothing is written into a directory that is not ours. Every refusal is one line that says what is wrong.
 """
@@ -13,7 +18,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,13 +27,16 @@ import structlog
 
 from georelay.errors import DataDirectoryError
 from georelay.ids import BrokerId, GroupId
+from georelay.wire.crc import crc32c
 from region.log.filesystem import FileSystem, OsFileSystem, read_file, remove_tree, replace_file
+from region.log.flushed_marks import FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import JOURNAL_NAME, HardStateJournal
 
 log = structlog.get_logger()
 
-DIRECTORY_FORMAT: Final = 1
+DIRECTORY_FORMAT: Final = 2
+_FORMAT_BEFORE: Final = 1
 FORMAT_BYTES_MAX: Final = 4096
 _FORMAT: Final = "FORMAT"
 _LOCK: Final = "LOCK"
@@ -41,14 +49,25 @@ class DataDirectory:
     """An open, locked data directory. Made by `open`, ended by `close`."""
 
     def __init__(
-        self, path: Path, *, mesh_id: str, broker_id: BrokerId, disk_id: str, fs: FileSystem, lock_handle: int
+        self,
+        path: Path,
+        *,
+        mesh_id: str,
+        broker_id: BrokerId,
+        disk_id: str,
+        fs: FileSystem,
+        lock_handle: int,
+        marks: FlushedMarks,
     ) -> None:
         self.path = path
         self.mesh_id = mesh_id
         self.broker_id = broker_id
         self.disk_id = disk_id
         self.fs = fs
+        self.marks = marks
         self._lock_handle: int | None = lock_handle
+        own = fs.on_own_file_system(path)
+        self.sync_all: Callable[[], None] | None = self._sync_file_system if own else None
 
     @classmethod
     def open(cls, path: Path, *, mesh_id: str, broker_id: BrokerId, fs: FileSystem | None = None) -> DataDirectory:
@@ -74,10 +93,13 @@ class DataDirectory:
                 disk_id = _read_or_make_format(fs, path, mesh_id, broker_id)
                 for name in fs.list_directory(path / _TRASH):
                     remove_tree(fs, path / _TRASH / name)
+                marks = FlushedMarks.open(fs, path)
             except BaseException:
                 fs.close(lock_handle)
                 raise
-        return cls(path, mesh_id=mesh_id, broker_id=broker_id, disk_id=disk_id, fs=fs, lock_handle=lock_handle)
+        return cls(
+            path, mesh_id=mesh_id, broker_id=broker_id, disk_id=disk_id, fs=fs, lock_handle=lock_handle, marks=marks
+        )
 
     def group_path(self, group: GroupId) -> Path:
         """Return the folder of a group; it appears with the group's first append."""
@@ -89,14 +111,20 @@ class DataDirectory:
         return sorted(GroupId(int(name)) for name in names if name.isascii() and name.isdigit())
 
     def open_group(self, group: GroupId) -> GroupLog:
-        """Recover the log of a group.
+        """Recover the log of a group; `lost` of the answer says whether damage has shortened it.
 
         Raises:
-            LogCorrupt: damage; the text names file and position.
+            LogCorrupt: damage, and nothing tells what was durable; the text names file and position.
             DataDirectoryError: the operating system refused.
         """
         with _one_line_errors(self.path):
-            return GroupLog.open(self.group_path(group), self.fs)
+            found = GroupLog.open(self.group_path(group), self.fs, mark=self.marks.get(group))
+            if found.lost is not None:
+                self.marks.note({group: found.lost})
+                self.marks.sync()  # a killed process may not have: the loss must not be forgotten
+            elif found.last_index > 0:
+                self.marks.note({group: found.end_mark})
+            return found
 
     def open_hard_states(self) -> HardStateJournal:
         """Load the journal of terms and votes.
@@ -107,7 +135,10 @@ class DataDirectory:
         """
         with _one_line_errors(self.path):
             if not self.fs.exists(self.path / JOURNAL_NAME) and self.group_ids():
-                raise DataDirectoryError(f"{self.path / JOURNAL_NAME} is missing: the votes of this broker are lost")
+                raise DataDirectoryError(
+                    f"{self.path / JOURNAL_NAME} is missing: the votes of this broker are lost; remove its data "
+                    "directory and let the broker join anew, on an empty disk"
+                )
             return HardStateJournal.open(self.fs, self.path)
 
     def remove_group(self, group: GroupId) -> None:
@@ -118,6 +149,7 @@ class DataDirectory:
         """
         with _one_line_errors(self.path):
             source = self.group_path(group)
+            self.marks.forget(group)  # or a new group of this number would seem to have lost its log
             if not self.fs.exists(source):
                 return
             target = self.path / _TRASH / f"{group}-{uuid.uuid4().hex}"
@@ -128,9 +160,14 @@ class DataDirectory:
 
     def close(self) -> None:
         """Release the lock."""
+        self.marks.close()
         if self._lock_handle is not None:
             self.fs.close(self._lock_handle)
             self._lock_handle = None
+
+    def _sync_file_system(self) -> None:
+        assert self._lock_handle is not None
+        self.fs.sync_file_system(self._lock_handle)
 
 
 @contextmanager
@@ -159,30 +196,45 @@ def _refuse_foreign(fs: FileSystem, path: Path) -> None:
 
 def _read_or_make_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId) -> str:
     if fs.exists(path / _FORMAT):
-        return _check_format(read_file(fs, path / _FORMAT), path, mesh_id, broker_id)
+        return _check_format(fs, read_file(fs, path / _FORMAT), path, mesh_id, broker_id)
     disk_id = str(uuid.uuid4())
     fs.fsync_directory(path.parent)
-    about = {"format": DIRECTORY_FORMAT, "mesh": mesh_id, "broker": broker_id, "disk": disk_id}
-    replace_file(fs, path / _FORMAT, json.dumps(about).encode() + b"\n")
+    _write_format(fs, path, mesh_id, broker_id, disk_id)
     log.info("data_directory.made", path=str(path), broker=broker_id, disk=disk_id)
     return disk_id
 
 
-def _check_format(raw: bytes, path: Path, mesh_id: str, broker_id: BrokerId) -> str:
-    """Return the disk id of a FORMAT file that fits.
+def _write_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId, disk_id: str) -> None:
+    about: dict[str, object] = {"format": DIRECTORY_FORMAT, "mesh": mesh_id, "broker": broker_id, "disk": disk_id}
+    replace_file(fs, path / _FORMAT, json.dumps({**about, "crc": _crc_of(about)}).encode() + b"\n")
+
+
+def _crc_of(about: dict[str, object]) -> int:
+    fields = {name: value for name, value in about.items() if name != "crc"}
+    return int(crc32c(json.dumps(fields, sort_keys=True).encode()))
+
+
+def _check_format(fs: FileSystem, raw: bytes, path: Path, mesh_id: str, broker_id: BrokerId) -> str:
+    """Return the disk id of a FORMAT file that fits; one of the format before is written anew.
 
     Raises:
-        DataDirectoryError: it does not.
+        DataDirectoryError: it does not fit.
     """
     try:
         about = json.loads(raw[:FORMAT_BYTES_MAX])
         version, mesh, broker, disk = (about[name] for name in ("format", "mesh", "broker", "disk"))
+        damaged = version == DIRECTORY_FORMAT and about["crc"] != _crc_of(about)
     except (ValueError, TypeError, KeyError) as error:
         raise DataDirectoryError(f"{path / _FORMAT} cannot be read: {error!r}") from error
-    if version != DIRECTORY_FORMAT:
+    if version not in (_FORMAT_BEFORE, DIRECTORY_FORMAT):
         raise DataDirectoryError(f"data directory {path} has format {version}, this broker knows {DIRECTORY_FORMAT}")
+    if damaged:
+        raise DataDirectoryError(f"{path / _FORMAT} is damaged: remove the data directory and let the broker join anew")
     if mesh != mesh_id:
         raise DataDirectoryError(f"data directory {path} belongs to mesh {mesh!r}, not to {mesh_id!r}")
     if broker != broker_id:
         raise DataDirectoryError(f"data directory {path} belongs to broker {broker}, not to broker {broker_id}")
+    if version == _FORMAT_BEFORE:
+        _write_format(fs, path, mesh_id, broker_id, str(disk))
+        log.info("data_directory.upgraded", path=str(path), from_format=version, to_format=DIRECTORY_FORMAT)
     return str(disk)

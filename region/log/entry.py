@@ -101,6 +101,11 @@ class Entry:
         return Offset(self.base_offset + self.record_count)
 
     @property
+    def is_conf(self) -> bool:
+        """Return whether it changes the group's membership."""
+        return self.type is EntryType.CONF
+
+    @property
     def payload(self) -> memoryview:
         """Return the payload without copying it."""
         return memoryview(self.frame)[ENTRY_HEADER_BYTES:]

@@ -22,3 +22,7 @@ class LogCorrupt(DataDirectoryError):
 
 class ReadInterrupted(Unavailable):
     """The log was truncated, or its folder removed, while it was read: read again."""
+
+
+class StartMoved(ReadInterrupted):
+    """The entries asked for are below the log's start: retention has removed them. Begin at `first_index`."""

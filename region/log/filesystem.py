@@ -10,6 +10,7 @@ directory then uses it.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -90,6 +91,22 @@ class FileSystem(Protocol):
         """Return whether it is a directory."""
         ...
 
+    def allocate(self, handle: int, position: int, size: int) -> None:
+        """Reserve room for `size` bytes at `position`; the file grows to hold them, and they read as zeros."""
+        ...
+
+    def sync_file_system(self, handle: int) -> None:
+        """Return when everything written to the file system that holds the file is durable, names as well."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Return what may still be written to the file system that holds `path`."""
+        ...
+
+    def on_own_file_system(self, path: Path) -> bool:
+        """Return whether a directory is the root of a file system on which `sync_file_system` reports every error."""
+        ...
+
 
 class OsFileSystem:
     """The operating system's files."""
@@ -157,6 +174,37 @@ class OsFileSystem:
     def is_directory(self, path: Path) -> bool:
         return os.path.isdir(path)
 
+    def allocate(self, handle: int, position: int, size: int) -> None:
+        # Not posix_fallocate: where the kernel cannot, the C library writes blocks itself, against our own writes.
+        if _LIBC.fallocate(handle, 0, ctypes.c_longlong(position), ctypes.c_longlong(size)) != 0:
+            raise _os_error("fallocate")
+
+    def sync_file_system(self, handle: int) -> None:
+        if _LIBC.syncfs(handle) != 0:
+            raise _os_error("syncfs")
+
+    def free_bytes(self, path: Path) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def on_own_file_system(self, path: Path) -> bool:
+        return _SYNCFS_REPORTS_ERRORS and os.stat(path).st_dev != os.stat(path.parent).st_dev
+
+
+def _kernel() -> tuple[int, int]:
+    major, _, rest = os.uname().release.partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_SYNCFS_REPORTS_ERRORS: Final = _kernel() >= (5, 8)  # older kernels return success from syncfs whatever was lost
+
+
+def _os_error(call: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call}: {os.strerror(number)}")
+
 
 def write_fully(fs: FileSystem, handle: int, buffers: Sequence[Buffer], position: int) -> int:
     """Write all buffers at `position` without joining them; return the bytes written.
@@ -185,8 +233,12 @@ def read_file(fs: FileSystem, path: Path) -> bytes:
         fs.close(handle)
 
 
-def replace_file(fs: FileSystem, path: Path, content: bytes) -> None:
-    """Make `content` the file's content: after a crash it is the old or the new one, whole."""
+def replace_file(fs: FileSystem, path: Path, content: bytes, *, sync_name: bool = True) -> None:
+    """Make `content` the file's content: after a crash it is the old or the new one, whole.
+
+    Args:
+        sync_name: False: which of the two it is after a crash is decided by the next sync of the directory.
+    """
     draft = path.with_name(path.name + ".tmp")
     handle = fs.open(draft, create=True)
     try:
@@ -196,7 +248,8 @@ def replace_file(fs: FileSystem, path: Path, content: bytes) -> None:
     finally:
         fs.close(handle)
     fs.rename(draft, path)
-    fs.fsync_directory(path.parent)
+    if sync_name:
+        fs.fsync_directory(path.parent)
 
 
 def remove_tree(fs: FileSystem, path: Path) -> None:

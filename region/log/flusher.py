@@ -7,7 +7,10 @@ Rule 3: writes of one group happen in the order they were submitted.
 Rule 4: the first failed write or sync stops everything for good. A sync is never tried again: Linux may have dropped
 the pages and would report success. `on_failure` is told once; no token is posted after it.
 
-There is no linger timer: while one cycle syncs, the writes that arrive form the next one.
+Rule 5: after the sync, and before the tokens, the groups' flushed marks are written; a mark is lowered before a cut.
+
+There is no linger timer: while one cycle syncs, the writes that arrive form the next one. What need not be durable for
+a token (room for later writes, removing large files) is left to a helper thread.
 """
 
 from __future__ import annotations
@@ -24,26 +27,65 @@ import structlog
 
 from georelay.errors import StorageFailed
 from georelay.ids import GroupId, RaftIndex
+from region.log.disk_space import DiskSpace
 from region.log.entry import Entry
+from region.log.flushed_marks import FlushedMark, FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardStateJournal, HardStateLike
+from region.log.manifest import Manifest
+from region.log.staging import StagedSegment
 
 log = structlog.get_logger()
 
 SEQUENTIAL_SYNCS_MAX: Final = 3  # up to here one after the other is as fast as a pool
 SYNC_THREADS: Final = 4
+SPACE_CHECK_MS: Final = 250
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupWrite:
-    """What one group wants durable. Done in the order of the fields; `token` is posted when all of it is durable."""
+    """What one group wants durable. Done in the order of the fields; `token` is posted when all of it is durable.
+
+    Args:
+        install: replaces the whole log.
+        seal: ends the last segment after `entries`.
+        adopt: verified segments that follow the last entry.
+        replace: verified segments that take the place of damaged ones.
+        manifest: of an entry that was applied here.
+        advance_start: the log may begin there from now on.
+        forget: the group was deleted in the whole region (its folder is gone); never for one that only left this
+            broker, whose votes must be remembered in case it comes back.
+    """
 
     group_id: GroupId
     log: GroupLog | None
     token: object
     hard_state: HardStateLike | None = None
+    install: Manifest | None = None
     truncate_from: RaftIndex | None = None
     entries: Sequence[Entry] = ()
+    seal: bool = False
+    adopt: Sequence[StagedSegment] = ()
+    replace: Sequence[StagedSegment] = ()
+    manifest: Manifest | None = None
+    advance_start: RaftIndex | None = None
+    forget: bool = False
+
+    @property
+    def rearranges(self) -> bool:
+        """Return whether it does more than append and truncate."""
+        return bool(
+            self.seal or self.adopt or self.replace or self.manifest is not None or self.advance_start is not None
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Dirty:
+    """A log that this cycle touched, and the entries that are not written yet."""
+
+    group_id: GroupId
+    log: GroupLog
+    entries: list[Entry]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +109,9 @@ class Flusher:
         journal: used by the flusher only from now on.
         post: called once per cycle, in the flusher's thread, with the durable tokens in the order of submission.
         on_failure: called once, in the flusher's thread, when storage has failed.
+        marks: told how far each log is durable; None: nobody is.
+        sync_all: makes everything in the data directory durable at once; None where that costs others too much.
+        disk_space: measured now and then.
     """
 
     def __init__(
@@ -75,7 +120,15 @@ class Flusher:
         *,
         post: Callable[[list[object]], None],
         on_failure: Callable[[StorageFailed], None],
+        marks: FlushedMarks | None = None,
+        sync_all: Callable[[], None] | None = None,
+        disk_space: DiskSpace | None = None,
     ) -> None:
+        self._marks = marks
+        self._sync_all = sync_all
+        self._disk_space = disk_space
+        self._space_checked_ns = 0
+        self._helper: ThreadPoolExecutor | None = None
         self._journal = journal
         self._post = post
         self._on_failure = on_failure
@@ -99,6 +152,7 @@ class Flusher:
     def start(self) -> None:
         """Start the thread."""
         assert self._thread is None
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="log-helper")
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
         self._thread.start()
 
@@ -115,8 +169,9 @@ class Flusher:
         self._queue.put(None)
         if self._thread is not None:
             self._thread.join()
-        if self._pool is not None:
-            self._pool.shutdown()
+        for pool in (self._pool, self._helper):
+            if pool is not None:
+                pool.shutdown()
 
     def run_cycle(self, writes: Sequence[GroupWrite]) -> list[object]:
         """Make the writes durable; return their tokens in order.
@@ -132,7 +187,9 @@ class Flusher:
             self._write_hard_states(writes)
             dirty = self._write_entries(writes)
             before_sync = time.perf_counter_ns()
-            self._sync(dirty)
+            self._sync([item.log for item in dirty])
+            self._note_marks(dirty)
+            self._check_space(started)
         except OSError as error:
             self._failure = StorageFailed(f"a write or sync of the data directory failed: {error}")
             raise self._failure from error
@@ -147,6 +204,7 @@ class Flusher:
         stats.last_sync_us = (ended - before_sync) // 1000
         stats.sync_us_total += stats.last_sync_us
         stats.sync_us_max = max(stats.sync_us_max, stats.last_sync_us)
+        self._leave_chores(dirty)
         return [write.token for write in writes]
 
     def _run(self) -> None:
@@ -179,35 +237,101 @@ class Flusher:
 
     def _write_hard_states(self, writes: Sequence[GroupWrite]) -> None:
         states = {write.group_id: write.hard_state for write in writes if write.hard_state is not None}
-        if states:
-            self.stats.written_bytes += self._journal.append(states)
+        forgotten = [write.group_id for write in writes if write.forget]
+        if states or forgotten:
+            self.stats.written_bytes += self._journal.append(states, forgotten=forgotten)
             self._journal.sync()
             self.stats.syncs += 1
 
-    def _write_entries(self, writes: Sequence[GroupWrite]) -> list[GroupLog]:
+    def _write_entries(self, writes: Sequence[GroupWrite]) -> list[_Dirty]:
         """Write and truncate; return the logs to sync. Appends of one group that follow each other become one."""
-        pending: dict[GroupLog, list[Entry]] = {}
+        pending: dict[GroupLog, _Dirty] = {}
         for write in writes:
             if write.log is None:
-                assert not write.entries and write.truncate_from is None, write
+                assert not write.entries and write.truncate_from is None and not write.rearranges, write
                 continue
-            entries = pending.setdefault(write.log, [])
-            if write.truncate_from is not None:
-                self.stats.written_bytes += write.log.append(entries)
-                entries.clear()
-                write.log.truncate_suffix(write.truncate_from)
-            entries.extend(write.entries)
-        for group_log, entries in pending.items():
-            self.stats.written_bytes += group_log.append(entries)
-        return list(pending)
+            dirty = pending.get(write.log)
+            if dirty is None:
+                dirty = pending[write.log] = _Dirty(group_id=write.group_id, log=write.log, entries=[])
+            if write.install is not None or write.truncate_from is not None:
+                self._append(dirty)
+                self._cut(dirty, write)
+            dirty.entries.extend(write.entries)
+            if write.rearranges:
+                self._append(dirty)
+                _rearrange(dirty.log, write)
+        for dirty in pending.values():
+            self._append(dirty)
+        return list(pending.values())
 
-    def _sync(self, dirty: Sequence[GroupLog]) -> None:
-        if len(dirty) <= SEQUENTIAL_SYNCS_MAX:
-            self.stats.syncs += sum(group_log.sync() for group_log in dirty)
+    def _append(self, dirty: _Dirty) -> None:
+        self.stats.written_bytes += dirty.log.append(dirty.entries)
+        dirty.entries.clear()
+
+    def _cut(self, dirty: _Dirty, write: GroupWrite) -> None:
+        def before_cut(end: FlushedMark) -> None:
+            mark = None if self._marks is None else self._marks.get(dirty.group_id)
+            if self._marks is not None and mark is not None and mark.index > end.index and dirty.log.lost is None:
+                self._marks.lower(dirty.group_id, end)
+                self.stats.syncs += 1
+
+        if write.install is not None:
+            dirty.log.install(write.install, before_cut=before_cut)
+        if write.truncate_from is not None:
+            dirty.log.truncate_suffix(write.truncate_from, before_cut=before_cut)
+
+    def _sync(self, logs: Sequence[GroupLog]) -> None:
+        if len(logs) <= SEQUENTIAL_SYNCS_MAX:
+            self.stats.syncs += sum(group_log.sync() for group_log in logs)
+            return
+        if self._sync_all is not None and sum(group_log.is_dirty for group_log in logs) > SEQUENTIAL_SYNCS_MAX:
+            self._sync_all()
+            self.stats.syncs += 1 + sum(group_log.sync(all_synced=True) for group_log in logs)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
-        self.stats.syncs += sum(self._pool.map(_sync_one, dirty))
+        self.stats.syncs += sum(self._pool.map(_sync_one, logs))
+
+    def _note_marks(self, dirty: Sequence[_Dirty]) -> None:
+        if self._marks is None:
+            return
+        news = {item.group_id: item.log.end_mark for item in dirty if item.log.lost is None}
+        changed = {group: mark for group, mark in news.items() if self._marks.get(group) != mark}
+        if changed:
+            self._marks.note(changed)
+
+    def _check_space(self, now_ns: int) -> None:
+        if self._disk_space is not None and now_ns - self._space_checked_ns >= SPACE_CHECK_MS * 1_000_000:
+            self._space_checked_ns = now_ns
+            self._disk_space.check()
+
+    def _leave_chores(self, dirty: Sequence[_Dirty]) -> None:
+        for item in dirty:
+            if item.log.has_chores():
+                if self._helper is None:
+                    _do_chores(item.log)
+                else:
+                    self._helper.submit(_do_chores, item.log)
+
+
+def _rearrange(group_log: GroupLog, write: GroupWrite) -> None:
+    if write.seal:
+        group_log.seal()
+    for staged in write.adopt:
+        group_log.adopt(staged)
+    for staged in write.replace:
+        group_log.replace_segment(staged)
+    if write.manifest is not None:
+        group_log.write_manifest(write.manifest)
+    if write.advance_start is not None:
+        group_log.advance_start(write.advance_start)
+
+
+def _do_chores(group_log: GroupLog) -> None:
+    try:
+        group_log.do_chores()
+    except OSError as error:  # nothing depends on it: what was put away is removed at the next start
+        log.warning("log.chores_failed", directory=str(group_log.directory), reason=str(error))
 
 
 def _sync_one(group_log: GroupLog) -> int:

@@ -21,13 +21,14 @@ Layout of format 1 (big-endian; pieces are multiples of 32 bytes, so none of the
      24     4  CRC-32C of the records with their padding
      28     4  CRC-32C of bytes 0-27
      32  16*n  records: group u32, vote u32 (broker id, 0 = none), term u64; the last 32 bytes are filled with 0xff
-               (not with zeros: in this file a sector of zeros means a write that did not arrive)
+               (not with zeros: in this file a sector of zeros means a write that did not arrive);
+               term 0 with vote 0 says that the group is forgotten
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -37,6 +38,9 @@ from region.log.errors import LogCorrupt
 from region.log.filesystem import FileSystem, read_file, replace_file, tear_explains, write_fully
 
 JOURNAL_NAME: Final = "hard-state"
+_JOIN_ANEW: Final = (
+    "the votes of this broker are lost: remove its data directory and let the broker join anew, on an empty disk"
+)
 COMPACT_BYTES: Final = 16 * 1024 * 1024  # 500,000 single votes; beyond it the journal is compacted while running
 
 _UNIT: Final = 32
@@ -56,6 +60,9 @@ class HardState(NamedTuple):
 
     term: Term = Term(0)
     vote: BrokerId = BrokerId(0)
+
+
+_FORGOTTEN: Final = HardState()
 
 
 class HardStateLike(Protocol):
@@ -96,8 +103,11 @@ class HardStateJournal:
         """Return the newest state of every group."""
         return dict(self._states)
 
-    def append(self, states: Mapping[GroupId, HardStateLike]) -> int:
+    def append(self, states: Mapping[GroupId, HardStateLike], *, forgotten: Collection[GroupId] = ()) -> int:
         """Write one frame with these states; they count only after `sync`. Returns the bytes written.
+
+        Args:
+            forgotten: groups that are deleted for ever; their votes are dropped.
 
         Raises:
             OSError: the journal must not be used again.
@@ -109,6 +119,9 @@ class HardStateJournal:
             old = self._states.get(group, HardState())
             assert new.term > old.term or (new.term == old.term and old.vote in (0, new.vote)), (group, old, new)
         self._states.update(news)
+        for group in forgotten:
+            self._states.pop(group, None)
+            news[group] = _FORGOTTEN
         assert self._handle is not None
         frame = encode_frame(news, self._sequence)
         write_fully(self._fs, self._handle, [frame], self._position)
@@ -124,10 +137,6 @@ class HardStateJournal:
         """
         assert self._handle is not None
         self._fs.fdatasync(self._handle)
-
-    def forget(self, group: GroupId) -> None:
-        """Drop a removed group; it leaves the file with the next compaction."""
-        self._states.pop(group, None)
 
     def close(self) -> None:
         """Close the file."""
@@ -164,17 +173,21 @@ def decode_journal(raw: bytes, path: Path) -> dict[GroupId, HardState]:
         LogCorrupt: damage; the text names file and position.
     """
     if raw[:_UNIT] != encode_file_header():
-        raise LogCorrupt(path, 0, "this is not the header of a hard-state journal of format 1")
+        raise LogCorrupt(path, 0, f"not the header of a hard-state journal; {_JOIN_ANEW}")
     states: dict[GroupId, HardState] = {}
     position, sequence = _UNIT, 0
     while position < len(raw) or sequence == 0:
         body = _frame_body(raw, position, sequence)
         if body is None:
             if sequence == 0 or not _is_torn(raw, position, sequence):
-                raise LogCorrupt(path, position, f"frame {sequence} of the hard-state journal is wrong")
+                raise LogCorrupt(path, position, f"frame {sequence} of the hard-state journal is wrong; {_JOIN_ANEW}")
             break
         for group, vote, term in _RECORD.iter_unpack(body):
-            states[GroupId(group)] = HardState(Term(term), BrokerId(vote))
+            state = HardState(Term(term), BrokerId(vote))
+            if state == _FORGOTTEN:
+                states.pop(GroupId(group), None)
+            else:
+                states[GroupId(group)] = state
         position += _UNIT + len(body) + -len(body) % _UNIT
         sequence += 1
     return states

@@ -8,7 +8,7 @@ its start are orphans; no lookup by offset or time ever returns them. The way is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ from mesh.replication.stream_header import OWNS_OFFSETS
 from region.log.entry import Entry, EntryError
 from region.log.errors import LogCorrupt
 from region.log.filesystem import FileSystem
-from region.log.recovery import EpochStart
+from region.log.index import EpochStart
 from region.log.segment import SCAN_WINDOW_BYTES, FrameWindow, Segment, max_timestamp_ms
 
 _READ_WINDOW_BYTES_MIN: Final = 64 * 1024
@@ -42,6 +42,11 @@ class LogView:
     epoch_starts: tuple[EpochStart, ...]
     first_index: int
     last_index: int
+    corrupt: Mapping[int, tuple[int, str]]  # by first index of the segment; grows while the view is in use
+
+    def sealed(self) -> tuple[Segment, ...]:
+        """Return the segments that do not change any more."""
+        return self.segments[:-1]
 
     def read_entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         """Return entries with lo <= index < hi up to `max_bytes`, the first one whatever its size."""
@@ -133,12 +138,19 @@ class LogView:
     def _last_index_of(self, at: int) -> int:
         return self.segments[at + 1].first_index - 1 if at + 1 < len(self.segments) else self.last_index
 
+    def refuse_corrupt(self, segment: Segment) -> None:
+        """Raise LogCorrupt when the segment is known to be damaged and was not replaced yet."""
+        found = self.corrupt.get(segment.first_index)
+        if found is not None:
+            raise LogCorrupt(segment.path, *found)
+
     def _entries(self, first: int, last: int, *, window_bytes: int = SCAN_WINDOW_BYTES) -> Generator[Entry, None, None]:
         """Yield the entries first..last, each fully checked, across segments."""
         window_bytes = max(_READ_WINDOW_BYTES_MIN, min(window_bytes, SCAN_WINDOW_BYTES))
         while first <= last:
             at = self._segment_at(first)
             segment_last = min(last, self._last_index_of(at))
+            self.refuse_corrupt(self.segments[at])
             yield from read_segment(self.fs, self.segments[at], first, segment_last, window_bytes=window_bytes)
             first = segment_last + 1
 

@@ -1,155 +1,331 @@
-"""What a group's folder holds after a stop or a crash, found by reading all of it.
+"""What a group's folder holds after a stop or a crash.
 
-Every header, every payload and the chain from the first entry to the last are checked at each start. A torn tail of
-the last segment was never durable, so it is cut; everything else that is wrong refuses the start.
+Sealed segments are not read: their index files say what is in them, after a check that they fit each other and that
+the segment ends with the entry they name; the content is checked by every read and by the scrubber. The last segment
+is read from a little before its checkpoint ends: what Raft begins with is checked for certain.
+
+    found                                                      done
+    zeros, or a bad frame above the mark, at the end           cut: nobody was promised it
+    a log that ends, or a bad frame, at or below the mark      cut, the tail set aside, `lost` = the mark
+    an index file missing or wrong                             made again from the segment
+    a sealed segment that its index file does not fit          the segment is `corrupt`: fetched again from a replica
+    a missing or damaged segment whose index is no help        cut there, `lost` = the end of the log as it was
+    no readable manifest although the log begins above 1       all set aside, `lost` = the end of the log as it was
+    any damage, and no mark at all                             the start is refused: nobody knows what was promised
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import structlog
 
-from georelay.ids import Epoch, Offset, RaftIndex, Term
-from mesh.replication.stream_header import EntryType
-from region.log.entry import FIRST_CHAIN, Entry
+from georelay.ids import RaftIndex, Term
+from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, frame_bytes
 from region.log.errors import LogCorrupt
-from region.log.filesystem import FileSystem, read_file, write_fully
-from region.log.index import SparseIndex
-from region.log.segment import Segment, TornTail, entry_epoch, index_path, scan_segment
+from region.log.filesystem import FileSystem, read_file, replace_file
+from region.log.flushed_marks import FlushedMark, LostTail
+from region.log.group_folder import remove_leftovers, set_aside, set_aside_whole, settle_folder
+from region.log.index import IndexFile, IndexFileError
+from region.log.log_state import LogBase, LogState, base_of
+from region.log.manifest import Manifest
+from region.log.manifest_files import ManifestFiles
+from region.log.segment import ScanStop, Segment, index_path, scan_segment, segment_path
 
 log = structlog.get_logger()
 
-EpochStart = tuple[RaftIndex, Epoch, Offset]  # of an EPOCH entry: where it stands and which offset it sets
-TermRun = tuple[RaftIndex, Term]  # first index of a run of entries with one term
+RECHECK_BYTES: Final = 8 * 1024 * 1024  # of the open segment before its checkpoint's end
 
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """Everything a GroupLog keeps in memory. Fields describe the end of the log; segments are in index order."""
+    """A settled folder: the log as it goes on, and the manifests that fit it."""
 
-    last_chain: int = FIRST_CHAIN
-    next_offset: int = 0
-    segments: list[Segment] = field(default_factory=list)
-    term_runs: list[TermRun] = field(default_factory=list)
-    epoch_starts: list[EpochStart] = field(default_factory=list)
-
-    def note(self, entry: Entry) -> None:
-        """Account for the entry that follows the last one."""
-        if not self.term_runs or self.term_runs[-1][1] != entry.term:
-            self.term_runs.append((entry.index, entry.term))
-        if entry.type is EntryType.EPOCH:
-            self.epoch_starts.append((entry.index, Epoch(entry_epoch(entry)), entry.base_offset))
-        self.last_chain = entry.chain
-        self.next_offset = entry.next_offset
-
-    def add_segment(self, path: Path, first_index: int, *, interval_bytes: int) -> Segment:
-        """Append an empty segment that begins at `first_index`."""
-        segment = Segment(
-            path=path,
-            first_index=first_index,
-            last_index=first_index - 1,
-            base_offset=self.next_offset,
-            next_offset=self.next_offset,
-            last_chain=self.last_chain,
-            last_term=self.term_runs[-1][1] if self.term_runs else 0,
-            index=SparseIndex(interval_bytes),
-        )
-        self.segments.append(segment)
-        return segment
+    state: LogState
+    manifests: ManifestFiles
 
 
-def recover_log(directory: Path, fs: FileSystem, *, first_chain: int, interval_bytes: int) -> RecoveredLog:
+def recover_log(
+    directory: Path, fs: FileSystem, *, first_chain: int, interval_bytes: int, mark: FlushedMark | None
+) -> RecoveredLog:
     """Read, check and if need be cut the log in `directory`; a missing directory is an empty log.
 
+    Args:
+        mark: up to where the log is known to have been durable; None: nobody knows.
+
     Raises:
-        LogCorrupt: damage; the text names file and position.
+        LogCorrupt: damage, and no mark; the text names file and position.
         OSError: from the file system.
     """
-    recovered = RecoveredLog(last_chain=first_chain)
-    names = fs.list_directory(directory) if fs.exists(directory) else []
-    files = sorted(_first_index(directory, name) for name in names if name.endswith(".log"))
-    for at, first_index in enumerate(files):
-        path = directory / f"{first_index:020d}.log"
-        expected = recovered.segments[-1].last_index + 1 if recovered.segments else first_index
-        if first_index != expected:
-            raise LogCorrupt(
-                path, 0, f"the segment begins at index {first_index}, the one before it ends at {expected - 1}"
-            )
-        # Before a log that begins above index 1 the chain is not known: its first entry stands for itself.
-        chain = recovered.last_chain if recovered.segments or first_index == 1 else None
-        _recover_segment(recovered, fs, path, first_index, chain, interval_bytes, sealed=at + 1 < len(files))
-    if files:
-        # The same holds for names: a killed process may have created the last segment without syncing its folder.
+    content = settle_folder(fs, directory)
+    manifests = ManifestFiles(fs, directory, content.manifests)
+    recovery = _Recovery(
+        directory=directory,
+        fs=fs,
+        interval_bytes=interval_bytes,
+        mark=mark,
+        manifests=manifests,
+        first_chain=first_chain,
+    )
+    recovery.run(content.segments)
+    if content.segments:
+        # What was found counts as durable from now on, names as well: a killed process may not have synced them.
         fs.fsync_directory(directory)
         fs.fsync_directory(directory.parent)
-    return recovered
+    return RecoveredLog(state=recovery.state, manifests=manifests)
 
 
-def _first_index(directory: Path, name: str) -> int:
-    stem = name.removesuffix(".log")
-    if len(stem) != 20 or not (stem.isascii() and stem.isdigit()) or int(stem) < 1:
-        raise LogCorrupt(directory / name, 0, "a segment is named by its first index in 20 digits")
-    return int(stem)
+@dataclass(slots=True, kw_only=True)
+class _Recovery:
+    directory: Path
+    fs: FileSystem
+    interval_bytes: int
+    mark: FlushedMark | None
+    manifests: ManifestFiles
+    first_chain: int
+    base_known: bool = True
+    state: LogState = field(default_factory=LogState)
 
-
-def _recover_segment(
-    recovered: RecoveredLog,
-    fs: FileSystem,
-    path: Path,
-    first_index: int,
-    previous_chain: int | None,
-    interval_bytes: int,
-    *,
-    sealed: bool,
-) -> None:
-    segment = recovered.add_segment(path, first_index, interval_bytes=interval_bytes)
-    handle = fs.open(path)
-    try:
-        for found in scan_segment(
-            fs, handle, path, first_index=first_index, previous_chain=previous_chain, sealed=sealed
-        ):
-            if isinstance(found, TornTail):
-                _cut_torn_tail(fs, handle, path, found)
+    def run(self, files: list[int]) -> None:
+        self._find_base(files)
+        for at, first_index in enumerate(files):
+            try:
+                self._recover_segment(first_index, files[at + 1] if at + 1 < len(files) else None)
+            except LogCorrupt as damage:
+                self._cut_at_damage(files[at:], damage)
                 break
+        self.manifests.remove_above(self.state.last_index)
+        self._check_manifests(files)
+        self._check_end()
+
+    def _find_base(self, files: list[int]) -> None:
+        if files and files[0] == 1:
+            self.state.base = LogBase(chain=self.first_chain)
+            return
+        newest = None if files else self.manifests.newest(1, 1 << 63)
+        base = self.manifests.read(files[0] - 1) if files else newest
+        if not files and (base is None or (self.mark is not None and self.mark.index > base.index)):
+            # No segment at all, and there should be one: the manifest alone does not make up for what is gone.
+            self.manifests.remove_above(0)
+            base = None
+        if base is not None:
+            self.state.base = base_of(base)
+        elif files:
+            self.base_known = False
+            self.state.base = LogBase(index=files[0] - 1)
+        else:
+            self.state.base = LogBase(chain=self.first_chain)
+
+    # -- one segment --------------------------------------------------------------------------------------------
+
+    def _recover_segment(self, first_index: int, next_index: int | None) -> None:
+        path = segment_path(self.directory, first_index)
+        if first_index != self.state.last_index + 1:
+            raise LogCorrupt(
+                path, 0, f"the segment begins at index {first_index}, the one before it ends at {self.state.last_index}"
+            )
+        handle = self.fs.open(path)
+        try:
+            file = self._load_index(path, first_index)
+            if next_index is not None:
+                self._recover_sealed(path, handle, first_index, next_index, file)
+            else:
+                self._recover_active(path, handle, first_index, file)
+        finally:
+            self.fs.close(handle)
+
+    @property
+    def _chain(self) -> int | None:
+        return self.state.last_chain if self.base_known or self.state.segments else None
+
+    def _load_index(self, path: Path, first_index: int) -> IndexFile | None:
+        """Return the index file if it is intact and continues what is before the segment."""
+        try:
+            file = IndexFile.decode(read_file(self.fs, index_path(path)), interval_bytes=self.interval_bytes)
+        except FileNotFoundError:
+            return None
+        except IndexFileError as error:
+            log.info("log.index_refused", segment=str(path), reason=str(error))
+            return None
+        fits = file.info.first_index == first_index and self._chain in (None, file.info.previous_chain)
+        return file if fits else None
+
+    def _recover_sealed(
+        self, path: Path, handle: int, first_index: int, next_index: int, file: IndexFile | None
+    ) -> None:
+        if file is not None and file.info.last_index + 1 == next_index:
+            reason = _contradiction(self.fs, handle, file, whole=True)
+            if reason is not None:
+                log.critical("segment.damaged", segment=str(path), reason=reason)
+                self.state.corrupt[first_index] = (file.info.last_position, reason)
+            self.state.add_indexed(path, file)
+            return
+        segment, stop = self._scan(path, handle, first_index, None)
+        if stop is not None:
+            raise LogCorrupt(path, stop.position, stop.reason)
+        log.info("log.index_rebuilt", segment=str(path))
+        write_index_file(self.fs, path, self.state.index_file(segment))
+
+    def _recover_active(self, path: Path, handle: int, first_index: int, file: IndexFile | None) -> None:
+        if file is not None and not self._checkpoint_holds(handle, file):
+            file = None
+        segment, stop = self._scan(path, handle, first_index, file)
+        if stop is not None:
+            self._judge_tail(path, stop)
+        if self.fs.size(handle) > segment.size_bytes:
+            self.fs.truncate(handle, segment.size_bytes)
+        self.fs.fdatasync(handle)
+
+    def _checkpoint_holds(self, handle: int, file: IndexFile) -> bool:
+        """Return whether the segment has what its checkpoint says; the last entries of it are read."""
+        if _contradiction(self.fs, handle, file, whole=False) is not None:
+            return False
+        start, position = file.index.position_for_index(
+            file.index.index_for_position(max(0, file.info.size_bytes - RECHECK_BYTES))
+        )
+        found: Entry | None = None
+        for item in scan_segment(self.fs, handle, first_index=start, previous_chain=None, position=position):
+            if isinstance(item, ScanStop):
+                break
+            found = item
+            if item.index == file.info.last_index:
+                break
+        return found is not None and (found.index, found.chain) == (file.info.last_index, file.info.last_chain)
+
+    def _scan(
+        self, path: Path, handle: int, first_index: int, checkpoint: IndexFile | None
+    ) -> tuple[Segment, ScanStop | None]:
+        """Read a segment behind its checkpoint; return where its last whole entry ends, and why there."""
+        chain = self._chain
+        if checkpoint is not None:
+            segment = self.state.add_indexed(path, checkpoint)
+            chain = segment.last_chain
+        else:
+            segment = self.state.add_segment(path, first_index, interval_bytes=self.interval_bytes)
+        for found in scan_segment(
+            self.fs, handle, first_index=segment.last_index + 1, previous_chain=chain, position=segment.size_bytes
+        ):
+            if isinstance(found, ScanStop):
+                return segment, found
             segment.note(found)
-            recovered.note(found)
-        if not sealed:
-            # What is read here may still be only in the page cache of a killed process; from now on it counts as
-            # durable, so it must be.
-            fs.fdatasync(handle)
-    finally:
-        fs.close(handle)
-    if sealed:
-        _renew_index_file(fs, segment)
+            self.state.note(found)
+        return segment, None
+
+    def _judge_tail(self, path: Path, stop: ScanStop) -> None:
+        """Decide whether what follows the last whole entry is damage.
+
+        Raises:
+            LogCorrupt: it is, and there is no mark.
+        """
+        if self.mark is None:
+            if not stop.tear_explains:
+                raise LogCorrupt(path, stop.position, stop.reason)
+        elif stop.index <= self.mark.index:
+            log.critical("log.tail_lost", segment=str(path), position_bytes=stop.position, reason=stop.reason)
+            set_aside(self.fs, path, stop.position)
+            return
+        if not stop.is_room:
+            log.warning("log.tail_cut", segment=str(path), position_bytes=stop.position, reason=stop.reason)
+
+    # -- damage -------------------------------------------------------------------------------------------------
+
+    def _cut_at_damage(self, files: list[int], damage: LogCorrupt) -> None:
+        """Cut the log where damage begins in the first of `files`; remember how far it had reached.
+
+        Raises:
+            LogCorrupt: without a mark.
+        """
+        if self.mark is None:
+            raise damage
+        log.critical("log.cut_at_damage", reason=str(damage))
+        self._lose(self._newest_in(files[-1]))
+        segments = self.state.segments
+        kept = bool(segments) and segments[-1].first_index == files[0] and segments[-1].size_bytes > 0
+        if segments and segments[-1].first_index == files[0] and not kept:
+            segments.pop()
+        for first_index in reversed(files[1:] if kept else files):
+            set_aside_whole(self.fs, segment_path(self.directory, first_index))
+        if kept:
+            self._cut_segment(segments[-1])
+
+    def _cut_segment(self, segment: Segment) -> None:
+        if self.fs.exists(index_path(segment.path)):
+            self.fs.remove(index_path(segment.path))
+            self.fs.fsync_directory(self.directory)
+        set_aside(self.fs, segment.path, segment.size_bytes)
+        handle = self.fs.open(segment.path)
+        try:
+            self.fs.truncate(handle, segment.size_bytes)
+            self.fs.fdatasync(handle)
+        finally:
+            self.fs.close(handle)
+
+    def _newest_in(self, first_index: int) -> Entry | None:
+        """Return the newest entry that can be read in the log's last segment."""
+        newest: Entry | None = None
+        handle = self.fs.open(segment_path(self.directory, first_index), write=False)
+        try:
+            for found in scan_segment(self.fs, handle, first_index=first_index, previous_chain=None):
+                newest = found if isinstance(found, Entry) else newest
+        finally:
+            self.fs.close(handle)
+        return newest
+
+    def _lose(self, newest: Entry | None) -> None:
+        """Remember as lost the highest of the mark, `newest` and what was lost already."""
+        ends = [end for end in (self.mark, self.state.lost) if end is not None]
+        if newest is not None:
+            ends.append(LostTail(newest.index, newest.term, newest.chain))
+        self.state.lost = max(ends, key=lambda end: (end.term, end.index), default=None)
+
+    def _check_manifests(self, files: list[int]) -> None:
+        """A log that begins above index 1 is of no use without any manifest: put it all aside and begin anew."""
+        state = self.state
+        if state.first_index == 1 or self._newest_that_fits() is not None:
+            return
+        path = segment_path(self.directory, state.first_index)
+        if self.mark is None:
+            raise LogCorrupt(path, 0, f"it begins above index 1, and no manifest in {self.directory} can be read")
+        log.critical("log.without_manifest", directory=str(self.directory), first_index=state.first_index)
+        end = LostTail(RaftIndex(state.last_index), Term(state.last_term), state.last_chain)
+        self._lose(None)
+        for segment in reversed(state.segments):
+            set_aside_whole(self.fs, segment.path)
+        lost = max(filter(None, (end, state.lost)), key=lambda each: (each.term, each.index))
+        self.manifests.remove_above(0)
+        self.state = LogState(base=LogBase(chain=self.first_chain), lost=lost)
+
+    def _newest_that_fits(self) -> Manifest | None:
+        return self.manifests.newest(self.state.base.index, self.state.last_index)
+
+    def _check_end(self) -> None:
+        state, mark = self.state, self.mark
+        if mark is not None and not mark.is_reached_by(state.last_term, state.last_index):
+            self._lose(None)
+        if state.lost is not None:
+            log.critical("log.lost", directory=str(self.directory), held=state.last_index, lost=state.lost.index)
+        elif self.fs.exists(self.directory):
+            remove_leftovers(self.fs, self.directory, ".damaged")
 
 
-def _cut_torn_tail(fs: FileSystem, handle: int, path: Path, torn: TornTail) -> None:
-    log.warning(
-        "log.tail_cut",
-        segment=str(path),
-        position_bytes=torn.position,
-        cut_bytes=fs.size(handle) - torn.position,
-        reason=torn.reason,
-    )
-    fs.truncate(handle, torn.position)
-
-
-def _renew_index_file(fs: FileSystem, segment: Segment) -> None:
-    path, wanted = index_path(segment.path), segment.encode_index()
-    if fs.exists(path) and read_file(fs, path) == wanted:
-        return
-    log.info("log.index_rebuilt", segment=str(segment.path))
-    write_index_file(fs, segment)
-
-
-def write_index_file(fs: FileSystem, segment: Segment) -> None:
-    """Write the index file of a sealed segment. Not synced: it is checked and made again at the next start."""
-    handle = fs.open(index_path(segment.path), create=True)
+def _contradiction(fs: FileSystem, handle: int, file: IndexFile, *, whole: bool) -> str | None:
+    """Return why a segment is not what its index file says, judged by its length and its last entry."""
+    info, size = file.info, fs.size(handle)
+    if size < info.size_bytes or (whole and size > info.size_bytes):
+        return f"it has {size} bytes, its index says {info.size_bytes}"
+    header = fs.pread(handle, ENTRY_HEADER_BYTES, info.last_position)
     try:
-        content = segment.encode_index()
-        fs.truncate(handle, 0)
-        write_fully(fs, handle, [content], 0)
-    finally:
-        fs.close(handle)
+        end = info.last_position + frame_bytes(header)
+    except EntryError as error:
+        return str(error)
+    index, chain = int.from_bytes(header[20:28], "big"), int.from_bytes(header[28:32], "big")
+    if (end, index, chain) != (info.size_bytes, info.last_index, info.last_chain):
+        return f"its last entry is {index} and ends at {end}, its index says {info.last_index} and {info.size_bytes}"
+    return None
+
+
+def write_index_file(fs: FileSystem, segment: Path, file: IndexFile) -> None:
+    """Write the index file of a segment, whole or not at all. Its name is durable with the next sync of the folder."""
+    replace_file(fs, index_path(segment), file.encode(), sync_name=False)

@@ -1,11 +1,13 @@
 """Segments: the files that are both the Raft log and the record log.
 
-`<first index, 20 digits>.log` holds entry frames back to back and nothing else. A segment is closed for ever (sealed)
-when the next frame would take it over its size limit, and by every EPOCH entry, which opens a new one; so offsets
-never go back inside a segment.
+`<first index, 20 digits>.log` holds entry frames back to back; only the last one may have zeros behind its last frame
+(room taken in advance). A segment is closed for ever (sealed) when the next frame would take it over its size limit,
+when its owner asks, and by every EPOCH entry, which opens a new one; so offsets never go back inside a segment.
 
-Rule 1: a segment is synced before the next one is created. Whatever is wrong in a sealed segment is damage.
-Rule 2: only the last segment can have a torn tail, and only what a crash can do counts as torn (`tear_explains`).
+Rule 1: a segment is cut to its last frame and synced, and its index file with it, before the next one is created.
+Whatever is wrong in a sealed segment is damage.
+Rule 2: only the last segment can have a torn tail: frames above the group's flushed mark. Without a mark only what a
+crash can do counts as torn (`tear_explains`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Final
 from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, decode_entry, frame_bytes
 from region.log.errors import LogCorrupt
 from region.log.filesystem import FileSystem, tear_explains
-from region.log.index import NO_TIMESTAMP, SegmentSummary, SparseIndex
+from region.log.index import NO_TIMESTAMP, IndexFile, SegmentInfo, SparseIndex
 
 SCAN_WINDOW_BYTES: Final = 1024 * 1024
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
@@ -61,9 +63,11 @@ class Segment:
     last_index: int
     base_offset: int
     next_offset: int
+    previous_chain: int
     last_chain: int
     last_term: int
     size_bytes: int = 0
+    last_position: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
     index: SparseIndex = field(repr=False)
 
@@ -75,24 +79,45 @@ class Segment:
         stamp = max_timestamp_ms(entry)
         if stamp > self.max_timestamp_ms:
             self.max_timestamp_ms = stamp
+        self.last_position = self.size_bytes
         self.size_bytes += len(entry.frame)
         self.last_index = entry.index
         self.next_offset = entry.base_offset + entry.record_count
         self.last_chain = entry.chain
         self.last_term = entry.term
 
-    def encode_index(self) -> bytes:
-        """Return what the index file of this segment must hold once it is sealed."""
-        return self.index.encode(
-            SegmentSummary(
-                first_index=self.first_index,
-                last_index=self.last_index,
-                segment_bytes=self.size_bytes,
-                next_offset=self.next_offset,
-                max_timestamp_ms=self.max_timestamp_ms,
-                last_chain=self.last_chain,
-                last_term=self.last_term,
-            )
+    def info(self) -> SegmentInfo:
+        """Return the segment as a whole."""
+        return SegmentInfo(
+            first_index=self.first_index,
+            last_index=self.last_index,
+            size_bytes=self.size_bytes,
+            last_position=self.last_position,
+            base_offset=self.base_offset,
+            next_offset=self.next_offset,
+            max_timestamp_ms=self.max_timestamp_ms,
+            last_term=self.last_term,
+            previous_chain=self.previous_chain,
+            last_chain=self.last_chain,
+        )
+
+    @classmethod
+    def from_index(cls, path: Path, file: IndexFile) -> Segment:
+        """Return the segment at `path` as its index file describes it."""
+        info = file.info
+        return cls(
+            path=path,
+            first_index=info.first_index,
+            last_index=info.last_index,
+            base_offset=info.base_offset,
+            next_offset=info.next_offset,
+            previous_chain=info.previous_chain,
+            last_chain=info.last_chain,
+            last_term=info.last_term,
+            size_bytes=info.size_bytes,
+            last_position=info.last_position,
+            max_timestamp_ms=info.max_timestamp_ms,
+            index=file.index,
         )
 
 
@@ -133,47 +158,70 @@ class FrameWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TornTail:
-    """Where a scan of the last segment ended before the end of the file."""
+class ScanStop:
+    """Where a scan ended before the end of the file, at the entry that should have been `index`.
+
+    `is_room`: what follows begins like room taken in advance. `tear_explains`: an interrupted write explains it.
+    """
 
     position: int
+    index: int
     reason: str
+    is_room: bool
+    tear_explains: bool
 
 
 def scan_segment(
-    fs: FileSystem, handle: int, path: Path, *, first_index: int, previous_chain: int | None, sealed: bool
-) -> Iterator[Entry | TornTail]:
-    """Yield every entry of a segment, fully checked, then a TornTail if the file does not end with the last one.
+    fs: FileSystem, handle: int, *, first_index: int, previous_chain: int | None, position: int = 0
+) -> Iterator[Entry | ScanStop]:
+    """Yield every entry from `position` on, fully checked, then a ScanStop if the file does not end with the last one.
 
     Args:
-        previous_chain: chain of the entry before the segment; None if it is not known.
-        sealed: a torn tail is damage then.
-
-    Raises:
-        LogCorrupt: bytes that no interrupted write explains.
+        first_index: of the entry at `position`.
+        previous_chain: chain of the entry before it; None if it is not known.
     """
     window = FrameWindow(fs, handle)
-    position, index, chain, file_bytes = 0, first_index, previous_chain, fs.size(handle)
+    index, chain, file_bytes = first_index, previous_chain, fs.size(handle)
     while position < file_bytes:
         try:
             entry = window.entry_at(position, previous_chain=chain)
+            if entry.index != index:
+                raise EntryError(f"index {entry.index} where {index} must be")
         except EntryError as error:
-            if sealed or not _is_torn(window, position, error):
-                raise LogCorrupt(path, position, str(error)) from error
-            yield TornTail(position=position, reason=str(error))
+            yield _stop(window, position, index, error)
             return
-        if entry.index != index:
-            raise LogCorrupt(path, position, f"index {entry.index} where {index} must be")
         yield entry
         position += len(entry.frame)
         index, chain = index + 1, entry.chain
 
 
-def _is_torn(window: FrameWindow, position: int, error: EntryError) -> bool:
-    if error.torn:
-        return True  # the file ends inside the frame
-    try:
-        size = window.frame_size_at(position)
-    except EntryError:
-        size = ENTRY_HEADER_BYTES
-    return tear_explains(window.bytes_at(position, size), position)
+def _stop(window: FrameWindow, position: int, index: int, error: EntryError) -> ScanStop:
+    head = window.bytes_at(position, ENTRY_HEADER_BYTES)
+    torn = error.torn  # the file ends inside the frame
+    if not torn:
+        try:
+            size = window.frame_size_at(position)
+        except EntryError:
+            size = ENTRY_HEADER_BYTES
+        torn = tear_explains(window.bytes_at(position, size), position)
+    return ScanStop(position=position, index=index, reason=str(error), is_room=not any(head), tear_explains=torn)
+
+
+def verify_frames(fs: FileSystem, handle: int, path: Path, info: SegmentInfo, *, piece_bytes: int) -> Iterator[int]:
+    """Read a sealed segment from its first to its last byte; yield the bytes read after each piece.
+
+    Raises:
+        LogCorrupt: it is not what `info` says. OSError.
+    """
+    found, read = info.first_index - 1, 0
+    chain = info.previous_chain
+    for item in scan_segment(fs, handle, first_index=info.first_index, previous_chain=chain):
+        if isinstance(item, ScanStop):
+            raise LogCorrupt(path, item.position, item.reason)
+        found, chain, read = item.index, item.chain, read + len(item.frame)
+        if read >= piece_bytes:
+            yield read
+            read = 0
+    if found != info.last_index or chain != info.last_chain or fs.size(handle) != info.size_bytes:
+        raise LogCorrupt(path, fs.size(handle), f"it ends with entry {found}, not with {info.last_index}")
+    yield read

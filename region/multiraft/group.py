@@ -2,49 +2,107 @@
 
 Rule 1: the state machine follows the log END: it sees an entry when it is appended, loses it when it is
         truncated, and sees it again when it is committed.
-Rule 2: every entry of a leader must continue the chain of the entry before it. The same (term, index) with
-        another chain means that two logs have diverged: the group stops.
+Rule 2: while segments of another broker are being linked in, nothing else may lengthen the log.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from georelay.errors import StorageFailed, Unavailable
+from georelay.errors import Unavailable
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
-from georelay.limits import MIB, TAIL_BYTES_MAX
-from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, continues_chain, seal_entry
+from georelay.limits import KIB, MIB, TAIL_BYTES_MAX
+from georelay.wire.crc import crc32c
+from mesh.replication.stream_header import EntryType
+from region.log.entry import Entry, EntryDraft, seal_entry
 from region.log.errors import LogCorrupt, ReadInterrupted
+from region.log.flusher import GroupWrite
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardState
+from region.log.index import SegmentInfo
+from region.log.manifest import Manifest
+from region.multiraft.applier import Applier
+from region.multiraft.followed_log import FollowedLog
+from region.multiraft.log_end import GroupStopped, MachineEnd
 from region.multiraft.machine import InvariantBroken, StateMachine
+from region.multiraft.open_reads import OpenReads
+from region.multiraft.upkeep import Upkeep
 from region.raft.core import (
     PENDING,
+    Append,
     Fetch,
     Heartbeat,
     HeartbeatResponse,
     InvariantViolated,
+    LastId,
+    Membership,
     Message,
+    ProgressState,
     RaftConfig,
     RaftLog,
     RaftNode,
     Ready,
     Role,
+    Snapshot,
+    SnapshotPoint,
+    SnapshotRequest,
     SoftState,
+    StorageWrite,
+    TimeoutNow,
+    VoteResponse,
 )
+from region.raft.membership import decode_membership, encode_membership
 
-ELECTION_TICKS = 10
-REPLAY_BYTES = 8 * MIB  # read at once when a whole log is followed
-READ_TRIES = 5  # a read is interrupted only by a truncation on its way to the disk
+ELECTION_TICKS: Final = 10
+APPLY_BYTES_MAX: Final = 256 * KIB  # handed to the machine at once; the host looks at the clock in between
+READ_BYTES: Final = 1 * MIB
 
 
-class GroupStopped(Exception):
-    """An invariant of the group is broken: it serves no longer on this broker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpView:
+    """One member as its leader sees it.
+
+    Args:
+        match: up to here it is known to hold the leader's log durably; `last` is the leader's end.
+        active: heard since the last check of the quorum.
+        replicating: sent to ahead of its answers. fetching: fetches whole segments. repairing: lost what it had.
+    """
+
+    match: RaftIndex
+    last: RaftIndex
+    active: bool
+    replicating: bool
+    fetching: bool
+    repairing: bool
+
+
+def check_snapshot(message: Snapshot) -> None:
+    """Raise ValueError unless the manifest inside a snapshot is whole and is what the message says it is."""
+    manifest = Manifest.decode(message.data)
+    if (manifest.index, manifest.term) != (message.index, message.snapshot_term):
+        raise ValueError(f"snapshot of {message.index} holds a manifest of {manifest.index}")
+
+
+def runs_from(runs: Sequence[tuple[int, Term]], first_index: int) -> list[tuple[int, Term]]:
+    """Return the term runs of the entries from `first_index` on, the first of them beginning there."""
+    later = [run for run in runs if run[0] > first_index]
+    earlier = [run for run in runs if run[0] <= first_index]
+    return [(first_index, earlier[-1][1]), *later]
 
 
 class Group:
-    """Implements region.multiraft.machine.Proposer."""
+    """Implements region.multiraft.machine.Proposer.
+
+    Args:
+        voters: the founding voters; () for a replica that joins a group it knows nothing of.
+        followed: the log, when the machine has followed it already; None: it is followed here and now.
+        on_dirty: called whenever the host has something to take.
+        on_corrupt: called when the own log was found to be damaged.
+        wall_ms: stamps manifests; nothing depends on it.
+    """
 
     def __init__(
         self,
@@ -57,62 +115,107 @@ class Group:
         machine: StateMachine,
         rng: random.Random,
         on_dirty: Callable[[Group], None],
+        followed: FollowedLog | None = None,
+        on_corrupt: Callable[[Group], None] = lambda _: None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.group_id = group_id
-        self.voters = voters
         self.disk = disk
         self.machine = machine
+        self.founders = voters
         self.stopped = False
-        self._me = me
+        self.adopting = False  # segments of another broker are on their way into the log
+        self.me = me
         self._on_dirty = on_dirty
-        self._chain = FIRST_CHAIN
-        self._followed = RaftIndex(0)  # newest entry that the machine has seen as appended
+        self._on_corrupt = on_corrupt
         self._led: tuple[int, bool] = (-1, False)
         self._told_term = Term(0)
-        self._peers = tuple(voter for voter in voters if voter != me)
-        self._replay()
-        tail = disk.recovered_tail(1 << 62 if machine.keeps_whole_log else TAIL_BYTES_MAX)
+        self._reads = OpenReads()
+        if followed is None:
+            followed = FollowedLog.open(disk, machine)
+            followed.follow_all(machine)
+        self._end = MachineEnd(machine=machine, disk=disk, chain=followed.chain, index=followed.last_index)
+        self.upkeep = Upkeep(0 if followed.manifest is None else followed.manifest.index)
+        self._applier = Applier(
+            machine=machine,
+            disk=disk,
+            end=self._end,
+            upkeep=self.upkeep,
+            newest=followed.manifest,
+            wall_ms=wall_ms,
+        )
         self.node: RaftNode[Entry] = RaftNode(
-            RaftConfig(id=me, voters=voters, election_ticks=ELECTION_TICKS),
-            RaftLog(first_index=disk.first_index, term_runs=disk.term_runs, last_index=disk.last_index, tail=tail),
+            RaftConfig(id=me, voters=voters, election_ticks=ELECTION_TICKS, apply_bytes_max=APPLY_BYTES_MAX),
+            RaftLog(
+                first_index=disk.first_index,
+                term_runs=followed.term_runs(),
+                last_index=disk.last_index,
+                tail=list(followed.tail),
+            ),
             hard_state or HardState(),
             rng,
             self._make_noop,
+            applied_index=None if followed.manifest is None else followed.manifest.index,
+            make_conf=self._make_conf,
+            membership_of=lambda entry: decode_membership(entry.payload),
+            memberships=followed.memberships,
+            lost=None if disk.lost is None else LastId(disk.lost.term, disk.lost.index),
         )
         self._handed_out = self.node.last_index  # up to here storage was told of the log
         self._log_epoch = self.node.log.log_epoch  # grows with every truncation
 
-    def _replay(self) -> None:
-        index, last = self.disk.first_index, self.disk.last_index
-        while index <= last:
-            for entry in self.disk.read_entries(index, RaftIndex(last + 1), REPLAY_BYTES):
-                self.machine.recovered(entry)
-                self._chain = entry.chain
-                self._followed = entry.index
-            index = RaftIndex(self._followed + 1)
+    # --- members ---------------------------------------------------------------------------------
 
-    def entries_below(self, index: RaftIndex) -> Iterator[Entry]:
-        """Yield every entry of the log below `index`; see region.multiraft.machine.Proposer."""
-        log = self.node.log
-        at = RaftIndex(log.first_index)
-        while at < min(index, log.tail_first):  # what was evicted from memory is durable
-            for entry in self._read(at, RaftIndex(min(index, log.tail_first)), REPLAY_BYTES):
-                yield entry
-                at = RaftIndex(entry.index + 1)
-        if at < index:
-            found = log.entries(at, index, 1 << 62)
-            assert found is not PENDING, (at, index, log.tail_first)
-            yield from found
+    @property
+    def membership(self) -> Membership:
+        """Return the members as of the log end."""
+        return self.node.membership
+
+    @property
+    def membership_committed(self) -> bool:
+        """Return whether the change that made `membership` is committed, so that another one may follow."""
+        return self.node.membership_committed
+
+    def propose_membership(self, *, voters: tuple[BrokerId, ...], learners: tuple[BrokerId, ...]) -> RaftIndex:
+        """Change the members; returns the index of the change.
+
+        Raises:
+            NotLeader, Busy, Unavailable: nothing was appended. ValueError: they cannot be members.
+        """
+        self._refuse_stopped()
+        index = self.node.propose_membership(voters=voters, learners=learners)
+        self._on_dirty(self)
+        return RaftIndex(index)
+
+    def catch_up_of(self, peer: BrokerId) -> CatchUpView | None:
+        """Return how far another member is, None when this is no leader or `peer` no member."""
+        progress = self.node.progress(peer)
+        if progress is None:
+            return None
+        return CatchUpView(
+            match=RaftIndex(progress.match),
+            last=RaftIndex(self.node.last_index),
+            active=progress.recent_active,
+            replicating=progress.state is ProgressState.REPLICATE,
+            fetching=progress.state is ProgressState.BULK,
+            repairing=progress.repairing,
+        )
+
+    def transfer_leadership(self, to: BrokerId) -> bool:
+        """Hand over to the voter `to`; False when this broker does not lead or `to` cannot."""
+        begun = not self.stopped and self.node.transfer_leadership(to)
+        if begun:
+            self._on_dirty(self)
+        return begun
 
     # --- leader ----------------------------------------------------------------------------------
 
     def propose(self, drafts: Sequence[EntryDraft]) -> Sequence[Entry]:
         """Append entries at the leader; see region.multiraft.machine.Proposer."""
-        if self.stopped:
-            raise Unavailable("this replica has stopped; see the broker's log")
+        self._refuse_stopped()
         node = self.node
         entries = []
-        chain = self._chain
+        chain = self._end.chain
         index = node.last_index
         for draft in drafts:
             index += 1
@@ -120,47 +223,59 @@ class Group:
             chain = entry.chain
             entries.append(entry)
         node.propose(entries)
-        self._chain = chain
-        self._followed = RaftIndex(index)
         for entry in entries:
-            self.machine.appended(entry)
+            self._end.move_to(entry)
         self._on_dirty(self)
         return entries
+
+    def _refuse_stopped(self) -> None:
+        if self.stopped:
+            raise Unavailable("this replica has stopped; see the broker's log")
 
     def admit(self, size_bytes: int) -> None:
         """Raise NotLeader or Busy when an entry of that size would be refused."""
         self.node.admit(size_bytes)
 
     def _make_noop(self, term: Term, index: RaftIndex) -> Entry:
-        draft = EntryDraft(header=self.machine.noop_header(), payload=b"")
-        entry = seal_entry(draft, term=term, index=index, previous_chain=self._chain)
-        self._chain = entry.chain
-        self._followed = index
-        self.machine.appended(entry)
-        return entry
+        return self._end.seal_own(EntryDraft(header=self.machine.noop_header(), payload=b""), term, index)
+
+    def _make_conf(self, term: Term, index: RaftIndex, membership: Membership) -> Entry:
+        payload = encode_membership(membership)
+        header = replace(self.machine.noop_header(), type=EntryType.CONF, payload_crc=crc32c(payload))
+        return self._end.seal_own(EntryDraft(header=header, payload=payload), term, index)
 
     def beat_rows(self, rows: dict[BrokerId, list[tuple[GroupId, Term, RaftIndex]]]) -> None:
-        """Add this group's row to the beat of every peer it has."""
+        """Add this group's row to the beat of every member that has one."""
         node = self.node
-        for peer in self._peers:
-            rows[peer].append((self.group_id, Term(node.term), RaftIndex(node.heartbeat_commit(peer))))
+        for peer in node.peers:
+            of_peer = rows.get(peer)
+            if of_peer is not None:
+                of_peer.append((self.group_id, Term(node.term), RaftIndex(node.heartbeat_commit(peer))))
 
     # --- inputs ----------------------------------------------------------------------------------
 
     def step(self, message: Message[Entry]) -> None:
         """Feed one Raft message. Raises GroupStopped."""
+        if self.adopting and isinstance(message, Append | Snapshot | VoteResponse | TimeoutNow):
+            return  # each of them may lengthen the log; its sender tries again
         try:
             self.node.step(message)
         except InvariantViolated as error:
             raise GroupStopped(str(error)) from error
 
     def step_heartbeat(self, peer: BrokerId, term: Term, commit: RaftIndex) -> None:
-        """Feed one beat row that says something new."""
-        self.step(Heartbeat(from_=peer, to=self._me, term=term, commit=commit))
+        """Feed one beat row that says something new.
+
+        A leader that has not removed this broker's former disk yet counts on what was on that one. An empty log that
+        was never told of a membership has acknowledged nothing, so nothing was lost here.
+        """
+        if self.node.last_index == 0 and not self.node.membership.voters:
+            commit = RaftIndex(0)
+        self.step(Heartbeat(from_=peer, to=self.me, term=term, commit=commit))
 
     def step_heartbeat_answer(self, peer: BrokerId, term: Term) -> None:
         """Feed one beat answer that the fast path did not take."""
-        self.step(HeartbeatResponse(from_=peer, to=self._me, term=term))
+        self.step(HeartbeatResponse(from_=peer, to=self.me, term=term))
 
     # --- outputs ---------------------------------------------------------------------------------
 
@@ -175,75 +290,114 @@ class Group:
         if log.log_epoch != self._log_epoch:
             # Storage is not told to truncate what it never got, but the machine has seen that as well.
             self._log_epoch = log.log_epoch
+            if write is not None and write.install is not None:
+                self._restore(Manifest.decode(write.install.data))
+                self._handed_out = write.install.index
             told = None if write is None else write.truncate_from
             self._truncate(RaftIndex(self._handed_out + 1 if told is None else told))
         if write is not None:
             for entry in write.entries:
-                if entry.index > self._followed:
-                    self._append_followed(entry)
+                if entry.index > self._end.index:
+                    self._end.append(entry)
         self._handed_out = log.last_index
         return ready
 
-    def _append_followed(self, entry: Entry) -> None:
-        if entry.index != self._followed + 1 or not continues_chain(entry, self._chain):
-            raise GroupStopped(
-                f"entry {entry.index} (term {entry.term}) does not continue entry {self._followed}: the logs diverged"
-            )
-        self._chain = entry.chain
-        self._followed = entry.index
-        self.machine.appended(entry)
+    def group_write(self, write: StorageWrite[Entry]) -> GroupWrite:
+        """Return the flusher's form of a write of the core."""
+        return GroupWrite(
+            group_id=self.group_id,
+            log=self.disk,
+            token=(self, write),
+            hard_state=write.hard_state,
+            install=None if write.install is None else Manifest.decode(write.install.data),
+            truncate_from=None if write.truncate_from is None else RaftIndex(write.truncate_from),
+            entries=write.entries,
+        )
 
     def _truncate(self, from_index: RaftIndex) -> None:
-        if from_index > self._followed:
-            return
-        before = RaftIndex(from_index - 1)
-        newest: Entry | None = None
-        if before >= 1:
-            found = self.node.log.entries(before, from_index, 1)
-            newest = self._read(before, from_index, 1)[0] if found is PENDING else found[0]
-        self._chain = FIRST_CHAIN if newest is None else newest.chain
-        self._followed = before
-        self.machine.truncated(from_index, newest)
+        base = self._end.truncate(from_index, self.node.log)
+        if base is not None:
+            self._restore(base)
 
-    def _read(self, lo: RaftIndex, hi: RaftIndex, bytes_max: int) -> list[Entry]:
-        """Read durable entries here and now. Raises GroupStopped."""
-        for _ in range(READ_TRIES):
-            try:
-                return self.disk.read_entries(lo, hi, bytes_max)
-            except ReadInterrupted:
-                continue
-            except (LogCorrupt, StorageFailed) as error:
-                raise GroupStopped(str(error)) from error
-        raise GroupStopped(f"entries [{lo}, {hi}) of the own log cannot be read: it is truncated again and again")
+    def _restore(self, manifest: Manifest) -> None:
+        self._end.restore(manifest)
+        self._applier.restored(manifest)
+
+    def entries_below(self, index: RaftIndex) -> Iterator[Entry]:
+        """Yield every entry of the log below `index`; see region.multiraft.machine.Proposer."""
+        log = self.node.log
+        at = RaftIndex(log.first_index)
+        while at < min(index, log.tail_first):  # what was evicted from memory is durable
+            for entry in self._end.read(at, RaftIndex(min(index, log.tail_first)), READ_BYTES):
+                yield entry
+                at = RaftIndex(entry.index + 1)
+        if at < index:
+            found = log.entries(at, index, 1 << 62)
+            assert found is not PENDING, (at, index, log.tail_first)
+            yield from found
+
+    # --- apply -----------------------------------------------------------------------------------
+
+    @property
+    def applied_index(self) -> RaftIndex:
+        """Return the newest index that the machine was given as committed."""
+        return RaftIndex(self.node.applied_index)
 
     def apply(self, ready: Ready[Entry]) -> None:
-        """Hand committed entries to the machine and follow leadership. Raises GroupStopped."""
+        """Hand committed entries to the machine, answer reads and follow leadership. Raises GroupStopped."""
         if ready.committed is not None:
             lo, hi = ready.committed
             try:
-                self._apply_range(lo, hi)
+                self._applier.apply(self.node, lo, hi)
             except (InvariantViolated, InvariantBroken, LogCorrupt) as error:
                 raise GroupStopped(str(error)) from error
             self.node.applied_to(hi - 1)
+            self.follow_start()
             self._trim()
+        for state in ready.read_states:
+            self._reads.confirmed(state.context, state.index)
+        for context in ready.reads_lost:
+            self._reads.lost(context, self.node.leader_id or -1)
+        self._reads.applied(self.node.applied_index)
         self._follow_leader(ready.soft)
 
-    def _apply_range(self, lo: int, hi: int) -> None:
-        in_memory = max(lo, self.node.log.tail_first)
-        if lo < in_memory:
-            # Only after a restart: these entries were followed at recovery, and only the end matters.
-            newest = RaftIndex(min(in_memory, hi) - 1)
-            self.machine.applied_until(self._read(newest, RaftIndex(newest + 1), 1)[0])
-        if in_memory < hi:
-            entries = self.node.log.entries(in_memory, hi, 1 << 62)
-            assert entries is not PENDING, (in_memory, hi, self.node.log.tail_first)
-            self.machine.applied(entries)
+    def checkpoint(self) -> bool:
+        """Have a manifest of what is applied written, unless there is one; return whether there will be a new one."""
+        due = not self.stopped and self._applier.checkpoint(self.node)
+        if due:
+            self._on_dirty(self)
+        return due
+
+    def seal(self) -> None:
+        """Have the active segment sealed; see region.multiraft.machine.Proposer."""
+        self.upkeep.seal_wanted = True
+        self._on_dirty(self)
+
+    def advance_start(self, first_index: RaftIndex) -> None:
+        """Have segments below `first_index` removed; see region.multiraft.machine.Proposer."""
+        if first_index > max(self.disk.first_index, self.upkeep.start_wanted):
+            self.upkeep.start_wanted = first_index
+            self._on_dirty(self)
+
+    def follow_start(self) -> None:
+        """Let the core know that the stored log begins later."""
+        node = self.node
+        first_index = min(self.disk.first_index, node.applied_index)
+        if first_index > node.log.first_index:
+            node.advance_start(first_index)
+
+    def kept_up(self) -> None:
+        """Follow what a manifest, a seal or a later start has changed on disk."""
+        self.follow_start()
+        newest = self._applier.newest
+        if newest is not None and newest.index == self.disk.sealed_index:
+            self.checkpoint()
 
     def _trim(self) -> None:
-        if not self.machine.keeps_whole_log:
-            log = self.node.log
-            if log.tail_bytes > TAIL_BYTES_MAX:
-                log.trim(TAIL_BYTES_MAX, self.node.applied_index)
+        log = self.node.log
+        if log.tail_bytes > TAIL_BYTES_MAX:
+            up_to = self.upkeep.checkpointed if self.machine.keeps_whole_log else self.node.applied_index
+            log.trim(TAIL_BYTES_MAX, min(up_to, self.node.applied_index))
 
     def _follow_leader(self, soft: SoftState | None) -> None:
         del soft  # what counts is whether the leader's first entry of its term is applied here
@@ -255,6 +409,11 @@ class Group:
             self._led = (leader, leads)
             self.machine.led(leader=leader, is_leader=leads)
 
+    @property
+    def serves_as_leader(self) -> bool:
+        """Return whether this broker leads and its first entry of the term is applied."""
+        return not self.stopped and self._led == (self.me, True)
+
     def leadership_moved(self) -> bool:
         """Return whether leader or term changed since the last call."""
         now = Term(self.node.term)
@@ -263,10 +422,29 @@ class Group:
             self._told_term = now
         return moved
 
-    # --- cold reads (any thread) -----------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------
+
+    async def read_index(self) -> RaftIndex:
+        """Confirm that what is acknowledged is applied here; see region.multiraft.machine.Proposer."""
+        self._refuse_stopped()
+        context = self._reads.next_context()
+        self.node.read_index(context)
+        confirmed = self._reads.wait_for(context)
+        self._on_dirty(self)
+        return await confirmed
+
+    def stop(self) -> None:
+        """Serve no longer: nothing is promised, voted or applied from here on."""
+        self.stopped = True
+        self._reads.fail_all()
+
+    def corrupt_found(self, error: LogCorrupt) -> None:
+        """Have damage repaired; see region.multiraft.machine.Proposer."""
+        del error  # the log has marked the segment
+        self._on_corrupt(self)
 
     def read_cold(self, fetch: Fetch) -> list[Entry]:
-        """Read the entries a follower needs from disk; empty when the read has to be asked again.
+        """Read the entries a follower needs from disk; empty when the read has to be asked again. Any thread.
 
         Raises:
             LogCorrupt, StorageFailed: the log cannot be read.
@@ -282,3 +460,42 @@ class Group:
             self.node.entries_fetched(fetch, entries)
         except InvariantViolated as error:
             raise GroupStopped(str(error)) from error
+
+    # --- snapshots and segments of other brokers -----------------------------------------------------
+
+    def read_base(self, founders: Membership) -> SnapshotPoint | None:
+        """Return the state below the first entry of the stored log, None when there is none to be had. Any thread."""
+        base = self.disk.base_manifest()
+        if base is None:
+            return None
+        membership = decode_membership(base.membership) if base.membership else founders
+        return SnapshotPoint(index=base.index, term=base.term, membership=membership, data=base.encode())
+
+    def snapshot_fetched(self, request: SnapshotRequest, point: SnapshotPoint | None) -> None:
+        """Hand the snapshot to the core. Raises GroupStopped."""
+        if point is not None and not self.node.log.first_index - 1 <= point.index <= self.node.commit_index:
+            point = None  # the log moved on while it was read
+        try:
+            self.node.snapshot_fetched(request, point)
+        except InvariantViolated as error:
+            raise GroupStopped(str(error)) from error
+
+    def can_adopt(self, first_index: RaftIndex, term: Term) -> bool:
+        """Return whether verified segments from `first_index` on may be linked in now."""
+        return not self.stopped and self.node.can_adopt(first_index, term)
+
+    def adopted(self, info: SegmentInfo, manifest: Manifest, term: Term) -> None:
+        """Continue at the end of a segment that is durable now. Raises GroupStopped."""
+        self.adopting = False
+        if not self.can_adopt(RaftIndex(info.first_index), term):
+            raise GroupStopped(f"the log grew while segment {info.first_index} was linked in")
+        runs = runs_from(self.disk.term_runs, info.first_index)
+        memberships = [(int(info.last_index), decode_membership(manifest.membership))] if manifest.membership else []
+        try:
+            self.node.adopt(info.last_index, runs, memberships, term=term)
+        except InvariantViolated as error:
+            raise GroupStopped(str(error)) from error
+        self._restore(manifest)
+        self._log_epoch = self.node.log.log_epoch
+        self._handed_out = self.node.last_index
+        self._on_dirty(self)

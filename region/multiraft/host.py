@@ -8,152 +8,212 @@ that the write which makes them true is on disk.
 Rule 1: the loop never blocks on a disk: writes go to the flusher thread, cold reads to an executor.
 Rule 2: a group that meets a broken invariant stops alone; a failed disk stops the whole broker.
 Rule 3: after a stall the sockets are drained before time is allowed to pass.
+Rule 4: a turn ends after TURN_MS; what is left is done in the next one, behind whatever arrived meanwhile.
+Rule 5: what is received and not durable is bounded: beyond it Appends are not read, heartbeats are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from region.log.data_directory import DataDirectory
 from region.log.entry import Entry
-from region.log.errors import LogCorrupt
-from region.log.flusher import Flusher, GroupWrite
+from region.log.flusher import GroupWrite
 from region.log.hard_state import HardState
-from region.multiraft.group import Group, GroupStopped
-from region.multiraft.heartbeat import (
-    BeatReceiver,
-    BeatSender,
-    decode_ack,
-    decode_beat,
-    encode_ack,
-    encode_beat,
-)
-from region.multiraft.leader_book import LeaderBook, decode_hints, encode_hints
+from region.multiraft.beats import Beats
+from region.multiraft.bulk_client import BYTES_PER_S
+from region.multiraft.bulk_lane import BulkLane
+from region.multiraft.campaigns import Campaigns
+from region.multiraft.catch_up import BULK_BEHIND_BYTES
+from region.multiraft.cold_reads import ColdReads
+from region.multiraft.disk_watch import UNFLUSHED_BYTES_MAX, DiskPace, DiskWatch
+from region.multiraft.followed_log import FollowedLog
+from region.multiraft.group import ELECTION_TICKS, Group, check_snapshot
+from region.multiraft.group_opening import follow_group, follow_now
+from region.multiraft.hand_over import hand_over, heirs_of
+from region.multiraft.leader_book import LeaderBook
+from region.multiraft.leader_hints import LeaderHints
+from region.multiraft.log_end import GroupStopped
 from region.multiraft.machine import StateMachine
-from region.multiraft.peers import FrameKind, Lane, PeerTransport
-from region.raft.core import Append, AppendResponse, Fetch, Message, StorageWrite
+from region.multiraft.transport import Address, FrameKind, Lane, Part, Transport
+from region.multiraft.watchdog import Watchdog
+from region.multiraft.write_queue import FlushQueue, WriteQueue
+from region.raft.core import Append, AppendResponse, Message, Snapshot, StorageWrite
 from region.raft.wire import decode_message, encode_message
 
 log = structlog.get_logger()
 
-PEER_SILENT_TICKS: Final = 10  # without a beat for this long a broker counts as unreachable
 STALL_TICKS: Final = 3
-FAILOVER_FIRST_MS: Final = 50  # from the reset of the leader's connection to the first survivor's campaign
-FAILOVER_TURN_MS: Final = 100  # to the next one's: time for an election with its syncs
-FAILOVER_JITTER_MS: Final = 25
-FIRST_CAMPAIGNS_MS: Final = (20, 150, 400)  # of a group's preferred leader; the other voters may open it later
+TURN_MS: Final = 3.0
+WATCH_MS: Final = 5
+BULK_REVIEW_TICKS: Final = 5
+HAND_OVER_TICKS: Final = 10  # between two attempts of a broker with a slow disk
 _RAFT_LENGTH_BYTES: Final = 4  # the peer frame has its own length
 
 
-@dataclass(frozen=True, slots=True)
-class _LastWrite:
-    """Token behind everything that was submitted for a group that is let go."""
-
-    group: Group
-    closed: asyncio.Future[None]
-
-
 class Host:
-    """All groups of one broker. Everything runs on the event loop that called `start`."""
+    """All groups of one broker. Everything runs on the event loop that called `start`.
+
+    Args:
+        tick_ms: Raft's unit of time; elections take 10 to 20 of them.
+        on_group_stopped: told once for each group that meets a broken invariant.
+        bulk_bytes_per_s: of all segments this broker fetches from others.
+        bulk_behind_bytes: a follower that lacks more than this of sealed segments fetches them.
+        unflushed_bytes_max: received or proposed and not durable; beyond it Appends are not read.
+        watch_ms: how often the event loop is looked at; 0 never.
+        admits_entries: False while the disk is full: Appends with entries are dropped then.
+    """
 
     def __init__(
         self,
         *,
         me: BrokerId,
         directory: DataDirectory,
-        flusher: Flusher,
+        flusher: FlushQueue,
         hard_states: dict[GroupId, HardState],
         clock: Clock,
         rng: random.Random,
         tick_ms: int,
         executor: Executor,
         on_group_stopped: Callable[[GroupId, str], None],
+        bulk_bytes_per_s: int = BYTES_PER_S,
+        bulk_behind_bytes: int = BULK_BEHIND_BYTES,
+        unflushed_bytes_max: int = UNFLUSHED_BYTES_MAX,
+        watch_ms: int = WATCH_MS,
+        admits_entries: Callable[[], bool] = lambda: True,
     ) -> None:
         self.me = me
         self.leaders = LeaderBook()
-        self.liveness_version = 0
-        self.transport: PeerTransport | None = None
+        self.transport: Transport | None = None
         self.groups: dict[GroupId, Group] = {}
         self.tick_ms = tick_ms
+        self.watchdog = Watchdog(clock=clock, every_ms=watch_ms)
+        self.appends_paused = False
+        self.silent = False  # the disk hangs: others shall lead
+        self.beats = Beats(self, rng)
         self._directory = directory
-        self._flusher = flusher
         self._hard_states = hard_states
         self._clock = clock
         self._rng = rng
         self._executor = executor
         self._on_group_stopped = on_group_stopped
+        self._admits_entries = admits_entries
         self._dirty: dict[GroupId, Group] = {}
         self._turn_scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._last_tick_ns = 0
         self._ticks = 0
-        self._heard_at_tick: dict[BrokerId, int] = {}
-        self._alive: set[BrokerId] = set()
-        self._beat_senders: dict[BrokerId, BeatSender] = {}
-        self._beat_receivers: dict[object, tuple[BrokerId, BeatReceiver]] = {}
-        self._reads: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._halted = False
-        self.stall_ms_max = 0.0
+        self._tick_stall_ms_max = 0.0
+        self._hints = LeaderHints(me=me, book=self.leaders, transport=lambda: self.transport)
+        self._writes = WriteQueue(
+            flusher=flusher,
+            clock=clock,
+            watch=DiskWatch(unflushed_bytes_max=unflushed_bytes_max, hung_ms=ELECTION_TICKS * tick_ms),
+            written=self._written,
+            guard=self.guard,
+            paused=self._pause_appends,
+        )
+        self._campaigns = Campaigns(me=me, rng=rng, campaign=self._campaign)
+        self._cold = ColdReads(
+            executor=executor,
+            guard=self.guard,
+            mark_dirty=self.mark_dirty,
+            stop_group=self.stop_group,
+            repair=self._repair_soon,
+        )
+        self.bulk = BulkLane(
+            host=self,
+            executor=executor,
+            clock=clock,
+            rng=rng,
+            bytes_per_s=bulk_bytes_per_s,
+            behind_bytes=bulk_behind_bytes,
+        )
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def start(self, transport: PeerTransport) -> None:
+    async def start(self, transport: Transport) -> None:
         """Listen for the region's brokers and let time pass."""
         self._loop = asyncio.get_running_loop()
         self.transport = transport
         await transport.start()
         self._last_tick_ns = self._clock.monotonic_ns()
         self._ticker = self._loop.call_later(self.tick_ms / 1000, self._on_tick_timer)
+        self.watchdog.start()
 
     async def stop(self) -> None:
-        """Stop time, groups and connections; the flusher is its owner's to stop, and nothing is submitted any more."""
+        """Stop time, groups and connections; the flusher is its owner's to stop, and nothing is submitted any more.
+
+        What is applied is checkpointed first, so that the next start has nothing to follow.
+        """
+        if not self._halted:
+            for group in self.groups.values():
+                group.checkpoint()
+                self._writes.submit_upkeep(group)
         self.halt()
-        for task in self._reads:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._reads, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.transport is not None:
             await self.transport.stop()
 
     def halt(self) -> None:
         """Stop every group at once: from here on this broker promises nothing, votes for nobody and sends no beat."""
         self._halted = True
+        self.watchdog.stop()
         if self._ticker is not None:
             self._ticker.cancel()
         for group in self.groups.values():
-            group.stopped = True
+            group.stop()
 
     def open_group(self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine) -> Group:
-        """Recover a group from disk and let it run."""
+        """Recover a group from disk, here and now, and let it run."""
+        return self._run_group(group_id, voters, machine, follow_now(self._directory.open_group(group_id), machine))
+
+    async def open_group_async(self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine) -> Group:
+        """Recover a group from disk without holding the event loop, and let it run.
+
+        Args:
+            voters: the founding voters; () for a replica that joins later.
+
+        Raises:
+            LogCorrupt, DataDirectoryError, StorageFailed: its log cannot be used.
+        """
+        followed = await follow_group(
+            group_id=group_id, machine=machine, directory=self._directory, executor=self._executor, clock=self._clock
+        )
+        return self._run_group(group_id, voters, machine, followed)
+
+    def _run_group(
+        self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine, followed: FollowedLog
+    ) -> Group:
         group = Group(
             group_id=group_id,
             me=self.me,
             voters=voters,
-            disk=self._directory.open_group(group_id),
+            disk=followed.disk,
             hard_state=self._hard_states.get(group_id),
             machine=machine,
             rng=self._rng,
-            on_dirty=self._mark_dirty,
+            on_dirty=self.mark_dirty,
+            followed=followed,
+            on_corrupt=self._repair_soon,
+            wall_ms=lambda: self._clock.wall_ns() // 1_000_000,
         )
         self.groups[group_id] = group
-        if len(voters) == 1:
-            group.node.campaign()
-        elif voters[0] == self.me and self._loop is not None:
-            # The preferred leader need not wait for an election timeout: a pre-vote disturbs nobody who hears a leader.
-            for delay_ms in FIRST_CAMPAIGNS_MS:
-                self._loop.call_later(delay_ms / 1000, self._campaign, group)
-        self._mark_dirty(group)
+        self._campaigns.opened(group, self._loop)
+        self.mark_dirty(group)
         return group
 
     def close_group(self, group_id: GroupId) -> asyncio.Future[None]:
@@ -164,19 +224,66 @@ class Host:
         if group is None:
             closed.set_result(None)
             return closed
-        group.stopped = True
+        self._hard_states[group_id] = HardState(Term(group.node.term), group.node.vote)
+        group.stop()
         self._dirty.pop(group_id, None)
         if not self._halted:
-            self._flusher.submit(GroupWrite(group_id=group_id, log=None, token=_LastWrite(group, closed)))
+            self._writes.submit_last(group, closed)
         return closed
+
+    def add_peer(self, broker: BrokerId, address: Address) -> None:
+        """Speak with one more broker of the region, or at another address."""
+        if self.transport is not None:
+            self.transport.add_peer(broker, address)
+
+    def remove_peer(self, broker: BrokerId) -> None:
+        """Speak with a broker no longer."""
+        if self.transport is not None:
+            self.transport.remove_peer(broker)
+
+    # --- what others ask -------------------------------------------------------------------------
 
     def is_alive(self, broker: BrokerId) -> bool:
         """Return whether a broker of this region was heard lately."""
-        return broker == self.me or broker in self._alive
+        return broker == self.me or broker in self.beats.alive
+
+    @property
+    def liveness_version(self) -> int:
+        """Return a number that changes whenever `is_alive` does."""
+        return self.beats.version
+
+    @property
+    def stall_ms_max(self) -> float:
+        """Return the longest that the event loop was late, in ms."""
+        return max(self.watchdog.stall_ms_max, self._tick_stall_ms_max)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Return what was received or proposed and is not durable yet."""
+        return self._writes.unflushed_bytes
+
+    def heirs_of(self, group: Group) -> frozenset[BrokerId]:
+        """Return the voters that could lead `group` at once: alive, replicating and near its end."""
+        return frozenset(heirs_of(group, self.is_alive))
+
+    def hand_over(self, group: Group) -> bool:
+        """Give the leadership of a group to the voter that could lead soonest; False when there is none."""
+        return hand_over(group, self.is_alive)
+
+    def repair_segment(self, group_id: GroupId, first_index: RaftIndex) -> None:
+        """Fetch a damaged segment again from another replica; reads of it fail until that is done."""
+        group = self.groups.get(group_id)
+        if group is not None and not group.stopped:
+            group.disk.mark_corrupt(first_index)
+            self._repair_soon(group)
+
+    def _repair_soon(self, group: Group) -> None:
+        self.spawn(self.bulk.repair.repair(group))
 
     # --- one turn --------------------------------------------------------------------------------
 
-    def _mark_dirty(self, group: Group) -> None:
+    def mark_dirty(self, group: Group) -> None:
+        """Have the group looked at in this turn."""
         self._dirty[group.group_id] = group
         if not self._turn_scheduled and self._loop is not None:
             self._turn_scheduled = True
@@ -185,96 +292,109 @@ class Host:
     def _turn(self) -> None:
         self._turn_scheduled = False
         dirty, self._dirty = self._dirty, {}
-        for group in dirty.values():
+        until_ns = self._clock.monotonic_ns() + int(TURN_MS * 1e6)
+        while dirty:
+            group = dirty.pop(next(iter(dirty)))
             if not group.stopped:
-                self._guard(group, self._advance, group)
+                self.guard(group, self._advance, group, until_ns)
+            if dirty and self._clock.monotonic_ns() >= until_ns:
+                for late in dirty.values():
+                    self.mark_dirty(late)
+                return
 
-    def _guard(self, group: Group, action: Callable[..., None], *arguments: object) -> None:
+    def guard(self, group: Group, action: Callable[..., None], *arguments: object) -> None:
+        """Run a step of a group; the group stops when it breaks."""
         try:
             action(*arguments)
         except GroupStopped as error:
-            self._stop_group(group, str(error))
+            self.stop_group(group, str(error))
         except Exception as error:  # half a step was taken: it must not vote or acknowledge any more
             log.exception("group.broken", group=group.group_id)
-            self._stop_group(group, repr(error))
+            self.stop_group(group, repr(error))
 
-    def _stop_group(self, group: Group, reason: str) -> None:
-        group.stopped = True
+    def stop_group(self, group: Group, reason: str) -> None:
+        """Stop one group for good."""
+        if group.stopped:
+            return
+        group.stop()
         log.critical("group.stopped", group=group.group_id, reason=reason)
         self._on_group_stopped(group.group_id, reason)
 
-    def _advance(self, group: Group) -> None:
+    def advance(self, group: Group) -> None:
+        """Take what a group's core wants done, now."""
+        if not group.stopped:
+            self.guard(group, self._advance, group, self._clock.monotonic_ns() + int(TURN_MS * 1e6))
+
+    def _advance(self, group: Group, until_ns: int) -> None:
         while group.node.has_ready():
             ready = group.take_ready()
             if ready.write is not None:
-                truncate_from = ready.write.truncate_from
-                self._flusher.submit(
-                    GroupWrite(
-                        group_id=group.group_id,
-                        log=group.disk,
-                        token=(group, ready.write),
-                        hard_state=ready.write.hard_state,
-                        truncate_from=None if truncate_from is None else RaftIndex(truncate_from),
-                        entries=ready.write.entries,
-                    )
-                )
+                self._writes.submit(group.group_write(ready.write))
             for message in ready.messages:
                 self._send(group.group_id, message)
             group.apply(ready)
             for fetch in ready.fetches:
-                self._spawn(self._fetch(group, fetch))
+                self.spawn(self._cold.fetch(group, fetch))
+            for request in ready.snapshot_requests:
+                self.spawn(self._cold.snapshot(group, request))
+            if ready.committed is not None and self._clock.monotonic_ns() >= until_ns:
+                self.mark_dirty(group)
+                break
+        self._writes.submit_upkeep(group)
         if group.leadership_moved():
-            self._tell_leader(group)
+            self._hints.leader_changed(group)
+
+    # --- writes ----------------------------------------------------------------------------------
 
     def durable(self, tokens: list[object]) -> None:
         """The flusher made these writes durable (called on the event loop, in order)."""
-        for token in tokens:
-            if isinstance(token, _LastWrite):
-                token.group.disk.close()
-                if not token.closed.done():
-                    token.closed.set_result(None)
-                continue
-            assert isinstance(token, tuple)
-            group, write = token
-            if not group.stopped:
-                self._guard(group, self._written, group, write)
+        self._writes.durable(tokens)
+
+    async def write(self, write: GroupWrite) -> None:
+        """Submit a write and wait until it is durable."""
+        await self._writes.write(write)
+
+    def _pause_appends(self, paused: bool) -> None:
+        self.appends_paused = paused
+        if self.transport is None:
+            return
+        if paused:
+            self.transport.pause_appends()
+        else:
+            self.transport.resume_appends()
 
     def _written(self, group: Group, write: StorageWrite[Entry]) -> None:
         group.node.written(write.tag)
         for message in write.responses:
             self._send(group.group_id, message)
-        self._mark_dirty(group)
+        self.mark_dirty(group)
 
     def _send(self, group_id: GroupId, message: Message[Entry]) -> None:
         assert self.transport is not None
-        lane = Lane.APPEND if isinstance(message, Append | AppendResponse) else Lane.CONTROL
+        if self.silent and isinstance(message, Append):
+            return
+        lane = Lane.APPEND if isinstance(message, Append | AppendResponse | Snapshot) else Lane.CONTROL
         first, *frames = encode_message(group_id, message)
-        parts: list[bytes | bytearray | memoryview] = [memoryview(first)[_RAFT_LENGTH_BYTES:], *frames]
+        parts: list[Part] = [memoryview(first)[_RAFT_LENGTH_BYTES:], *frames]
         can_wait = isinstance(message, Append) and message.quiet
         if not self.transport.send(BrokerId(message.to), lane, FrameKind.RAFT, parts, can_wait=can_wait):
             group = self.groups.get(group_id)
             if group is not None:
                 group.node.report_unreachable(message.to)
 
-    # --- cold entries for a follower that is far behind --------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
-
-    async def _fetch(self, group: Group, fetch: Fetch) -> None:
-        assert self._loop is not None
-        read = partial(group.read_cold, fetch)
-        try:
-            entries = await self._loop.run_in_executor(self._executor, read)
-        except (LogCorrupt, StorageFailed) as error:
-            if not group.stopped:
-                self._stop_group(group, str(error))
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as long as this host runs."""
+        if self._halted:
+            work.close()
             return
-        if not group.stopped:
-            self._guard(group, group.fetched, fetch, entries)
-            self._mark_dirty(group)
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task.broken", reason=repr(error))
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -282,7 +402,7 @@ class Host:
         assert self._loop is not None
         now_ns = self._clock.monotonic_ns()
         late_ms = (now_ns - self._last_tick_ns) / 1e6 - self.tick_ms
-        self.stall_ms_max = max(self.stall_ms_max, late_ms)
+        self._tick_stall_ms_max = max(self._tick_stall_ms_max, late_ms)
         self._last_tick_ns = now_ns
         self._ticker = self._loop.call_later(self.tick_ms / 1000, self._on_tick_timer)
         if late_ms > STALL_TICKS * self.tick_ms:
@@ -295,32 +415,26 @@ class Host:
         if self._halted:
             return
         self._ticks += 1
-        for group in self.groups.values():
-            if not group.stopped:
-                self._guard(group, group.node.tick)
+        self._judge_disk()
+        for group in list(self.groups.values()):
+            if not group.stopped and not group.adopting:
+                self.guard(group, group.node.tick)
                 if group.node.has_ready():
-                    self._mark_dirty(group)
-        self._send_beats()
-        self._review_liveness()
+                    self.mark_dirty(group)
+        self.beats.tick(silent=self.silent)
+        if self._ticks % BULK_REVIEW_TICKS == 0:
+            self.bulk.review()
 
-    def _send_beats(self) -> None:
-        assert self.transport is not None
-        rows: dict[BrokerId, list[tuple[GroupId, Term, RaftIndex]]] = {peer: [] for peer in self.transport.peers}
-        for group in self.groups.values():
-            if group.node.is_leader and not group.stopped:
-                group.beat_rows(rows)
-        for peer, sender in self._beat_senders.items():
-            self.transport.send(peer, Lane.CONTROL, FrameKind.BEAT, [encode_beat(sender.next_beat(rows[peer]))])
-
-    def _review_liveness(self) -> None:
-        alive = {peer for peer, tick in self._heard_at_tick.items() if self._ticks - tick <= PEER_SILENT_TICKS}
-        if alive != self._alive:
-            for lost in self._alive - alive:
-                self.leaders.lost(lost)
-            for found in alive - self._alive:
-                self.leaders.found(found)
-            self._alive = alive
-            self.liveness_version += 1
+    def _judge_disk(self) -> None:
+        """Give leadership away while the own disk is slow; when it hangs, look dead, so that others lead."""
+        pace = self._writes.pace
+        if pace is DiskPace.HUNG and not self.silent:
+            log.error("disk.hung", groups=len(self.groups))
+        self.silent = pace is DiskPace.HUNG
+        if pace is not DiskPace.FINE and self._ticks % HAND_OVER_TICKS == 0:
+            for group in self.groups.values():
+                if not group.stopped:
+                    self.hand_over(group)
 
     # --- frames ----------------------------------------------------------------------------------
 
@@ -328,18 +442,17 @@ class Host:
         """Handle one frame of a peer. Raises ValueError on garbage: the connection is closed."""
         if self._halted:
             return
-        self._heard_at_tick[peer] = self._ticks
+        self.beats.heard(peer)
         if kind is FrameKind.RAFT:
             self._raft_received(peer, body)
         elif kind is FrameKind.BEAT:
-            self._beat_received(peer, body, connection)
+            self.beats.beat_received(peer, body, connection)
         elif kind is FrameKind.BEAT_ACK:
-            self._beat_answered(peer, body)
+            self.beats.beat_answered(peer, body)
         elif kind is FrameKind.HINTS:
-            for group_id, term, leader in decode_hints(body):
-                if leader != peer:
-                    raise ValueError(f"broker {peer} says that {leader} leads group {group_id}")
-                self.leaders.learn(group_id, term, leader)
+            self._hints.received(peer, body)
+        elif kind is FrameKind.BULK:
+            self.bulk.received(peer, body)
         else:
             raise ValueError(f"frame kind {kind.name} is out of place")
 
@@ -347,94 +460,43 @@ class Host:
         group_id, message = decode_message(body)
         if message.from_ != peer or message.to != self.me:
             raise ValueError(f"broker {peer} sent a frame of {message.from_} for {message.to}")
+        if isinstance(message, Snapshot):
+            check_snapshot(message)
         group = self.groups.get(GroupId(group_id))
-        if group is not None and not group.stopped:
-            self._guard(group, group.step, message)
-            self._mark_dirty(group)
-
-    def _beat_received(self, peer: BrokerId, body: memoryview, connection: object) -> None:
-        assert self.transport is not None
-        beat = decode_beat(body)
-        _, receiver = self._beat_receivers.setdefault(connection, (peer, BeatReceiver()))
-        receiver.follow(beat)
-        changed = {row[0] for row in beat.changed}
-        exceptions = []
-        for group_id, (term, commit) in receiver.told.items():
-            group = self.groups.get(group_id)
-            if group is None or group.stopped:
-                exceptions.append(group_id)
-            elif group_id in changed or not group.node.touch_leader(peer, term):
-                self._guard(group, group.step_heartbeat, peer, term, commit)
-                exceptions.append(group_id)  # its own answer is a Raft message
-                self._mark_dirty(group)
-        self.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [encode_ack(beat.sequence, exceptions)])
-
-    def _beat_answered(self, peer: BrokerId, body: memoryview) -> None:
-        sequence, exceptions = decode_ack(body)
-        sender = self._beat_senders.get(peer)
-        if sender is None:
+        if group is None or group.stopped:
             return
-        apart = set(exceptions)
-        for group_id, (term, _) in sender.answered(sequence).items():
-            group = self.groups.get(group_id)
-            if group_id in apart or group is None or group.stopped:
-                continue
-            if not group.node.touch_peer(peer, term):
-                self._guard(group, group.step_heartbeat_answer, peer, term)
-            if group.node.has_ready():
-                self._mark_dirty(group)
+        if isinstance(message, Append) and message.entries and not self._admits_entries():
+            return  # the disk is full: the leader sends them again
+        self.guard(group, group.step, message)
+        self.mark_dirty(group)
 
     # --- connections and leaders -----------------------------------------------------------------
 
     def peer_connected(self, peer: BrokerId, lane: Lane) -> None:
         """The outgoing connection is up: the beats of a new connection start from nothing."""
         if lane is Lane.CONTROL:
-            self._beat_senders[peer] = BeatSender(self._rng.getrandbits(32))
-            self._send_hints([peer], [group for group in self.groups.values() if group.node.is_leader])
+            self.beats.connected(peer)
+            self._hints.tell_new_peer(peer, self.groups)
 
     def peer_lost(self, peer: BrokerId, lane: Lane) -> None:
         """The outgoing connection is gone."""
-        if self._halted:
+        if self._halted or lane is Lane.BULK:
             return
         if lane is Lane.CONTROL:
-            self._beat_senders.pop(peer, None)
-            self._heard_at_tick.pop(peer, None)
-            self._review_liveness()  # a client that asks now must not be sent back to the broker that just died
+            self.beats.lost(peer)
         for group in self.groups.values():
-            if peer not in group.voters:
+            if group.stopped:
                 continue
             if group.node.is_leader:
                 group.node.report_unreachable(peer)
-            elif group.node.forget_leader(peer):
-                self._campaign_soon(group, peer)
-
-    def _campaign_soon(self, group: Group, lost: BrokerId) -> None:
-        """Campaign in turn with the other survivors: two at once would split the votes and wait a whole timeout."""
-        assert self._loop is not None
-        survivors = sorted(voter for voter in group.voters if voter != lost)
-        turn = (survivors.index(self.me) + group.group_id) % len(survivors)
-        delay_ms = FAILOVER_FIRST_MS + turn * FAILOVER_TURN_MS + self._rng.uniform(0, FAILOVER_JITTER_MS)
-        self._loop.call_later(delay_ms / 1000, self._campaign, group)
+            elif group.node.forget_leader(peer) and self._loop is not None:
+                self._campaigns.leader_lost(group, peer, self._loop)
 
     def _campaign(self, group: Group) -> None:
-        if not group.stopped and group.node.leader_id == 0:
-            self._guard(group, group.node.campaign)
-            self._mark_dirty(group)
+        if not group.stopped and not group.adopting and group.node.leader_id == 0:
+            self.guard(group, group.node.campaign)
+            self.mark_dirty(group)
 
     def connection_closed(self, connection: object) -> None:
         """An incoming connection is gone."""
-        self._beat_receivers.pop(connection, None)
-
-    def _tell_leader(self, group: Group) -> None:
-        leader = BrokerId(group.node.leader_id)
-        if leader > 0:
-            self.leaders.learn(group.group_id, Term(group.node.term), leader)
-        if leader == self.me and self.transport is not None:
-            self._send_hints(self.transport.peers, [group])
-
-    def _send_hints(self, peers: Iterable[BrokerId], groups: list[Group]) -> None:
-        if self.transport is None or not groups:
-            return
-        body = encode_hints((group.group_id, Term(group.node.term), self.me) for group in groups)
-        for peer in peers:
-            self.transport.send(peer, Lane.CONTROL, FrameKind.HINTS, [body])
+        self.beats.connection_closed(connection)

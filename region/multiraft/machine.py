@@ -8,6 +8,8 @@ from typing import Protocol
 from georelay.ids import RaftIndex
 from mesh.replication.stream_header import StreamHeader
 from region.log.entry import Entry, EntryDraft
+from region.log.errors import LogCorrupt
+from region.log.manifest import Manifest
 
 
 class InvariantBroken(Exception):
@@ -15,11 +17,17 @@ class InvariantBroken(Exception):
 
 
 class StateMachine(Protocol):
-    """Follows one group's log: its END entry by entry, and what is committed."""
+    """Follows one group's log: its END entry by entry, and what is committed. It sees entries of every type."""
 
     @property
     def keeps_whole_log(self) -> bool:
-        """Whether every entry stays in memory (small logs that are applied one by one)."""
+        """Whether every entry above the newest manifest stays in memory, and is applied one by one at start."""
+
+    def snapshot(self) -> bytes:
+        """Return the state after the newest entry it was given to apply; never that of the log end."""
+
+    def restore(self, manifest: Manifest) -> None:
+        """Replace everything by the state of a manifest, the log end included; applied is `manifest.index`."""
 
     def recovered(self, entry: Entry) -> None:
         """Follow one entry found on disk at start, in order, before the group runs."""
@@ -55,3 +63,19 @@ class Proposer(Protocol):
 
     def entries_below(self, index: RaftIndex) -> Iterable[Entry]:
         """Return every entry of the log below `index`, from disk and from memory: blocks, for rebuilds only."""
+
+    async def read_index(self) -> RaftIndex:
+        """Return an index that covers everything acknowledged before the call; it is applied when this returns.
+
+        Raises:
+            NotLeader: with the leader if it is known. Busy, Unavailable: try again.
+        """
+
+    def advance_start(self, first_index: RaftIndex) -> None:
+        """Let whole segments below `first_index` go, as far as manifests allow; repeat it at will."""
+
+    def seal(self) -> None:
+        """Seal the active segment."""
+
+    def corrupt_found(self, error: LogCorrupt) -> None:
+        """Have damage repaired that a read has met; until then reads of it fail."""

@@ -8,12 +8,16 @@ Layout of version 1 (big-endian; it never changes):
       1   VOTE_REQUEST        last_index u64 | last_term u64 | flags u8 (1 pre, 2 force)
       2   VOTE_RESPONSE       flags u8 (1 pre, 2 granted)
       3   APPEND              prev_index u64 | prev_term u64 | commit u64 | count u32 | count entries
-      4   APPEND_RESPONSE     index u64 | hint_index u64 | hint_term u64 | flags u8 (1 rejected)
+      4   APPEND_RESPONSE     index u64 | hint_index u64 | hint_term u64 | flags u8 (1 rejected, 2 repairing)
       5   HEARTBEAT           commit u64
       6   HEARTBEAT_RESPONSE  -
       7   TIMEOUT_NOW         -
-    The top bit of an Append's count means that no answer is wanted; the count itself is 0 then.
-      8 … 11 are kept free for snapshots and read-index requests; 64 and above belong to the peer transport.
+      8   SNAPSHOT            index u64 | snapshot_term u64 | membership_bytes u32 | data_bytes u32 | membership | data
+      9   READ_INDEX_CHECK    context u64
+     10   READ_INDEX_ANSWER   context u64
+    The top bit of an Append's count means that no answer is wanted; the count itself is 0 then. The membership is
+    that of region.raft.membership, the data of a snapshot is the host's.
+      11 is kept free; 64 and above belong to the peer transport.
 
 Rule 1: an entry travels as the bytes that lie on disk; encoding copies none of them.
 Rule 2: whatever is decoded is bounded and checked: the frame, every count, the checksums of every entry, and that
@@ -37,10 +41,14 @@ from region.raft.core.messages import (
     Heartbeat,
     HeartbeatResponse,
     Message,
+    ReadIndexAnswer,
+    ReadIndexCheck,
+    Snapshot,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
+from region.raft.membership import MEMBERSHIP_BYTES_MAX, decode_membership, encode_membership
 
 LENGTH_BYTES: Final = 4
 NUMBER_MAX: Final = 2**63 - 1  # of a term or an index: leaves room to count on
@@ -52,10 +60,14 @@ _QUIET: Final = 0x8000_0000  # flag in the count of an Append without entries: n
 _APPEND: Final = struct.Struct(">IBIIIQQQQI")
 _APPEND_RESPONSE: Final = struct.Struct(">IBIIIQQQQB")
 _HEARTBEAT: Final = struct.Struct(">IBIIIQQ")
+_CONTEXT: Final = _HEARTBEAT  # of both read-index kinds
+_SNAPSHOT: Final = struct.Struct(">IBIIIQQQII")
 _VOTE_REQUEST_FIELDS: Final = struct.Struct(">QQB")
 _APPEND_FIELDS: Final = struct.Struct(">QQQI")
 _APPEND_RESPONSE_FIELDS: Final = struct.Struct(">QQQB")
 _U64: Final = struct.Struct(">Q")
+_SNAPSHOT_FIELDS: Final = struct.Struct(">QQII")
+SNAPSHOT_DATA_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX - _SNAPSHOT.size - MEMBERSHIP_BYTES_MAX
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Envelope: TypeAlias = tuple[BrokerId, BrokerId, Term]  # from, to, term
@@ -75,6 +87,9 @@ class Kind(enum.IntEnum):
     HEARTBEAT = 5
     HEARTBEAT_RESPONSE = 6
     TIMEOUT_NOW = 7
+    SNAPSHOT = 8
+    READ_INDEX_CHECK = 9
+    READ_INDEX_ANSWER = 10
 
 
 # Encoding
@@ -84,11 +99,19 @@ def message_bytes(message: Message[Entry]) -> int:
     """Return the bytes of the frame, its length prefix included."""
     if isinstance(message, Append):
         return _APPEND.size + sum([len(entry.frame) for entry in message.entries])
+    if isinstance(message, Snapshot):
+        return sum(map(len, _encode_snapshot(GroupId(0), message)))
     return len(_encode_head(GroupId(0), message))
 
 
 def encode_message(group: GroupId, message: Message[Entry]) -> list[bytes]:
-    """Return the frame as buffers to be written one after the other: a head, then each entry as it is stored."""
+    """Return the frame as buffers to be written one after the other: a head, then each entry as it is stored.
+
+    Raises:
+        ValueError: a snapshot whose data are over SNAPSHOT_DATA_BYTES_MAX.
+    """
+    if isinstance(message, Snapshot):
+        return _encode_snapshot(group, message)
     if not isinstance(message, Append):
         return [_encode_head(group, message)]
     frames = [entry.frame for entry in message.entries]
@@ -107,11 +130,31 @@ def encode_message(group: GroupId, message: Message[Entry]) -> list[bytes]:
     return [head, *frames]
 
 
+def _encode_snapshot(group: GroupId, message: Snapshot) -> list[bytes]:
+    if len(message.data) > SNAPSHOT_DATA_BYTES_MAX:
+        raise ValueError(f"a snapshot of {len(message.data)} bytes is over {SNAPSHOT_DATA_BYTES_MAX}")
+    membership = encode_membership(message.membership)
+    head = _SNAPSHOT.pack(
+        _SNAPSHOT.size - LENGTH_BYTES + len(membership) + len(message.data),
+        Kind.SNAPSHOT,
+        group,
+        message.from_,
+        message.to,
+        message.term,
+        message.index,
+        message.snapshot_term,
+        len(membership),
+        len(message.data),
+    )
+    return [head, membership, message.data]
+
+
 def _encode_head(group: GroupId, message: Message[Entry]) -> bytes:
-    """Encode every kind but APPEND, as one buffer."""
+    """Encode every kind but APPEND and SNAPSHOT, as one buffer."""
     who = (group, message.from_, message.to, message.term)
     if isinstance(message, AppendResponse):
-        fields = (message.index, message.hint_index, message.hint_term, int(message.rejected))
+        state = message.rejected | message.repairing << 1
+        fields = (message.index, message.hint_index, message.hint_term, state)
         return _APPEND_RESPONSE.pack(_APPEND_RESPONSE.size - LENGTH_BYTES, Kind.APPEND_RESPONSE, *who, *fields)
     if isinstance(message, Heartbeat):
         return _HEARTBEAT.pack(_HEARTBEAT.size - LENGTH_BYTES, Kind.HEARTBEAT, *who, message.commit)
@@ -124,6 +167,9 @@ def _encode_head(group: GroupId, message: Message[Entry]) -> bytes:
     if isinstance(message, VoteResponse):
         flags = message.pre | message.granted << 1
         return _FLAGS.pack(_FLAGS.size - LENGTH_BYTES, Kind.VOTE_RESPONSE, *who, flags)
+    if isinstance(message, ReadIndexCheck | ReadIndexAnswer):
+        kind = Kind.READ_INDEX_CHECK if isinstance(message, ReadIndexCheck) else Kind.READ_INDEX_ANSWER
+        return _CONTEXT.pack(_CONTEXT.size - LENGTH_BYTES, kind, *who, message.context)
     return _ANY.pack(_ANY.size - LENGTH_BYTES, Kind.TIMEOUT_NOW, *who)
 
 
@@ -233,13 +279,15 @@ def _entries(body: Body, position: int, count: int, index: int, term: int, term_
 
 
 def _append_response(body: Body, who: Envelope) -> AppendResponse:
-    index, hint_index, hint_term, flags = _fields(_APPEND_RESPONSE_FIELDS, body)
+    index, hint_index, hint_term, raw_flags = _fields(_APPEND_RESPONSE_FIELDS, body)
+    flags = _flags(raw_flags, 3)
     return AppendResponse(
         from_=who[0],
         to=who[1],
         term=who[2],
         index=_checked("index", index),
-        rejected=bool(_flags(flags, 1)),
+        rejected=bool(flags & 1),
+        repairing=bool(flags & 2),
         hint_index=_checked("hint_index", hint_index),
         hint_term=Term(_checked("hint_term", hint_term)),
     )
@@ -260,6 +308,44 @@ def _timeout_now(body: Body, who: Envelope) -> TimeoutNow:
     return TimeoutNow(from_=who[0], to=who[1], term=who[2])
 
 
+def _snapshot(body: Body, who: Envelope) -> Snapshot:
+    start = _HEAD.size + _SNAPSHOT_FIELDS.size
+    if len(body) < start:
+        raise PeerWireError(f"a Snapshot takes at least {start} bytes, not {len(body)}")
+    index, snapshot_term, membership_bytes, data_bytes = _SNAPSHOT_FIELDS.unpack_from(body, _HEAD.size)
+    if membership_bytes + data_bytes != len(body) - start:
+        raise PeerWireError(f"{membership_bytes} and {data_bytes} bytes are not the {len(body) - start} of a Snapshot")
+    if not _checked("index", index) > 0 or not 0 < snapshot_term <= who[2]:
+        raise PeerWireError(f"a Snapshot of term {who[2]} after entry {index} of term {snapshot_term}")
+    try:
+        membership = decode_membership(memoryview(body)[start : start + membership_bytes])
+    except ValueError as error:
+        raise PeerWireError(str(error)) from error
+    if not membership.voters:
+        raise PeerWireError("a Snapshot of a group without voters")
+    return Snapshot(
+        from_=who[0],
+        to=who[1],
+        term=who[2],
+        index=index,
+        snapshot_term=Term(snapshot_term),
+        membership=membership,
+        data=bytes(memoryview(body)[start + membership_bytes :]),
+    )
+
+
+def _context(body: Body) -> int:
+    return _checked("context", _fields(_U64, body)[0])
+
+
+def _read_index_check(body: Body, who: Envelope) -> ReadIndexCheck:
+    return ReadIndexCheck(from_=who[0], to=who[1], term=who[2], context=_context(body))
+
+
+def _read_index_answer(body: Body, who: Envelope) -> ReadIndexAnswer:
+    return ReadIndexAnswer(from_=who[0], to=who[1], term=who[2], context=_context(body))
+
+
 _ONE_FLAG: Final = struct.Struct(">B")
 _NOTHING: Final = struct.Struct(">")
 _DECODERS: Final[Mapping[int, Callable[[Body, Envelope], Message[Entry]]]] = {
@@ -270,4 +356,7 @@ _DECODERS: Final[Mapping[int, Callable[[Body, Envelope], Message[Entry]]]] = {
     Kind.HEARTBEAT: _heartbeat,
     Kind.HEARTBEAT_RESPONSE: _heartbeat_response,
     Kind.TIMEOUT_NOW: _timeout_now,
+    Kind.SNAPSHOT: _snapshot,
+    Kind.READ_INDEX_CHECK: _read_index_check,
+    Kind.READ_INDEX_ANSWER: _read_index_answer,
 }

@@ -1,4 +1,8 @@
-"""The newest committed record batches of one stream, in memory: what live consumers and mirrors read."""
+"""The newest committed record batches of one stream, in memory: what live consumers and mirrors read.
+
+Rule: only commits fill it. A reader of old records gets them from the disk and leaves this as it is, so that catching
+up never costs the live readers their memory.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class TailBudget:
 class CommittedTail:
     """Consecutive committed DATA entries, the newest last.
 
-    Invariants: 1 offsets are consecutive   2 the newest entry is never evicted (an epoch may cut it off)
+    Invariants: 1 offsets are consecutive   2 the newest entry is never evicted (an epoch or a log start may drop it)
     3 bytes are counted in the budget.
     """
 
@@ -49,6 +53,9 @@ class CommittedTail:
 
     def append(self, entry: Entry) -> None:
         """Add the next committed DATA entry and evict old ones over the limits."""
+        newest = self.newest
+        if newest is not None and newest.next_offset != entry.base_offset:
+            self.clear()  # entries between them are on disk only
         self._entries.append(entry)
         self._bases.append(entry.base_offset)
         self._bytes += entry.size
@@ -65,6 +72,16 @@ class CommittedTail:
             del self._entries[: self._head]
             del self._bases[: self._head]
             self._head = 0
+
+    def drop_below(self, offset: Offset) -> None:
+        """Drop the entries that end at or below `offset`: the log starts there now."""
+        while self._head < len(self._entries) and self._entries[self._head].next_offset <= offset:
+            gone = self._entries[self._head].size
+            self._bytes -= gone
+            self._budget.bytes_held -= gone
+            self._head += 1
+        if self._head == len(self._entries):
+            self.clear()
 
     def cut(self, offset: Offset) -> None:
         """Drop the entries that reach beyond `offset`: a new epoch begins there, they are an orphan branch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from georelay.ids import Epoch, Offset, StreamKey
@@ -39,19 +40,35 @@ class LogEnd:
         return cls(next_offset=header.next_offset, digest=header.digest, append_us=header.append_us, epoch=header.epoch)
 
 
+IndexedEpoch = tuple[int, Epoch, Offset]  # (index of the EPOCH or SKIP entry that says so, epoch, start)
+
+
 class EpochTable:
     """Home epochs of one stream as its log says: (epoch, start offset), ascending."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, Epoch, Offset]] = []  # (index of the EPOCH entry, epoch, start)
+        self._rows: list[IndexedEpoch] = []
+
+    def restore(self, rows: Iterable[IndexedEpoch]) -> None:
+        """Replace everything with rows that are committed."""
+        self._rows = list(rows)
+
+    def indexed(self, up_to_index: int) -> list[IndexedEpoch]:
+        """Return the rows up to `up_to_index` with their indexes."""
+        return [row for row in self._rows if row[0] <= up_to_index]
 
     def appended(self, index: int, header: StreamHeader) -> None:
         """Follow one appended entry (only EPOCH entries change the table)."""
         if header.type is EntryType.EPOCH:
             self._rows.append((index, header.epoch, header.base_offset))
 
+    def skipped(self, index: int, rows: Iterable[tuple[Epoch, Offset]]) -> None:
+        """Follow one appended SKIP entry: the epochs that began in what it skips."""
+        newest = self.newest()
+        self._rows += [(index, epoch, start) for epoch, start in rows if epoch > newest]
+
     def truncated(self, from_index: int) -> None:
-        """Forget EPOCH entries at or above `from_index`."""
+        """Forget EPOCH and SKIP entries at or above `from_index`."""
         while self._rows and self._rows[-1][0] >= from_index:
             self._rows.pop()
 

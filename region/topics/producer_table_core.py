@@ -5,6 +5,9 @@ Rule 1: the table follows the log end, not the high watermark: a retry that over
 Rule 2: what is truncated is forgotten: every change above the commit can be undone, newest first.
 Rule 3: it is a function of the log alone, so that all replicas agree at equal index.
 Rule 4: bounded: the producer that published least recently is evicted at PRODUCERS_PER_STREAM_MAX.
+Rule 5: a state whose newest batch is older than PRODUCER_EXPIRY_MS does not exist. The clock is the append time in
+        the log, never a broker's own, so that replicas and regions agree; it is only dropped from memory once the
+        append that makes it too old is committed.
 
 A producer that is unknown must begin with sequence 0: accepting any first sequence would let the second
 of two pipelined batches in when the first was refused. (Kafka: KIP-98, KIP-360.)
@@ -12,7 +15,10 @@ of two pipelined batches in when the first was refused. (Kafka: KIP-98, KIP-360.
 
 from __future__ import annotations
 
+import itertools
+import struct
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +28,7 @@ from georelay.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_STREAM_MA
 from mesh.replication.stream_header import StreamHeader
 
 SEQUENCE_MODULUS: Final = 2**31  # sequences are non-negative int32 and wrap to 0
+PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 UNDO_MAX: Final = 65_536  # changes above the commit that can be undone; a deeper truncation rebuilds the table
 
 
@@ -37,12 +44,80 @@ class AppendedBatch:
     home_epoch: Epoch  # in which it was sequenced: a later duplicate is answered with it
 
 
+BATCH_LAYOUT: Final = struct.Struct(">iiqQqI")  # the fields of an AppendedBatch, in order
+_LAST_SEQUENCE: Final = struct.Struct(">i")
+_NEWEST: Final = struct.Struct(">qQqI")  # from the base offset to the end of a batch
+_APPEND_US: Final = struct.Struct(">qI")
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The newest batches of one producer id, oldest first."""
+    """The newest batches of one producer id, oldest first, packed as they stand in a stream's state.
+
+    Thousands of producers publish to a stream: packed they take a tenth of the memory, and taking the state of the
+    stream is a copy.
+    """
 
     epoch: int
-    batches: tuple[AppendedBatch, ...]
+    packed: bytes
+
+    @classmethod
+    def of(cls, epoch: int, batches: Iterable[AppendedBatch]) -> ProducerState:
+        """Return the state with these batches."""
+        return cls(epoch, b"".join(map(pack_batch, batches)))
+
+    @property
+    def batches(self) -> tuple[AppendedBatch, ...]:
+        """Return the batches, oldest first."""
+        return tuple(
+            AppendedBatch(base, last, Offset(offset), RaftIndex(index), append_us, Epoch(epoch))
+            for base, last, offset, index, append_us, epoch in BATCH_LAYOUT.iter_unpack(self.packed)
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """Return the sequence of the last record of the newest batch."""
+        position = len(self.packed) - BATCH_LAYOUT.size + _LAST_SEQUENCE.size
+        return int(_LAST_SEQUENCE.unpack_from(self.packed, position)[0])
+
+    @property
+    def newest_append_us(self) -> int:
+        """Return the append time of the newest batch."""
+        return int(_APPEND_US.unpack_from(self.packed, len(self.packed) - _APPEND_US.size)[0])
+
+
+def pack_batch(batch: AppendedBatch) -> bytes:
+    """Return the fields of a batch as bytes."""
+    return BATCH_LAYOUT.pack(
+        batch.base_sequence,
+        batch.last_sequence,
+        batch.base_offset,
+        batch.index,
+        batch.append_us,
+        batch.home_epoch,
+    )
+
+
+Row = tuple[int, ProducerState]
+_KEPT_BYTES: Final = (PRODUCER_BATCHES_REMEMBERED - 1) * BATCH_LAYOUT.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """How to take back one append: the producer's state before it, and whom it evicted."""
+
+    index: RaftIndex
+    producer_id: int
+    before: ProducerState | None
+    evicted: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """How to take back a SKIP entry: everything before it."""
+
+    index: RaftIndex
+    before: OrderedDict[int, ProducerState]
 
 
 def last_sequence(base_sequence: int, record_count: int) -> int:
@@ -53,18 +128,24 @@ def last_sequence(base_sequence: int, record_count: int) -> int:
 class ProducerTable:
     """Producer states of one stream at its log end."""
 
-    def __init__(self, *, producers_max: int = PRODUCERS_PER_STREAM_MAX) -> None:
+    def __init__(self, *, producers_max: int = PRODUCERS_PER_STREAM_MAX, expiry_ms: int = PRODUCER_EXPIRY_MS) -> None:
         self._states: OrderedDict[int, ProducerState] = OrderedDict()  # least recent first
-        self._undo: deque[tuple[RaftIndex, int, ProducerState | None, tuple[int, ProducerState] | None]] = deque()
+        self._undo: deque[_Change | _Replacement] = deque()
         self._producers_max = producers_max
+        self._expiry_us = expiry_ms * 1000
         self._undo_floor = RaftIndex(0)  # changes at or below it can no longer be undone
         self._order_is_stale = False  # an undo puts a producer back at the wrong end
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def check(self, *, producer_id: int, epoch: int, base_sequence: int, record_count: int) -> AppendedBatch | None:
+    def check(
+        self, *, producer_id: int, epoch: int, base_sequence: int, record_count: int, append_us: int
+    ) -> AppendedBatch | None:
         """Decide whether a batch continues its producer's sequence.
+
+        Args:
+            append_us: append time the batch would get.
 
         Returns:
             None to append it; the original batch when it is a duplicate.
@@ -72,11 +153,11 @@ class ProducerTable:
         Raises:
             ProducerFenced: a newer epoch of the producer has published.
             OutOfOrderSequence: a gap, or a duplicate older than the batches remembered.
-            UnknownProducer: the producer is not in the table and does not begin with 0.
+            UnknownProducer: the producer is not in the table, or expired, and does not begin with 0.
         """
         if producer_id == NO_PRODUCER:
             return None
-        state = self._states.get(producer_id)
+        state = self._alive(self._states.get(producer_id), append_us)
         if state is not None and epoch < state.epoch:
             raise ProducerFenced(
                 f"producer {producer_id} epoch {epoch} is older than {state.epoch}: start a new producer"
@@ -92,15 +173,22 @@ class ProducerTable:
                 )
             return None
         last = last_sequence(base_sequence, record_count)
-        for batch in state.batches:
+        expected = (state.last_sequence + 1) % SEQUENCE_MODULUS
+        for batch in state.batches if base_sequence != expected else ():
             if batch.base_sequence == base_sequence and batch.last_sequence == last:
                 return batch
-        expected = (state.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
         if base_sequence != expected:
             raise OutOfOrderSequence(
                 f"producer {producer_id} epoch {epoch} sent sequence {base_sequence}, {expected} was expected"
             )
         return None
+
+    def _alive(self, state: ProducerState | None, append_us: int) -> ProducerState | None:
+        if state is None or append_us - state.newest_append_us > self._expiry_us:
+            return None
+        return state
+
+    # --- following the log ------------------------------------------------------------------------
 
     def appended(self, index: RaftIndex, header: StreamHeader) -> None:
         """Follow one entry that was appended at `index` (entries without a producer change nothing)."""
@@ -108,7 +196,7 @@ class ProducerTable:
         if producer_id == NO_PRODUCER:
             return
         before = self._states.pop(producer_id, None)
-        batch = AppendedBatch(
+        batch = BATCH_LAYOUT.pack(
             header.base_sequence,
             last_sequence(header.base_sequence, header.record_count),
             header.base_offset,
@@ -116,14 +204,22 @@ class ProducerTable:
             header.append_us,
             header.epoch,
         )
-        kept = before.batches if before is not None and before.epoch == header.producer_epoch else ()
-        self._states[producer_id] = ProducerState(
-            header.producer_epoch, (*kept[-(PRODUCER_BATCHES_REMEMBERED - 1) :], batch)
-        )
+        known = self._alive(before, header.append_us)
+        kept = known.packed[-_KEPT_BYTES:] if known is not None and known.epoch == header.producer_epoch else b""
+        self._states[producer_id] = ProducerState(header.producer_epoch, kept + batch)
         evicted = self._evict() if len(self._states) > self._producers_max else None
-        self._undo.append((index, producer_id, before, evicted))
+        self._note(_Change(index, producer_id, before, evicted))
+
+    def skipped(self, index: RaftIndex, rows: Iterable[Row]) -> None:
+        """Follow one appended SKIP entry: the states are those that it brings."""
+        self._sort()
+        before, self._states = self._states, OrderedDict(rows)
+        self._note(_Replacement(index, before))
+
+    def _note(self, change: _Change | _Replacement) -> None:
+        self._undo.append(change)
         if len(self._undo) > UNDO_MAX:
-            self._undo_floor = self._undo.popleft()[0]
+            self._undo_floor = self._undo.popleft().index
 
     def truncated(self, from_index: RaftIndex) -> bool:
         """Undo every change at or above `from_index`.
@@ -133,36 +229,82 @@ class ProducerTable:
         """
         if from_index <= self._undo_floor:
             return False
-        while self._undo and self._undo[-1][0] >= from_index:
-            _, producer_id, before, evicted = self._undo.pop()
-            self._states.pop(producer_id, None)
-            if before is not None:
-                self._states[producer_id] = before
-            if evicted is not None:
-                self._states[evicted[0]] = evicted[1]
-            self._order_is_stale = True
+        while self._undo and self._undo[-1].index >= from_index:
+            self._take_back(self._undo.pop())
         return True
 
-    def _evict(self) -> tuple[int, ProducerState]:
-        if self._order_is_stale:
-            rows = sorted(self._states.items(), key=lambda row: row[1].batches[-1].index)
-            self._states = OrderedDict(rows)
-            self._order_is_stale = False
+    def _take_back(self, change: _Change | _Replacement) -> None:
+        if isinstance(change, _Replacement):
+            self._states = OrderedDict(change.before)
+            return
+        self._states.pop(change.producer_id, None)
+        if change.before is not None:
+            self._states[change.producer_id] = change.before
+        if change.evicted is not None:
+            self._states[change.evicted[0]] = change.evicted[1]
+        self._order_is_stale = True
+
+    def _evict(self) -> Row:
+        self._sort()
         return self._states.popitem(last=False)
 
-    def committed(self, index: RaftIndex) -> None:
-        """Forget how to undo what is committed up to `index`: it is never truncated."""
-        while self._undo and self._undo[0][0] <= index:
+    def _sort(self) -> None:
+        """Order the producers by their last append again, after an undo."""
+        if self._order_is_stale:
+            self._states = OrderedDict(sorted(self._states.items(), key=_last_append))
+            self._order_is_stale = False
+
+    def committed(self, index: RaftIndex, append_us: int) -> None:
+        """Forget how to undo what is committed up to `index`, and who expired by then: it is never truncated.
+
+        Args:
+            append_us: append time of the entry at `index`.
+        """
+        while self._undo and self._undo[0].index <= index:
             self._undo.popleft()
         self._undo_floor = max(self._undo_floor, index)
+        oldest_us = append_us - self._expiry_us
+        if not self._states or next(iter(self._states.values())).newest_append_us >= oldest_us:
+            return
+        self._sort()
+        for producer_id, state in list(self._states.items()):
+            if state.newest_append_us >= oldest_us:
+                break
+            del self._states[producer_id]
 
-    def clear(self) -> None:
-        """Forget everything, before a rebuild from the log."""
-        self._states.clear()
+    # --- the whole table --------------------------------------------------------------------------
+
+    def restore(self, index: RaftIndex, rows: Iterable[Row]) -> None:
+        """Replace everything with the states at `index`, which is committed."""
+        self._states = OrderedDict(rows)
         self._undo.clear()
-        self._undo_floor = RaftIndex(0)
+        self._undo_floor = index
         self._order_is_stale = False
+
+    def rows_at(self, index: RaftIndex, append_us: int) -> list[Row]:
+        """Return the states as they were at `index`, in the order of their last append, without the expired.
+
+        Args:
+            index: not below what is committed. append_us: append time of the entry at `index`.
+        """
+        copy = ProducerTable(producers_max=self._producers_max)
+        copy._states = OrderedDict(self._states)
+        copy._order_is_stale = self._order_is_stale
+        for change in reversed(self._undo):
+            if change.index <= index:
+                break
+            copy._take_back(change)
+        copy._sort()
+        rows = iter(copy._states.items())
+        # The expired stand at the front: append times never go back.
+        return [*itertools.dropwhile(lambda row: self._alive(row[1], append_us) is None, rows)]
 
     def snapshot(self) -> dict[int, ProducerState]:
         """Return a copy, for comparison between replicas."""
         return dict(self._states)
+
+
+def _last_append(row: Row) -> tuple[int, int]:
+    packed = row[1].packed
+    base_offset, index, _, _ = _NEWEST.unpack_from(packed, len(packed) - _NEWEST.size)
+    return index, base_offset  # states that one SKIP entry brought share its index

@@ -159,6 +159,14 @@ class Busy(GeorelayError):
     http_status = 503
 
 
+class DiskFull(GeorelayError):
+    """The disk of the partition's leader has no room beyond its reserve: records are refused until there is more."""
+
+    code = "DISK_FULL"
+    retry = Retry.LATER
+    http_status = 507
+
+
 class HomeUnreachable(GeorelayError):
     """The home region (or the definitions home) cannot be reached; nothing was sent."""
 

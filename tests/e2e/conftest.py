@@ -405,6 +405,22 @@ class PowerCutFileSystem:
             self._powered()
             return path in self._names and self._names[path] is None
 
+    def allocate(self, handle: int, position: int, size: int) -> None:
+        with self._supply.lock:
+            self._powered()
+            length = len(self._handles[handle].content)
+            if position + size > length:
+                self._handles[handle].change(length, bytes(position + size - length))
+
+    def sync_file_system(self, handle: int) -> None:
+        raise OSError(errno.ENOSYS, "not a file system of its own")
+
+    def free_bytes(self, path: Path) -> int:
+        return 1 << 40
+
+    def on_own_file_system(self, path: Path) -> bool:
+        return False
+
 
 # --- a region in this process -----------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def send(log: tuple[int, ...], committed: int, sequence: int, *, rule: str) -> t
     if rule == "any first sequence" and not log:
         return (*log, sequence)
     try:
-        original = table.check(producer_id=PRODUCER, epoch=0, base_sequence=sequence, record_count=1)
+        original = table.check(producer_id=PRODUCER, epoch=0, base_sequence=sequence, record_count=1, append_us=0)
     except OutOfOrderSequence:
         return log
     return log if original is not None else (*log, sequence)

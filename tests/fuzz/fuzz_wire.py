@@ -96,7 +96,18 @@ def frame_targets(rng: random.Random, per_version: int) -> list[Target]:
                     return decode_response(key, version, frame)
 
                 targets.append(Target(f"{key.name}-{version} response", raw[4:], read, errors))
-    return targets
+    return [*targets, *(one_batch_target(rng, size) for size in (1, 100, 3000))]
+
+
+def one_batch_target(rng: random.Random, size_bytes: int) -> Target:
+    """Return what nearly every Produce is: one batch of one topic, in a flexible version."""
+    from georelay.wire import requests
+    from georelay.wire.api import WireError, decode_request, encode_request
+
+    data = requests.PartitionProduceData(rng.randrange(9), rng.randbytes(size_bytes))
+    request = requests.ProduceRequest(None, -1, 30_000, (requests.TopicProduceData("orders", (data,)),))
+    raw = b"".join(encode_request(request, api_version=9, correlation_id=1, client_id="fuzz"))
+    return Target("Produce of one batch", raw[4:], decode_request, (WireError,))
 
 
 def stream_target(rng: random.Random) -> Target:

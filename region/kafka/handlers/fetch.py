@@ -281,12 +281,13 @@ def _answer_row(row: _Row) -> FetchPartitionData:
     stream = row.stream
     if stream is None:
         return FetchPartitionData(partition_index=row.wanted.partition, error_code=row.error)
+    high_watermark = stream.high_watermark  # the last stable offset, too: there are no transactions
     return FetchPartitionData(
-        partition_index=row.wanted.partition,
-        error_code=row.error,
-        high_watermark=stream.high_watermark,
-        last_stable_offset=stream.high_watermark,
-        log_start_offset=stream.log_start,
-        diverging_epoch=row.diverging,
+        row.wanted.partition,
+        row.error,
+        high_watermark,
+        high_watermark,
+        stream.log_start,
+        row.diverging,
         records=[entry.payload for entry in row.entries],
     )

@@ -127,31 +127,35 @@ class MetadataHandler:
         self, wanted: Sequence[MetadataRequestTopic] | None, refused: dict[str, ErrorCode]
     ) -> MetadataResponse:
         cluster = self._cluster
+        brokers = cluster.brokers()
+        alive = frozenset(broker.id for broker in brokers if broker.alive)
         if wanted is None:
-            topics = [self._topic(view) for view in cluster.topics()]
+            topics = [self._topic(view, alive) for view in cluster.topics()]
         else:
-            topics = [self._asked(topic, refused) for topic in wanted]
+            topics = [self._asked(topic, refused, alive) for topic in wanted]
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(
                     node_id=broker.id, host=broker.kafka_host, port=broker.kafka_port, rack=cluster.region
                 )
-                for broker in cluster.brokers()
+                for broker in brokers
             ],
             cluster_id=cluster.mesh_id,
             controller_id=cluster.controller_id,
             topics=topics,
         )
 
-    def _asked(self, topic: MetadataRequestTopic, refused: dict[str, ErrorCode]) -> MetadataResponseTopic:
+    def _asked(
+        self, topic: MetadataRequestTopic, refused: dict[str, ErrorCode], alive: frozenset[int]
+    ) -> MetadataResponseTopic:
         if topic.name is None:
             found = next((view for view in self._cluster.topics() if view.wire_id == topic.topic_id), None)
             if found is None:
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
-            return self._topic(found)
+            return self._topic(found, alive)
         view = self._cluster.topic(topic.name)
         if view is not None:
-            return self._topic(view)
+            return self._topic(view, alive)
         code = refused.get(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if TOPIC_NAME.fullmatch(topic.name) is None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -159,20 +163,19 @@ class MetadataHandler:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return MetadataResponseTopic(error_code=code, name=topic.name)
 
-    def _topic(self, view: TopicView) -> MetadataResponseTopic:
+    def _topic(self, view: TopicView, alive: frozenset[int]) -> MetadataResponseTopic:
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=view.name,
             topic_id=view.wire_id,
             is_internal=view.internal,
-            partitions=[self._partition(view.name, index) for index in range(view.partitions)],
+            partitions=[self._partition(view.name, index, alive) for index in range(view.partitions)],
         )
 
-    def _partition(self, name: str, index: int) -> MetadataResponsePartition:
+    def _partition(self, name: str, index: int, alive: frozenset[int]) -> MetadataResponsePartition:
         cluster = self._cluster
         leader = cluster.leader_of(name, index)
         replicas = list(cluster.replicas_of(name, index))
-        alive = {broker.id for broker in cluster.brokers() if broker.alive}
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
             partition_index=index,

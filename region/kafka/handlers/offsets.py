@@ -1,7 +1,12 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a partition starts and ends, and where an epoch ends."""
+"""ListOffsets and OffsetForLeaderEpoch: where a partition starts and ends, and where an epoch ends.
+
+Rule: an end is confirmed by a quorum before it is told. A leader that was cut off and does not know it yet would
+otherwise tell an end that is behind what its successor has acknowledged.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from georelay.errors import GeorelayError
@@ -46,7 +51,7 @@ class ListOffsetsHandler:
     async def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
-            rows = [await self._row(topic.name, partition, version) for partition in topic.partitions]
+            rows = await asyncio.gather(*(self._row(topic.name, partition, version) for partition in topic.partitions))
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
         return ListOffsetsResponse(topics=topics)
 
@@ -75,7 +80,7 @@ class ListOffsetsHandler:
 async def _lookup(stream: Stream, timestamp: int) -> tuple[int, int]:
     """Return (offset, timestamp); -1 for what does not exist."""
     if timestamp == LATEST:
-        return stream.high_watermark, -1
+        return await stream.confirmed_end(), -1
     if timestamp == EARLIEST:
         return stream.log_start, -1
     if timestamp == NEWEST_TIMESTAMP:

@@ -10,6 +10,7 @@ Rule 4: no task and no timer per request: futures call back, deadlines are swept
 from __future__ import annotations
 
 import asyncio
+import struct
 from functools import partial
 from typing import Final
 
@@ -18,9 +19,12 @@ import structlog
 from georelay.errors import CorruptRecordBatch, GeorelayError, NotLeader, PolicyViolation, UnknownTopic
 from georelay.wire.api import ErrorCode
 from georelay.wire.batch import LENGTH_PREFIX_BYTES, Compression, validate
+from georelay.wire.header import CODEC_MASK
+from georelay.wire.hot import encode_one_produced
 from georelay.wire.requests import PartitionProduceData, ProduceRequest
 from georelay.wire.responses import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from region.kafka.connection import Slot
+from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import kafka_code
 from region.kafka.ports import Published
 from region.kafka.services import KafkaServices
@@ -30,6 +34,7 @@ log = structlog.get_logger()
 TIMEOUT_MS_MIN: Final = 1_000
 TIMEOUT_MS_MAX: Final = 300_000
 ZSTD_SINCE_VERSION: Final = 7
+_LENGTH: Final = struct.Struct(">i")
 ACKS_NONE: Final = 0
 ACKS_SERVED: Final = frozenset({0, 1, -1})  # higher levels mean geo commits
 
@@ -45,11 +50,11 @@ class _RefusedError(Exception):
 class PendingProduce:
     """A Produce whose partitions wait for their commits."""
 
-    __slots__ = ("_acks", "_rows", "_services", "_slot", "_topics", "_waiting")
+    __slots__ = ("_acks", "_counters", "_rows", "_slot", "_topics", "_waiting")
 
-    def __init__(self, slot: Slot, request: ProduceRequest, services: KafkaServices) -> None:
+    def __init__(self, slot: Slot, request: ProduceRequest, counters: KafkaCounters) -> None:
         self._slot = slot
-        self._services = services
+        self._counters = counters
         self._acks = request.acks
         self._topics = [(topic.name, len(topic.partition_data)) for topic in request.topic_data]
         self._rows: list[PartitionProduceResponse | int] = []  # an int: the index of a partition that waits
@@ -58,7 +63,7 @@ class PendingProduce:
     def wait(self, index: int, future: asyncio.Future[Published]) -> None:
         """Add a partition whose batch is on its way."""
         if future.done():
-            self._rows.append(self._row_of(index, future))
+            self._rows.append(_row_of(index, future, self._counters))
             return
         row = len(self._rows)
         self._rows.append(index)
@@ -67,21 +72,20 @@ class PendingProduce:
 
     def refuse(self, index: int, code: int, text: str) -> None:
         """Add a partition that is not stored."""
-        self._rows.append(self._error_row(index, code, text))
+        self._rows.append(_error_row(index, code, text, self._counters))
 
     def begin(self, timeout_ms: int) -> None:
         """All partitions are added: answer now, or when the last one is done or `timeout_ms` have passed."""
         if self._waiting == 0:
             self._answer()
             return
-        timeout_ms = min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
-        self._slot.deadline_ns = self._slot.started_ns + timeout_ms * 1_000_000
+        self._slot.deadline_ns = _deadline_ns(self._slot, timeout_ms)
         self._slot.on_deadline = self._time_out
         if self._acks == ACKS_NONE:
             self._slot.no_answer()
 
     def _done(self, row: int, index: int, future: asyncio.Future[Published]) -> None:
-        self._rows[row] = self._row_of(index, future)
+        self._rows[row] = _row_of(index, future, self._counters)
         self._waiting -= 1
         if self._waiting == 0:
             self._answer()
@@ -89,54 +93,78 @@ class PendingProduce:
     def _time_out(self) -> None:
         for row, value in enumerate(self._rows):
             if isinstance(value, int):
-                self._rows[row] = self._error_row(value, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
+                self._rows[row] = _late_row(value, self._counters)
         self._answer()
-
-    def _row_of(self, index: int, future: asyncio.Future[Published]) -> PartitionProduceResponse:
-        if future.cancelled():
-            return self._error_row(index, ErrorCode.REQUEST_TIMED_OUT, "the publish was cancelled")
-        error = future.exception()
-        if error is None:
-            published = future.result()
-            return PartitionProduceResponse(
-                index=index, base_offset=published.base_offset, log_start_offset=published.log_start
-            )
-        if not isinstance(error, GeorelayError):
-            log.error("publish.broke", error=repr(error))
-            return self._error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error")
-        return self._error_row(index, kafka_code(error), str(error))
-
-    def _error_row(self, index: int, code: int, text: str) -> PartitionProduceResponse:
-        self._services.counters.refused(code)
-        return PartitionProduceResponse(index=index, error_code=code, error_message=text)
 
     def _answer(self) -> None:
         rows = [row for row in self._rows if not isinstance(row, int)]
+        slot = self._slot
         if self._acks == ACKS_NONE:
-            self._slot.no_answer()
-            if any(row.error_code for row in rows) and not self._slot.connection.is_closing:
-                self._slot.connection.close()
+            _answer_nothing(slot, is_error=any(row.error_code for row in rows))
             return
-        if self._slot.answered:
+        if slot.answered:
             return
+        if len(rows) == 1 == len(self._topics):
+            header = slot.header
+            encoded = encode_one_produced(
+                self._topics[0][0].encode(),
+                rows[0],
+                version=header.api_version,
+                correlation_id=header.correlation_id,
+            )
+            if encoded is not None:
+                slot.answer_encoded((encoded,))
+                return
         responses, start = [], 0
         for name, count in self._topics:
             responses.append(TopicProduceResponse(name=name, partition_responses=rows[start : start + count]))
             start += count
-        self._slot.answer(ProduceResponse(responses=responses))
+        slot.answer(ProduceResponse(responses=responses))
+
+
+def _answer_nothing(slot: Slot, *, is_error: bool) -> None:
+    """Finish a Produce with acks=0; an error is told by closing the connection."""
+    slot.no_answer()
+    if is_error and not slot.connection.is_closing:
+        slot.connection.close()
+
+
+def _deadline_ns(slot: Slot, timeout_ms: int) -> int:
+    return slot.started_ns + min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX) * 1_000_000
+
+
+def _row_of(index: int, future: asyncio.Future[Published], counters: KafkaCounters) -> PartitionProduceResponse:
+    if future.cancelled():
+        return _error_row(index, ErrorCode.REQUEST_TIMED_OUT, "the publish was cancelled", counters)
+    error = future.exception()
+    if error is None:
+        published = future.result()
+        return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, -1, published.log_start)
+    if not isinstance(error, GeorelayError):
+        log.error("publish.broke", error=repr(error))
+        return _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", counters)
+    return _error_row(index, kafka_code(error), str(error), counters)
+
+
+def _late_row(index: int, counters: KafkaCounters) -> PartitionProduceResponse:
+    return _error_row(index, ErrorCode.REQUEST_TIMED_OUT, "not committed in time", counters)
+
+
+def _error_row(index: int, code: int, text: str, counters: KafkaCounters) -> PartitionProduceResponse:
+    counters.refused(code)
+    return PartitionProduceResponse(index=index, error_code=code, error_message=text)
 
 
 class ProduceHandler:
     """Hands batches to the cluster."""
 
     def __init__(self, services: KafkaServices) -> None:
-        self._services = services
         self._cluster = services.cluster
         self._counters = services.counters
 
     def handle(self, slot: Slot, request: ProduceRequest) -> None:
         """Publish every partition's batch."""
-        pending = PendingProduce(slot, request, self._services)
+        pending = PendingProduce(slot, request, self._counters)
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
@@ -173,7 +201,7 @@ class ProduceHandler:
             raise _RefusedError(ErrorCode.INVALID_RECORD, "the partition has no record batch")
         _refuse_several(raw)
         header = validate(raw, from_client=True)
-        if header.compression is Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
+        if header.attributes & CODEC_MASK == Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
             raise _RefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
         self._counters.batches_in += 1
         self._counters.records_in += header.record_count
@@ -192,6 +220,6 @@ def _refuse_several(raw: bytes | memoryview) -> None:
     """Kafka takes exactly one batch per partition and request; a second one must not be stored half-checked."""
     if len(raw) < LENGTH_PREFIX_BYTES:
         raise CorruptRecordBatch(f"{len(raw)} bytes are not a record batch")
-    size = int.from_bytes(raw[8:LENGTH_PREFIX_BYTES], "big", signed=True) + LENGTH_PREFIX_BYTES
+    size = _LENGTH.unpack_from(raw, LENGTH_PREFIX_BYTES - 4)[0] + LENGTH_PREFIX_BYTES
     if LENGTH_PREFIX_BYTES < size < len(raw):
         raise _RefusedError(ErrorCode.INVALID_RECORD, "exactly one record batch per partition and request is allowed")

@@ -1,16 +1,15 @@
 """CreateTopics and DeleteTopics: definitions are forwarded to the definitions home by the cluster.
 
-Settings: retention.ms, retention.bytes, cleanup.policy=delete, georelay.homes=one|every, georelay.home=<region>.
+Settings: retention.ms, retention.bytes, segment.bytes, cleanup.policy=delete, georelay.homes=one|every,
+georelay.home=<region>.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable
-from typing import Final, TypeVar
+from typing import Final
 
-from georelay.errors import GeorelayError, InvalidTopic, OutcomeUnknown
+from georelay.errors import GeorelayError, InvalidTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.requests import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
@@ -23,15 +22,13 @@ from georelay.wire.responses import (
 from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
+from region.kafka.patience import within
 from region.kafka.ports import TopicSpec
 from region.kafka.services import KafkaServices
 
 OWN_PREFIX: Final = "georelay."
 OWN_SETTINGS: Final = frozenset({"georelay.homes", "georelay.home"})
-KAFKA_SETTINGS: Final = frozenset({"retention.ms", "retention.bytes", "cleanup.policy"})
-TIMEOUT_MS_MAX: Final = 60_000
-
-T = TypeVar("T")
+KAFKA_SETTINGS: Final = frozenset({"retention.ms", "retention.bytes", "segment.bytes", "cleanup.policy"})
 
 
 class _TopicRefusedError(Exception):
@@ -94,7 +91,7 @@ class CreateTopicsHandler:
                 return CreatableTopicResult(
                     name=topic.name, num_partitions=spec.partitions, replication_factor=spec.replication_factor
                 )
-            view = await _within(request.timeout_ms, self._cluster.create_topic(spec))
+            view = await within(request.timeout_ms, self._cluster.create_topic(spec))
         except _TopicRefusedError as refused:
             return CreatableTopicResult(name=topic.name, error_code=refused.code, error_message=str(refused))
         except GeorelayError as error:
@@ -151,17 +148,9 @@ class DeleteTopicsHandler:
                 name=None, topic_id=topic.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID, error_message="no such id"
             )
         try:
-            await _within(timeout_ms, self._cluster.delete_topic(name))
+            await within(timeout_ms, self._cluster.delete_topic(name))
         except GeorelayError as error:
             return DeletableTopicResult(
                 name=name, topic_id=topic.topic_id, error_code=kafka_code(error), error_message=str(error)
             )
         return DeletableTopicResult(name=name, topic_id=topic.topic_id)
-
-
-async def _within(timeout_ms: int, work: Awaitable[T]) -> T:
-    """Wait for a definition; the work goes on when the client's patience ends."""
-    try:
-        return await asyncio.wait_for(work, min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1000)
-    except TimeoutError as error:
-        raise OutcomeUnknown("not decided in time; list the topics to see what became of it") from error

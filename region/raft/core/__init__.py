@@ -1,7 +1,7 @@
 """Pure Raft: no I/O, no clock, no randomness of its own.
 
-Reading order: roles, types, messages, ready (what a host must do), raft_log, durability, quorum, progress,
-leadership, election, node.
+Reading order: roles, types, messages, ready (what a host must do), raft_log, durability, quorum, memberships,
+progress, reads, leadership, election, following, leading, node.
 """
 
 from region.raft.core.messages import (
@@ -10,17 +10,22 @@ from region.raft.core.messages import (
     Heartbeat,
     HeartbeatResponse,
     Message,
+    ReadIndexAnswer,
+    ReadIndexCheck,
+    Snapshot,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
 from region.raft.core.node import RaftNode
+from region.raft.core.progress import ProgressState, ProgressView
 from region.raft.core.raft_log import RaftLog
-from region.raft.core.ready import Fetch, Ready, StorageWrite
+from region.raft.core.ready import Fetch, ReadState, Ready, SnapshotPoint, SnapshotRequest, StorageWrite
 from region.raft.core.roles import InvariantViolated, Role
 from region.raft.core.types import (
     PENDING,
     HardState,
+    LastId,
     LogEntry,
     Membership,
     Pending,
@@ -38,15 +43,24 @@ __all__ = [
     "Heartbeat",
     "HeartbeatResponse",
     "InvariantViolated",
+    "LastId",
     "LogEntry",
     "Membership",
     "Message",
     "Pending",
+    "ProgressState",
+    "ProgressView",
     "RaftConfig",
     "RaftLog",
     "RaftNode",
+    "ReadIndexAnswer",
+    "ReadIndexCheck",
+    "ReadState",
     "Ready",
     "Role",
+    "Snapshot",
+    "SnapshotPoint",
+    "SnapshotRequest",
     "SoftState",
     "StableTag",
     "StorageWrite",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Generic
 
 from georelay.ids import Term
-from region.raft.core.messages import AppendResponse, Message
+from region.raft.core.messages import AppendResponse, Message, Snapshot
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.ready import StorageWrite
 from region.raft.core.types import E, HardState, StableTag
@@ -23,11 +23,12 @@ from region.raft.core.types import E, HardState, StableTag
 class Durability(Generic[E]):
     """Storage side of one node: builds the writes and takes their completions."""
 
-    __slots__ = ("_changed", "_durable_sequence", "_hard_state_sequence", "_held", "_log", "_sequence")
+    __slots__ = ("_changed", "_durable_sequence", "_hard_state_sequence", "_held", "_install", "_log", "_sequence")
 
     def __init__(self, log: RaftLog[E]) -> None:
         self._log = log
         self._held: list[Message[E]] = []
+        self._install: Snapshot | None = None  # replaces the stored log with the next write
         self._changed = False  # the hard state differs from the one handed out last
         self._sequence = 0  # of the last write handed out
         self._durable_sequence = 0  # of the last write known to be durable
@@ -36,7 +37,7 @@ class Durability(Generic[E]):
     @property
     def pending(self) -> bool:
         """Return whether there is a write to hand out."""
-        return bool(self._held) or self._changed or self._log.unwritten
+        return bool(self._held) or self._changed or self._log.unwritten or self._install is not None
 
     @property
     def hard_state_durable(self) -> bool:
@@ -46,6 +47,11 @@ class Durability(Generic[E]):
     def hard_state_changed(self) -> None:
         """Note that term or vote changed."""
         self._changed = True
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Start the log anew after `snapshot`, in memory now and on disk with the next write."""
+        self._log.reset(snapshot.index, snapshot.snapshot_term)
+        self._install = snapshot
 
     def hold(self, message: Message[E]) -> None:
         """Release `message` after everything that is known now is durable."""
@@ -80,15 +86,16 @@ class Durability(Generic[E]):
         if changed:
             self._hard_state_sequence = self._sequence
             self._changed = False
-        held = self._held
-        self._held = []
+        held, self._held = self._held, []
+        install, self._install = self._install, None
         return StorageWrite(
             hard_state=hard_state if changed else None,
+            install=install,
             truncate_from=truncate_from,
             entries=entries,
             tag=StableTag(hard_state.term, self._log.log_epoch, self._log.last_index, self._sequence),
             responses=held,
-            must_sync=changed or truncate_from is not None or bool(entries),
+            must_sync=changed or install is not None or truncate_from is not None or bool(entries),
         )
 
     def written(self, tag: StableTag, term: Term) -> bool:

@@ -6,22 +6,27 @@ Rule 2: who heard a leader within election_ticks helps no other candidate, unles
 Rule 3: requests for votes and votes leave after the hard state, and the log they speak of, are durable. So a
 restarted broker can never be elected by votes for a log that it has lost.
 Rule 4: pre-votes promise nothing, change no term and need no disk.
+Rule 5: only a voter campaigns, by the membership in force or by the one before while that may not be committed;
+who is none still answers, for it may be one by a newer membership that it has not got yet.
+Rule 6: who has lost entries that it had acknowledged is not electable, and helps only candidates that may have
+them all, until its log is as new again as it was (repair). Otherwise one corrupt log could lose a committed entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 from georelay.ids import BrokerId, RaftIndex, Term
 from region.raft.core.durability import Durability
 from region.raft.core.leadership import Leadership
+from region.raft.core.memberships import MembershipLog
 from region.raft.core.messages import Message, TimeoutNow, VoteRequest, VoteResponse
 from region.raft.core.progress import ProgressState
 from region.raft.core.quorum import Outcome, Poll
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.roles import InvariantViolated, Role, RoleInput, next_role
-from region.raft.core.types import NO_BROKER, E, HardStateLike, RaftConfig, RandomSource
+from region.raft.core.types import NO_BROKER, NO_TERM, E, HardStateLike, LastId, Membership, RaftConfig, RandomSource
 
 
 class Elector(Generic[E]):
@@ -33,10 +38,13 @@ class Elector(Generic[E]):
         "_disk",
         "_elapsed",
         "_leadership",
+        "_lost",
         "_make_noop",
+        "_memberships",
         "_messages",
         "_next_beat",
         "_poll",
+        "_reads_lost",
         "_rng",
         "_soft_dirty",
         "commit_index",
@@ -56,11 +64,15 @@ class Elector(Generic[E]):
         hard_state: HardStateLike,
         rng: RandomSource,
         make_noop: Callable[[Term, RaftIndex], E],
+        *,
+        memberships: Sequence[tuple[int, Membership]] = (),
+        lost: LastId | None = None,
     ) -> None:
         if log.last_term > hard_state.term:
             raise InvariantViolated(f"the log ends in term {log.last_term}, the hard state in {hard_state.term}")
         self.id = config.id
-        self.membership = config.membership()
+        self._memberships = MembershipLog(config.membership(), memberships)
+        self.membership = self._memberships.current
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.role = Role.FOLLOWER
@@ -74,6 +86,9 @@ class Elector(Generic[E]):
         self._leadership: Leadership[E] | None = None
         self._poll: Poll | None = None
         self._messages: list[Message[E]] = []
+        self._reads_lost: list[int] = []  # asked of a leadership that is over
+        self._lost: LastId | None = lost
+        self._end_repair()
         self._soft_dirty = False  # role, term or leader may differ from what was shown
         self._elapsed = 0  # ticks since the timer was last reset
         self._deadline = 0  # of the timer, in ticks
@@ -85,13 +100,15 @@ class Elector(Generic[E]):
     def tick(self, n: int = 1) -> None:
         """Let `n` ticks pass. After a stall the host drains its sockets first."""
         self._elapsed += n
+        if self._leadership is not None:
+            self._leadership.reads.ask_again()
         if self._elapsed >= self._deadline:
             self._timer_fired()
 
     def _timer_fired(self) -> None:
         if self._leadership is not None:
             self._leader_timer_fired(self._leadership)
-        elif self.membership.votes(self.id):
+        elif self._electable:
             self._ask_for_pre_votes()
         else:
             self._reset_timer()
@@ -143,15 +160,36 @@ class Elector(Generic[E]):
     def _promise(self, message: Message[E], index: int = 0) -> None:
         self._disk.release(message, index, self._messages)
 
+    # Repair
+
+    @property
+    def repairing(self) -> bool:
+        """Return whether entries are missing here that this broker has acknowledged."""
+        return self._lost is not None
+
+    def _lacks_lost(self, last: LastId) -> bool:
+        """Return whether a log that ends at `last` may lack what was lost here."""
+        return self._lost is not None and last < self._lost
+
+    def _end_repair(self) -> None:
+        """End the repair if the durable log is as new as it was before the loss."""
+        stable = self.log.stable_index
+        if not self._lacks_lost(LastId(self.log.term(stable) or NO_TERM, stable)):
+            self._lost = None
+
     # Elections
+
+    @property
+    def _electable(self) -> bool:
+        return self._lost is None and self._memberships.may_lead(self.id, self.commit_index)
 
     def _change_role(self, given: RoleInput) -> None:
         self.role = next_role(self.role, given)
         self._soft_dirty = True  # term and leader change only together with an input to the role
 
     def campaign(self) -> None:
-        """Ask for pre-votes now, and stand for election if they are granted. No effect for leaders and learners."""
-        if self._leadership is None and self.membership.votes(self.id):
+        """Ask for pre-votes now, stand for election if they are granted. No effect for who is not electable."""
+        if self._leadership is None and self._electable:
             self._ask_for_pre_votes()
 
     def forget_leader(self, leader_id: BrokerId) -> bool:
@@ -208,8 +246,9 @@ class Elector(Generic[E]):
             or (self.vote == NO_BROKER and self.leader_id == NO_BROKER)
             or (request.pre and request.term > self.term)
         )
-        current = (request.last_term, request.last_index) >= (self.log.last_term, self.log.last_index)
-        granted = free and current
+        last = LastId(request.last_term, request.last_index)
+        current = last >= LastId(self.log.last_term, self.log.last_index)
+        granted = free and current and not self._lacks_lost(last)
         if granted and not request.pre:
             self._elapsed = 0
             if self.vote != request.from_:
@@ -256,12 +295,14 @@ class Elector(Generic[E]):
             self.vote = NO_BROKER
             self._disk.hard_state_changed()
         self.leader_id = leader_id
-        self._leadership = None
+        if self._leadership is not None:
+            self._reads_lost += self._leadership.reads.contexts()
+            self._leadership = None
         self._poll = None
         self._reset_timer()
 
     def _on_timeout_now(self, message: TimeoutNow) -> None:
         if self._leadership is not None:
             raise InvariantViolated(f"{message.from_} also leads term {self.term}")
-        if self.role is not Role.CANDIDATE and self.membership.votes(self.id):
+        if self.role is not Role.CANDIDATE and self._electable:
             self._stand_for_election(RoleInput.TOLD_TO_LEAD)

@@ -4,7 +4,9 @@ Rule 1: an index is committed only when a quorum has it durably AND its entry is
 entries are committed by the own entry above them (Raft paper, section 5.4.2 and figure 8).
 Rule 2: the leader counts itself up to its own stable index, never up to its last index.
 Rule 3: nothing is sent from step or propose; `send` does it once per ready(), so proposals and acknowledgements
-of one loop turn share their Appends, and a commit index travels alone at most once per ready().
+of one loop turn share their Appends, and a commit index travels alone at most once per ready(). (With
+RaftConfig.eager it is done in every input.)
+Rule 4: only members of the membership in force are counted: who has left it is forgotten at once.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 from typing import Generic
 
 from georelay.ids import BrokerId, Term
-from region.raft.core.messages import Append, AppendResponse, Heartbeat, Message, TimeoutNow
+from region.raft.core.messages import Append, AppendResponse, Heartbeat, Message, Snapshot, TimeoutNow
 from region.raft.core.progress import InflightWindow, Progress, ProgressState
 from region.raft.core.quorum import is_quorum, quorum_index
 from region.raft.core.raft_log import RaftLog
-from region.raft.core.ready import Fetch
+from region.raft.core.reads import LeaderReads
+from region.raft.core.ready import Fetch, SnapshotPoint, SnapshotRequest
 from region.raft.core.roles import InvariantViolated
 from region.raft.core.types import NO_BROKER, PENDING, E, Membership, RaftConfig
 
@@ -26,14 +29,16 @@ class Leadership(Generic[E]):
 
     __slots__ = (
         "_config",
-        "_first_own_index",
         "_log",
         "_membership",
         "_term",
         "_told_to_lead",
         "due",
         "fetches",
+        "first_own_index",
         "peers",
+        "reads",
+        "snapshot_requests",
         "transferee",
     )
 
@@ -42,19 +47,39 @@ class Leadership(Generic[E]):
         self._membership = membership
         self._log = log
         self._term = term
-        self._first_own_index = log.last_index + 1
+        self.first_own_index = log.last_index + 1
         self.peers: dict[BrokerId, Progress] = {
-            peer: Progress(
-                next_index=log.last_index + 1,
-                window=InflightWindow(messages_max=config.inflight_messages_max, bytes_max=config.inflight_bytes_max),
-            )
-            for peer in membership.members()
-            if peer != config.id
+            peer: self._new_progress() for peer in membership.members() if peer != config.id
         }
         self.due = True  # something may have to be sent
         self.transferee = NO_BROKER  # who is to lead next
         self._told_to_lead = False
         self.fetches: list[Fetch] = []
+        self.snapshot_requests: list[SnapshotRequest] = []
+        self.reads = LeaderReads()
+
+    def _new_progress(self) -> Progress:
+        config = self._config
+        return Progress(
+            next_index=self._log.last_index + 1,
+            window=InflightWindow(messages_max=config.inflight_messages_max, bytes_max=config.inflight_bytes_max),
+        )
+
+    def change(self, membership: Membership) -> None:
+        """Count and send by `membership` from now on."""
+        self._membership = membership
+        members = [member for member in membership.members() if member != self._config.id]
+        known = self.peers
+        self.peers = {}
+        for peer in members:
+            progress = known.get(peer)
+            if progress is None:
+                progress = self._new_progress()
+                progress.recent_active = True  # it had no time to be heard before the next quorum check
+            self.peers[peer] = progress
+        if self.transferee not in membership.voters:
+            self.transferee = NO_BROKER
+        self.due = True
 
     # Hearing from followers
 
@@ -67,10 +92,22 @@ class Leadership(Generic[E]):
         log = self._log
         if message.rejected:
             probe_index = log.floor(message.hint_index, message.hint_term) if message.hint_term else message.hint_index
-            if progress.rejected(message.index, probe_index=probe_index):
+            # Our log may start above the hint: then the follower does not hold what we would have to probe with.
+            took_back = self._repairs(progress, message, min(probe_index, message.hint_index))
+            if took_back or progress.rejected(message.index, probe_index=probe_index):
                 self.due = True
-        elif message.index <= log.last_index and progress.accepted(message.index, log_first_index=log.first_index):
+            return
+        self._repairs(progress, message, message.index)
+        if message.index <= log.last_index and progress.accepted(message.index, log_first_index=log.first_index):
             self.due = True
+
+    def _repairs(self, progress: Progress, message: AppendResponse, holds: int) -> bool:
+        """Follow a follower into repair and out of it; return whether it has lost what we counted on."""
+        lost = message.repairing and (not progress.repairing or (message.rejected and holds < progress.match))
+        progress.repairing = message.repairing
+        if lost:
+            progress.lost_acknowledged(holds)
+        return lost
 
     def heartbeat_answered(self, peer: BrokerId) -> None:
         """Take a sign of life; a follower that is behind gets one Append, to find out what was lost."""
@@ -78,7 +115,10 @@ class Leadership(Generic[E]):
         if progress is None:
             return
         progress.recent_active = True
-        if progress.state is not ProgressState.REPLICATE or progress.match < self._log.last_index:
+        if progress.state is ProgressState.SNAPSHOT:
+            if progress.snapshot_again and progress.snapshot_request is None:
+                self._want_snapshot(peer, progress)
+        elif progress.state is not ProgressState.REPLICATE or progress.match < self._log.last_index:
             progress.probe_sent = False
             progress.nudged = True
             self.due = True
@@ -86,7 +126,11 @@ class Leadership(Generic[E]):
     def unreachable(self, peer: BrokerId) -> None:
         """Expect everything in flight to that follower to be lost."""
         progress = self.peers.get(peer)
-        if progress is not None and progress.state is ProgressState.REPLICATE:
+        if progress is None:
+            return
+        if progress.state is ProgressState.SNAPSHOT:
+            progress.snapshot_again = True  # not now: without a connection that would be for ever
+        elif progress.state is not ProgressState.PROBE:
             progress.become_probe()
 
     def quorum_heard(self) -> bool:
@@ -96,6 +140,7 @@ class Leadership(Generic[E]):
         heard = is_quorum(self._membership, lambda voter: voter == own or peers[voter].recent_active)
         for progress in peers.values():
             progress.recent_active = False
+            progress.grow_old()
         return heard
 
     # Commit
@@ -103,10 +148,10 @@ class Leadership(Generic[E]):
     def committable(self, commit: int) -> int:
         """Return the commit index that the term rule allows, at least `commit`."""
         index = quorum_index(self._membership, self._match_of)
-        return index if index > commit and index >= self._first_own_index else commit
+        return index if index > commit and index >= self.first_own_index else commit
 
     def _match_of(self, voter: BrokerId) -> int:
-        return self._log.stable_index if voter == self._config.id else self.peers[voter].match
+        return self._log.stable_index if voter == self._config.id else self.peers[voter].counted
 
     def heartbeat_commit(self, peer: BrokerId, commit: int) -> int:
         """Return the commit index that `peer` can use: never beyond what it holds."""
@@ -136,6 +181,9 @@ class Leadership(Generic[E]):
         log = self._log
         lo = progress.next
         behind = lo <= log.last_index
+        if lo < log.first_index:
+            self._want_snapshot(peer, progress)
+            return False
         if progress.fetching is None and behind and not progress.window.full:
             bytes_max = self._config.append_message_bytes_max
             entries = log.entries(lo, log.last_index + 1, bytes_max)
@@ -155,7 +203,7 @@ class Leadership(Generic[E]):
     def _probe(self, peer: BrokerId, progress: Progress, commit: int, out: list[Message[E]]) -> None:
         log = self._log
         if log.term(progress.next - 1) is None:
-            progress.become_snapshot()
+            self._want_snapshot(peer, progress)
             return
         entries = []
         if progress.next <= log.last_index:
@@ -209,8 +257,8 @@ class Leadership(Generic[E]):
         if not entries:
             return  # the read failed: the next heartbeat answer asks again
         self.due = True
-        if progress.next != fetch.lo:
-            return  # it turned out to hold more
+        if progress.next != fetch.lo or fetch.lo < self._log.first_index:
+            return  # it turned out to hold more, or our log starts later now
         if (
             entries[0].index != fetch.lo
             or entries[-1].index >= fetch.hi
@@ -218,6 +266,57 @@ class Leadership(Generic[E]):
         ):
             raise InvariantViolated(f"asked for {fetch}, got [{entries[0].index}, {entries[-1].index}]")
         self._send_entries(fetch.to, progress, entries, commit, out)
+
+    # Snapshots and bulk
+
+    def _want_snapshot(self, peer: BrokerId, progress: Progress) -> None:
+        request = SnapshotRequest(peer, self._term)
+        progress.become_snapshot(request)
+        self.snapshot_requests.append(request)
+
+    def snapshot_fetched(
+        self, request: SnapshotRequest, point: SnapshotPoint | None, commit: int, out: list[Message[E]]
+    ) -> None:
+        """Send the snapshot that was asked for; None, or one our log has passed, is asked for again later."""
+        progress = self.peers.get(request.to)
+        if progress is None or progress.snapshot_request is not request:
+            return
+        progress.snapshot_request = None
+        if progress.state is not ProgressState.SNAPSHOT:
+            return
+        if point is None or point.index < self._log.first_index - 1:
+            progress.snapshot_again = True
+            return
+        if point.index > commit:
+            raise InvariantViolated(f"a snapshot of index {point.index}, committed up to {commit}")
+        progress.silent_checks = 0
+        progress.next = max(point.index, progress.match) + 1
+        out.append(
+            Snapshot(
+                from_=self._config.id,
+                to=request.to,
+                term=self._term,
+                index=point.index,
+                snapshot_term=point.term,
+                membership=point.membership,
+                data=point.data,
+            )
+        )
+
+    def begin_bulk(self, peer: BrokerId) -> bool:
+        """Stop sending to `peer` while it fetches segments; False for a stranger and one that needs a Snapshot."""
+        progress = self.peers.get(peer)
+        if progress is None or progress.state is ProgressState.SNAPSHOT:
+            return False
+        progress.become_bulk()
+        return True
+
+    def end_bulk(self, peer: BrokerId) -> None:
+        """Send to `peer` again, from the first index that is not known to match."""
+        progress = self.peers.get(peer)
+        if progress is not None and progress.state is ProgressState.BULK:
+            progress.become_probe()
+            self.due = True
 
     def beat(self, commit: int, out: list[Message[E]]) -> None:
         """Put one heartbeat for each follower into `out`."""
@@ -234,9 +333,18 @@ class Leadership(Generic[E]):
         self._told_to_lead = False
         self.due = True
 
+    def successor(self) -> BrokerId:
+        """Return the voter that holds the most, 0 when there is none."""
+        sound = [voter for voter in self._membership.voters if voter in self.peers and not self.peers[voter].repairing]
+        return max(sound, key=lambda voter: self.peers[voter].match, default=NO_BROKER)
+
     def _hand_over(self, out: list[Message[E]]) -> None:
         if self.transferee == NO_BROKER or self._told_to_lead:
             return
-        if self.peers[self.transferee].match == self._log.last_index:
+        if self.peers[self.transferee].counted == self._log.last_index:
             self._told_to_lead = True
-            out.append(TimeoutNow(from_=self._config.id, to=self.transferee, term=self._term))
+            out.append(self.timeout_now(self.transferee))
+
+    def timeout_now(self, peer: BrokerId) -> TimeoutNow:
+        """Return the order to campaign at once."""
+        return TimeoutNow(from_=self._config.id, to=peer, term=self._term)

@@ -3,9 +3,6 @@
 Every message carries the term of its sender (pre-votes: the term the sender would campaign in); a message of
 an older term is never acted on. They are built thousands of times per second, so they are plain slotted
 classes; nobody changes one after it was made.
-
-Still to come with membership changes: a snapshot (manifest) message, and read-index requests for linearizable
-reads. region.raft.wire keeps their numbers free.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias
 
 from georelay.ids import BrokerId, Term
-from region.raft.core.types import NO_TERM, E
+from region.raft.core.types import NO_TERM, E, Membership
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +67,8 @@ class AppendResponse:
 
     Rejected: the entry at `index` (the Append's prev_index) is missing or of another term; the logs can only
     agree at or below `hint_index`, where the sender has `hint_term`.
+    `repairing`: the sender lost entries that it had acknowledged and has not got them all back. Whatever it
+    acknowledged before is void, and what it acknowledges now is not counted.
     """
 
     from_: BrokerId
@@ -79,6 +78,7 @@ class AppendResponse:
     rejected: bool = False
     hint_index: int = 0
     hint_term: Term = NO_TERM
+    repairing: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +109,52 @@ class TimeoutNow:
     term: Term
 
 
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """The group after entry `index` of `snapshot_term`, for a follower that needs entries the leader has dropped.
+
+    `membership` was in force at `index`; `data` is the host's and may be large, within one frame.
+    """
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    index: int
+    snapshot_term: Term
+    membership: Membership
+    data: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadIndexCheck:
+    """Do you still follow me? `context` numbers the rounds of one leader's term, from 1."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    context: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadIndexAnswer:
+    """The sender is still in the leader's term; confirms the round `context` and all rounds before it."""
+
+    from_: BrokerId
+    to: BrokerId
+    term: Term
+    context: int
+
+
+LeaderMessage: TypeAlias = Append[E] | Heartbeat | Snapshot | ReadIndexCheck  # only a leader of its term sends these
 Message: TypeAlias = (
-    VoteRequest | VoteResponse | Append[E] | AppendResponse | Heartbeat | HeartbeatResponse | TimeoutNow
+    VoteRequest
+    | VoteResponse
+    | Append[E]
+    | AppendResponse
+    | Heartbeat
+    | HeartbeatResponse
+    | TimeoutNow
+    | Snapshot
+    | ReadIndexCheck
+    | ReadIndexAnswer
 )

@@ -2,9 +2,12 @@
 
 PROBE       one Append at a time, until an answer says where the logs agree.
 REPLICATE   Appends are sent ahead of their answers, as many as the window allows.
-SNAPSHOT    what the follower needs next is no longer in the leader's log; nothing is sent until it has got it
-            in another way and its acknowledgements reach the log again.
+SNAPSHOT    what the follower needs next is no longer in the leader's log: it gets a Snapshot, and nothing more
+            until its acknowledgements reach the log again. Sent again when it stays silent for too long.
+BULK        it is far behind and fetches stored segments by itself; no Append is sent until that has ended.
 
+Rule: a follower under repair has lost entries that it had acknowledged. Its match says what it holds, so that it
+can be sent more, but counts for nothing.
 Invariant: match < next.
 """
 
@@ -12,8 +15,12 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from typing import Final, NamedTuple
 
-from region.raft.core.ready import Fetch
+from region.raft.core.ready import Fetch, SnapshotRequest
+
+SNAPSHOT_SILENT_CHECKS: Final = 2  # election timeouts without news until a Snapshot is sent again
+BULK_SILENT_CHECKS: Final = 30  # election timeouts without progress until Appends are tried again
 
 
 class ProgressState(enum.Enum):
@@ -22,6 +29,17 @@ class ProgressState(enum.Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
+    BULK = "bulk"
+
+
+class ProgressView(NamedTuple):
+    """What a leader tells its host about one follower; see Progress."""
+
+    state: ProgressState
+    match: int
+    next: int
+    recent_active: bool
+    repairing: bool
 
 
 class InflightWindow:
@@ -67,7 +85,11 @@ class Progress:
         "nudged",
         "probe_sent",
         "recent_active",
+        "repairing",
         "sent_commit",
+        "silent_checks",
+        "snapshot_again",
+        "snapshot_request",
         "state",
         "window",
     )
@@ -82,6 +104,19 @@ class Progress:
         self.sent_commit = 0  # highest commit index it was told in a way that it can use
         self.fetching: Fetch | None = None  # cold entries asked from the host
         self.window = window
+        self.repairing = False
+        self.snapshot_request: SnapshotRequest | None = None  # asked from the host
+        self.snapshot_again = False  # SNAPSHOT: ask the host at the next sign of life
+        self.silent_checks = 0  # SNAPSHOT, BULK: quorum checks since there was news
+
+    def view(self) -> ProgressView:
+        """Return what others may know."""
+        return ProgressView(self.state, self.match, self.next, self.recent_active, self.repairing)
+
+    @property
+    def counted(self) -> int:
+        """Return the index up to which this follower counts towards a quorum."""
+        return 0 if self.repairing else self.match
 
     def become_probe(self) -> None:
         """Start over at the first index that is not known to match."""
@@ -99,17 +134,42 @@ class Progress:
         self.probe_sent = False
         self.window.clear()
 
-    def become_snapshot(self) -> None:
+    def become_snapshot(self, request: SnapshotRequest) -> None:
         """Stop sending: the next entry is gone from this log."""
-        self.state = ProgressState.SNAPSHOT
+        self._stop(ProgressState.SNAPSHOT)
+        self.snapshot_request = request
+        self.snapshot_again = False
+
+    def become_bulk(self) -> None:
+        """Stop sending: the follower fetches by itself."""
+        self._stop(ProgressState.BULK)
+
+    def _stop(self, state: ProgressState) -> None:
+        self.state = state
+        self.silent_checks = 0
         self.fetching = None
         self.window.clear()
+
+    def grow_old(self) -> None:
+        """Let one election timeout pass: what gave no news for too long is tried again."""
+        self.silent_checks += 1
+        if self.state is ProgressState.SNAPSHOT and self.silent_checks >= SNAPSHOT_SILENT_CHECKS:
+            self.snapshot_again = True
+        elif self.state is ProgressState.BULK and self.silent_checks >= BULK_SILENT_CHECKS:
+            self.become_probe()
+
+    def lost_acknowledged(self, index: int) -> None:
+        """Take back its acknowledgements above `index`: it has lost those entries."""
+        self.match = min(self.match, index)
+        if self.state in (ProgressState.PROBE, ProgressState.REPLICATE):
+            self.become_probe()
 
     def accepted(self, index: int, *, log_first_index: int) -> bool:
         """Take an acknowledgement of everything up to `index`; return whether it told anything new."""
         advanced = index > self.match
         if advanced:
             self.match = index
+            self.silent_checks = 0
             if self.next <= index:
                 self.next = index + 1
         if self.state is ProgressState.REPLICATE:
@@ -118,6 +178,8 @@ class Progress:
         if self.state is ProgressState.PROBE:
             if index != self.match:
                 return False  # an answer from before we started over
+        elif self.state is ProgressState.BULK:
+            return False
         elif index + 1 < log_first_index:
             return advanced  # still below our log
         self.become_replicate()
@@ -130,7 +192,7 @@ class Progress:
         if self.state is ProgressState.REPLICATE:
             self.become_probe()
             return True
-        if self.state is ProgressState.SNAPSHOT or index != self.next - 1:
+        if self.state is not ProgressState.PROBE or index != self.next - 1:
             return False
         self.next = max(min(index, probe_index + 1), self.match + 1)
         self.probe_sent = False

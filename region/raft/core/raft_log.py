@@ -2,11 +2,12 @@
 
 Invariants:
 1 first_index <= last_index + 1, and the tail holds the entries [tail_first, last_index] without a gap.
+  Terms are known from first_index - 1 on, and of nothing below it.
 2 stable_index <= last_index: up to it everything is durable on this broker and equals the memory.
 3 What is not durable is in the tail: eviction stops at stable_index.
 4 Terms never decrease along the log; they are kept as runs (start index, term), so a log of a million entries
   and three leaders needs three pairs.
-5 log_epoch grows at every truncation: with it a late "durable" for a replaced entry is told from a true one.
+5 log_epoch grows at every truncation and reset: with it a late "durable" for a replaced entry is told from a true one.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class RaftLog(Generic[E]):
         self._unwritten_from = self.last_index + 1
         self._truncated_from: int | None = None
         self._check_recovered()
+        self._forget_terms()
 
     def _measure(self) -> None:
         end = 0
@@ -92,6 +94,15 @@ class RaftLog(Generic[E]):
             if entry.index != self.tail_first + position or entry.term != self.term(entry.index):
                 raise ValueError(f"tail entry {entry.index} of term {entry.term} does not fit the term runs {pairs}")
 
+    def _forget_terms(self) -> None:
+        """Forget the terms below first_index - 1."""
+        before = self.first_index - 1
+        runs = bisect_right(self._run_starts, before)
+        if runs:
+            del self._run_starts[: runs - 1]
+            del self._run_terms[: runs - 1]
+            self._run_starts[0] = before
+
     # Reading
 
     @property
@@ -110,9 +121,7 @@ class RaftLog(Generic[E]):
         starts = self._run_starts
         if starts and index >= starts[-1]:
             return self.last_term  # nearly every call
-        if index < self.first_index - 1:
-            return None
-        if index == 0:
+        if index == 0 and self.first_index == 1:
             return NO_TERM
         run = bisect_right(starts, index)
         return self._run_terms[run - 1] if run else None
@@ -138,6 +147,18 @@ class RaftLog(Generic[E]):
         if self._ends[stop] > budget:
             stop = max(bisect_right(self._ends, budget, start, stop) - 1, start + 1)
         return self._tail[start:stop]
+
+    def cut(self, lo: int, hi: int, bytes_max: int) -> int:
+        """Return the end of the longest [lo, end) within [lo, hi) whose entries in memory take `bytes_max`.
+
+        Entries that were evicted do not count; at least one entry is taken.
+        """
+        start = max(lo, self.tail_first) - self.tail_first
+        stop = hi - self.tail_first
+        if stop <= start or self._ends[stop] <= self._ends[start] + bytes_max:
+            return hi
+        stop = bisect_right(self._ends, self._ends[start] + bytes_max, start, stop) - 1
+        return max(self.tail_first + stop, lo + 1)
 
     def held(self, entries: Sequence[E]) -> int:
         """Return how many of the leading `entries` this log holds already, with the same terms."""
@@ -200,6 +221,65 @@ class RaftLog(Generic[E]):
         self.last_term = self._run_terms[-1] if self._run_terms else NO_TERM
         self.stable_index = min(self.stable_index, self.last_index)
         self.log_epoch += 1
+
+    def reset(self, index: int, term: Term) -> None:
+        """Drop everything and go on after (index, term), of which nothing is durable before the next write."""
+        self.stable_index = 0
+        self.log_epoch += 1
+        self._truncated_from = None
+        self.first_index = index + 1
+        self._run_starts, self._run_terms = [index], [term]
+        self._end_at(index)
+
+    def adopt(self, last_index: int, term_runs: Sequence[tuple[int, Term]]) -> None:
+        """Take over stored, durable entries that follow the last one and are in no memory, up to `last_index`.
+
+        Raises:
+            InvariantViolated: the log's own end is not durable, or the runs do not continue it.
+        """
+        runs = list(term_runs)
+        starts = [start for start, _ in runs]
+        rising = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(runs))
+        if (
+            self.unwritten
+            or self.stable_index != self.last_index
+            or not runs
+            or starts[0] != self.last_index + 1
+            or starts[-1] > last_index
+            or not rising
+            or runs[0][1] < self.last_term
+        ):
+            raise InvariantViolated(
+                f"stored entries {runs} up to {last_index} do not follow {self.last_index} of term {self.last_term},"
+                f" durable up to {self.stable_index}"
+            )
+        if runs[0][1] == self.last_term:
+            del runs[0]
+        self._run_starts += [start for start, _ in runs]
+        self._run_terms += [term for _, term in runs]
+        self._end_at(last_index)
+        self.stable_index = last_index
+
+    def _end_at(self, index: int) -> None:
+        """End at `index` with an empty tail."""
+        self._tail = []
+        self._ends = [0]
+        self.last_index = index
+        self.last_term = self._run_terms[-1]
+        self.tail_first = self._unwritten_from = index + 1
+
+    def advance_start(self, first_index: int) -> None:
+        """Drop everything below `first_index`, which stays; storage drops it as well. A lower one changes nothing.
+
+        Raises:
+            InvariantViolated: `first_index` is not durable, or beyond the log.
+        """
+        if first_index > self.stable_index:
+            raise InvariantViolated(f"the log cannot start at {first_index}, durable up to {self.stable_index}")
+        if first_index > self.first_index:
+            self.evict(first_index - 1)
+            self.first_index = first_index
+            self._forget_terms()
 
     def evict(self, to_index: int) -> int:
         """Drop entries up to `to_index` from memory, never one that is not durable, nor the last one.

@@ -3,9 +3,12 @@
 1 `messages` leave at once, in order for each receiver: they promise nothing that is not durable.
 2 `write` goes to the group's storage, always behind the writes before it, also when it holds nothing but
   responses. Once durable: `node.written(write.tag)`, then send `write.responses`, then look at ready() again.
-3 `committed` is applied in order (it is durable here), then `node.applied_to(hi - 1)`.
+3 `committed` is applied in order (it is durable here), then `node.applied_to(hi - 1)`. It is bounded: more may
+  be due in the next ready().
 4 `soft` is for whoever shows or follows the leadership.
 5 `fetches` are read from storage off the loop, then `node.entries_fetched(fetch, entries)`.
+6 `snapshot_requests` are answered with `node.snapshot_fetched(request, point)`, each once.
+7 `read_states` are served when their index is applied here; `reads_lost` are refused: they may be asked again.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
 from georelay.ids import BrokerId, Term
-from region.raft.core.messages import Message
-from region.raft.core.types import E, HardState, SoftState, StableTag
+from region.raft.core.messages import Message, Snapshot
+from region.raft.core.types import E, HardState, Membership, SoftState, StableTag
 
 
 class Fetch(NamedTuple):
@@ -29,12 +32,38 @@ class Fetch(NamedTuple):
     bytes_max: int
 
 
+class SnapshotRequest(NamedTuple):
+    """The state at the start of the log is wanted for follower `to`. Made in `term`."""
+
+    to: BrokerId
+    term: Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPoint:
+    """What a host has kept of the group after entry `index`; see messages.Snapshot."""
+
+    index: int
+    term: Term
+    membership: Membership
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """A read asked as `context` sees everything that was acknowledged before it, once `index` is applied."""
+
+    context: int
+    index: int
+
+
 @dataclass(slots=True, kw_only=True)
 class StorageWrite(Generic[E]):
     """One step of the group's storage, in the order of the fields.
 
     Args:
         hard_state: to store, or None when unchanged.
+        install: drop the whole log; it goes on after `install.index`. None: keep it.
         truncate_from: remove this index and all after it, or None.
         entries: to append after that.
         tag: for `written`.
@@ -43,6 +72,7 @@ class StorageWrite(Generic[E]):
     """
 
     hard_state: HardState | None
+    install: Snapshot | None = None
     truncate_from: int | None
     entries: Sequence[E]
     tag: StableTag
@@ -59,3 +89,6 @@ class Ready(Generic[E]):
     committed: tuple[int, int] | None
     soft: SoftState | None
     fetches: Sequence[Fetch]
+    snapshot_requests: Sequence[SnapshotRequest] = ()
+    read_states: Sequence[ReadState] = ()
+    reads_lost: Sequence[int] = ()

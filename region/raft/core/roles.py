@@ -38,6 +38,7 @@ class RoleInput(enum.Enum):
     LEADER_SEEN = "leader_seen"  # an Append or Heartbeat of the current term
     NEWER_TERM_SEEN = "newer_term_seen"
     QUORUM_LOST = "quorum_lost"  # no contact with a majority for an election timeout
+    RESIGNED = "resigned"  # no voter any more by a committed membership, or its host cannot serve
 
 
 ROLE_CHANGES: Final[Mapping[tuple[Role, RoleInput], Role]] = {
@@ -58,6 +59,7 @@ ROLE_CHANGES: Final[Mapping[tuple[Role, RoleInput], Role]] = {
     (Role.CANDIDATE, RoleInput.NEWER_TERM_SEEN): Role.FOLLOWER,
     (Role.LEADER, RoleInput.NEWER_TERM_SEEN): Role.FOLLOWER,
     (Role.LEADER, RoleInput.QUORUM_LOST): Role.FOLLOWER,
+    (Role.LEADER, RoleInput.RESIGNED): Role.FOLLOWER,
 }
 
 

@@ -17,12 +17,14 @@ from georelay.limits import (
     APPEND_MESSAGE_BYTES_MAX,
     INFLIGHT_BYTES_MAX,
     INFLIGHT_MESSAGES_MAX,
+    MIB,
     UNCOMMITTED_BYTES_MAX,
 )
 from region.raft.core.roles import Role
 
 NO_BROKER: Final = BrokerId(0)  # "nobody": no vote given, no leader known
 NO_TERM: Final = Term(0)  # of index 0, and of an empty log
+APPLY_BYTES_MAX: Final = 8 * MIB  # handed out to be applied at once, plus one entry
 
 
 class LogEntry(Protocol):
@@ -39,6 +41,10 @@ class LogEntry(Protocol):
     @property
     def size(self) -> int:
         """Bytes it takes on disk and on the wire."""
+
+    @property
+    def is_conf(self) -> bool:
+        """Whether its payload is a Membership."""
 
 
 E = TypeVar("E", bound=LogEntry)
@@ -79,6 +85,14 @@ class HardState(NamedTuple):
     vote: BrokerId = NO_BROKER
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LastId:
+    """Where a log ends. Ordered as Raft orders logs: the higher one is at least as new."""
+
+    term: Term
+    index: int
+
+
 class SoftState(NamedTuple):
     """What the host shows to others; it needs no disk."""
 
@@ -106,8 +120,9 @@ class Membership:
     """Who belongs to a group.
 
     Args:
-        voters: their majority elects and commits.
-        learners: get the log, are never counted.
+        voters: their majority elects and commits. Empty: a replica that does not know its group yet.
+        learners: get the log, are never counted. One that is also in `outgoing` is being demoted: it votes with
+            the old half until the joint change is left.
         outgoing: the old voters while a joint change is under way: then both majorities are needed.
     """
 
@@ -116,12 +131,12 @@ class Membership:
     outgoing: tuple[BrokerId, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.voters:
-            raise ValueError("a Raft group needs at least one voter")
+        if self.outgoing and not self.voters:
+            raise ValueError(f"outgoing voters {self.outgoing} have no successors: at least one voter is needed")
         for name, ids in (("voters", self.voters), ("learners", self.learners), ("outgoing", self.outgoing)):
             if len(set(ids)) != len(ids) or NO_BROKER in ids:
                 raise ValueError(f"{name} {ids} hold a broker twice, or broker 0")
-        if set(self.learners) & {*self.voters, *self.outgoing}:
+        if set(self.learners) & set(self.voters):
             raise ValueError(f"learners {self.learners} must not vote")
 
     def votes(self, broker: BrokerId) -> bool:
@@ -153,6 +168,10 @@ class RaftConfig:
         inflight_messages_max, inflight_bytes_max: Appends sent to one follower and not yet acknowledged. Bytes may
             be exceeded by one message.
         uncommitted_bytes_max: proposed and not committed; beyond it a proposal gets Busy.
+        apply_bytes_max: entries of one Ready.committed that are in memory; one larger entry still goes, alone.
+        eager: send in each proposal, message and completed write instead of once per ready(): one Append per
+            proposal and follower, the commit index told at once. Slower; it makes runs comparable step by step with
+            other implementations.
     """
 
     id: BrokerId
@@ -165,6 +184,8 @@ class RaftConfig:
     inflight_messages_max: int = INFLIGHT_MESSAGES_MAX
     inflight_bytes_max: int = INFLIGHT_BYTES_MAX
     uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
+    apply_bytes_max: int = APPLY_BYTES_MAX
+    eager: bool = False
 
     def __post_init__(self) -> None:
         if self.election_ticks < 2 or not 0 <= self.heartbeat_ticks < self.election_ticks:
@@ -176,6 +197,7 @@ class RaftConfig:
             self.inflight_messages_max,
             self.inflight_bytes_max,
             self.uncommitted_bytes_max,
+            self.apply_bytes_max,
         )
         if min(limits) < 1:
             raise ValueError(f"every limit must be positive: {limits}")

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Protocol
 
 import typer
 
-from georelay.cli import publish, status, subscribe, topics
+from georelay.cli import broker, publish, status, subscribe, topics
 from georelay.cli.failure import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
 from georelay.client.gateway_http import GatewayError
 from georelay.errors import GeorelayError
@@ -45,7 +45,7 @@ def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_root)
-    for room in (publish, subscribe, topics, status):
+    for room in (publish, subscribe, topics, broker, status):
         room.register(app)
     for plugin in plugins:
         try:

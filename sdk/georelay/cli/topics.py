@@ -1,34 +1,35 @@
-"""`georelay topics list|create|delete|describe`."""
+"""`georelay topics list|create|delete|describe`; the commands that change a topic are in topic_changes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from georelay.cli import topic_changes
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.tables import table_console
-from georelay.client.gateway_http import JsonObject
+from georelay.cli.printing import print_json, print_line, print_table
+from georelay.client.gateway_http import NO_QUERY, JsonObject, Query
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
-COLUMNS = ("name", "partitions", "replication_factor", "homes", "home")
+COLUMNS: Final = ("name", "partitions", "replication_factor", "homes", "home")
+PARTITION_COLUMNS: Final = ("partition", "leader", "replicas", "log start", "high watermark", "epoch", "moving")
 
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(help="List, create, delete and describe topics.", no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(
+        help="List, create, describe, change and delete topics.", no_args_is_help=True, rich_markup_mode=None
+    )
     group.command(name="list")(_list)
     group.command(name="create")(_create)
     group.command(name="delete")(_delete)
     group.command(name="describe")(_describe)
+    topic_changes.register(group)
     app.add_typer(group, name="topics")
 
 
@@ -41,9 +42,9 @@ def _list(
     if not isinstance(topics, list):
         raise CommandFailed("the gateway's answer has no topics; is it of another version?")
     if as_json:
-        _print_json(topics)
+        print_json(topics)
     else:
-        _print_table(COLUMNS, topics)
+        print_table(COLUMNS, topics)
 
 
 def _create(
@@ -79,9 +80,9 @@ def _create(
         "POST", "/v1/topics", {name: value for name, value in wanted.items() if value}, (gateway, endpoints, user)
     )
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
-        _print(f"created topic {topic}")
+        print_line(f"created topic {topic}")
 
 
 def _delete(
@@ -94,52 +95,69 @@ def _delete(
     """Delete a topic with all its records, in every region."""
     answer = _ask("DELETE", f"/v1/topics/{quote(topic, safe='')}", None, (gateway, endpoints, user))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
-        _print(f"deleted topic {topic}")
+        print_line(f"deleted topic {topic}")
 
 
 def _describe(
     topic: TopicArgument,
+    region: Annotated[str, typer.Option("--region", metavar="R", help="As this region has it, not the nearest.")] = "",
     gateway: GatewayOption = "",
     endpoints: EndpointsOption = "",
     user: UserOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a topic and its partitions."""
-    answer = _ask("GET", f"/v1/topics/{quote(topic, safe='')}", None, (gateway, endpoints, user))
+    """Show a topic and its partitions.
+
+    Leaders, replicas and what moves are those inside one region. Offsets are a dash where the broker that answers holds
+    no replica.
+    """
+    query = {"region": region} if region else NO_QUERY
+    answer = _ask("GET", f"/v1/topics/{quote(topic, safe='')}", None, (gateway, endpoints, user), query)
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
-    tables = {name: value for name, value in answer.items() if isinstance(value, list) and value}
-    for name in (name for name in answer if name not in tables):
-        _print(f"{name}: {answer[name]}")
-    for rows in tables.values():
-        _print_table(tuple(rows[0]), rows)
+    rows = answer.pop("partition_states", None)
+    for name, value in answer.items():
+        print_line(f"{name}: {value}")
+    if isinstance(rows, list) and rows:
+        print_table(PARTITION_COLUMNS, [partition_line(row) for row in rows])
 
 
-def _ask(method: str, path: str, body: JsonObject | None, location: tuple[str, str, str]) -> JsonObject:
+def partition_line(row: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of one partition; what the broker that was asked does not know is a dash. Pure."""
+    leader = row.get("leader", -1)
+    return {
+        "partition": str(row.get("partition", "")),
+        "leader": "-" if leader in (-1, None) else str(leader),
+        "replicas": ",".join(map(str, row.get("replicas", ()))) or "-",
+        "log start": str(row.get("log_start", "-")),
+        "high watermark": str(row.get("high_watermark", "-")),
+        "epoch": str(row.get("epoch", "-")),
+        "moving": moving_text(row),
+    }
+
+
+def moving_text(row: dict[str, Any]) -> str:
+    """Return where a partition's replicas go, such as "to 1002,1003; 1003 lacks 77 entries"; empty when settled."""
+    if row.get("is_settled", True):
+        return ""
+    behind = row.get("behind_entries") or {}
+    parts = [f"to {','.join(map(str, row.get('wanted', ())))}"]
+    for learner in row.get("learners", ()):
+        lacks = behind.get(str(learner))
+        parts.append(f"{learner} catches up" if lacks is None else f"{learner} lacks {lacks} entries")
+    return "; ".join(parts)
+
+
+def _ask(
+    method: str, path: str, body: JsonObject | None, location: tuple[str, str, str], query: Query = NO_QUERY
+) -> JsonObject:
     async def ask() -> JsonObject:
         async with open_gateway(*location) as client:
             if method == "POST":
                 return await client.post(path, body)
-            return await (client.get(path) if method == "GET" else client.delete(path))
+            return await (client.get(path, query) if method == "GET" else client.delete(path))
 
     return asyncio.run(ask())
-
-
-def _print(line: str) -> None:
-    Console(highlight=False).print(line, markup=False, soft_wrap=True)
-
-
-def _print_json(document: object) -> None:
-    print(json.dumps(document, ensure_ascii=False))  # noqa: T201
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*(str(row.get(column, "")) for column in columns))
-    table_console().print(table)

@@ -76,9 +76,14 @@ class GatewayHttp:
         raw = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         return await self._ask("POST", path, query=query, raw=raw)
 
-    async def delete(self, path: str) -> JsonObject:
+    async def patch(self, path: str, body: object, query: Query = NO_QUERY) -> JsonObject:
+        """PATCH `path` with `body` as JSON (GatewayError)."""
+        raw = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        return await self._ask("PATCH", path, query=query, raw=raw)
+
+    async def delete(self, path: str, query: Query = NO_QUERY) -> JsonObject:
         """DELETE `path` (GatewayError)."""
-        return await self._ask("DELETE", path, query=NO_QUERY)
+        return await self._ask("DELETE", path, query=query)
 
     async def _ask(
         self,

@@ -20,6 +20,7 @@ from georelay.wire.codec import codec_of
 from georelay.wire.frames import LENGTH_BYTES, FrameReader
 from georelay.wire.header import Buffer
 from georelay.wire.keys import (
+    SPOKEN,
     SUPPORTED,
     ApiKey,
     ErrorCode,
@@ -78,9 +79,13 @@ _REQUESTS: Final[Mapping[ApiKey, type]] = {
     ApiKey.API_VERSIONS: requests.ApiVersionsRequest,
     ApiKey.CREATE_TOPICS: requests.CreateTopicsRequest,
     ApiKey.DELETE_TOPICS: requests.DeleteTopicsRequest,
+    ApiKey.DELETE_RECORDS: requests.DeleteRecordsRequest,
     ApiKey.INIT_PRODUCER_ID: requests.InitProducerIdRequest,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: requests.OffsetForLeaderEpochRequest,
+    ApiKey.DESCRIBE_CONFIGS: requests.DescribeConfigsRequest,
+    ApiKey.ALTER_CONFIGS: requests.AlterConfigsRequest,
     ApiKey.SASL_AUTHENTICATE: requests.SaslAuthenticateRequest,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: requests.IncrementalAlterConfigsRequest,
 }
 _RESPONSES: Final[Mapping[ApiKey, type]] = {
     ApiKey.PRODUCE: responses.ProduceResponse,
@@ -91,9 +96,13 @@ _RESPONSES: Final[Mapping[ApiKey, type]] = {
     ApiKey.API_VERSIONS: responses.ApiVersionsResponse,
     ApiKey.CREATE_TOPICS: responses.CreateTopicsResponse,
     ApiKey.DELETE_TOPICS: responses.DeleteTopicsResponse,
+    ApiKey.DELETE_RECORDS: responses.DeleteRecordsResponse,
     ApiKey.INIT_PRODUCER_ID: responses.InitProducerIdResponse,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: responses.OffsetForLeaderEpochResponse,
+    ApiKey.DESCRIBE_CONFIGS: responses.DescribeConfigsResponse,
+    ApiKey.ALTER_CONFIGS: responses.AlterConfigsResponse,
     ApiKey.SASL_AUTHENTICATE: responses.SaslAuthenticateResponse,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: responses.IncrementalAlterConfigsResponse,
 }
 _KEY_OF: Final[Mapping[type, ApiKey]] = {cls: key for table in (_REQUESTS, _RESPONSES) for key, cls in table.items()}
 
@@ -134,16 +143,25 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
     Raises:
         WireError: not a request header.
     """
-    raw = frame if isinstance(frame, memoryview) else memoryview(frame)
-    reader = Reader(raw, _HEADER.size, REQUEST_ITEMS_MAX)
+    raw = frame if type(frame) is memoryview else memoryview(frame)
     try:
         api_key, api_version, correlation_id, length = _HEADER.unpack_from(raw)
-        client_id = None if length == -1 else take_text(reader, length)
-        if is_flexible(api_key, api_version) and is_supported(api_key, api_version):
-            skip_tags(reader)
+        position = _HEADER.size
+        client_id = None
+        if length != -1:
+            reader = Reader(raw, position, 0)
+            client_id = take_text(reader, length)
+            position += length
+        if SPOKEN.get((api_key, api_version)):
+            if raw[position]:
+                reader = Reader(raw, position, REQUEST_ITEMS_MAX)
+                skip_tags(reader)
+                position = reader.position
+            else:  # nearly always: no tag
+                position += 1
     except (struct.error, IndexError):
         raise WireError("a request header is cut short") from None
-    return RequestHeader(api_key, api_version, correlation_id, client_id, reader.position)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
 
 
 def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[RequestHeader, Request]:
@@ -158,7 +176,8 @@ def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[
     """
     header = header or parse_request_header(frame)
     key, version = header.api_key, header.api_version
-    if not is_supported(key, version):
+    flexible = SPOKEN.get((key, version))
+    if flexible is None:
         raise WireError(f"API {key} version {version} is not supported")
     # Single bytes are read faster from bytes than from a view, and only Produce frames are worth not copying.
     raw = memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame)
@@ -168,10 +187,10 @@ def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[
         if fast is not None:
             request = fast(reader, version)
         else:
-            request = codec_of(_REQUESTS[ApiKey(key)], version, is_flexible(key, version)).decode(reader)
+            request = codec_of(_REQUESTS[ApiKey(key)], version, flexible).decode(reader)
     except (struct.error, IndexError):
         raise WireError(f"a {ApiKey(key).name} request of version {version} is cut short") from None
-    if not (is_flexible(key, version) and _is_librdkafka_for_all_topics(request, reader)):
+    if reader.position != reader.end and not (flexible and _is_librdkafka_for_all_topics(request, reader)):
         _check_end(reader, key)
     return header, request
 

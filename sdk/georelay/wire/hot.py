@@ -7,6 +7,7 @@ Reads past the end raise IndexError or struct.error, as everywhere below `georel
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -36,7 +37,13 @@ from georelay.wire.requests import (
     ProduceRequest,
     TopicProduceData,
 )
-from georelay.wire.responses import AbortedTransaction, FetchPartitionData, FetchResponse, ProduceResponse
+from georelay.wire.responses import (
+    AbortedTransaction,
+    FetchPartitionData,
+    FetchResponse,
+    PartitionProduceResponse,
+    ProduceResponse,
+)
 
 Buffers = list[Buffer]
 
@@ -45,6 +52,7 @@ _PRODUCED: Final = struct.Struct(">ihqq")  # index, error, base offset, log appe
 _PRODUCED_5: Final = struct.Struct(">ihqqq")  # ... log start
 _FETCHED_4: Final = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
 _FETCHED_5: Final = struct.Struct(">ihqqq")  # ... log start
+_FETCHED_12: Final = struct.Struct(">ihqqqBi")  # ... count of aborted transactions, preferred replica
 _SESSION: Final = struct.Struct(">ihi")  # throttle, error, session
 _FETCH_START: Final = struct.Struct(">iiiib")  # replica, max wait, min bytes, max bytes, isolation
 _FETCH_START_7: Final = struct.Struct(">iiiibii")  # ... session, session epoch
@@ -54,12 +62,19 @@ _WANTED_9: Final = struct.Struct(">iiqqi")  # ... current leader epoch after the
 _WANTED_12: Final = struct.Struct(">iiqiqi")  # ... last fetched epoch after the offset
 _FLEXIBLE_PRODUCE: Final = 9
 _FLEXIBLE_FETCH: Final = 12
+_ONE_BATCH: Final = struct.Struct(">BhiBB")  # transactional id, acks, timeout, count of topics, length of the name
+_ONE_BATCH_BYTES_MIN: Final = _ONE_BATCH.size + 1 + 1 + 4 + 1 + 3  # a letter, a count, an index, a length, three tags
+_SHORT_NAME_BYTES_MAX: Final = 126  # longer ones have lengths of two bytes
 _COPY_BYTES_MAX: Final = 1024  # below it a copy is cheaper than one more buffer for the kernel to gather
 
 
 def decode_produce_request(reader: Reader, version: int) -> ProduceRequest:
     """Decode versions 3-9; records stay views of the frame."""
     flexible = version >= _FLEXIBLE_PRODUCE
+    if flexible:
+        one = _decode_one_batch(reader)
+        if one is not None:
+            return one
     read_count = read_compact_length if flexible else read_length32
     read_name = read_compact_length if flexible else read_length16
     length = read_name(reader)
@@ -88,6 +103,65 @@ def decode_produce_request(reader: Reader, version: int) -> ProduceRequest:
     if flexible:
         skip_tags(reader)
     return ProduceRequest(transactional_id, acks, timeout_ms, tuple(topics))
+
+
+def _decode_one_batch(reader: Reader) -> ProduceRequest | None:
+    """Decode what nearly every Produce is: one batch of one topic and no tags; None, and nothing read, for others.
+
+    Everything is read at fixed distances; what does not look exactly like that is left to the general path, errors
+    included.
+    """
+    raw, start, end = reader.raw, reader.position, reader.end
+    if end - start < _ONE_BATCH_BYTES_MIN:
+        return None
+    no_id, acks, timeout_ms, topics, name_length = _ONE_BATCH.unpack_from(raw, start)
+    name_at = start + _ONE_BATCH.size
+    place = name_at + name_length - 1
+    if no_id or topics != 2 or not 1 < name_length < 0x80 or place + 6 > end or raw[place] != 2:  # lengths: plus one
+        return None
+    size_at = place + 5
+    size, shift = raw[size_at] & 0x7F, 7
+    while raw[size_at] >= 0x80:
+        size_at += 1
+        if shift > 28 or size_at >= end:
+            return None
+        size |= (raw[size_at] & 0x7F) << shift
+        shift += 7
+    first = size_at + 1
+    last = first + size - 1
+    if size < 1 or last + 3 != end or raw[last:end] != b"\0\0\0":
+        return None
+    name = take_text(Reader(raw, name_at, 0), name_length - 1)
+    data = PartitionProduceData(INT32.unpack_from(raw, place + 1)[0], memoryview(raw)[first:last])
+    reader.position = end
+    return ProduceRequest(None, acks, timeout_ms, (TopicProduceData(name, (data,)),))
+
+
+def encode_one_produced(
+    name: bytes, row: PartitionProduceResponse, *, version: int, correlation_id: int
+) -> bytes | None:
+    """Return the whole framed answer to a Produce of one batch; None for what needs the general path."""
+    if row.error_message is not None or row.record_errors or len(name) > _SHORT_NAME_BYTES_MAX:
+        return None
+    layout, before, between, after = _one_produced(version, len(name))
+    numbers: tuple[int, ...] = (row.index, row.error_code, row.base_offset, row.log_append_time_ms)
+    if version >= 5:
+        numbers = (*numbers, row.log_start_offset)
+    return layout.pack(layout.size - 4, correlation_id, before, name, between, *numbers, after)
+
+
+@functools.cache
+def _one_produced(version: int, name_bytes: int) -> tuple[struct.Struct, bytes, bytes, bytes]:
+    """Return the layout of the answer and the bytes that are the same in all of them: around the name, at the end."""
+    if version >= _FLEXIBLE_PRODUCE:  # header tags, count of topics, length of the name; count of partitions; end
+        before, between = bytes((0, 2, name_bytes + 1)), b"\x02"
+        after = _produced_tail(version) + bytes(1) + bytes(4) + bytes(1)
+    else:
+        before = b"\x00\x00\x00\x01" + name_bytes.to_bytes(2, "big")
+        between, after = b"\x00\x00\x00\x01", _produced_tail(version) + bytes(4)
+    numbers = "ihqqq" if version >= 5 else "ihqq"
+    layout = struct.Struct(f">ii{len(before)}s{name_bytes}s{len(between)}s{numbers}{len(after)}s")
+    return layout, before, between, after
 
 
 def encode_produce_response(out: bytearray, response: ProduceResponse, version: int) -> Buffers:
@@ -167,7 +241,10 @@ def _fetch_topics(reader: Reader, version: int) -> tuple[FetchTopic, ...]:
             row = unpack(raw, reader.position)
             reader.position += size
             if flexible:
-                skip_tags(reader)
+                if raw[reader.position]:
+                    skip_tags(reader)
+                else:
+                    reader.position += 1
                 partitions.append(FetchPartition(*row))
             elif version >= 9:
                 partitions.append(FetchPartition(row[0], row[1], row[2], -1, row[3], row[4]))
@@ -217,7 +294,18 @@ def encode_fetch_response(out: bytearray, response: FetchResponse, version: int)
             if partition.diverging_epoch or partition.current_leader or partition.snapshot_id:
                 codec_of(FetchPartitionData, version, flexible).encode(out, partition)
                 continue
-            _fetched_numbers(out, partition, version)
+            if flexible and not partition.aborted_transactions:
+                out += _FETCHED_12.pack(
+                    partition.partition_index,
+                    partition.error_code,
+                    partition.high_watermark,
+                    partition.last_stable_offset,
+                    partition.log_start_offset,
+                    0 if partition.aborted_transactions is None else 1,
+                    partition.preferred_read_replica,
+                )
+            else:
+                _fetched_numbers(out, partition, version)
             out = _fetched_records(buffers, partition.records, flexible)
             if flexible:
                 out.append(0)

@@ -24,9 +24,13 @@ class ApiKey(enum.IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     SASL_AUTHENTICATE = 36
+    INCREMENTAL_ALTER_CONFIGS = 44
 
 
 SUPPORTED: Final[Mapping[ApiKey, range]] = MappingProxyType(
@@ -39,9 +43,13 @@ SUPPORTED: Final[Mapping[ApiKey, range]] = MappingProxyType(
         ApiKey.API_VERSIONS: range(4),
         ApiKey.CREATE_TOPICS: range(2, 8),
         ApiKey.DELETE_TOPICS: range(1, 7),
+        ApiKey.DELETE_RECORDS: range(3),
         ApiKey.INIT_PRODUCER_ID: range(5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
+        ApiKey.DESCRIBE_CONFIGS: range(1, 5),
+        ApiKey.ALTER_CONFIGS: range(3),
         ApiKey.SASL_AUTHENTICATE: range(3),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: range(2),
     }
 )
 
@@ -56,9 +64,13 @@ _FLEXIBLE_SINCE: Final[Mapping[int, int]] = MappingProxyType(
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
+        ApiKey.DELETE_RECORDS: 2,
         ApiKey.INIT_PRODUCER_ID: 2,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+        ApiKey.DESCRIBE_CONFIGS: 4,
+        ApiKey.ALTER_CONFIGS: 2,
         ApiKey.SASL_AUTHENTICATE: 2,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     }
 )
 
@@ -70,11 +82,13 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 def is_supported(api_key: int, api_version: int) -> bool:
     """Return whether this codec speaks that version of that API."""
-    versions = _VERSIONS.get(api_key)
-    return versions is not None and api_version in versions
+    return (api_key, api_version) in SPOKEN
 
 
-_VERSIONS: Final[Mapping[int, range]] = {int(key): versions for key, versions in SUPPORTED.items()}
+# (API key, version) -> whether it is flexible, for all that is spoken: one look-up answers both for every request.
+SPOKEN: Final[Mapping[tuple[int, int], bool]] = {
+    (int(key), version): is_flexible(key, version) for key, versions in SUPPORTED.items() for version in versions
+}
 
 RESPONSE_FRAME_BYTES_MAX: Final = FETCH_RESPONSE_BYTES_MAX + MIB  # records, plus names and numbers around them
 

@@ -79,6 +79,11 @@ def read_length32(reader: Reader) -> int:
 
 def read_compact_length(reader: Reader) -> int:
     """Read a compact length (stored plus one); -1 is null."""
+    position = reader.position
+    number = reader.raw[position]
+    if number < 0x80:  # nearly always: no call for it
+        reader.position = position + 1
+        return number - 1
     return read_uvarint(reader) - 1
 
 

@@ -188,6 +188,30 @@ class DeleteTopicsRequest:
 
 
 @struct
+class DeleteRecordsPartition:
+    """Delete what is below `offset`; -1 is the high watermark."""
+
+    partition_index: I32
+    offset: I64
+
+
+@struct
+class DeleteRecordsTopic:
+    """The partitions of one topic."""
+
+    name: Str
+    partitions: Sequence[DeleteRecordsPartition]
+
+
+@struct
+class DeleteRecordsRequest:
+    """Delete the oldest records of partitions for ever."""
+
+    topics: Sequence[DeleteRecordsTopic] = ()
+    timeout_ms: I32 = 60_000
+
+
+@struct
 class InitProducerIdRequest:
     """Get a producer id (`transactional_id` null: for idempotence only)."""
 
@@ -223,6 +247,75 @@ class OffsetForLeaderEpochRequest:
 
 
 @struct
+class DescribeConfigsResource:
+    """A topic (2) or a broker (4) by name; null keys ask for every setting."""
+
+    resource_type: I8
+    resource_name: Str
+    configuration_keys: Sequence[Str] | None = None
+
+
+@struct
+class DescribeConfigsRequest:
+    """What are the settings of these?"""
+
+    resources: Sequence[DescribeConfigsResource] = ()
+    include_synonyms: Bool = False
+    include_documentation: Annotated[Bool, At(since=3)] = False
+
+
+@struct
+class AlterableConfig:
+    """A setting and its new value."""
+
+    name: Str
+    value: Str | None
+
+
+@struct
+class AlterConfigsResource:
+    """All settings of one resource: what is not named goes back to its default."""
+
+    resource_type: I8
+    resource_name: Str
+    configs: Sequence[AlterableConfig] = ()
+
+
+@struct
+class AlterConfigsRequest:
+    """Replace the settings of resources."""
+
+    resources: Sequence[AlterConfigsResource] = ()
+    validate_only: Bool = False
+
+
+@struct
+class IncrementalAlterableConfig:
+    """A setting and what to do with it: set (0), delete (1), append (2) or subtract (3)."""
+
+    name: Str
+    config_operation: I8
+    value: Str | None = None
+
+
+@struct
+class IncrementalAlterConfigsResource:
+    """Some settings of one resource: what is not named stays."""
+
+    resource_type: I8
+    resource_name: Str
+    configs: Sequence[IncrementalAlterableConfig] = ()
+
+
+@struct
+class IncrementalAlterConfigsRequest:
+    """Change single settings of resources."""
+
+    resources: Sequence[IncrementalAlterConfigsResource] = ()
+    validate_only: Bool = False
+
+
+@struct
 class SaslHandshakeRequest:
     """Choose a mechanism."""
 
@@ -247,8 +340,12 @@ Request = (
     | ListOffsetsRequest
     | CreateTopicsRequest
     | DeleteTopicsRequest
+    | DeleteRecordsRequest
     | InitProducerIdRequest
     | OffsetForLeaderEpochRequest
+    | DescribeConfigsRequest
+    | AlterConfigsRequest
+    | IncrementalAlterConfigsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
 )

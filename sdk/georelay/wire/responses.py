@@ -283,6 +283,31 @@ class DeleteTopicsResponse:
 
 
 @struct
+class DeleteRecordsPartitionResult:
+    """The log start that resulted, -1 with an error."""
+
+    partition_index: I32
+    low_watermark: I64 = -1
+    error_code: I16 = 0
+
+
+@struct
+class DeleteRecordsTopicResult:
+    """The partitions of one topic."""
+
+    name: Str
+    partitions: Sequence[DeleteRecordsPartitionResult]
+
+
+@struct
+class DeleteRecordsResponse:
+    """Answer to DeleteRecords."""
+
+    throttle_time_ms: I32 = 0
+    topics: Sequence[DeleteRecordsTopicResult] = ()
+
+
+@struct
 class InitProducerIdResponse:
     """A producer id, unique in the mesh."""
 
@@ -319,6 +344,78 @@ class OffsetForLeaderEpochResponse:
 
 
 @struct
+class DescribeConfigsSynonym:
+    """Another place where the value of a setting may come from."""
+
+    name: Str
+    value: Str | None
+    source: I8
+
+
+@struct
+class DescribeConfigsResourceResult:
+    """One setting.
+
+    `config_source` is 1 (set for the topic), 4 (the broker's file) or 5 (default); `config_type` is 1 (bool), 2 (text),
+    3 (int), 5 (long) or 7 (list).
+    """
+
+    name: Str
+    value: Str | None
+    read_only: Bool = False
+    config_source: I8 = -1
+    is_sensitive: Bool = False
+    synonyms: Sequence[DescribeConfigsSynonym] = ()
+    config_type: Annotated[I8, At(since=3)] = 0
+    documentation: Annotated[Str | None, At(since=3)] = None
+
+
+@struct
+class DescribeConfigsResult:
+    """The settings of one resource."""
+
+    error_code: I16
+    error_message: Str | None
+    resource_type: I8
+    resource_name: Str
+    configs: Sequence[DescribeConfigsResourceResult] = ()
+
+
+@struct
+class DescribeConfigsResponse:
+    """Answer to DescribeConfigs."""
+
+    throttle_time_ms: I32 = 0
+    results: Sequence[DescribeConfigsResult] = ()
+
+
+@struct
+class AlterConfigsResourceResponse:
+    """What became of the change of one resource."""
+
+    error_code: I16
+    error_message: Str | None
+    resource_type: I8
+    resource_name: Str
+
+
+@struct
+class AlterConfigsResponse:
+    """Answer to AlterConfigs."""
+
+    throttle_time_ms: I32 = 0
+    responses: Sequence[AlterConfigsResourceResponse] = ()
+
+
+@struct
+class IncrementalAlterConfigsResponse:
+    """Answer to IncrementalAlterConfigs."""
+
+    throttle_time_ms: I32 = 0
+    responses: Sequence[AlterConfigsResourceResponse] = ()
+
+
+@struct
 class SaslHandshakeResponse:
     """The mechanisms that are offered."""
 
@@ -344,8 +441,12 @@ Response = (
     | ListOffsetsResponse
     | CreateTopicsResponse
     | DeleteTopicsResponse
+    | DeleteRecordsResponse
     | InitProducerIdResponse
     | OffsetForLeaderEpochResponse
+    | DescribeConfigsResponse
+    | AlterConfigsResponse
+    | IncrementalAlterConfigsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
 )

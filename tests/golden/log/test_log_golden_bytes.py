@@ -1,4 +1,4 @@
-"""Format 1 on disk, byte by byte. These files never change: a broker must read what an older one wrote.
+"""The formats on disk, byte by byte. These files never change: a broker must read what an older one wrote.
 
 The .hex files hold the bytes in lines of 16 or 32; `#` begins a comment. Rewrite them with GEORELAY_GOLDEN=rewrite and
 explain every changed line.
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from georelay.ids import BrokerId, GroupId, Term
+from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from mesh.replication.stream_header import EntryType
 from region.log.entry import Entry, decode_entry
 from region.log.filesystem import OsFileSystem
+from region.log.flushed_marks import FlushedMark, FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardState, decode_journal, encode_file_header, encode_frame
+from region.log.manifest import Manifest
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import EntryMaker
@@ -60,14 +62,51 @@ def test_the_golden_entries_decode(kind: EntryType) -> None:
     assert (entry.type, int(entry.index), int(entry.term)) == (kind, int(kind), int(kind))
 
 
-def test_index_format_1(tmp_path: Path, make: EntryMaker) -> None:
+def test_an_index_file_of_format_1_is_known_and_made_again(tmp_path: Path, make: EntryMaker) -> None:
+    log = GroupLog.open(tmp_path, OsFileSystem(), segment_bytes_max=700, index_interval_bytes=256)
+    log.append([make.data(b"x" * 100, records=2, timestamp_ms=1000 + n, term=3) for n in range(4)])
+    log.sync()
+    log.close()
+    path = tmp_path / f"{1:020d}.index"
+    newest = path.read_bytes()
+    text = (HERE / "index.hex").read_text()
+    path.write_bytes(bytes.fromhex("".join(line for line in text.splitlines() if not line.startswith("#"))))
+    again = GroupLog.open(tmp_path, OsFileSystem(), segment_bytes_max=700, index_interval_bytes=256)
+    assert path.read_bytes() == newest and again.last_index == 4 and again.corrupt_segments() == []
+
+
+def test_index_format_2(tmp_path: Path, make: EntryMaker) -> None:
     log = GroupLog.open(tmp_path, OsFileSystem(), segment_bytes_max=700, index_interval_bytes=256)
     log.append([make.data(b"x" * 100, records=2, timestamp_ms=1000 + n, term=3) for n in range(4)])
     log.close()
     index = (tmp_path / f"{1:020d}.index").read_bytes()
-    check(
-        "index", index, "header 64 bytes; points of 32 bytes: index, base offset, max timestamp before, position; CRC"
+    comment = "header 96 bytes; points of 32 bytes; term runs of 16 bytes; EPOCH entries of 24 bytes; CRC"
+    check("index_2", index, comment)
+
+
+def test_manifest_format_1(make: EntryMaker) -> None:
+    entry = make.data(b"golden payload", records=3, term=7)
+    manifest = Manifest(
+        index=entry.index,
+        term=entry.term,
+        chain=entry.chain,
+        stream_part=entry.stream_part,
+        membership=b"members",
+        state=b"",
+        created_ms=1_700_000_000_000,
     )
+    # The state is empty here: its compressed form belongs to zlib, and another zlib may choose other bytes.
+    check("manifest", manifest.encode(), "header 48 bytes, STREAM part 80 bytes, membership, packed state, CRC")
+    assert Manifest.decode(manifest.encode()) == manifest
+
+
+def test_flushed_marks_format_1(tmp_path: Path) -> None:
+    marks = FlushedMarks.open(OsFileSystem(), tmp_path)
+    marks.note({GroupId(7): FlushedMark(RaftIndex(9), Term(3), 0xDEADBEEF)})
+    marks.note({GroupId(0): FlushedMark(RaftIndex(1), Term(1), 5)})
+    marks.close()
+    raw = (tmp_path / "flushed-marks").read_bytes()
+    check("flushed_marks", raw, "rows of 32 bytes: header; group, chain, index, term, MARK, CRC")
 
 
 def test_hard_state_format_1() -> None:

@@ -26,6 +26,8 @@ PARTS: list[f.Part] = [
     f.FencedBy(1, Epoch(4)),
     f.DivergedAt(1, Offset(12)),
     f.Reset(1, "a new epoch began"),
+    f.Skip(1, Epoch(1), Offset(119), b"f" * 16, ((Epoch(1), Offset(0)), (Epoch(3), Offset(100))), b"producer states"),
+    f.LogStarts(((1, Offset(120)), (2, Offset(0)))),
     f.Forward(77, 5, 1, KEY, 123456789, RegionNumber(2), b"batch"),
     f.Forwarded(77, Epoch(3), Offset(42), 1_700_000_000_000_000, Offset(0)),
     f.ForwardFailed(78, FAULT),

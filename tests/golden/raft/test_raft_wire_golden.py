@@ -14,12 +14,17 @@ from region.raft.core import (
     AppendResponse,
     Heartbeat,
     HeartbeatResponse,
+    Membership,
     Message,
+    ReadIndexAnswer,
+    ReadIndexCheck,
+    Snapshot,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
-from region.raft.wire import Kind, PeerWireError, decode_message, encode_message, message_bytes
+from region.raft.membership import MEMBERS_MAX, decode_membership, encode_membership
+from region.raft.wire import SNAPSHOT_DATA_BYTES_MAX, Kind, PeerWireError, decode_message, encode_message, message_bytes
 
 GROUP = GroupId(0x01020304)
 FROM, TO, TERM = BrokerId(1001), BrokerId(1002), Term(7)
@@ -30,6 +35,14 @@ def noop(index: int, term: int) -> Entry:
     draft = EntryDraft(header=header, payload=b"")
     return seal_entry(draft, term=Term(term), index=RaftIndex(index), previous_chain=0)
 
+
+MEMBERSHIPS = {
+    "membership_three": Membership(voters=(FROM, TO, BrokerId(1003))),
+    "membership_joint": Membership(
+        voters=(FROM, BrokerId(1004)), learners=(BrokerId(1005), TO), outgoing=(FROM, TO, BrokerId(1003))
+    ),
+    "membership_unknown": Membership(voters=()),
+}
 
 MESSAGES: dict[str, Message[Entry]] = {
     "vote_request": VoteRequest(from_=FROM, to=TO, term=TERM, last_index=300, last_term=Term(6)),
@@ -52,6 +65,30 @@ MESSAGES: dict[str, Message[Entry]] = {
     "append_response_rejected": AppendResponse(
         from_=FROM, to=TO, term=TERM, index=300, rejected=True, hint_index=200, hint_term=Term(5)
     ),
+    "append_response_repairing": AppendResponse(from_=FROM, to=TO, term=TERM, index=300, repairing=True),
+    "append_response_lost": AppendResponse(
+        from_=FROM, to=TO, term=TERM, index=300, rejected=True, hint_index=200, hint_term=Term(5), repairing=True
+    ),
+    "snapshot": Snapshot(
+        from_=FROM,
+        to=TO,
+        term=TERM,
+        index=300,
+        snapshot_term=Term(6),
+        membership=MEMBERSHIPS["membership_joint"],
+        data=b"the state after entry 300",
+    ),
+    "snapshot_empty": Snapshot(
+        from_=FROM,
+        to=TO,
+        term=TERM,
+        index=1,
+        snapshot_term=TERM,
+        membership=MEMBERSHIPS["membership_three"],
+        data=b"",
+    ),
+    "read_index_check": ReadIndexCheck(from_=FROM, to=TO, term=TERM, context=5),
+    "read_index_answer": ReadIndexAnswer(from_=FROM, to=TO, term=TERM, context=5),
     "heartbeat": Heartbeat(from_=FROM, to=TO, term=TERM, commit=299),
     "heartbeat_response": HeartbeatResponse(from_=FROM, to=TO, term=TERM),
     "timeout_now": TimeoutNow(from_=FROM, to=TO, term=TERM),
@@ -111,14 +148,28 @@ def test_entry_bytes_are_not_copied_by_encoding() -> None:
 @pytest.mark.parametrize(
     ("name", "position", "value", "reason"),
     [
-        ("heartbeat", 0, b"\x08", "unknown kind 8"),
+        ("heartbeat", 0, b"\x0b", "unknown kind 11"),
+        ("heartbeat", 0, b"\x08", "at least 45 bytes, not 29"),
+        ("read_index_check", 21, b"\xff" * 8, "context"),
+        ("snapshot", 21, bytes(8), "after entry 0"),
+        ("snapshot", 21, b"\xff" * 8, "index"),
+        ("snapshot", 29, bytes(8), "of term 0"),
+        ("snapshot", 29, bytes(7) + b"\x08", "of term 8"),
+        ("snapshot", 37, b"\xff" * 4, "bytes are not the"),
+        ("snapshot", 41, b"\xff" * 4, "bytes are not the"),
+        ("snapshot", 45, b"\x02", "version 2.0"),
+        ("snapshot", 46, b"\x01", "version 1.1"),
+        ("snapshot", 47, b"\xff\xff", "over 1000"),
+        ("snapshot", 47, b"\0\x03", "takes"),
+        ("snapshot", 53, bytes(4), "broker 0"),
+        ("snapshot_empty", 47, b"\0\0\0\x03", "without voters"),
         ("heartbeat", 5, bytes(4), "from broker 0"),
         ("heartbeat", 9, b"\0\0\x03\xe9", "from broker 1001 to broker 1001"),
         ("heartbeat", 13, bytes(8), "of term 0"),
         ("heartbeat", 13, b"\xff" * 8, "of term"),
         ("heartbeat", 21, b"\xff" * 8, "commit"),
         ("append_response", 21, b"\xff" * 8, "index"),
-        ("append_response", 45, b"\x02", "flags"),
+        ("append_response", 45, b"\x04", "flags"),
         ("vote_request", 37, b"\x04", "flags"),
         ("append_two", 45, b"\x7f\xff\xff\xff", "entries cannot be in"),
         ("append_two", 45, b"\x80\0\0\x02", "must be answered"),
@@ -138,3 +189,35 @@ def test_one_wrong_field_is_refused_by_name(name: str, position: int, value: byt
         body[49 + 20] ^= 0xFF
     with pytest.raises(PeerWireError, match=reason):
         decode_message(body)
+
+
+@pytest.mark.parametrize("name", MEMBERSHIPS)
+def test_a_membership_is_these_bytes(name: str, request: pytest.FixtureRequest) -> None:
+    raw = encode_membership(MEMBERSHIPS[name])
+    path = Path(__file__).parent / f"{name}.hex"
+    if request.config.getoption("--rewrite"):
+        path.write_text("\n".join(raw[i : i + 32].hex(" ") for i in range(0, len(raw), 32)) + "\n")
+    golden = bytes.fromhex(path.read_text())
+    assert raw == golden and decode_membership(memoryview(golden)) == MEMBERSHIPS[name]
+    for wrong in (*(golden[:end] for end in range(len(golden))), golden + b"\0"):
+        with pytest.raises(ValueError, match="membership"):
+            decode_membership(wrong)
+
+
+def test_a_membership_has_a_bound_on_its_members() -> None:
+    most = tuple(map(BrokerId, range(1, MEMBERS_MAX + 1)))
+    assert decode_membership(encode_membership(Membership(voters=most))).voters == most
+    with pytest.raises(ValueError, match="over 1000"):
+        encode_membership(Membership(voters=(*most, BrokerId(MEMBERS_MAX + 1))))
+
+
+def test_a_snapshot_over_a_frame_is_refused_before_it_is_sent() -> None:
+    snapshot = MESSAGES["snapshot_empty"]
+    assert isinstance(snapshot, Snapshot)
+    snapshot.data = bytes(SNAPSHOT_DATA_BYTES_MAX)
+    body = b"".join(encode_message(GROUP, snapshot))[4:]
+    assert isinstance(decode_message(body)[1], Snapshot)
+    snapshot.data += b"\0"
+    with pytest.raises(ValueError, match="is over"):
+        encode_message(GROUP, snapshot)
+    snapshot.data = b""

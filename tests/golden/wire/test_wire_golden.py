@@ -94,11 +94,33 @@ REQUESTS: dict[ApiKey, Any] = {
     ApiKey.DELETE_TOPICS: q.DeleteTopicsRequest(
         (q.DeleteTopicState("orders"), q.DeleteTopicState(None, TOPIC_ID)), (), 5000
     ),
+    ApiKey.DELETE_RECORDS: q.DeleteRecordsRequest(
+        (q.DeleteRecordsTopic("orders", (q.DeleteRecordsPartition(3, 17), q.DeleteRecordsPartition(4, -1))),), 5000
+    ),
     ApiKey.INIT_PRODUCER_ID: q.InitProducerIdRequest(None, 60_000, 7, 1),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: q.OffsetForLeaderEpochRequest(
         -1, (q.OffsetForLeaderTopic("orders", (q.OffsetForLeaderPartition(3, 2, 1),)),)
     ),
+    ApiKey.DESCRIBE_CONFIGS: q.DescribeConfigsRequest(
+        (q.DescribeConfigsResource(2, "orders", ("retention.ms",)), q.DescribeConfigsResource(4, "1001")), True, True
+    ),
+    ApiKey.ALTER_CONFIGS: q.AlterConfigsRequest(
+        (q.AlterConfigsResource(2, "orders", (q.AlterableConfig("retention.ms", "1000"),)),), True
+    ),
     ApiKey.SASL_AUTHENTICATE: q.SaslAuthenticateRequest(b"\0user\0secret"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: q.IncrementalAlterConfigsRequest(
+        (
+            q.IncrementalAlterConfigsResource(
+                2,
+                "orders",
+                (
+                    q.IncrementalAlterableConfig("retention.ms", 0, "1000"),
+                    q.IncrementalAlterableConfig("retention.bytes", 1),
+                ),
+            ),
+        ),
+        True,
+    ),
 }
 RESPONSES: dict[ApiKey, Any] = {
     ApiKey.PRODUCE: r.ProduceResponse(
@@ -179,11 +201,47 @@ RESPONSES: dict[ApiKey, Any] = {
         ),
     ),
     ApiKey.DELETE_TOPICS: r.DeleteTopicsResponse(0, (r.DeletableTopicResult("orders", TOPIC_ID, 3, "unknown"),)),
+    ApiKey.DELETE_RECORDS: r.DeleteRecordsResponse(
+        0,
+        (
+            r.DeleteRecordsTopicResult(
+                "orders", (r.DeleteRecordsPartitionResult(3, 17), r.DeleteRecordsPartitionResult(4, -1, 1))
+            ),
+        ),
+    ),
     ApiKey.INIT_PRODUCER_ID: r.InitProducerIdResponse(0, 0, (1 << 48) + 1, 0),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: r.OffsetForLeaderEpochResponse(
         0, (r.OffsetForLeaderTopicResult("orders", (r.EpochEndOffset(0, 3, 1, 17),)),)
     ),
+    ApiKey.DESCRIBE_CONFIGS: r.DescribeConfigsResponse(
+        0,
+        (
+            r.DescribeConfigsResult(
+                0,
+                None,
+                2,
+                "orders",
+                (
+                    r.DescribeConfigsResourceResult(
+                        "retention.ms",
+                        "1000",
+                        False,
+                        1,
+                        False,
+                        (r.DescribeConfigsSynonym("retention.ms", "1000", 1),),
+                        5,
+                        "how long",
+                    ),
+                ),
+            ),
+            r.DescribeConfigsResult(3, "no such topic", 2, "ghost"),
+        ),
+    ),
+    ApiKey.ALTER_CONFIGS: r.AlterConfigsResponse(0, (r.AlterConfigsResourceResponse(40, "not a number", 2, "orders"),)),
     ApiKey.SASL_AUTHENTICATE: r.SaslAuthenticateResponse(58, "wrong user or password", b"", 0),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: r.IncrementalAlterConfigsResponse(
+        0, (r.AlterConfigsResourceResponse(0, None, 2, "orders"),)
+    ),
 }
 LAST = {key: versions.stop - 1 for key, versions in SUPPORTED.items()}
 

@@ -19,6 +19,16 @@ parts: st.SearchStrategy[f.Part] = st.one_of(
     st.builds(f.Batch, u32, u32.map(Epoch), st.binary(min_size=80, max_size=80), st.binary(max_size=200)),
     st.builds(f.Ack, st.lists(st.tuples(u32, i64.map(Offset)), max_size=5).map(tuple)),
     st.builds(f.Heartbeat, i64, st.lists(st.tuples(u32, i64.map(Offset), i64), max_size=5).map(tuple)),
+    st.builds(f.LogStarts, st.lists(st.tuples(u32, i64.map(Offset)), max_size=5).map(tuple)),
+    st.builds(
+        f.Skip,
+        u32,
+        u32.map(Epoch),
+        i64.map(Offset),
+        st.binary(min_size=16, max_size=16),
+        st.lists(st.tuples(u32.map(Epoch), i64.map(Offset)), max_size=3).map(tuple),
+        st.binary(max_size=50),
+    ),
     st.builds(f.Refused, u32, text, text),
     st.builds(f.Forward, u64, u64, u32, st.just(KEY), i64, st.integers(0, 65535), st.binary(max_size=200)),
     st.builds(f.Forwarded, u64, u32, i64, i64, i64),
@@ -52,6 +62,8 @@ def test_mutated_frames_give_parts_or_a_frame_error_in_bounded_time(seed: int) -
         f.RequestFailed(1, f.Fault("A", "b")),
         f.Reply(1, {"a": 1}, b"zz"),
         f.Batch(1, Epoch(1), bytes(80), b"payload"),
+        f.Skip(1, Epoch(1), Offset(8), bytes(16), ((Epoch(1), Offset(0)),), b"states"),
+        f.LogStarts(((1, Offset(9)),)),
     )
     began = time.monotonic()
     for _ in range(1000):

@@ -13,16 +13,47 @@ from region.raft.core import (
     AppendResponse,
     Heartbeat,
     HeartbeatResponse,
+    Membership,
     Message,
+    ReadIndexAnswer,
+    ReadIndexCheck,
+    Snapshot,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
+from region.raft.membership import decode_membership, encode_membership
 from region.raft.wire import PeerWireError, decode_message, encode_message, message_bytes
 
 NUMBER = st.integers(0, 2**63 - 1)
 TERM = st.integers(1, 2**63 - 1).map(Term)
 WHO = st.tuples(st.integers(1, 2**31), st.integers(2**31 + 1, 2**32 - 1)).map(lambda pair: tuple(map(BrokerId, pair)))
+
+
+IDS = st.lists(st.integers(1, 2**32 - 1).map(BrokerId), max_size=6, unique=True)
+
+
+@st.composite
+def memberships(draw: st.DrawFn, *, voters_min: int = 0) -> Membership:
+    ids = draw(st.lists(st.integers(1, 2**32 - 1).map(BrokerId), min_size=voters_min, max_size=12, unique=True))
+    split = draw(st.integers(voters_min, len(ids)))
+    outgoing = draw(IDS) if split else []
+    return Membership(voters=tuple(ids[:split]), learners=tuple(ids[split:]), outgoing=tuple(outgoing))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    from_, to = draw(WHO)
+    snapshot_term = draw(TERM)
+    return Snapshot(
+        from_=from_,
+        to=to,
+        term=Term(draw(st.integers(snapshot_term, 2**63 - 1))),
+        index=draw(st.integers(1, 2**63 - 1)),
+        snapshot_term=snapshot_term,
+        membership=draw(memberships(voters_min=1)),
+        data=draw(st.binary(max_size=300)),
+    )
 
 
 @st.composite
@@ -60,6 +91,9 @@ def messages(draw: st.DrawFn) -> Message[Entry]:
     made: Message[Entry] = draw(
         st.one_of(
             appends(),
+            snapshots(),
+            st.builds(ReadIndexCheck, from_=st.just(from_), to=st.just(to), term=st.just(term), context=NUMBER),
+            st.builds(ReadIndexAnswer, from_=st.just(from_), to=st.just(to), term=st.just(term), context=NUMBER),
             st.builds(
                 VoteRequest,
                 from_=st.just(from_),
@@ -80,6 +114,7 @@ def messages(draw: st.DrawFn) -> Message[Entry]:
                 rejected=flag,
                 hint_index=NUMBER,
                 hint_term=NUMBER.map(Term),
+                repairing=flag,
             ),
             st.builds(Heartbeat, from_=st.just(from_), to=st.just(to), term=st.just(term), commit=NUMBER),
             st.builds(HeartbeatResponse, from_=st.just(from_), to=st.just(to), term=st.just(term)),
@@ -114,5 +149,38 @@ def test_a_flipped_byte_gives_a_message_or_the_protocol_error(
 def test_garbage_gives_a_message_or_the_protocol_error(body: bytes) -> None:
     try:
         decode_message(body)
+    except PeerWireError:
+        return
+
+
+@given(membership=memberships())
+def test_a_membership_comes_back_as_it_was(membership: Membership) -> None:
+    assert decode_membership(encode_membership(membership)) == membership
+
+
+@given(membership=memberships(), position=st.integers(0), flip=st.integers(1, 255), cut=st.integers(0, 3))
+def test_damaged_memberships_give_another_one_or_the_one_error(
+    membership: Membership, position: int, flip: int, cut: int
+) -> None:
+    raw = bytearray(encode_membership(membership))
+    raw[position % len(raw)] ^= flip
+    try:
+        decode_membership(raw[: len(raw) - cut])
+    except ValueError:
+        return
+
+
+@given(raw=st.binary(max_size=100))
+def test_garbage_gives_a_membership_or_the_one_error(raw: bytes) -> None:
+    try:
+        decode_membership(b"\x01\0" + raw)
+    except ValueError:
+        return
+
+
+@given(raw=st.binary(max_size=200), kind=st.sampled_from([8, 9, 10]))
+def test_garbage_of_a_rare_kind_gives_a_message_or_the_protocol_error(raw: bytes, kind: int) -> None:
+    try:
+        decode_message(bytes([kind]) + bytes(7) + b"\x01" + bytes(3) + b"\x02" + bytes(7) + b"\x09" + raw)
     except PeerWireError:
         return

@@ -17,7 +17,7 @@ from georelay import errors
 from georelay.errors import BadRequest, NotLeader, OutcomeUnknown, PolicyViolation, TooLarge
 from georelay.wire.batch import Record
 from region.api._pb import broker_pb2
-from region.api.admin_http import AdminHttp, parse_topic
+from region.api.admin_http import AdminHttp
 from region.api.broker_service import BrokerService
 from region.api.coalescer import Coalescer, NewRecord
 from region.api.coalescer_core import LaneLimits
@@ -29,6 +29,7 @@ from region.api.publishing import RecordPublisher
 from region.api.reading import StreamReader
 from region.api.record_json import parse_records, record_json
 from region.api.records_http import RecordsHttp
+from region.api.topics_http import parse_topic
 from region.controller.topic import Homes
 from region.kafka.counters import KafkaCounters
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from georelay.errors import Busy, NotLeader, OutcomeUnknown
 from georelay.ids import RaftIndex, Term
 from region.broker.controller_machine import ControllerMachine
 from region.controller.commands import CommandError
+from region.controller.state_snapshot import SnapshotError
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
+from region.log.errors import LogCorrupt
+from region.log.manifest import Manifest
 from region.multiraft.machine import InvariantBroken
 
 
@@ -26,7 +31,12 @@ class Bench:
         self.entries: list[Entry] = []
         self.busy = False
         self.machine = ControllerMachine(
-            clock=SystemClock(), apply=self.apply, applied_batch=self.note_batch, led=lambda: None
+            clock=SystemClock(),
+            apply=self.apply,
+            applied_batch=self.note_batch,
+            led=lambda: None,
+            snapshot=lambda: repr(self.applied).encode(),
+            restore=self.restore,
         )
         self.machine.proposer = self
 
@@ -34,6 +44,21 @@ class Bench:
         if command == b"unknown":
             raise CommandError("a command of the future")
         self.applied.append((bytes(command), index))
+
+    def restore(self, raw: bytes) -> None:
+        if raw == b"unknown":
+            raise SnapshotError("a snapshot of the future")
+        self.applied = ast.literal_eval(raw.decode())
+
+    def manifest(self) -> Manifest:
+        newest = self.entries[-1]
+        return Manifest(
+            index=newest.index,
+            term=newest.term,
+            chain=newest.chain,
+            stream_part=newest.header().encode(),
+            state=self.machine.snapshot(),
+        )
 
     def note_batch(self) -> None:
         self.batches += 1
@@ -45,6 +70,18 @@ class Bench:
 
     def entries_below(self, index: RaftIndex) -> Iterable[Entry]:
         return [entry for entry in self.entries if entry.index < index]
+
+    async def read_index(self) -> RaftIndex:
+        return self.entries[-1].index
+
+    def advance_start(self, first_index: RaftIndex) -> None:
+        raise AssertionError(f"the controller never trims its log itself, not to {first_index}")
+
+    def seal(self) -> None:
+        raise AssertionError("the controller never seals a segment itself")
+
+    def corrupt_found(self, error: LogCorrupt) -> None:
+        raise AssertionError(f"the controller reads no cold entries: {error}")
 
     def append(self, draft: EntryDraft) -> Entry:
         chain = self.entries[-1].chain if self.entries else FIRST_CHAIN
@@ -154,3 +191,68 @@ async def test_a_restart_applies_every_command_again_in_order(bench: Bench) -> N
     assert again.applied == []
     again.machine.applied(bench.entries)
     assert again.applied == bench.applied
+
+
+async def committed(bench: Bench, *commands: bytes) -> None:
+    proposals = [bench.propose_soon(command) for command in commands]
+    await asyncio.sleep(0)
+    bench.machine.applied(bench.entries[-len(commands) :])
+    await asyncio.gather(*proposals)
+
+
+async def test_a_machine_restored_from_a_manifest_goes_on_where_the_log_ended(bench: Bench) -> None:
+    await committed(bench, b"one", b"two")
+    other = Bench()
+    other.machine.restore(bench.manifest())
+    assert (other.applied, other.machine.applied_index) == (bench.applied, 3)
+    other.machine.led(leader=1001, is_leader=True)
+    proposal = other.propose_soon(b"three")
+    await asyncio.sleep(0)
+    assert other.entries[0].base_offset == 2  # one offset per command before it
+    other.machine.led(leader=-1, is_leader=False)
+    with pytest.raises(OutcomeUnknown):
+        await proposal
+
+
+async def test_a_log_that_is_truncated_down_to_its_manifest_ends_where_the_manifest_says(bench: Bench) -> None:
+    await committed(bench, b"one", b"two")
+    other = Bench()
+    other.machine.restore(bench.manifest())
+    other.machine.appended(bench.entries[1])
+    other.machine.truncated(RaftIndex(4), None)
+    assert other.machine.noop_header().base_offset == 2
+
+
+async def test_groups_are_settled_after_a_restore_but_not_in_the_middle_of_it(bench: Bench) -> None:
+    await committed(bench, b"one")
+    other = Bench()
+    other.machine.restore(bench.manifest())
+    assert other.batches == 0
+    await asyncio.sleep(0)
+    assert other.batches == 1
+
+
+async def test_who_waits_for_a_command_while_a_manifest_comes_has_an_unknown_outcome(bench: Bench) -> None:
+    await committed(bench, b"one")
+    manifest = bench.manifest()
+    proposal = bench.propose_soon(b"two")
+    await asyncio.sleep(0)
+    bench.machine.restore(manifest)
+    with pytest.raises(OutcomeUnknown):
+        await proposal
+
+
+async def test_a_manifest_of_the_future_stops_the_group_and_changes_nothing(bench: Bench) -> None:
+    await committed(bench, b"one")
+    before = list(bench.applied)
+    with pytest.raises(InvariantBroken, match="manifest 2"):
+        bench.machine.restore(replace(bench.manifest(), state=b"unknown"))
+    assert (bench.applied, bench.machine.applied_index) == (before, 2)
+
+
+async def test_a_machine_made_without_snapshots_says_so() -> None:
+    machine = ControllerMachine(
+        clock=SystemClock(), apply=lambda *_: None, applied_batch=lambda: None, led=lambda: None
+    )
+    with pytest.raises(InvariantBroken, match="without snapshots"):
+        machine.snapshot()

@@ -20,6 +20,7 @@ from region.api.reading import LATEST, StreamReader
 from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import Homes, TopicSpec
+from region.multiraft.peers import PeerTransport
 
 NAMES = ("kafka", "grpc", "peers", "link", "admin")
 READY_ENDS_S = 3.0
@@ -118,30 +119,33 @@ async def test_a_broker_without_its_quorum_is_not_ready_and_is_again_when_one_co
     await until(region.all_ready)
 
 
-async def test_a_known_broker_with_an_emptied_disk_is_not_heard_and_told_once(region: Region, until: Any) -> None:
+async def test_a_broker_with_an_emptied_disk_is_not_heard_until_the_region_took_it_in_as_a_new_replica(
+    region: Region, until: Any
+) -> None:
     await region.stop(1, 2, 3)
     shutil.rmtree(region.directory / "3")
     with capture_logs() as logs:
-        # Nothing is committed again yet: only what the log of broker 1 says can keep the vote of broker 3 out.
+        # Only what broker 1 has on its disk can keep the vote of broker 3 out: nobody else is there to say so.
         await region.start(1, 3)
         await asyncio.sleep(1.0)
-        assert region.running[1].core.machine.applied_index == 0
+        assert not region.leader()
         assert not region.running[1].core.host.is_alive(BrokerId(1003))
     refused = [row for row in logs if row["event"] == "peer.disk_refused"]
     assert [row["peer"] for row in refused] == [1003]
+    assert region.running[3].core.entrance.founders == ()
     await region.start(2)
-    await until(lambda: region.running[1].cluster.ready() and region.running[2].cluster.ready())
-    reason = await asyncio.wait_for(region.running[3].failed, 10)
-    assert "is known with disk" in reason
+    await until(region.all_ready)
+    state = region.running[1].core.controller.state
+    assert state.disk_of(BrokerId(1003)) == region.running[3].core.directory.disk_id
+    await until(lambda: state.control is not None and BrokerId(1003) in state.control.voters)
 
 
 async def test_a_disk_that_turns_out_to_be_wrong_ends_the_connections_it_came_with(region: Region, until: Any) -> None:
     first = region.running[1]
-    await until(lambda: len(first.core.host.transport.incoming) == 4)  # type: ignore[union-attr]
+    transport = first.core.host.transport
+    assert isinstance(transport, PeerTransport)
+    await until(lambda: len(transport.incoming) == 4)
     registered = first.core.controller.state.brokers
-    assert first.core.host.transport is not None
-    first.core.host.transport._registered_disk = lambda broker: (
-        str(uuid.uuid4()) if broker == 1002 else registered[broker].disk_uuid
-    )
+    transport._registered_disk = lambda broker: str(uuid.uuid4()) if broker == 1002 else registered[broker].disk_uuid
     first.core._commands_applied()
-    await until(lambda: len(first.core.host.transport.incoming) == 2)
+    await until(lambda: len(transport.incoming) == 2)

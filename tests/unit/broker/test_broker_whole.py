@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from georelay.errors import GeorelayError, Unavailable
-from georelay.ids import BrokerId, RegionNumber, StreamKey
+from georelay.errors import DiskFull, GeorelayError, Unavailable
+from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
 from georelay.wire.batch import RecordDraft, build_batch, validate
 from mesh.replication.ports import Answer
 from region.app import Broker
+from region.broker import housekeeping
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
 from region.config import BrokerConfig
+from region.controller.effects import GroupDropped
 from region.controller.topic import Homes, TopicSpec
 from region.log.errors import LogCorrupt
 
@@ -41,7 +46,7 @@ async def test_a_topic_that_is_deleted_under_load_takes_nothing_else_with_it(bro
         await broker.cluster.delete_topic("orders")
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(not isinstance(outcome, BaseException) or isinstance(outcome, GeorelayError) for outcome in outcomes)
-        await until(lambda: not broker.core.groups.removals)
+        await until(lambda: not broker.core.groups.busy)
         assert not folder.exists(), round_number
     assert not broker.failed.done()
 
@@ -55,13 +60,16 @@ async def test_the_files_of_a_dropped_group_stay_until_its_last_write_has_ended(
     disk.flowing.clear()
     waiting = publish(broker)
     broker.core.host._turn()
-    broker.core.groups.drop(stream.group_id)
+    broker.core.groups.note(GroupDropped(group_id=stream.group_id, key=stream.key))
+    broker.core.groups.settle()
     try:
-        await asyncio.wait(broker.core.groups.removals, timeout=0.1)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert folder.exists()
+        assert broker.core.groups.busy
     finally:
         disk.flowing.set()
-    await until(lambda: not broker.core.groups.removals)
+    await until(lambda: not broker.core.groups.busy)
     assert not folder.exists()
     assert not broker.failed.done()
     with pytest.raises(GeorelayError):
@@ -95,6 +103,7 @@ async def test_a_damaged_replica_is_refused_and_the_rest_of_the_broker_serves(
     with monkeypatch.context() as patched:
         patched.setattr(broker.core.directory, "open_group", damaged)
         await broker.cluster.create_topic(TopicSpec(name="damaged", homes=Homes.ONE, home="us"))
+        await until(lambda: broker.core.groups.refused)
     assert broker.cluster.stream("damaged", 0) is None
     with pytest.raises(GeorelayError):
         publish(broker, "damaged")
@@ -225,3 +234,41 @@ async def test_garbage_instead_of_records_from_another_broker_is_retriable() -> 
             await remote.read(
                 StreamKey(bytes(16), RegionNumber(0), 0), BrokerId(1002), offset=0, max_bytes=1, wait_ms=0
             )
+
+
+async def test_what_is_left_of_a_group_that_nobody_wants_here_is_removed(
+    tmp_path: Path, make_config: Callable[[], dict[str, Any]], until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "ORPHANS_AFTER_S", 0.05)
+    config = BrokerConfig.model_validate(make_config())
+    first = Broker(config)
+    await first.start()
+    await until(first.cluster.ready)
+    stream = await create(first, until)
+    kept = first.core.directory.group_path(stream.group_id)
+    await first.stop()
+    orphan = first.core.directory.group_path(GroupId(77))
+    shutil.copytree(kept, orphan)
+    again = Broker(config)
+    await again.start()
+    try:
+        await until(lambda: not orphan.exists())
+        assert kept.exists()
+        assert not again.failed.done()
+    finally:
+        await again.stop()
+
+
+async def test_a_broker_without_room_refuses_publishes_and_takes_them_again_when_there_is_room(
+    broker: Any, until: Any
+) -> None:
+    await create(broker, until)
+    await publish(broker)
+    space = broker.core.disk_space
+    space.reserve_bytes = 1 << 60
+    space.check()
+    with pytest.raises(DiskFull):
+        publish(broker)
+    space.reserve_bytes = 1
+    space.check()
+    assert (await publish(broker)).base_offset == 1

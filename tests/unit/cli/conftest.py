@@ -64,7 +64,7 @@ def gateway() -> Iterator[FakeGateway]:
             self.end_headers()
             self.wfile.write(raw)
 
-        do_GET = do_POST = do_DELETE = _serve  # noqa: N815  http.server calls them so
+        do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815  http.server calls them so
 
         def log_message(self, *_: object) -> None:
             """Stay silent: the tests read stderr."""

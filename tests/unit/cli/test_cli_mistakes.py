@@ -15,6 +15,13 @@ EVERY_COMMAND = [
     ("topics", "create", "t"),
     ("topics", "delete", "t"),
     ("topics", "describe", "t"),
+    ("topics", "alter", "t", "retention.ms=1000"),
+    ("topics", "reassign", "t", "--replicas", "1001"),
+    ("topics", "delete-records", "t", "--partition", "0", "--before", "latest"),
+    ("broker", "list"),
+    ("broker", "add", "1004"),
+    ("broker", "drain", "1004"),
+    ("broker", "remove", "1004"),
     ("status",),
 ]
 
@@ -46,7 +53,8 @@ def test_without_an_address_the_ways_to_give_one_are_named(georelay: Any, comman
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=" ".join)
 def test_an_unknown_flag_is_named_with_the_help_to_read(georelay: Any, command: tuple[str, ...]) -> None:
-    path = " ".join(word for word in command if word not in ("t", "lines.txt"))
+    words = command[: 2 if command[0] in ("topics", "broker") else 1]
+    path = " ".join(words)
     assert_one_line(georelay(*command, "--bogus"), 2, "--bogus", f"(see `georelay {path} --help`)")
 
 
@@ -61,6 +69,23 @@ def test_an_unknown_flag_is_named_with_the_help_to_read(georelay: Any, command: 
         (("subscribe", "t", "--from", "-7"), "'-7' is none of"),
         (("topics", "create", "t", "--homes", "two"), "'two' is neither one nor every"),
         (("topics", "create", "t", "--partitions", "1001"), "--partitions"),
+        (("topics", "alter", "t"), "Missing argument 'NAME=VALUE...'"),
+        (
+            ("topics", "alter", "t", "retention.ms"),
+            "'retention.ms' is not NAME=VALUE of retention.ms, retention.bytes, segment.bytes",
+        ),
+        (("topics", "alter", "t", "homes=every"), "'homes=every' is not NAME=VALUE"),
+        (("topics", "alter", "t", "retention.ms=soon"), "use a whole number or default"),
+        (("topics", "alter", "t", "retention.ms=1", "retention.ms=2"), "retention.ms is given twice"),
+        (("topics", "delete-records", "t", "--before", "1"), "Missing option '--partition'"),
+        (("topics", "delete-records", "t", "--partition", "0", "--before", "-1"), "'-1' is neither an offset nor"),
+        (("topics", "reassign", "t", "--replicas", "us-1"), "is not a list such as 1001,1002,1003"),
+        (("topics", "reassign", "t", "--replicas", "1001,1001"), "a broker stands twice"),
+        (
+            ("topics", "reassign", "t", "--replicas", "1001,2001", "--gateway", "http://127.0.0.1:1"),
+            "belong to several regions",
+        ),
+        (("broker", "drain", "us-1"), "Invalid value for 'BROKER'"),
         (("tpics",), "No such command 'tpics'"),
         (("status", "--gateway", "localhost:8080"), "'localhost:8080' is not http://host:port"),
         (("status", "--gateway", "http://h:99999"), "is not http://host:port"),

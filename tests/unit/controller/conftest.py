@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,12 @@ from region.controller.topology import RegionInfo, Topology
 
 NAMES = ("us", "eu", "ap")
 FAST = ControllerSettings(
-    pull_interval_s=0.02, request_timeout_s=0.5, apply_timeout_s=0.5, retry_delay_s=0.005, producer_block=3
+    pull_interval_s=0.02,
+    request_timeout_s=0.5,
+    apply_timeout_s=0.5,
+    retry_delay_s=0.005,
+    producer_block=3,
+    disk_claim_s=0.05,
 )
 
 
@@ -72,26 +79,30 @@ def make_registration(broker: int, *, disk: str = "disk") -> BrokerRegistration:
 class MeshInMemory:
     """Two regions of two brokers; broker 1 of each leads until `leaders` says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: dict[int, int] | None = None, **changes: Any) -> None:
         self.services: dict[int, ControllerService] = {}
         self.leaders = {1: 1001, 2: 2001}
         self.indexes = {1: 0, 2: 0}
         self.cut: set[int] = set()  # regions whose links are down
         self.calls: list[tuple[int, str]] = []
         self.lose_answers = 0
+        self.behind: set[int] = set()  # brokers that get no commands
+        self.dead: set[int] = set()  # brokers that nobody hears
+        self.learned: dict[int, dict[BrokerId, str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         for region in (1, 2):
             for number in (1, 2):
-                self.add(region, region * 1000 + number)
+                broker = region * 1000 + number
+                self.add(region, broker, level=(levels or {}).get(broker, 2), **changes)
 
-    def add(self, region: int, broker: int, *, disk: str = "disk") -> ControllerService:
+    def add(self, region: int, broker: int, *, disk: str = "disk", level: int = 2, **changes: Any) -> ControllerService:
         async def propose(command: bytes, /) -> RaftIndex:
             if self.leaders[region] != broker:
                 raise NotLeader
             self.indexes[region] += 1
             index = RaftIndex(self.indexes[region])
             for member, service in self.services.items():
-                if member // 1000 == region:
+                if member // 1000 == region and member not in self.behind:
                     service.apply(command, index)
             await asyncio.sleep(0)
             return index
@@ -116,12 +127,18 @@ class MeshInMemory:
         own = region
         service = ControllerService(
             topology=make_topology(region, brokers=2),
-            registration=make_registration(broker, disk=disk),
+            registration=replace(
+                make_registration(broker, disk=disk),
+                peers=f"127.0.0.1:{broker}" if level > 1 else "",
+                feature_level_max=level,
+            ),
             propose=propose,
             request=request,
             is_leader=lambda: self.leaders[region] == broker,
-            leader_id=lambda: self.leaders[region],
-            settings=FAST,
+            leader_id=lambda: 0 if broker in self.behind else self.leaders[region],
+            settings=replace(FAST, **changes),
+            is_alive=lambda other: other not in self.dead,
+            peers_learned=lambda peers: self.learned.update({broker: peers}),
         )
         self.services[broker] = service
         return service
@@ -147,8 +164,25 @@ async def mesh() -> AsyncIterator[MeshInMemory]:
     running = MeshInMemory()
     running.start()
     await running.until(lambda: all(service.is_settled for service in running.services.values()))
+    await running.until(lambda: all(service.feature_level == 2 for service in running.services.values()))
+    await running.until(lambda: all(service.is_settled for service in running.services.values()))
     yield running
     await running.stop()
+
+
+@pytest.fixture
+async def mesh_of() -> AsyncIterator[Callable[..., Any]]:
+    """Makes a running mesh with other levels and settings; not settled yet."""
+    made: list[MeshInMemory] = []
+
+    async def make(**changes: Any) -> MeshInMemory:
+        made.append(MeshInMemory(**changes))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for running in made:
+        await running.stop()
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from georelay.errors import InvalidTopic
-from region.controller.definition_rules import define
+from region.controller.definition_rules import alter, define
 from region.controller.topic import Homes, TopicSpec
 
 Make = Callable[..., Any]
@@ -19,9 +20,67 @@ def test_defaults_are_one_partition_and_three_replicas(topology: Make) -> None:
     assert (defined.partitions, defined.replication_factor, defined.home) == (1, 3, 2)
 
 
-def test_default_replication_is_what_a_small_region_has(topology: Make) -> None:
+def test_default_replication_is_not_cut_to_what_a_small_region_has_now(topology: Make) -> None:
     defined = define(TopicSpec(name="orders", home="us"), topic_id=bytes(16), topology=topology(1, brokers=1))
-    assert defined.replication_factor == 1
+    assert defined.replication_factor == 3
+
+
+def test_replication_is_judged_by_the_brokers_that_the_region_has_now(topology: Make) -> None:
+    spec = TopicSpec(name="orders", home="us", replication_factor=5)
+    grown = define(spec, topic_id=bytes(16), topology=topology(1, brokers=3), own_brokers=5)
+    assert grown.replication_factor == 5
+    with pytest.raises(InvalidTopic, match="region us has 1 broker"):
+        define(spec, topic_id=bytes(16), topology=topology(1, brokers=5), own_brokers=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"retention.ms": "5"}, (5, 7, (("segment.bytes", "65536"),))),
+        ({"retention.ms": None}, (-1, 7, (("segment.bytes", "65536"),))),
+        ({"retention.bytes": "9", "cleanup.policy": "delete"}, (3, 9, (("segment.bytes", "65536"),))),
+        ({"segment.bytes": None}, (3, 7, ())),
+        ({"segment.bytes": "16384"}, (3, 7, (("segment.bytes", "16384"),))),
+        ({}, (3, 7, (("segment.bytes", "65536"),))),
+    ],
+)
+def test_altering_changes_what_is_named_and_nothing_else(
+    definition: Make, settings: dict[str, str | None], expected: tuple[Any, ...]
+) -> None:
+    before = replace(definition(), retention_ms=3, retention_bytes=7, config=(("segment.bytes", "65536"),))
+    after = alter(before, settings)
+    assert (after.retention_ms, after.retention_bytes, after.config) == expected
+    assert replace(after, retention_ms=3, retention_bytes=7, config=before.config) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"homes": "every"}, "cannot be changed"),
+        ({"home": "eu"}, "cannot be changed"),
+        ({"flush.ms": "1"}, "cannot be changed"),
+        ({"retention.ms": "0"}, "retention_ms=0"),
+        ({"retention.ms": "soon"}, "whole number"),
+        ({"segment.bytes": "1"}, "use 16384.."),
+        ({"segment.bytes": "1000000000"}, "use 16384.."),
+        ({"cleanup.policy": "compact"}, "only 'delete'"),
+    ],
+)
+def test_what_cannot_be_altered_is_refused_by_name(definition: Make, settings: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidTopic, match=says):
+        alter(definition(), settings)
+
+
+def test_partitions_only_grow(definition: Make) -> None:
+    assert alter(definition(partitions=2), {}, partitions=5).partitions == 5
+    for count in (1, 1001):
+        with pytest.raises(InvalidTopic, match=r"use 2\.\.1000"):
+            alter(definition(partitions=2), {}, partitions=count)
+
+
+def test_segment_size_is_the_settings_or_the_default(definition: Make) -> None:
+    assert definition().segment_bytes == 128 * 1024 * 1024
+    assert alter(definition(), {"segment.bytes": "65536"}).segment_bytes == 65536
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "usa.x", "x.us.y", "_-.", "a" * 249])

@@ -192,8 +192,8 @@ def test_the_metrics_page_has_every_metric_of_the_code(root: Path) -> None:
 
 
 def test_the_http_page_has_every_route_of_broker_and_gateway(root: Path, table_rows: Rows) -> None:
-    broker = re.findall(r'add_(get|post|delete)\("([^"]+)"', (root / "region/api/admin_http.py").read_text())
-    gateway = re.findall(r'web\.(get|post|delete)\("([^"]+)"', (root / "gateway/rest/application.py").read_text())
+    broker = re.findall(r'add_(get|post|delete|patch)\("([^"]+)"', (root / "region/api/admin_http.py").read_text())
+    gateway = re.findall(r'web\.(get|post|delete|patch)\("([^"]+)"', (root / "gateway/rest/application.py").read_text())
     text = (root / "docs/protocol/http-and-grpc.md").read_text().partition("### ")[0]
     rows = {row[0].strip("`"): (row[1], row[2]) for row in table_rows(text)}
     served = {"broker": {f"{m.upper()} {p}" for m, p in broker}, "gateway": {f"{m.upper()} {p}" for m, p in gateway}}

@@ -15,7 +15,18 @@ from gateway.passthrough import broker_service
 from georelay.errors import OutcomeUnknown
 
 ANN = (("authorization", "basic " + base64.b64encode(b"ann:secret").decode()),)
-ADMIN_METHODS = ("CreateTopic", "DeleteTopic", "DescribeTopic", "ListTopics")
+READS = ("DescribeTopic", "ListTopics", "ListBrokers")
+ADMIN_METHODS = (
+    "CreateTopic",
+    "DeleteTopic",
+    "AlterTopic",
+    "DeleteRecords",
+    "ReassignTopic",
+    "AddBroker",
+    "DrainBroker",
+    "RemoveBroker",
+    *READS,
+)
 NOT_PROTOBUF = b"\xff\x00 any bytes \x80"
 
 
@@ -314,7 +325,7 @@ async def test_a_lost_answer_is_unknown_for_a_change_and_asked_again_for_a_quest
     us, eu = await start_broker(), await start_broker()
     us.grpc = eu.grpc = broker.address
     channel = open_channel(await start_mesh(us=[us], eu=[eu]))
-    if method in ("DescribeTopic", "ListTopics"):
+    if method in READS:
         assert await administer(channel, method) == b"second:r"
         return
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -322,3 +333,18 @@ async def test_a_lost_answer_is_unknown_for_a_change_and_asked_again_for_a_quest
     assert_unknown(refused.value)
     assert "may have taken effect" in str(refused.value.details())
     assert asked == 1
+
+
+async def test_a_call_for_one_region_goes_nowhere_else_and_an_unknown_region_is_refused(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    us, eu = await start_broker(), await start_broker()
+    us.grpc, eu.grpc = "127.0.0.1:1", broker.address
+    channel = open_channel(await start_mesh(us=[us], eu=[eu]))
+    assert await administer(channel, "DrainBroker", b"r", (("georelay-region", "eu"),)) == b"id:r"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await administer(channel, "DrainBroker", b"r", (("georelay-region", "us"),))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await administer(channel, "DrainBroker", b"r", (("georelay-region", "mars"),))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

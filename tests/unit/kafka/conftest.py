@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from georelay.errors import GeorelayError, OutOfOrderSequence, TopicExists, Unauthenticated, UnknownTopic
+from georelay.errors import (
+    BadRequest,
+    GeorelayError,
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PolicyViolation,
+    TopicExists,
+    Unauthenticated,
+    Unavailable,
+    UnknownTopic,
+)
 from georelay.ids import Epoch, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from georelay.wire import api
 from georelay.wire.batch import build_batch, stamp
@@ -18,7 +30,14 @@ from georelay.wire.crc import crc32c
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
 from region.kafka.listener import KafkaListener
-from region.kafka.ports import BrokerInfo, Published, ReadAnswer, StreamSnapshot
+from region.kafka.ports import (
+    BrokerInfo,
+    BrokerStatus,
+    PartitionReplicas,
+    Published,
+    ReadAnswer,
+    StreamSnapshot,
+)
 from region.kafka.services import KafkaServices
 from region.log.entry import Entry, EntryDraft, seal_entry
 
@@ -41,6 +60,8 @@ class FakeStream:
         self.in_memory = True
         self.entries: list[Entry] = []
         self.cold_reads = 0
+        self.ends_confirmed = 0
+        self.is_cut_off = False
         self.now_us = 1_000_000
         self.epoch_ends: dict[int, tuple[int, int]] = {}
         self.sequences: dict[int, tuple[int, list[tuple[int, int]]]] = {}
@@ -157,6 +178,14 @@ class FakeStream:
     def read(self, offset: int, max_bytes: int) -> list[Entry] | None:
         return self._find(offset, max_bytes) if self.in_memory else None
 
+    async def confirmed_end(self) -> Offset:
+        if not self.is_leader:
+            raise NotLeader(leader=self.leader_id)
+        self.ends_confirmed += 1
+        if self.is_cut_off:
+            raise Unavailable("no quorum answered")
+        return self.high_watermark
+
     async def read_cold(self, offset: int, max_bytes: int) -> list[Entry]:
         self.cold_reads += 1
         return self._find(offset, max_bytes)
@@ -200,6 +229,10 @@ class FakeCluster:
         self.published: list[tuple[str, int, Any, int, Any]] = []
         self.producer_errors: list[GeorelayError] = []
         self.create_errors: list[GeorelayError] = []
+        self.admin_errors: list[GeorelayError] = []  # raised by the next changes of topics and brokers
+        self.changes: list[tuple[Any, ...]] = []  # (method, arguments) of those that were asked for
+        self.states = {1001: "active"}
+        self.targets: dict[tuple[str, int], tuple[int, ...]] = {}
         self._producer_ids = itertools.count(1 << 48)
 
     def add_topic(self, name: str, partitions: int = 1, *, homes: Homes = Homes.ONE, mirror_of: str = "") -> TopicView:
@@ -289,6 +322,68 @@ class FakeCluster:
         if self.views.pop(name, None) is None:
             raise UnknownTopic(f"topic {name!r} does not exist")
         self.metadata_epoch += 1
+
+    def _changed(self, *change: Any) -> None:
+        self.changes.append(change)
+        if self.admin_errors:
+            raise self.admin_errors.pop(0)
+
+    async def alter_topic(self, name: str, settings: Mapping[str, str]) -> TopicView:
+        self._changed("alter_topic", name, dict(settings))
+        if name not in self.views:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        spec = TopicSpec(name=name).with_settings(settings)
+        view = self.views[name]
+        definition = dataclasses.replace(
+            view.definition,
+            retention_ms=spec.retention_ms if "retention.ms" in settings else view.definition.retention_ms,
+            retention_bytes=spec.retention_bytes if "retention.bytes" in settings else view.definition.retention_bytes,
+        )
+        self.views[name] = view = dataclasses.replace(view, definition=definition)
+        return view
+
+    async def delete_records(self, name: str, partition: int, before: int) -> Offset:
+        self._changed("delete_records", name, partition, before)
+        stream = self.streams.get((name, partition))
+        if stream is None:
+            raise UnknownTopic(f"topic {name!r} has no partition {partition}")
+        wanted = stream.high_watermark if before == -1 else before
+        if wanted > stream.high_watermark:
+            raise OffsetOutOfRange(f"offset {wanted} is above the high watermark {stream.high_watermark}")
+        stream.log_start = Offset(max(stream.log_start, wanted))
+        return stream.log_start
+
+    async def brokers_status(self) -> list[BrokerStatus]:
+        return [BrokerStatus(id=number, state=state, alive=True) for number, state in sorted(self.states.items())]
+
+    async def replicas_status(self, name: str) -> list[PartitionReplicas]:
+        view = self.views.get(name)
+        if view is None:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        return [
+            PartitionReplicas(partition=number, voters=(1001,), target=self.targets.get((name, number), (1001,)))
+            for number in range(view.partitions)
+        ]
+
+    async def add_broker(self, broker_id: int, peers: str) -> None:
+        self._changed("add_broker", broker_id, peers)
+        self.states[broker_id] = "active"
+
+    async def drain_broker(self, broker_id: int) -> None:
+        self._changed("drain_broker", broker_id)
+        if broker_id not in self.states:
+            raise BadRequest(f"there is no broker {broker_id} in this region")
+        self.states[broker_id] = "draining"
+
+    async def remove_broker(self, broker_id: int) -> None:
+        self._changed("remove_broker", broker_id)
+        if self.states.get(broker_id) != "drained":
+            raise PolicyViolation(f"broker {broker_id} still holds replicas; drain it first")
+        del self.states[broker_id]
+
+    async def reassign(self, name: str, partition: int, replicas: Sequence[int]) -> None:
+        self._changed("reassign", name, partition, tuple(replicas))
+        self.targets[name, partition] = tuple(replicas)
 
     async def allocate_producer_id(self) -> int:
         if self.producer_errors:

@@ -266,6 +266,19 @@ async def test_offsets_are_found_by_timestamp(bed: Any, timestamp: int, offset: 
     assert (topic.partitions[0].error_code, topic.partitions[0].offset) == (0, offset)
 
 
+async def test_the_end_of_a_partition_is_confirmed_by_a_quorum_before_it_is_told(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    client = await bed.client()
+    await client.call(list_offsets(-2), ApiKey.LIST_OFFSETS, 7)
+    assert stream.ends_confirmed == 0  # the log start never goes back: it needs nobody's word
+    await client.call(list_offsets(-1), ApiKey.LIST_OFFSETS, 7)
+    assert stream.ends_confirmed == 1
+    stream.is_cut_off = True
+    (topic,) = (await client.call(list_offsets(-1), ApiKey.LIST_OFFSETS, 7)).topics
+    assert (topic.partitions[0].error_code, topic.partitions[0].offset) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
 async def test_list_offsets_refuses_what_it_does_not_know(bed: Any) -> None:
     bed.cluster.add_topic("orders")
     client = await bed.client()

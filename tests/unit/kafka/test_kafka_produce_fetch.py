@@ -243,6 +243,19 @@ async def test_one_bad_partition_does_not_spoil_the_others(bed: Any) -> None:
     assert answer == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1), (0, 0)]
 
 
+async def test_a_topic_without_partitions_keeps_its_place_in_the_answer(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    client = await bed.client()
+    empty = TopicProduceData(name="empty", partition_data=[])
+    request = produce(("orders", 0, batch(b"a")))
+    request = ProduceRequest(None, -1, 5_000, [empty, *request.topic_data])
+    response = await client.call(request, ApiKey.PRODUCE, 9)
+    assert [(topic.name, len(topic.partition_responses)) for topic in response.responses] == [
+        ("empty", 0),
+        ("orders", 1),
+    ]
+
+
 async def test_producing_to_a_mirror_name_is_a_policy_violation(bed: Any) -> None:
     from region.controller.topic import Homes
 

@@ -208,6 +208,20 @@ class RecordingFileSystem:
     def is_directory(self, path: Path) -> bool:
         return self.under.is_directory(path)
 
+    def allocate(self, handle: int, position: int, size: int) -> None:
+        self._note("allocate", self.paths[handle], size)
+        self.under.allocate(handle, position, size)
+
+    def sync_file_system(self, handle: int) -> None:
+        self.under.sync_file_system(handle)
+        self._note("sync_all", self.paths[handle])
+
+    def free_bytes(self, path: Path) -> int:
+        return self.under.free_bytes(path)
+
+    def on_own_file_system(self, path: Path) -> bool:
+        return self.under.on_own_file_system(path)
+
 
 class _File:
     """One file: what programs see, what the disk has, and which sectors differ."""
@@ -248,9 +262,12 @@ class CrashFileSystem:
         self._handles: dict[int, _File] = {}
         self._next_handle = 1000
         self.sync_works = True
+        self.free = 1 << 40
+        self.calls_left: int | None = None  # calls that change something before the power goes; None: it stays
 
     def crash(self, *, keep: float | None = None) -> None:
         """Lose power: `keep` is the share of un-synced sectors and names that survive; None: drawn each time."""
+        self.calls_left = None
         share = self._random.choice([0.0, 0.3, 0.7, 1.0]) if keep is None else keep
         for change in self._changes:
             if self._random.random() < share:
@@ -268,7 +285,15 @@ class CrashFileSystem:
     def _reachable(path: Path, names: dict[Path, _File | None]) -> bool:
         return all(parent in names for parent in path.parents)
 
+    def _powered(self) -> None:
+        if self.calls_left is None:
+            return
+        if self.calls_left == 0:
+            raise OSError(errno.EIO, "the power is off")
+        self.calls_left -= 1
+
     def _change(self, directories: set[Path], apply: Callable[[dict[Path, _File | None]], None]) -> None:
+        self._powered()
         apply(self._names)
         self._changes.append(_NameChange(directories, apply))
 
@@ -292,6 +317,7 @@ class CrashFileSystem:
         self._handles.pop(handle, None)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        self._powered()
         file, data = self._handles[handle], b"".join(buffers)
         file.content.extend(bytes(max(0, position - len(file.content))))
         file.content[position : position + len(data)] = data
@@ -305,11 +331,13 @@ class CrashFileSystem:
         return len(self._handles[handle].content)
 
     def truncate(self, handle: int, size: int) -> None:
+        self._powered()
         file = self._handles[handle]
         del file.content[size:]
         file.content.extend(bytes(size - len(file.content)))
 
     def fdatasync(self, handle: int) -> None:
+        self._powered()
         if self.sync_works:
             file = self._handles[handle]
             file.durable, file.dirty = bytes(file.content), set()
@@ -318,6 +346,7 @@ class CrashFileSystem:
         return handle in self._handles
 
     def fsync_directory(self, path: Path) -> None:
+        self._powered()
         if not self.sync_works:
             return
         for change in self._changes:
@@ -357,6 +386,25 @@ class CrashFileSystem:
 
     def is_directory(self, path: Path) -> bool:
         return path in self._names and self._names[path] is None
+
+    def allocate(self, handle: int, position: int, size: int) -> None:
+        self._powered()
+        content = self._handles[handle].content
+        content.extend(bytes(max(0, position + size - len(content))))
+
+    def sync_file_system(self, handle: int) -> None:
+        if self.sync_works:
+            for file in {id(file): file for file in self._names.values() if file is not None}.values():
+                file.durable, file.dirty = bytes(file.content), set()
+            for change in self._changes:
+                change.apply(self._durable_names)
+            self._changes.clear()
+
+    def free_bytes(self, path: Path) -> int:
+        return self.free
+
+    def on_own_file_system(self, path: Path) -> bool:
+        return False
 
     def flip(self, path: Path, position: int, bit: int = 0) -> None:
         """Damage one bit of what the disk has."""

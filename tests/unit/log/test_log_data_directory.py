@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ def open_directory(path: Path, mesh_id: str = "mesh-a", broker_id: BrokerId = BR
 def test_a_new_directory_is_made_with_its_format(tmp_path: Path) -> None:
     directory = open_directory(tmp_path / "a" / "b")
     about = json.loads((tmp_path / "a" / "b" / "FORMAT").read_text())
-    assert about == {"format": 1, "mesh": "mesh-a", "broker": 1001, "disk": directory.disk_id}
+    about.pop("crc")
+    assert about == {"format": 2, "mesh": "mesh-a", "broker": 1001, "disk": directory.disk_id}
     directory.close()
 
 
@@ -54,10 +56,10 @@ def test_the_directory_of_another_mesh_or_broker_is_refused_and_unlocked(tmp_pat
     open_directory(tmp_path).close()
 
 
-@pytest.mark.parametrize("content", ['{"format":2,"mesh":"mesh-a","broker":1001,"disk":"d"}'])
+@pytest.mark.parametrize("content", ['{"format":3,"mesh":"mesh-a","broker":1001,"disk":"d"}'])
 def test_an_unknown_format_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "FORMAT").write_text(content)
-    with pytest.raises(DataDirectoryError, match="has format 2, this broker knows 1"):
+    with pytest.raises(DataDirectoryError, match="has format 3, this broker knows 2"):
         open_directory(tmp_path)
 
 
@@ -66,6 +68,29 @@ def test_an_unreadable_format_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "FORMAT").write_text(content)
     with pytest.raises(DataDirectoryError, match="cannot be read"):
         open_directory(tmp_path)
+
+
+def test_a_directory_of_format_1_is_upgraded_and_keeps_its_disk_id(tmp_path: Path) -> None:
+    (tmp_path / "FORMAT").write_text('{"format":1,"mesh":"mesh-a","broker":1001,"disk":"d"}')
+    directory = open_directory(tmp_path)
+    assert directory.disk_id == "d" and json.loads((tmp_path / "FORMAT").read_text())["format"] == 2
+    directory.close()
+    open_directory(tmp_path).close()
+
+
+def test_every_flipped_bit_of_the_format_file_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    first = open_directory(tmp_path)
+    first.close()
+    good, found = (tmp_path / "FORMAT").read_bytes(), set[str]()
+    for bit in range(8 * len(good)):
+        raw = bytearray(good)
+        raw[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "FORMAT").write_bytes(raw)
+        with suppress(DataDirectoryError):
+            directory = open_directory(tmp_path)
+            found.add(directory.disk_id)
+            directory.close()
+    assert found <= {first.disk_id}
 
 
 def test_a_file_is_not_a_directory(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from georelay.errors import StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
+from region.log.disk_space import DiskLevel, DiskSpace
+from region.log.flushed_marks import FlushedMarks
 from region.log.flusher import Flusher, GroupWrite
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardState, HardStateJournal
@@ -191,3 +193,81 @@ def test_stats_count_what_was_done(broker: Broker) -> None:
     syncs = [kind for kind in broker.fs.kinds() if kind in {"sync", "sync_directory"}]
     assert (stats.cycles, stats.writes, stats.syncs) == (1, 2, len(syncs))
     assert stats.written_bytes == sum(event.size for event in writes)
+
+
+def test_one_sync_of_the_file_system_does_for_many_files(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    handle = recording_fs.open(tmp_path / "hard-state")
+    broker.flusher = Flusher(
+        broker.journal,
+        post=broker._post,
+        on_failure=broker.failures.append,
+        sync_all=lambda: recording_fs.sync_file_system(handle),
+    )
+    recording_fs.events.clear()
+    broker.run_cycle([broker.write(group) for group in range(1, 9)])
+    assert recording_fs.kinds().count("sync_all") == 1 and "sync" not in recording_fs.kinds()
+    assert [broker.groups[group][0].durable_index for group in range(1, 9)] == [1] * 8
+    recording_fs.events.clear()
+    broker.run_cycle([broker.write(group) for group in range(1, 4)])
+    assert recording_fs.kinds().count("sync") == 3 and "sync_all" not in recording_fs.kinds()
+
+
+def test_a_failed_sync_of_the_file_system_is_the_last_cycle(broker: Broker) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, sync_all=fail)
+    with pytest.raises(StorageFailed, match="I/O error"):
+        flusher.run_cycle([broker.write(group) for group in range(1, 9)])
+    assert flusher.failed and broker.groups[1][0].durable_index == 0
+
+
+def test_marks_are_written_after_the_sync_and_before_the_tokens(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks = FlushedMarks.open(recording_fs, tmp_path)
+    broker.flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks)
+    recording_fs.events.clear()
+    broker.run_cycle([broker.write(1)])
+    names = [(e.kind, e.path.name) for e in recording_fs.events if e.kind in {"write", "sync", "post"}]
+    segment = f"{1:020d}.log"
+    assert names[:3] == [("write", segment), ("sync", segment), ("write", "flushed-marks")] and len(names) == 4
+    assert marks.get(GroupId(1)) == broker.groups[1][0].end_mark
+
+
+def test_a_mark_is_lowered_durably_before_the_log_is_cut(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks = FlushedMarks.open(recording_fs, tmp_path)
+    broker.flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks)
+    broker.run_cycle([broker.write(1, count=3)])
+    recording_fs.events.clear()
+    log = broker.groups[1][0]
+    broker.run_cycle([GroupWrite(group_id=GroupId(1), log=log, token=0, truncate_from=RaftIndex(2))])
+    kinds = [(e.kind, e.path.name) for e in recording_fs.events][:3]
+    assert kinds == [("write", "flushed-marks"), ("sync", "flushed-marks"), ("truncate", f"{1:020d}.log")]
+    found = marks.get(GroupId(1))
+    assert found is not None and found.index == 1
+
+
+def test_a_forgotten_group_leaves_the_journal(broker: Broker) -> None:
+    broker.run_cycle([broker.write(1, vote=3), broker.write(2, vote=3)])
+    broker.run_cycle([GroupWrite(group_id=GroupId(1), log=None, token=0, forget=True)])
+    assert set(broker.journal.load()) == {2}
+    assert set(HardStateJournal.open(broker.fs, broker.path).load()) == {2}
+
+
+def test_the_room_on_the_disk_is_measured_now_and_then(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    space = DiskSpace(recording_fs, tmp_path, reserve_bytes=1 << 62)
+    space.level = DiskLevel.OK
+    broker.flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, disk_space=space)
+    broker.run_cycle([broker.write(1)])
+    assert space.level is DiskLevel.FULL

@@ -116,17 +116,35 @@ def test_without_the_sync_a_crash_does_take_back_a_vote(crash_fs: Callable[[int]
     assert HardStateJournal.open(fs, DATA).load() == {}
 
 
-def test_opening_compacts_and_a_forgotten_group_is_gone(tmp_path: Path) -> None:
+def test_opening_compacts(tmp_path: Path) -> None:
     journal = HardStateJournal.open(OsFileSystem(), tmp_path)
     for term in range(1, 100):
         journal.append(states(term))
     journal.sync()
     journal.close()
-    again = HardStateJournal.open(OsFileSystem(), tmp_path)
+    HardStateJournal.open(OsFileSystem(), tmp_path).close()
     assert (tmp_path / "hard-state").stat().st_size == 32 + 32 + 64
-    again.forget(GroupId(2))
-    again.close()
-    assert set(HardStateJournal.open(OsFileSystem(), tmp_path).load()) == {0, 1, 2}  # not compacted since
+
+
+def test_a_forgotten_group_is_gone_after_a_restart_with_and_without_a_compaction(tmp_path: Path) -> None:
+    journal = HardStateJournal.open(OsFileSystem(), tmp_path)
+    journal.append(states(3))
+    journal.append({}, forgotten=[GroupId(2)])
+    journal.sync()
+    journal.close()
+    for _ in range(2):
+        again = HardStateJournal.open(OsFileSystem(), tmp_path)
+        assert set(again.load()) == {0, 1}
+        again.append({GroupId(2): HardState(Term(1), BrokerId(9))})  # a new group of that number begins anew
+        again.append({}, forgotten=[GroupId(2)])
+        again.close()
+
+
+def test_a_damaged_journal_says_in_one_line_what_to_do(tmp_path: Path) -> None:
+    HardStateJournal.open(OsFileSystem(), tmp_path).close()
+    (tmp_path / "hard-state").write_bytes(b"x" * 64)
+    with pytest.raises(LogCorrupt, match=r"remove its data directory and let the broker join anew[^\n]*$"):
+        HardStateJournal.open(OsFileSystem(), tmp_path)
 
 
 def test_a_large_journal_is_compacted_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,13 +80,18 @@ def test_every_lost_sector_of_the_tail_is_cut_and_never_read_as_an_entry(
         assert sum(map(len, frames)) <= lost
 
 
-def test_damage_in_a_sealed_segment_is_refused_even_at_its_end(tmp_path: Path, make: EntryMaker) -> None:
+def test_damage_in_a_sealed_segment_is_never_cut(tmp_path: Path, make: EntryMaker) -> None:
     log = GroupLog.open(tmp_path, OsFileSystem(), segment_bytes_max=300)
     log.append([make.data(bytes(100)) for _ in range(2)])
     log.sync()
     log.close()
     first = tmp_path / f"{1:020d}.log"
     first.write_bytes(first.read_bytes()[:-1])
+    again = GroupLog.open(tmp_path, OsFileSystem())
+    assert again.corrupt_segments() == [1] and again.last_index == 2
+    with pytest.raises(LogCorrupt, match="it has 227 bytes, its index says 228"):
+        again.read_entries(RaftIndex(1), RaftIndex(2), 1)
+    (tmp_path / f"{1:020d}.index").unlink()
     with pytest.raises(LogCorrupt, match="damaged at byte 0: entry needs 228 bytes, 227 are left"):
         GroupLog.open(tmp_path, OsFileSystem())
     assert first.stat().st_size == 227

@@ -14,7 +14,7 @@ from georelay.errors import Busy, Diverged, GeorelayError, NotLeader, UnknownTop
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.crc import crc32c
 from mesh.replication.mesh_links import MeshLinks
-from mesh.replication.ports import Answer, JsonObject, Published
+from mesh.replication.ports import Answer, JsonObject, Published, SkipPoint
 from mesh.replication.receiver_core import recheck_at_apply
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 from mesh.replication.stream_header import EntryType, StreamHeader, first_digest, next_digest
@@ -43,6 +43,11 @@ class MemoryLog:
     is_leader: bool = True
     control_index: int = 0
     log_start: Offset = Offset(0)  # noqa: RUF009
+    first: Offset = Offset(0)  # noqa: RUF009
+    first_digest: bytes = b""
+    home_starts: list[Offset] = field(default_factory=list)
+    skips_refused: int = 0  # SKIP entries to answer with Busy
+    skipped: list[SkipPoint] = field(default_factory=list)
     table: list[tuple[Epoch, Offset]] = field(default_factory=lambda: [(Epoch(1), Offset(0))])
     entries: list[StoredEntry] = field(default_factory=list)
     committed: int = 0  # entries
@@ -60,15 +65,50 @@ class MemoryLog:
 
     @property
     def next_offset(self) -> Offset:
-        return self.entries[-1].next_offset if self.entries else Offset(0)
+        return self.entries[-1].next_offset if self.entries else self.first
 
     @property
     def end_digest(self) -> bytes:
-        return StreamHeader.decode(self.entries[-1].stream_part).digest if self.entries else first_digest(self.key)
+        return StreamHeader.decode(self.entries[-1].stream_part).digest if self.entries else self._first_digest()
+
+    def _first_digest(self) -> bytes:
+        return self.first_digest or first_digest(self.key)
 
     @property
     def high_watermark(self) -> Offset:
-        return self.entries[self.committed - 1].next_offset if self.committed else Offset(0)
+        return self.entries[self.committed - 1].next_offset if self.committed else self.first
+
+    @property
+    def served_from(self) -> Offset:
+        return self.first
+
+    def delete_below(self, offset: Offset) -> None:
+        """Move the log start; the batches below are gone."""
+        gone = [entry for entry in self.entries if entry.next_offset <= offset]
+        self.first_digest = StreamHeader.decode(gone[-1].stream_part).digest
+        self.first = self.log_start = offset
+        self.entries = self.entries[len(gone) :]
+        self.committed -= len(gone)
+        self.wake()
+
+    def skip_point(self) -> SkipPoint:
+        table = tuple(row for row in self.table if row[1] <= self.first)
+        return SkipPoint(last=Offset(self.first - 1), digest=self._first_digest(), table=table, producers=b"states")
+
+    async def append_skip(self, point: SkipPoint) -> None:
+        if self.skips_refused:
+            self.skips_refused -= 1
+            raise Busy("the log is full")
+        await asyncio.sleep(0)
+        self.entries, self.committed = [], 0
+        self.first = self.log_start = Offset(point.last + 1)
+        self.first_digest = point.digest
+        self.table = [*self.table, *(row for row in point.table if row[0] > self.epoch)]
+        self.skipped.append(point)
+        self.wake()
+
+    def home_start_moved(self, log_start: Offset) -> None:
+        self.home_starts.append(log_start)
 
     def epoch_table(self) -> Sequence[tuple[Epoch, Offset]]:
         return list(self.table)
@@ -151,7 +191,7 @@ class MemoryLog:
         found: list[StoredEntry] = []
         size = 0
         # Tests use one record per batch where they are long, so this finds the row at once.
-        row = min(offset, self.committed)
+        row = min(offset - self.first, self.committed)
         while row and self.entries[row - 1].next_offset > offset:
             row -= 1
         for entry in self.entries[row : self.committed]:
@@ -162,8 +202,8 @@ class MemoryLog:
         return found
 
     async def digest_before(self, offset: Offset) -> bytes | None:
-        if offset == 0:
-            return first_digest(self.key)
+        if offset == self.first:
+            return self._first_digest()
         for entry in reversed(self.entries[: self.committed]):
             if entry.next_offset == offset:
                 return StreamHeader.decode(entry.stream_part).digest

@@ -13,7 +13,7 @@ from mesh.replication.faults import from_fault, to_fault
 from mesh.replication.forwarding_core import GUARD_REMEMBERS, Failed, Failure, LaneCore, LaneGuard, LaneState, Refusal
 from mesh.replication.frames import Fault
 from mesh.replication.link_state import PeerProtocolError
-from mesh.replication.receiver_core import ApplyViolation, MirrorEnd, Verdict, judge, recheck_at_apply
+from mesh.replication.receiver_core import ApplyViolation, MirrorEnd, Verdict, judge, judge_skip, recheck_at_apply
 from mesh.replication.sender_core import Refusal as HelloRefusal
 from mesh.replication.sender_core import SenderCore, refuse_hello
 from mesh.replication.stream_header import (
@@ -96,6 +96,10 @@ def test_the_receiver_rule_clause_by_clause(given: Verdict, expected: Verdict) -
         (EntryType.EPOCH, 2, 6, False),
         (EntryType.EPOCH, 1, 5, False),
         (EntryType.NOOP, 1, 99, True),
+        (EntryType.SKIP, 1, 6, True),
+        (EntryType.SKIP, 2, 6, True),
+        (EntryType.SKIP, 1, 5, False),
+        (EntryType.SKIP, 0, 6, False),
     ],
 )
 def test_fencing_and_contiguity_are_checked_again_at_apply(kind: EntryType, epoch: int, base: int, fine: bool) -> None:
@@ -114,6 +118,27 @@ def test_fencing_and_contiguity_are_checked_again_at_apply(kind: EntryType, epoc
     else:
         with pytest.raises(ApplyViolation):
             recheck()
+
+
+@pytest.mark.parametrize(
+    ("last", "session", "table", "expected"),
+    [
+        (5, 2, TABLE[:1], Verdict.WRONG_EPOCH),  # its newest epoch is behind ours
+        (12, 2, TABLE, Verdict.ACCEPT),
+        (11, 2, TABLE, Verdict.ALREADY_THERE),
+        (9, 2, TABLE, Verdict.ALREADY_THERE),
+        (8, 2, TABLE, Verdict.WRONG_EPOCH),  # an epoch that begins above what follows
+        (12, 1, TABLE, Verdict.FENCED),
+        (12, 3, TABLE, Verdict.EPOCH_AHEAD),
+        (12, 2, (), Verdict.WRONG_EPOCH),
+        (12, 2, TABLE[::-1], Verdict.WRONG_EPOCH),
+    ],
+)
+def test_the_skip_rule_clause_by_clause(
+    last: int, session: int, table: tuple[tuple[Epoch, Offset], ...], expected: Verdict
+) -> None:
+    end = MirrorEnd(epoch=Epoch(2), next_offset=Offset(12), digest=bytes(16))
+    assert judge_skip(end, session_epoch=Epoch(session), table=table, last=Offset(last)) is expected
 
 
 # --- sender -------------------------------------------------------------------------------------------
@@ -173,7 +198,7 @@ def test_acknowledging_what_was_never_sent_is_the_peers_fault() -> None:
         (1, 30, None),  # an orphan branch: the epoch entry cuts it
         (0, 0, HelloRefusal.NO_POSITION),
         (3, 15, HelloRefusal.FENCED),
-        (2, 2, HelloRefusal.NO_POSITION),
+        (2, 2, None),  # whether that is still stored is the answer's question
         (2, 21, HelloRefusal.AHEAD),
     ],
 )
@@ -182,7 +207,6 @@ def test_a_hello_without_a_position_is_refused(epoch: int, following: int, expec
         epoch=Epoch(epoch),
         next_offset=Offset(following),
         table=TABLE,
-        log_start=Offset(3),
         high_watermark=Offset(20),
     )
     assert (refusal and refusal[0]) == expected

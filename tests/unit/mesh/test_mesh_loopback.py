@@ -125,20 +125,6 @@ async def test_a_mirror_that_holds_other_records_diverges_and_takes_nothing(
     assert mirror.payloads() == [b"x" * 40]
 
 
-async def test_a_mirror_below_the_log_start_is_refused_and_never_starts_at_earliest(
-    two_regions: Any, until: Any, memory_log: Any, key: Any
-) -> None:
-    home, mirror = memory_log(), memory_log()
-    for number in range(5):
-        home.sequence(payload(number))
-    home.log_start = Offset(2)
-    two_regions.home.logs[key] = home
-    two_regions.mirror.links.mirror_started(mirror)
-    session = two_regions.mirror.links._mirrors[key]
-    await until(lambda: session._refusal_logged == "NO_POSITION")
-    assert mirror.payloads() == []
-
-
 async def test_a_new_epoch_at_the_home_resets_the_session_and_the_mirror_follows(
     two_regions: Any, until: Any, memory_log: Any, key: Any
 ) -> None:

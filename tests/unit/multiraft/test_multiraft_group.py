@@ -17,9 +17,11 @@ from region.log.errors import ReadInterrupted
 from region.log.filesystem import OsFileSystem
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardState
-from region.multiraft import group as group_module
-from region.multiraft.group import Group, GroupStopped
-from region.raft.core import Append, AppendResponse, Fetch, VoteResponse
+from region.log.manifest import Manifest
+from region.multiraft import followed_log
+from region.multiraft.group import Group
+from region.multiraft.log_end import GroupStopped
+from region.raft.core import Append, AppendResponse, Fetch, Role, TimeoutNow, VoteResponse
 
 ME, OTHER, THIRD = BrokerId(1001), BrokerId(1002), BrokerId(1003)
 
@@ -40,6 +42,12 @@ class Follower:
 
     def recovered(self, entry: Entry) -> None:
         self.appended(entry)
+
+    def snapshot(self) -> bytes:
+        return b"%d" % self.committed
+
+    def restore(self, manifest: Manifest) -> None:
+        raise AssertionError("these logs begin at 1")
 
     def noop_header(self) -> StreamHeader:
         return noop()
@@ -225,8 +233,8 @@ def test_a_restart_follows_the_whole_log_in_pieces(
     bench.told(entries, term=1)
     bench.turn()
     bench.disk.close()
-    monkeypatch.setattr(group_module, "REPLAY_BYTES", 3 * entries[0].size)
-    monkeypatch.setattr(group_module, "TAIL_BYTES_MAX", 5 * entries[0].size)
+    monkeypatch.setattr(followed_log, "REPLAY_BYTES", 3 * entries[0].size)
+    monkeypatch.setattr(followed_log, "TAIL_BYTES_MAX", 5 * entries[0].size)
     again = GroupBench(tmp_path, HardState(Term(1), BrokerId(0)))
     assert [entry.frame for entry in again.machine.log] == [entry.frame for entry in entries]
     assert again.group.node.log.tail_first > 1
@@ -279,3 +287,52 @@ def test_an_own_log_that_cannot_be_read_stops_the_group(bench: GroupBench, monke
     monkeypatch.setattr(bench.disk, "read_entries", failed)
     with pytest.raises(GroupStopped):
         list(bench.group.entries_below(RaftIndex(2)))
+
+
+def test_a_manifest_is_made_exactly_where_a_segment_ends_however_much_is_applied_at_once(bench: GroupBench) -> None:
+    entries = chain_of(6)
+    bench.told(entries[:4], term=1)
+    bench.turn()
+    bench.disk.seal()
+    bench.told(entries[4:], term=1, commit=6)
+    bench.turn()
+    write = bench.group.upkeep.take(GroupId(1), bench.disk, None)
+    assert write is not None
+    assert write.manifest is not None
+    made = write.manifest
+    assert (made.index, made.state, made.chain, made.stream_part) == (4, b"4", entries[3].chain, entries[3].stream_part)
+    assert bench.group.upkeep.take(GroupId(1), bench.disk, None) is None
+
+
+def test_a_checkpoint_is_of_what_is_applied_and_is_not_made_twice(bench: GroupBench) -> None:
+    bench.told(chain_of(5), term=1, commit=3)
+    bench.turn()
+    assert bench.group.checkpoint()
+    assert not bench.group.checkpoint()
+    write = bench.group.upkeep.take(GroupId(1), bench.disk, None)
+    assert write is not None
+    assert write.manifest is not None
+    assert (write.manifest.index, write.manifest.state) == (3, b"3")
+    bench.group.stop()
+    bench.told(chain_of(5), term=1, commit=5)
+    bench.turn()
+    assert not bench.group.checkpoint()
+
+
+def test_while_segments_are_linked_in_nothing_else_lengthens_the_log(bench: GroupBench) -> None:
+    entries = chain_of(3)
+    bench.told(entries[:1], term=1)
+    bench.turn()
+    bench.group.adopting = True
+    bench.told(entries[1:], term=1)
+    bench.turn()
+    assert bench.group.node.last_index == 1
+    bench.group.step(TimeoutNow(from_=OTHER, to=ME, term=Term(1)))
+    assert bench.group.node.role is Role.FOLLOWER
+    bench.group.step_heartbeat(OTHER, Term(1), RaftIndex(1))
+    bench.turn()
+    assert bench.machine.committed == 1
+    bench.group.adopting = False
+    bench.told(entries[1:], term=1)
+    bench.turn()
+    assert bench.group.node.last_index == 3

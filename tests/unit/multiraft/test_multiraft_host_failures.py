@@ -147,7 +147,7 @@ async def test_an_answer_to_a_beat_of_an_earlier_connection_is_no_sign_of_life(s
     node = leader.host.groups[GROUP].node
     progress = node._leadership.peers[peer]
     progress.recent_active = False
-    stale = encode_ack(leader.host._beat_senders[peer]._sequence ^ 0x8000_0000, [])
+    stale = encode_ack(leader.host.beats.senders[peer]._sequence ^ 0x8000_0000, [])
     leader.host.frame_received(peer, FrameKind.BEAT_ACK, memoryview(stale), object())
     assert not progress.recent_active
 
@@ -158,6 +158,6 @@ async def test_a_leader_that_was_only_silent_is_known_again_when_it_is_heard(sta
     other = next(one for one in brokers if one is not leader)
     await until(lambda: other.host.leaders.leader(GROUP) == leader.me)
     other.host.leaders.lost(leader.me)
-    other.host._alive.discard(leader.me)
+    other.host.beats.alive.discard(leader.me)
     assert other.host.leaders.leader(GROUP) == -1
     await until(lambda: other.host.leaders.leader(GROUP) == leader.me)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from georelay.ids import BrokerId
-from region.multiraft import peers
+from region.multiraft import peer_outgoing
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 
 ME, PEER = BrokerId(1001), BrokerId(1002)
@@ -59,7 +59,7 @@ async def pair() -> AsyncIterator[tuple[PeerTransport, Heard]]:
     }
     for transport in transports.values():
         await transport.start()
-    for _ in Lane:
+    for _ in (Lane.CONTROL, Lane.APPEND):
         await heard[ME].connected.get()
     yield transports[ME], heard[PEER]
     for transport in transports.values():
@@ -74,7 +74,7 @@ async def take(heard: Heard, count: int) -> list[bytes]:
 async def test_a_frame_that_can_wait_leaves_before_the_next_one_that_cannot(
     pair: tuple[PeerTransport, Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "LAZY_MS", 60_000)
+    monkeypatch.setattr(peer_outgoing, "LAZY_MS", 60_000)
     transport, heard = pair
     transport.send(PEER, Lane.APPEND, FrameKind.RAFT, [b"waits"], can_wait=True)
     await asyncio.sleep(0)

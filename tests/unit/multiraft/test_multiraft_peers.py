@@ -13,7 +13,7 @@ import pytest
 
 from georelay.ids import BrokerId
 from georelay.limits import PEER_FRAME_BYTES_MAX
-from region.multiraft import peers
+from region.multiraft import peer_incoming, peer_outgoing
 from region.multiraft.peers import FrameKind, Lane, PeerProtocolError, PeerTransport, decode_hello, encode_hello
 
 ME, PEER = BrokerId(1001), BrokerId(1002)
@@ -153,7 +153,7 @@ async def test_a_frame_that_the_host_refuses_closes_the_connection(side: Side) -
 
 
 async def test_silence_instead_of_a_hello_is_closed(monkeypatch: pytest.MonkeyPatch, side: Side) -> None:
-    monkeypatch.setattr(peers, "HELLO_TIMEOUT_MS", 10)
+    monkeypatch.setattr(peer_incoming, "HELLO_TIMEOUT_MS", 10)
     reader, writer = await side.dial()
     assert await closed_by_peer(reader)
     writer.close()
@@ -174,7 +174,7 @@ async def test_a_new_connection_of_a_peer_ends_the_older_one_of_that_lane_only(s
 
 
 async def test_over_the_limit_of_connections_nobody_is_heard(monkeypatch: pytest.MonkeyPatch, side: Side) -> None:
-    monkeypatch.setattr(peers, "INCOMING_MAX", 0)
+    monkeypatch.setattr(peer_incoming, "INCOMING_MAX", 0)
     reader, writer = await side.dial()
     assert await closed_by_peer(reader)
     writer.close()
@@ -186,7 +186,7 @@ async def test_without_a_connection_a_frame_is_dropped_at_once(side: Side) -> No
 
 
 async def test_a_peer_that_never_reads_costs_a_bounded_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "SEND_BUFFER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(peer_outgoing, "SEND_BUFFER_BYTES_MAX", 1 << 20)
     accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     deaf = await asyncio.start_server(lambda _, writer: accepted.put(writer), "127.0.0.1", 0, limit=1)
     heard = Heard()
@@ -200,7 +200,7 @@ async def test_a_peer_that_never_reads_costs_a_bounded_buffer(monkeypatch: pytes
         rng=random.Random(1),
     )
     await transport.start()
-    for _ in Lane:
+    for _ in (Lane.CONTROL, Lane.APPEND):
         await heard.connected.get()
     sent = 0
     while transport.send(PEER, Lane.APPEND, FrameKind.RAFT, [bytes(1 << 18)]) and sent < 1000:
@@ -212,6 +212,68 @@ async def test_a_peer_that_never_reads_costs_a_bounded_buffer(monkeypatch: pytes
     deaf.close()
     while not accepted.empty():
         (await accepted.get()).close()
+
+
+async def test_a_paused_transport_reads_no_appends_but_everything_else(side: Side) -> None:
+    control, append = await side.dial(), await side.dial()
+    append[1].write(hello(lane=Lane.APPEND) + frame(FrameKind.RAFT, b"before"))
+    assert (await side.heard.frames.get())[2] == b"before"
+    side.transport.pause_appends()
+    append[1].write(frame(FrameKind.RAFT, b"held"))
+    control[1].write(hello() + frame(FrameKind.BEAT, b"beat"))
+    assert (await side.heard.frames.get())[2] == b"beat"
+    known = set(side.transport.incoming)
+    late = await side.dial()  # a new connection of the lane is not read either
+    late[1].write(hello(lane=Lane.APPEND))
+    while not any(accepted.peer == PEER and accepted not in known for accepted in side.transport.incoming):
+        await asyncio.sleep(0)
+    late[1].write(frame(FrameKind.RAFT, b"late"))
+    control[1].write(frame(FrameKind.BEAT, b"beat"))
+    assert (await side.heard.frames.get())[2] == b"beat"
+    side.transport.resume_appends()
+    while (await side.heard.frames.get())[2] != b"late":
+        pass
+    for _, writer in (control, append, late):
+        writer.close()
+
+
+async def test_a_peer_can_be_added_and_removed_while_running(side: Side) -> None:
+    stranger = BrokerId(1003)
+    reader, writer = await side.dial()
+    writer.write(hello(sender=stranger))
+    assert await closed_by_peer(reader)
+    side.transport.add_peer(stranger, ("127.0.0.1", free_port()))
+    side.transport.add_peer(ME, ("127.0.0.1", free_port()))
+    assert set(side.transport.peers) == {PEER, stranger}
+    again_reader, again = await side.dial()
+    again.write(hello(sender=stranger) + frame(FrameKind.BEAT, b"hello"))
+    assert (await side.heard.frames.get())[:1] == (stranger,)
+    side.transport.remove_peer(stranger)
+    assert await closed_by_peer(again_reader)
+    assert not side.transport.send(stranger, Lane.CONTROL, FrameKind.BEAT, [b"x"])
+    for each in (writer, again):
+        each.close()
+
+
+async def test_the_bulk_lane_is_dialled_when_it_is_first_used_and_a_new_address_is_followed(side: Side) -> None:
+    accepted: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.put_nowait((await reader.readexactly(8))[7:8])
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    side.transport.add_peer(PEER, ("127.0.0.1", server.sockets[0].getsockname()[1]))
+    lanes = {await accepted.get(), await accepted.get()}
+    while len(lanes) < 2:
+        lanes.add(await accepted.get())
+    assert lanes == {bytes([Lane.CONTROL]), bytes([Lane.APPEND])}
+    assert not side.transport.send(PEER, Lane.BULK, FrameKind.BULK, [b"x"])
+    while await accepted.get() != bytes([Lane.BULK]):
+        pass
+    await side.transport.stop()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_stopping_ends_every_connection_and_says_so(side: Side) -> None:

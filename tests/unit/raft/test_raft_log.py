@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from georelay.ids import BrokerId, Term
-from region.raft.core import PENDING, HardState, InvariantViolated, Membership, RaftConfig, RaftLog, RaftNode
+from region.raft.core import (
+    PENDING,
+    HardState,
+    InvariantViolated,
+    Membership,
+    RaftConfig,
+    RaftLog,
+    RaftNode,
+    Snapshot,
+)
+from region.raft.core.durability import Durability
 
 
 def filled(item: Any, *terms: int) -> RaftLog[Any]:
@@ -132,7 +142,8 @@ def test_a_hard_state_older_than_the_log_is_refused(item: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"voters": ()}, {"voters": (1, 1)}, {"voters": (0,)}, {"voters": (1, 2), "learners": (2,)}]
+    "wrong",
+    [{"voters": (), "outgoing": (1,)}, {"voters": (1, 1)}, {"voters": (0,)}, {"voters": (1, 2), "learners": (2,)}],
 )
 def test_a_membership_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"voter|twice|vote"):
@@ -143,3 +154,91 @@ def test_a_membership_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> N
 def test_a_configuration_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"election_ticks|positive"):
         RaftConfig(id=BrokerId(1), voters=(BrokerId(1),), **wrong)
+
+
+def test_a_reset_forgets_what_storage_was_still_to_be_told(item: Any) -> None:
+    log = filled(item, 1, 1, 1)
+    log.truncate_from(2)
+    log.append([item(Term(2), 2)])
+    log.reset(9, Term(2))
+    assert not log.unwritten and log.take_unwritten() == (None, [])
+    assert (log.first_index, log.last_index, log.stable_index, log.tail_bytes) == (10, 9, 0, 0)
+    assert [log.term(i) for i in (0, 8, 9, 10)] == [None, None, 2, None]
+    log.append([item(Term(3), 10)])
+    assert log.take_unwritten() == (None, [item(Term(3), 10)]) and log.floor(10, Term(2)) == 9
+
+
+def test_an_install_alone_is_a_write(item: Any) -> None:
+    disk = Durability[Any](filled(item, 1))
+    assert not disk.pending
+    membership = Membership(voters=(BrokerId(1),))
+    disk.install(
+        Snapshot(
+            from_=BrokerId(2),
+            to=BrokerId(1),
+            term=Term(1),
+            index=5,
+            snapshot_term=Term(1),
+            membership=membership,
+            data=b"",
+        )
+    )
+    assert disk.pending
+    write = disk.take_write(HardState(Term(1)))
+    assert write is not None and write.install is not None and write.must_sync and not disk.pending
+    again = disk.take_write(HardState(Term(1)))
+    assert again is None
+
+
+def test_adopted_entries_continue_the_terms(item: Any) -> None:
+    log = filled(item, 1, 1, 3)
+    log.adopt(9, [(4, Term(3)), (7, Term(5))])
+    assert [log.term(i) for i in range(1, 11)] == [1, 1, 3, 3, 3, 3, 5, 5, 5, None]
+    assert (log.last_index, log.stable_index, log.tail_first, log.unwritten) == (9, 9, 10, False)
+    assert [log.floor(9, Term(t)) for t in (1, 3, 4, 5)] == [2, 6, 6, 9]
+    log.truncate_from(6)
+    assert (log.last_term, log.last_index) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [(3, 3)],
+        [(5, 3)],
+        [(4, 2)],
+        [(4, 3), (10, 4)],
+        [(4, 3), (6, 3)],
+        [(4, 3), (4, 4)],
+    ],
+)
+def test_adopted_entries_that_do_not_follow_are_refused(item: Any, runs: list[tuple[int, int]]) -> None:
+    log = filled(item, 1, 1, 3)
+    with pytest.raises(InvariantViolated, match="do not follow"):
+        log.adopt(9, [(start, Term(term)) for start, term in runs])
+
+
+def test_nothing_is_adopted_behind_an_end_that_is_not_durable(item: Any) -> None:
+    log = filled(item, 1)
+    log.append([item(Term(1), 2)])
+    with pytest.raises(InvariantViolated, match="durable up to 1"):
+        log.adopt(9, [(3, Term(1))])
+    log.take_unwritten()
+    with pytest.raises(InvariantViolated, match="durable up to 1"):
+        log.adopt(9, [(3, Term(1))])
+    cut = filled(item, 1, 1)
+    cut.truncate_from(2)
+    with pytest.raises(InvariantViolated, match="do not follow"):
+        cut.adopt(9, [(2, Term(1))])
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "bytes_max", "end"),
+    [(1, 11, 10**6, 11), (5, 11, 250, 7), (5, 11, 1, 6), (1, 11, 200, 6), (1, 11, 1, 4), (1, 3, 1, 3), (5, 6, 1, 6)],
+)
+def test_a_range_is_cut_to_the_bytes_of_its_entries_in_memory(
+    item: Any, lo: int, hi: int, bytes_max: int, end: int
+) -> None:
+    log = filled(item, *[1] * 10)
+    log.evict(3)
+    assert log.cut(lo, hi, bytes_max) == end

@@ -13,6 +13,7 @@ from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, Stream
 from georelay.wire.batch import RecordDraft, build_batch, validate
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
+from region.log.errors import LogCorrupt
 from region.topics.committed_tail import TailBudget
 from region.topics.stream import Stream
 
@@ -42,6 +43,9 @@ class OneLog:
         self.applied = 0
         self.leads = False
         self.busy = False
+        self.started_at: list[RaftIndex] = []
+        self.seals = 0
+        self.corrupt: list[LogCorrupt] = []
 
     def propose(self, drafts: Sequence[EntryDraft]) -> Sequence[Entry]:
         if not self.leads:
@@ -52,6 +56,18 @@ class OneLog:
 
     def entries_below(self, index: RaftIndex) -> Iterable[Entry]:
         return [entry for entry in self.entries if entry.index < index]
+
+    async def read_index(self) -> RaftIndex:
+        return RaftIndex(self.applied)
+
+    def advance_start(self, first_index: RaftIndex) -> None:
+        self.started_at.append(first_index)
+
+    def seal(self) -> None:
+        self.seals += 1
+
+    def corrupt_found(self, error: LogCorrupt) -> None:
+        self.corrupt.append(error)
 
     def append(self, draft: EntryDraft) -> Entry:
         chain = self.entries[-1].chain if self.entries else FIRST_CHAIN
@@ -88,7 +104,9 @@ class OneLog:
 class StreamBench:
     """What the tests of one stream need."""
 
-    def __init__(self, *, home: int = 1) -> None:
+    def __init__(self, *, home: int = 1, level: int = 2) -> None:
+        self.level = level
+        self.disk_writable = True
         self.clock = HandClock()
         self.budget = TailBudget()
         self.stream = Stream(
@@ -99,6 +117,8 @@ class StreamBench:
             region=RegionNumber(1),
             clock=self.clock,
             budget=self.budget,
+            feature_level=lambda: self.level,
+            disk_writable=lambda: self.disk_writable,
         )
         self.log = OneLog(self.stream)
         self.stream.proposer = self.log
@@ -152,3 +172,14 @@ def make_bench() -> type[StreamBench]:
 @pytest.fixture
 def make_header() -> Any:
     return stream_header
+
+
+@pytest.fixture
+def stamped() -> Any:
+    """Publish one record with a timestamp."""
+
+    def publish(bench: StreamBench, timestamp_ms: int) -> asyncio.Future[Any]:
+        raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=timestamp_ms))
+        return bench.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+
+    return publish

@@ -18,7 +18,7 @@ Row = tuple[int, int, int, int]  # producer, epoch, sequence, record count
 
 def check(table: ProducerTable, producer: int, epoch: int, sequence: int, count: int = 1) -> int | None:
     """Return the index of the original, None when the batch is new."""
-    found = table.check(producer_id=producer, epoch=epoch, base_sequence=sequence, record_count=count)
+    found = table.check(producer_id=producer, epoch=epoch, base_sequence=sequence, record_count=count, append_us=0)
     return None if found is None else found.index
 
 
@@ -118,7 +118,7 @@ def test_a_truncated_batch_is_forgotten_and_its_predecessor_is_the_newest_again(
 
 def test_what_is_committed_cannot_be_undone(log: Log) -> None:
     log.append(7, 0, 0, 1)
-    log.table.committed(RaftIndex(1))
+    log.table.committed(RaftIndex(1), 0)
     assert not log.table.truncated(RaftIndex(1))
     assert check(log.table, 7, 0, 0) == 1
 
@@ -169,7 +169,7 @@ def test_after_any_history_the_table_equals_a_replay_of_the_log(
             assert log.truncate(len(log.rows) + 1 - number)
         elif kind == "commit":
             committed = max(committed, len(log.rows) - number)
-            log.table.committed(RaftIndex(committed))
+            log.table.committed(RaftIndex(committed), 0)
         assert log.table.snapshot() == log.replayed()
 
 
@@ -194,5 +194,5 @@ def test_however_a_client_resends_each_batch_is_stored_once_and_in_order(make_he
 def test_a_producer_that_is_not_known_is_told_apart_from_one_with_a_gap() -> None:
     table = ProducerTable()
     with pytest.raises(UnknownProducer):
-        table.check(producer_id=7, epoch=0, base_sequence=5, record_count=1)
-    assert table.check(producer_id=7, epoch=0, base_sequence=0, record_count=1) is None
+        table.check(producer_id=7, epoch=0, base_sequence=5, record_count=1, append_us=0)
+    assert table.check(producer_id=7, epoch=0, base_sequence=0, record_count=1, append_us=0) is None

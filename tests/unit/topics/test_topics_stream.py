@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Busy, Fenced, NotHome, NotLeader, OutcomeUnknown, OutOfOrderSequence, ProducerFenced
+from georelay.errors import (
+    Busy,
+    DiskFull,
+    Fenced,
+    NotHome,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    ProducerFenced,
+    UnknownProducer,
+)
 from georelay.ids import Epoch, Offset, RaftIndex, Term
 from mesh.replication.stream_header import EntryType, first_digest
 from region.log.entry import EntryDraft, seal_entry
@@ -294,3 +304,92 @@ async def test_after_a_restart_the_end_is_known_at_once_and_the_high_watermark_w
     assert (after.stream.high_watermark, after.stream.epoch) == (5, 1)
     assert [entry.base_offset for entry in after.stream.tail.read(Offset(3), 1 << 20)] == [3, 4]
     assert after.stream.tail.read(Offset(2), 1 << 20) is None
+
+
+async def test_a_full_disk_refuses_new_batches_and_still_answers_duplicates(make_bench: Any) -> None:
+    bench = make_bench().ready()
+    first = bench.publish(producer=7, epoch=0, sequence=0)
+    bench.log.commit()
+    bench.disk_writable = False
+    entries = len(bench.log.entries)
+    with pytest.raises(DiskFull):
+        bench.publish(producer=7, epoch=0, sequence=1)
+    assert bench.publish(producer=7, epoch=0, sequence=0).result() == first.result()
+    assert len(bench.log.entries) == entries
+    bench.disk_writable = True
+    bench.publish(producer=7, epoch=0, sequence=1)
+    bench.log.commit()
+    assert bench.stream.high_watermark == 2
+
+
+async def test_a_mirror_with_a_full_disk_is_busy(make_bench: Any) -> None:
+    home, mirror = make_bench().ready(), make_bench(home=2).ready()
+    home.publish()
+    mirror.disk_writable = False
+    with pytest.raises(Busy):
+        mirror.stream.append_mirrored(home.log.entries[-1].header(), bytes(home.log.entries[-1].payload))
+
+
+async def test_a_producer_that_was_silent_for_a_day_is_unknown_by_the_append_time(make_bench: Any) -> None:
+    bench = make_bench().ready()
+    bench.publish(producer=7, epoch=0, sequence=0)
+    bench.clock.now_ns += 25 * 3_600_000_000_000
+    with pytest.raises(UnknownProducer):
+        bench.publish(producer=7, epoch=0, sequence=1)
+    bench.publish(producer=7, epoch=0, sequence=0)
+    bench.log.commit()
+    assert bench.stream.high_watermark == 2
+
+
+async def test_a_state_that_is_none_stops_the_group(make_bench: Any) -> None:
+    class Taken:
+        index = RaftIndex(3)
+        state = b"\x01garbage"
+
+    with pytest.raises(InvariantBroken):
+        make_bench().stream.restore(Taken())
+
+
+async def test_a_truncation_deeper_than_the_undo_rebuilds_from_the_state_that_was_restored(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = make_bench().ready(), make_bench()
+    for sequence in range(4):
+        before.publish(producer=7, epoch=0, sequence=sequence)
+    before.log.commit()
+
+    class Taken:
+        index = RaftIndex(len(before.log.entries))
+        state = before.stream.snapshot()
+
+    monkeypatch.setattr("region.topics.producer_table_core.UNDO_MAX", 1)
+    after.stream.restore(Taken())
+    after.log.entries = list(before.log.entries)
+    for sequence in range(4, 8):
+        before.publish(producer=7, epoch=0, sequence=sequence)
+        after.log.entries.append(before.log.entries[-1])
+        after.stream.appended(before.log.entries[-1])
+    after.log.applied = len(before.log.entries) - 4
+    after.log.entries = after.log.entries[: after.log.applied + 4]
+    del after.log.entries[: after.log.applied]  # the disk holds nothing below the state
+    after.stream.truncated(RaftIndex(after.log.applied + 2), after.log.entries[0])
+    rows = after.stream.producers.snapshot()[7].batches
+    assert [batch.base_sequence for batch in rows] == [0, 1, 2, 3, 4]
+
+
+async def test_a_truncation_of_everything_above_a_restored_state_leads_back_to_that_state(make_bench: Any) -> None:
+    before, after = make_bench().ready(), make_bench()
+    before.publish(producer=7, epoch=0, sequence=0)
+    before.log.commit()
+
+    class Taken:
+        index = RaftIndex(len(before.log.entries))
+        state = before.stream.snapshot()
+
+    after.stream.restore(Taken())
+    before.publish(producer=7, epoch=0, sequence=1)
+    after.stream.appended(before.log.entries[-1])
+    after.stream.truncated(RaftIndex(Taken.index + 1), None)  # the log holds nothing below the state
+    assert after.stream.snapshot() == Taken.state
+    assert (after.stream.end, after.stream.next_offset) == (before.stream.applied_end, 1)
+    assert not after.stream.producers.truncated(Taken.index)  # what the state holds is never taken back

@@ -161,6 +161,39 @@ def test_the_hand_written_produce_codec_does_what_the_tables_say(version: int) -
         assert b"".join(hot.encode_produce_response(bytearray(), answer, version)) == out
 
 
+@pytest.mark.parametrize("name", ["t", "n" * 126, "n" * 127, "n" * 249, "\u00e9"])
+@pytest.mark.parametrize("size", [1, 63, 64, 127, 128, 16_383, 16_384, 300_000])
+def test_a_produce_of_one_batch_is_read_alike_by_the_short_way_and_by_the_tables(name: str, size: int) -> None:
+    batch = bytes(size)
+    request = q.ProduceRequest(None, -1, 30_000, (q.TopicProduceData(name, (q.PartitionProduceData(7, batch),)),))
+    frame = request_frame(request, 9)
+    assert decode_request(frame)[1] == request
+    for cut in (*range(30, 60), len(frame) - 3, len(frame) - 2, len(frame) - 1):
+        if cut < len(frame):
+            with pytest.raises(WireError):
+                decode_request(frame[:cut])
+    with pytest.raises(WireError):
+        decode_request(frame + b"\x00")
+
+
+@pytest.mark.parametrize("version", SUPPORTED[ApiKey.PRODUCE])
+@pytest.mark.parametrize("name", ["t", "n" * 126, "n" * 127, "n" * 249, "\u00e9"])
+def test_the_answer_to_one_batch_has_the_bytes_of_the_general_path(version: int, name: str) -> None:
+    refused = (r.BatchIndexAndErrorMessage(1, "bad"),)
+    rows = [
+        (r.PartitionProduceResponse(3, 0, 17, -1, 5), len(name.encode()) <= 126),
+        (r.PartitionProduceResponse(3, 6, -1, 1_700_000_000_000, -1), len(name.encode()) <= 126),
+        (r.PartitionProduceResponse(3, 87, error_message="no"), False),
+        (r.PartitionProduceResponse(3, 87, record_errors=refused), False),
+    ]
+    for row, is_short in rows:
+        short = hot.encode_one_produced(name.encode(), row, version=version, correlation_id=77)
+        general = r.ProduceResponse((r.TopicProduceResponse(name, (row,)),))
+        assert (short is not None) == is_short
+        if short is not None:
+            assert short == b"".join(encode_response(general, api_version=version, correlation_id=77))
+
+
 @pytest.mark.parametrize("version", SUPPORTED[ApiKey.FETCH])
 def test_the_hand_written_fetch_codec_does_what_the_tables_say(version: int) -> None:
     flexible = is_flexible(ApiKey.FETCH, version)
@@ -243,8 +276,8 @@ def test_a_newer_api_versions_is_answered_in_version_0_with_the_list() -> None:
     expected = dataclasses.replace(api_versions_response(), error_code=35)
     assert decode_response(ApiKey.API_VERSIONS, 0, raw[4:]) == (77, expected)
     assert [(a.api_key, a.min_version, a.max_version) for a in expected.api_keys] == [
-        (0, 0, 9), (1, 4, 12), (2, 1, 7), (3, 0, 12), (17, 0, 1), (18, 0, 3), (19, 2, 7), (20, 1, 6), (22, 0, 4),
-        (23, 2, 4), (36, 0, 2),
+        (0, 0, 9), (1, 4, 12), (2, 1, 7), (3, 0, 12), (17, 0, 1), (18, 0, 3), (19, 2, 7), (20, 1, 6), (21, 0, 2),
+        (22, 0, 4), (23, 2, 4), (32, 1, 4), (33, 0, 2), (36, 0, 2), (44, 0, 1),
     ]  # fmt: skip
 
 

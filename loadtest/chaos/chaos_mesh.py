@@ -1,0 +1,190 @@
+"""A mesh of broker processes whose disks, clocks and connections can be broken. No gateway: clients ask brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from loadtest.campaign.mesh import CampaignFailed
+from loadtest.chaos.broker_process import BrokerProcess
+from loadtest.chaos.wires import Wires
+
+BROKERS_PER_REGION: Final = 3
+PORT_NAMES: Final = ("kafka", "grpc", "peers", "link", "admin")
+# Below the range from which Linux takes the ports of outgoing connections: a broker that is started again must find
+# its own ports free.
+FIRST_PORT: Final = 15_000
+LAST_PORT: Final = 30_000
+HOST: Final = "127.0.0.1"
+
+
+class ChaosMesh:
+    """Regions of three brokers on this machine. Use as an async context manager.
+
+    Args:
+        directory: for configurations, logs and data; must be there.
+        regions: names; the first one is where topics are defined.
+    """
+
+    def __init__(self, directory: Path, regions: Sequence[str]) -> None:
+        self.regions = {region: [f"{region}-{row + 1}" for row in range(BROKERS_PER_REGION)] for region in regions}
+        self.brokers: dict[str, BrokerProcess] = {}
+        self.wires = Wires(self.regions)
+        self._directory = directory
+        self._addresses = _addresses([name for names in self.regions.values() for name in names])
+
+    @property
+    def home(self) -> str:
+        """Return the first region: every topic's home."""
+        return next(iter(self.regions))
+
+    @property
+    def endpoints(self) -> Mapping[str, Any]:
+        """Return where clients connect, in the form of `georelay up`'s endpoint file."""
+        return {
+            "regions": {
+                region: {port: [self._addresses[name][port] for name in names] for port in ("kafka", "grpc", "admin")}
+                for region, names in self.regions.items()
+            }
+        }
+
+    @property
+    def gateway(self) -> str:
+        """Return the base URL at which topics are created: any broker has it."""
+        return f"http://{self._addresses[self.regions[self.home][0]]['admin']}"
+
+    def of(self, region: str) -> list[BrokerProcess]:
+        """Return the brokers of a region."""
+        return [self.brokers[name] for name in self.regions[region]]
+
+    async def __aenter__(self) -> ChaosMesh:
+        """Start everything and wait until it is ready. Raises CampaignFailed."""
+        mesh_id = uuid.uuid4().hex
+        targets = {
+            port: {name: (HOST, int(rows[port].rpartition(":")[2])) for name, rows in self._addresses.items()}
+            for port in ("peers", "link")
+        }
+        await self.wires.start(peers=targets["peers"], links=targets["link"])
+        for region, names in self.regions.items():
+            for row, name in enumerate(names):
+                broker = BrokerProcess(
+                    name,
+                    directory=self._directory,
+                    data_dir=self._directory / "data" / name,
+                    admin=self._addresses[name]["admin"],
+                )
+                broker.config_file.write_text(self._toml(mesh_id, region, row + 1, broker), encoding="utf-8")
+                broker.wires_file.write_text(json.dumps(self._wires_of(region, name)), encoding="utf-8")
+                self.brokers[name] = broker
+        try:
+            await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
+            await asyncio.gather(*(broker.wait_until_ready() for broker in self.brokers.values()))
+            if not self.wires.are_used:
+                raise CampaignFailed("the brokers do not use the forwarders between them: cuts would cut nothing")
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop everything."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        await asyncio.gather(*(broker.stop() for broker in self.brokers.values()))
+        await self.wires.close()
+
+    async def heal(self) -> list[str]:
+        """Undo every fault, start what is down, wait until all are ready; return the brokers that ended by themselves.
+
+        Raises:
+            CampaignFailed: a broker does not become ready.
+        """
+        await self.wires.heal()
+        ended = []
+        for name, broker in self.brokers.items():
+            broker.thaw()
+            if broker.ended_by_itself:
+                ended.append(f"{name}: {broker.last_words()}")
+                await broker.reap()
+            await broker.break_with(
+                wall_step_ms=None,
+                free_bytes=None,
+                write_delay_ms=None,
+                sync_delay_ms=None,
+                volatile_writes=None,
+                lying_syncs=None,
+            )
+            if not broker.is_running:
+                await broker.start()
+        await asyncio.gather(*(broker.wait_until_ready() for broker in self.brokers.values()))
+        return ended
+
+    def _toml(self, mesh_id: str, region: str, number: int, broker: BrokerProcess) -> str:
+        """Return a configuration; json.dumps writes what TOML calls a basic string."""
+        text = json.dumps
+        me = self._addresses[broker.name]
+        lines = [
+            f"mesh_id = {text(mesh_id)}",
+            f"region = {text(region)}",
+            f"broker = {number}",
+            f"data_dir = {text(str(broker.data_dir))}",
+            f"definitions_home = {text(self.home)}",
+            f"die_with_parent = {os.getpid()}",
+            "[listen]",
+            *(f"{port} = {text(me[port])}" for port in PORT_NAMES),
+        ]
+        for row, (other, names) in enumerate(self.regions.items(), start=1):
+            rows = [self._reached(name) for name in names]
+            lines += ["[[regions]]", f"name = {text(other)}", f"number = {row}", f"brokers = [{', '.join(rows)}]"]
+        return "\n".join(lines) + "\n"
+
+    def _reached(self, name: str) -> str:
+        true = self._addresses[name]
+        number = name.rpartition("-")[2]
+        return f"{{number = {number}, peers = {json.dumps(true['peers'])}, link = {json.dumps(true['link'])}}}"
+
+    def _wires_of(self, region: str, name: str) -> dict[str, str]:
+        """Return, for a broker, each true address of another one and the forwarder that it dials instead."""
+        wires = {}
+        for (source, target), forwarder in self.wires.peers.items():
+            if source == name:
+                wires[self._addresses[target]["peers"]] = forwarder.address
+        for (source, target), forwarder in self.wires.links.items():
+            if source == region:
+                wires[self._addresses[target]["link"]] = forwarder.address
+        return wires
+
+
+def _addresses(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    first = _free_block(len(names) * len(PORT_NAMES))
+    return {
+        name: {port: f"{HOST}:{first + row * len(PORT_NAMES) + place}" for place, port in enumerate(PORT_NAMES)}
+        for row, name in enumerate(names)
+    }
+
+
+def _free_block(count: int) -> int:
+    """Return the first of `count` free ports. Raises CampaignFailed."""
+    for _ in range(100):
+        first = random.randrange(FIRST_PORT, LAST_PORT - count)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise CampaignFailed(f"there are no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,69 @@
+"""What the home answers to a mirror's HELLO.
+
+Rule 1: a mirror whose records differ from ours gets no session, and is never given a position of our choice.
+Rule 2: only a mirror that needs what is deleted here is told to skip it, up to where whole batches are stored.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from georelay.errors import GeorelayError
+from mesh.replication.frames import NO_DIGEST, Hello, Redirect, Refused, Skip, Welcome
+from mesh.replication.ports import CommittedLog
+from mesh.replication.receiver_core import following_row
+from mesh.replication.sender_core import Refusal, refuse_hello
+
+log = structlog.get_logger()
+
+
+async def answer_hello(
+    hello: Hello, committed: CommittedLog | None, *, leader: int
+) -> Welcome | Skip | Redirect | Refused:
+    """Return the answer to a HELLO; reads a digest, from disk if need be."""
+    if committed is None or not committed.is_serving:
+        return Redirect(hello.session, leader)
+    try:
+        return await _welcome_or_refuse(hello, committed)
+    except GeorelayError as error:
+        log.warning("link.read_failed", stream=str(hello.key), offset=hello.next_offset, reason=str(error))
+        return Refused(hello.session, Refusal.NO_POSITION.value, f"offset {hello.next_offset} cannot be read: {error}")
+
+
+async def _welcome_or_refuse(hello: Hello, committed: CommittedLog) -> Welcome | Skip | Refused:
+    table = tuple(committed.epoch_table())
+    refusal = refuse_hello(
+        epoch=hello.epoch, next_offset=hello.next_offset, table=table, high_watermark=committed.high_watermark
+    )
+    if refusal is not None:
+        return Refused(hello.session, refusal[0].value, refusal[1])
+    if hello.next_offset < committed.served_from:
+        return _skip(hello, committed)
+    following = following_row(table, hello.epoch)
+    # Beyond the start of the following epoch the mirror has its own branch: only the prefix can be compared.
+    if following is None or hello.next_offset <= following[1]:
+        digest = await committed.digest_before(hello.next_offset)
+        if digest != hello.digest:
+            what = "no entry ends there" if digest is None else "the digests differ"
+            return Refused(hello.session, Refusal.DIVERGED.value, f"below offset {hello.next_offset}: {what}")
+    following_digest = NO_DIGEST
+    if following is not None:
+        found = await committed.digest_before(following[1])
+        if found is None:
+            return Refused(hello.session, Refusal.NO_POSITION.value, f"no digest at offset {following[1]}")
+        following_digest = found
+    return Welcome(
+        hello.session,
+        hello.epoch,
+        committed.control_index,
+        committed.log_start,
+        committed.high_watermark,
+        following_digest,
+        table,
+    )
+
+
+def _skip(hello: Hello, committed: CommittedLog) -> Skip:
+    point = committed.skip_point()
+    log.warning("link.mirror_is_behind", stream=str(hello.key), offset=hello.next_offset, log_start=point.last + 1)
+    return Skip(hello.session, hello.epoch, point.last, point.digest, point.table, point.producers)

@@ -1,0 +1,149 @@
+"""Topics over HTTP: list, create, describe, alter, reassign, delete records, delete.
+
+Rule: reassign begins something and answers at once; the topic's description shows how far it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from georelay.errors import BadRequest, UnknownTopic
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, SEGMENT_BYTES_MAX
+from region.api.record_json import integer_field, parse_json
+from region.api.records_http import json_response
+from region.api.topic_changes import parse_alteration, parse_deletion, parse_reassignment
+from region.controller.topic import SEGMENT_BYTES, Homes
+from region.kafka.ports import Cluster, PartitionReplicas, TopicSpec, TopicView
+
+REPLICATION_FACTOR_MAX: Final = 999
+INT64_MAX: Final = 2**63 - 1
+TOPIC_FIELDS: Final = frozenset(
+    {"name", "partitions", "replication_factor", "homes", "home", "retention_ms", "retention_bytes", "segment_bytes"}
+)
+
+
+class TopicsHttp:
+    """Handlers of /v1/topics that are not about publishing and reading."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list(self, _: web.Request) -> web.Response:
+        """Answer GET /v1/topics."""
+        return json_response({"topics": [topic_json(view) for view in self._cluster.topics()]})
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Answer POST /v1/topics."""
+        view = await self._cluster.create_topic(parse_topic(await request.read()))
+        return json_response(topic_json(view), status=201)
+
+    async def describe(self, request: web.Request) -> web.Response:
+        """Answer GET /v1/topics/{topic}."""
+        return json_response(await self._described(request.match_info["topic"]))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Answer DELETE /v1/topics/{topic}."""
+        await self._cluster.delete_topic(request.match_info["topic"])
+        return web.Response(status=204)
+
+    async def alter(self, request: web.Request) -> web.Response:
+        """Answer PATCH /v1/topics/{topic}: fields that are not named stay, null is the default."""
+        view = await self._cluster.alter_topic(request.match_info["topic"], parse_alteration(await request.read()))
+        return json_response(topic_json(view))
+
+    async def reassign(self, request: web.Request) -> web.Response:
+        """Answer POST /v1/topics/{topic}/reassign with the description of the topic."""
+        name = request.match_info["topic"]
+        wanted = parse_reassignment(await request.read())
+        view = self._cluster.topic(name)
+        if view is None:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        partitions = range(view.partitions) if wanted.partition is None else (wanted.partition,)
+        for partition in partitions:
+            await self._cluster.reassign(name, partition, wanted.replicas)
+        return json_response(await self._described(name), status=202)
+
+    async def delete_records(self, request: web.Request) -> web.Response:
+        """Answer POST /v1/topics/{topic}/delete-records with the log start that resulted."""
+        name = request.match_info["topic"]
+        wanted = parse_deletion(await request.read())
+        log_start = await self._cluster.delete_records(name, wanted.partition, wanted.before)
+        return json_response({"topic": name, "partition": wanted.partition, "log_start": log_start})
+
+    async def _described(self, name: str) -> dict[str, Any]:
+        view = self._cluster.topic(name)
+        if view is None:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        replicas = {row.partition: row for row in await self._cluster.replicas_status(name)}
+        rows = [self._partition_json(view.name, index, replicas.get(index)) for index in range(view.partitions)]
+        return {**topic_json(view), "partition_states": rows}
+
+    def _partition_json(self, name: str, index: int, status: PartitionReplicas | None) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "partition": index,
+            "leader": self._cluster.leader_of(name, index),
+            "replicas": list(self._cluster.replicas_of(name, index)),
+            "epoch": self._cluster.epoch_of(name, index),
+        }
+        stream = self._cluster.stream(name, index)
+        if stream is not None:
+            row |= {"log_start": stream.log_start, "high_watermark": stream.high_watermark}
+        if status is not None:
+            row |= {"wanted": list(status.target), "learners": list(status.learners), "is_settled": status.is_settled}
+            if status.behind_entries:
+                row["behind_entries"] = {str(broker): entries for broker, entries in status.behind_entries}
+        return row
+
+
+def topic_json(view: TopicView) -> dict[str, Any]:
+    """Return what the API says of a topic."""
+    return {
+        "name": view.name,
+        "topic_id": view.topic_id.hex(),
+        "partitions": view.partitions,
+        "replication_factor": view.replication_factor,
+        "homes": str(view.homes),
+        "home": view.home,
+        "is_mirror_name": view.is_mirror_name,
+        "retention_ms": view.definition.retention_ms,
+        "retention_bytes": view.definition.retention_bytes,
+        "segment_bytes": view.definition.segment_bytes,
+    }
+
+
+def parse_topic(body: bytes) -> TopicSpec:
+    """Return the spec of a POST /v1/topics body (BadRequest, InvalidTopic: the text names the field)."""
+    value = parse_json(body)
+    if not isinstance(value, dict):
+        raise BadRequest("the body must be an object")
+    unknown = value.keys() - TOPIC_FIELDS
+    if unknown:
+        raise BadRequest(f"topic.{min(unknown)}: unknown field; known are {', '.join(sorted(TOPIC_FIELDS))}")
+    homes = value.get("homes", "one")
+    if homes not in ("one", "every"):
+        raise BadRequest('topic.homes: must be "one" or "every"')
+    segment_bytes = integer_field(value, "topic", "segment_bytes", low=1, high=SEGMENT_BYTES_MAX)
+    spec = TopicSpec(
+        name=_text(value, "name", required=True),
+        partitions=_integer(value, "partitions", low=1, high=PARTITIONS_PER_TOPIC_MAX),
+        replication_factor=_integer(value, "replication_factor", low=1, high=REPLICATION_FACTOR_MAX),
+        homes=Homes(homes),
+        home=_text(value, "home", required=False),
+        retention_ms=_integer(value, "retention_ms", low=-1, high=INT64_MAX),
+        retention_bytes=_integer(value, "retention_bytes", low=-1, high=INT64_MAX),
+    )
+    return spec if segment_bytes is None else spec.with_settings({SEGMENT_BYTES: str(segment_bytes)})
+
+
+def _integer(value: dict[str, Any], name: str, *, low: int, high: int) -> int:
+    number = integer_field(value, "topic", name, low=low, high=high)
+    return -1 if number is None else number
+
+
+def _text(value: dict[str, Any], name: str, *, required: bool) -> str:
+    text = value.get(name, "")
+    if not isinstance(text, str) or (required and not text):
+        raise BadRequest(f"topic.{name}: must be a string{' that is not empty' if required else ''}")
+    return text

@@ -1,0 +1,172 @@
+"""Commands of the controller's Raft group as values; their bytes are in commands.py.
+
+Rule: what came with a feature level is proposed only once the region is at it; RaiseFeatureLevel alone comes one step
+earlier, when every broker that is there can read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from georelay.ids import BrokerId, GroupId
+from region.controller.registration import BrokerRegistration
+from region.controller.topic import Tombstone, TopicDefinition
+from region.controller.topology import Topology
+
+FEATURE_LEVEL: Final = 1  # at which a region forms
+FEATURE_LEVEL_MAX: Final = 2  # the highest that this version reads and writes
+PRODUCER_BLOCK_MAX: Final = 100_000
+
+
+class CommandError(ValueError):
+    """Bytes that are not a command this version knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRegion:
+    """Record the shape of mesh and region; proposed by the leader when the recorded one differs from its own.
+
+    `disks` are those of the founders, sent when the region is formed: (broker, disk uuid), ascending.
+    """
+
+    topology: Topology
+    feature_level: int = FEATURE_LEVEL
+    disks: tuple[tuple[BrokerId, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker:
+    """Record where a broker listens and which disk it has."""
+
+    registration: BrokerRegistration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefineTopic:
+    """Define a topic. Index 0: the definitions home gives it the next index at apply; else it was given there."""
+
+    definition: TopicDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterTopic:
+    """Change a topic at the definitions home; the index is that of the definition this one was made from."""
+
+    definition: TopicDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTopic:
+    """Delete a topic for ever (by id). Index as in DefineTopic."""
+
+    tombstone: Tombstone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIds:
+    """Hand `count` producer ids, never given out before, to one broker."""
+
+    broker: BrokerId
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseFeatureLevel:
+    """Let the region write what came with `level`; it never goes back."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddBroker:
+    """Let a broker take replicas: a new one, or one that was being drained, drained or removed."""
+
+    broker: BrokerId
+    peers: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBroker:
+    """Move every replica away from a broker."""
+
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveBroker:
+    """Forget a broker that is drained or absent."""
+
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceDisk:
+    """Begin a new life of a broker: its disk `replaces` is gone."""
+
+    registration: BrokerRegistration
+    replaces: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkAbsent:
+    """A broker was not heard for long: let others take over."""
+
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPresent:
+    """An absent broker is heard again."""
+
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasChanged:
+    """The committed membership of a group, as its leader saw it under that generation."""
+
+    group_id: GroupId
+    voters: tuple[BrokerId, ...]
+    learners: tuple[BrokerId, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassign:
+    """Want other voters of a group. `pinned` > 0: an operator chose that many; else the region places them."""
+
+    group_id: GroupId
+    target: tuple[BrokerId, ...]
+    generation: int
+    pinned: int = 0
+
+
+Command: TypeAlias = (
+    FormRegion
+    | RegisterBroker
+    | DefineTopic
+    | AlterTopic
+    | DropTopic
+    | AllocateProducerIds
+    | RaiseFeatureLevel
+    | AddBroker
+    | DrainBroker
+    | RemoveBroker
+    | ReplaceDisk
+    | MarkAbsent
+    | MarkPresent
+    | ReplicasChanged
+    | Reassign
+)
+SINCE_LEVEL_2: Final = (
+    AlterTopic,
+    AddBroker,
+    DrainBroker,
+    RemoveBroker,
+    ReplaceDisk,
+    MarkAbsent,
+    MarkPresent,
+    ReplicasChanged,
+    Reassign,
+)

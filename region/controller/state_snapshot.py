@@ -1,0 +1,129 @@
+"""The controller's whole state as bytes, and back.
+
+Rule 1: canonical: equal states give equal bytes on every broker, so that snapshots can be compared.
+Rule 2: complete: a state restored from it goes on exactly as the one it was made of.
+Rule 3: strict: a field that is missing, unknown or out of bounds refuses the whole snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from georelay.ids import BROKERS_PER_REGION_MAX, CONTROLLER_GROUP, RaftIndex
+from georelay.limits import GROUPS_PER_BROKER_MAX, MIB, TOPICS_MAX
+from region.controller.assignment import Assignment
+from region.controller.brokers import BrokerRecord
+from region.controller.command_kinds import FEATURE_LEVEL_MAX
+from region.controller.fields import INT64_MAX, FieldError, Fields, dump_object, parse_object
+from region.controller.ledger import RegionLedger
+from region.controller.topic import Tombstone, TopicDefinition
+from region.controller.topic_rules import TOMBSTONES_MAX
+from region.controller.topology import Topology
+
+SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_BYTES_MAX: Final = 48 * MIB  # below a peer frame; all limits reached at once need about 25 MiB
+
+
+class SnapshotError(ValueError):
+    """Bytes that are not a snapshot this version knows."""
+
+
+def dump(ledger: RegionLedger) -> bytes:
+    """Return the bytes of a state."""
+    return dump_object(
+        {
+            "v": SNAPSHOT_VERSION,
+            "applied_index": ledger.applied_index,
+            "feature_level": ledger.feature_level,
+            "metadata_epoch": ledger.metadata_epoch,
+            "producers_given": ledger.producers_given,
+            "topology": None if ledger.topology is None else ledger.topology.to_json(),
+            "control": None if ledger.control is None else ledger.control.to_json(),
+            "brokers": [record.to_json() for _, record in sorted(ledger.records.items())],
+            "definitions_index": ledger.definitions.index,
+            "definitions": [
+                {"tombstone" if isinstance(definition, Tombstone) else "definition": definition.to_json()}
+                for definition in ledger.definitions.everything()
+            ],
+            "next_group": ledger.groups.next_id,
+            "groups": [group.to_json() for group in sorted(ledger.groups, key=lambda group: group.group_id)],
+        }
+    )
+
+
+def load(raw: bytes) -> RegionLedger:
+    """Read the bytes of a state.
+
+    Raises:
+        SnapshotError: anything but a whole snapshot of a known version.
+    """
+    try:
+        fields = Fields(parse_object(raw, bytes_max=SNAPSHOT_BYTES_MAX), "snapshot")
+        fields.integer("v", low=SNAPSHOT_VERSION, high=SNAPSHOT_VERSION)
+        ledger = _read(fields)
+        fields.done()
+    except FieldError as error:
+        raise SnapshotError(f"not a controller snapshot: {error}") from error
+    return ledger
+
+
+def _read(fields: Fields) -> RegionLedger:
+    ledger = RegionLedger()
+    ledger.applied_index = RaftIndex(fields.integer("applied_index", low=0, high=INT64_MAX))
+    ledger.feature_level = fields.integer("feature_level", low=0, high=FEATURE_LEVEL_MAX)
+    ledger.metadata_epoch = fields.integer("metadata_epoch", low=0, high=INT64_MAX)
+    ledger.producers_given = fields.integer("producers_given", low=0, high=INT64_MAX)
+    topology, control = fields.value("topology"), fields.value("control")
+    ledger.topology = None if topology is None else Topology.from_json(topology)
+    ledger.control = None if control is None else Assignment.from_json(control)
+    if ledger.control is not None and ledger.control.group_id != CONTROLLER_GROUP:
+        raise FieldError(f"group {ledger.control.group_id} is not the controller's")
+    _read_brokers(ledger, fields)
+    _read_definitions(ledger, fields)
+    _read_groups(ledger, fields)
+    return ledger
+
+
+def _read_brokers(ledger: RegionLedger, fields: Fields) -> None:
+    for item in fields.items("brokers", count_max=BROKERS_PER_REGION_MAX):
+        record = BrokerRecord.from_json(item)
+        if record.broker in ledger.records:
+            raise FieldError(f"broker {record.broker} is there twice")
+        ledger.put_record(record, [])
+
+
+def _read_definitions(ledger: RegionLedger, fields: Fields) -> None:
+    index = fields.integer("definitions_index", low=0, high=INT64_MAX)
+    for item in fields.items("definitions", count_max=TOPICS_MAX + TOMBSTONES_MAX):
+        definition = _read_definition(item)
+        if definition.index < ledger.definitions.index or ledger.definitions.find(definition.topic_id) is not None:
+            raise FieldError(f"definition {definition.index} is out of order or there twice")
+        if isinstance(definition, TopicDefinition) and ledger.definitions.id_of(definition.name) is not None:
+            raise FieldError(f"topic {definition.name} is there twice")
+        ledger.definitions.remember(definition)
+    if index < ledger.definitions.index:
+        raise FieldError(f"a definition is above {index}")
+    ledger.definitions.index = index
+
+
+def _read_definition(item: object) -> TopicDefinition | Tombstone:
+    fields = Fields(item, "definition")
+    if fields.has("tombstone"):
+        found: TopicDefinition | Tombstone = Tombstone.from_json(fields.value("tombstone"))
+    else:
+        found = TopicDefinition.from_json(fields.value("definition"))
+    fields.done()
+    return found
+
+
+def _read_groups(ledger: RegionLedger, fields: Fields) -> None:
+    ledger.groups.next_id = fields.integer("next_group", low=1, high=INT64_MAX)
+    for item in fields.items("groups", count_max=GROUPS_PER_BROKER_MAX):
+        group = Assignment.from_json(item)
+        if not 0 < group.group_id < ledger.groups.next_id:
+            raise FieldError(f"group {group.group_id} was never given out")
+        if group.key in ledger.groups or ledger.groups.of_id(group.group_id) is not None:
+            raise FieldError(f"group {group.group_id} is there twice")
+        if ledger.definitions.topic_by_id(group.key.topic_id) is None:
+            raise FieldError(f"group {group.group_id} has no topic")
+        ledger.groups.put(group)

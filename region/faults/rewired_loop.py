@@ -1,0 +1,54 @@
+"""An event loop that dials somewhere else than it is told: every connection to a broker leads through a forwarder.
+
+Addresses are rewritten where a socket is made, so it does not matter from where the broker has them: its
+configuration, the region's controller, or another region.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from georelay.errors import ConfigError
+from region.config import split_address
+
+Address = tuple[str, int]
+
+
+class RewiredLoop(uvloop.Loop):
+    """uvloop; `wires` maps the address that is asked for to the one that is dialled."""
+
+    wires: Mapping[Address, Address]
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        """Connect, as the base class does, to where the wire leads."""
+        host, port = self.wires.get((host, port), (host, port))
+        return await super().create_connection(protocol_factory, host, port, **options)
+
+
+def rewired(wires: Mapping[Address, Address]) -> RewiredLoop:
+    """Return a new loop."""
+    loop = RewiredLoop()
+    loop.wires = wires
+    return loop
+
+
+def read_wires(path: Path) -> dict[Address, Address]:
+    """Read {"host:port asked for": "host:port dialled", ...}.
+
+    Raises:
+        ConfigError: the file cannot be read or has another form.
+    """
+    try:
+        rows = json.loads(path.read_bytes())
+        return {split_address(asked): split_address(dialled) for asked, dialled in rows.items()}
+    except OSError as error:
+        raise ConfigError(f"cannot read the wires {path}: {error.strerror}") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f'{path} is not {{"host:port": "host:port"}}: {error}') from error

@@ -1,0 +1,275 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs for topics; what a broker says of itself, read-only.
+
+Rule 1: AlterConfigs replaces: a setting that is not named goes back to its default. IncrementalAlterConfigs changes
+        what it names. Both carry the settings that result to the definitions home, in one definition per topic.
+Rule 2: a topic or broker twice in one request, or a setting twice in one topic, is refused, as Apache Kafka does.
+Rule 3: brokers are configured by their files: no request changes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from georelay.errors import BadRequest, GeorelayError, InvalidTopic, PolicyViolation, UnknownTopic
+from georelay.limits import PRODUCE_FRAME_BYTES_MAX, RECORD_BATCH_BYTES_MAX
+from georelay.wire.api import ErrorCode
+from georelay.wire.requests import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from georelay.wire.responses import (
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsResponse,
+)
+from region.controller.topic import REPLICATION_FACTOR_DEFAULT, TopicView
+from region.kafka.connection import Slot
+from region.kafka.error_map import kafka_code
+from region.kafka.patience import within
+from region.kafka.ports import Cluster
+from region.kafka.services import KafkaServices
+from region.kafka.topic_settings import (
+    TOPIC_SETTINGS,
+    Change,
+    Setting,
+    SettingType,
+    Source,
+    check_alteration,
+    defaults_of_alterable,
+    value_of,
+)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+RESOURCES_PER_REQUEST_MAX: Final = 1_000
+ALTER_TIMEOUT_MS: Final = 30_000  # these requests carry no patience of their own
+SET: Final = 0
+DELETE: Final = 1
+
+
+class _Asked(NamedTuple):
+    """What a DescribeConfigs wants to see of each setting."""
+
+    keys: Sequence[str] | None
+    synonyms: bool
+    documentation: bool
+
+
+class DescribeConfigsHandler:
+    """Answers DescribeConfigs."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+        self._region_name = services.region_name
+
+    def handle(self, slot: Slot, request: DescribeConfigsRequest) -> None:
+        """Answer from what this broker knows."""
+        results = []
+        for resource in request.resources:
+            asked = _Asked(resource.configuration_keys, request.include_synonyms, request.include_documentation)
+            try:
+                _check_count(request.resources)
+                rows = self._rows(resource, asked)
+            except GeorelayError as error:
+                failure = DescribeConfigsResult(
+                    error_code=_code(error),
+                    error_message=str(error),
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                results.append(failure)
+            else:
+                results.append(
+                    DescribeConfigsResult(
+                        error_code=ErrorCode.NONE,
+                        error_message=None,
+                        resource_type=resource.resource_type,
+                        resource_name=resource.resource_name,
+                        configs=rows,
+                    )
+                )
+        slot.answer(DescribeConfigsResponse(results=results))
+
+    def _rows(self, resource: DescribeConfigsResource, asked: _Asked) -> list[DescribeConfigsResourceResult]:
+        if resource.resource_type == TOPIC:
+            view = _topic(self._cluster, resource.resource_name)
+            rows = [
+                _topic_row(row, value_of(row.name, view, self._region_name), asked) for row in TOPIC_SETTINGS.values()
+            ]
+        elif resource.resource_type == BROKER:
+            rows = _broker_rows(self._cluster, resource.resource_name)
+        else:
+            raise BadRequest(f"resource type {resource.resource_type} is not served; 2 is a topic, 4 a broker")
+        return rows if asked.keys is None else [row for row in rows if row.name in asked.keys]
+
+
+class AlterConfigsHandler:
+    """Answers AlterConfigs and IncrementalAlterConfigs."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+        self._region_name = services.region_name
+
+    def replace(self, slot: Slot, request: AlterConfigsRequest) -> None:
+        """Give topics exactly the settings that the request names."""
+
+        async def answer() -> AlterConfigsResponse:
+            return AlterConfigsResponse(
+                responses=await self._each(request.resources, self._replaced, validate_only=request.validate_only)
+            )
+
+        slot.spawn(answer())
+
+    def change(self, slot: Slot, request: IncrementalAlterConfigsRequest) -> None:
+        """Change the settings of topics that the request names."""
+
+        async def answer() -> IncrementalAlterConfigsResponse:
+            return IncrementalAlterConfigsResponse(
+                responses=await self._each(request.resources, _changed, validate_only=request.validate_only)
+            )
+
+        slot.spawn(answer())
+
+    async def _each(
+        self,
+        resources: Sequence[AlterConfigsResource] | Sequence[IncrementalAlterConfigsResource],
+        settings_of: Callable[[TopicView, list[tuple[str, int, str | None]]], dict[str, str]],
+        *,
+        validate_only: bool,
+    ) -> list[AlterConfigsResourceResponse]:
+        """Alter one resource after the other; each has its own outcome."""
+        times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+        named = {(resource.resource_type, resource.resource_name): resource for resource in resources}
+        rows = []
+        for (kind, name), resource in named.items():
+            try:
+                _check_count(resources)
+                if times[kind, name] > 1:
+                    raise BadRequest("the resource stands twice in the request")
+                view = self._alterable_topic(kind, name)
+                settings = settings_of(view, _named_once(resource))
+                check_alteration(settings)
+                if settings and not validate_only:
+                    await within(ALTER_TIMEOUT_MS, self._alter(name, settings))
+            except GeorelayError as error:
+                rows.append(AlterConfigsResourceResponse(_code(error), str(error), kind, name))
+            else:
+                rows.append(AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name))
+        return rows
+
+    def _alter(self, name: str, settings: Mapping[str, str]) -> Awaitable[TopicView]:
+        return self._cluster.alter_topic(name, settings)
+
+    def _alterable_topic(self, kind: int, name: str) -> TopicView:
+        if kind == BROKER:
+            raise PolicyViolation("brokers are configured by their files; see docs/config.md")
+        if kind != TOPIC:
+            raise BadRequest(f"resource type {kind} is not served; 2 is a topic")
+        view = _topic(self._cluster, name)
+        if view.is_mirror_name or view.internal:
+            raise PolicyViolation(f"{name!r} has the settings of its plain name; alter that one")
+        return view
+
+    def _replaced(self, view: TopicView, named: list[tuple[str, int, str | None]]) -> dict[str, str]:
+        """Return the defaults with what is named; a fixed setting may be named with the value it has."""
+        settings = defaults_of_alterable()
+        for name, _, value in named:
+            if value is None:
+                raise InvalidTopic(f"setting {name[:64]} has no value")
+            row = TOPIC_SETTINGS.get(name)
+            if (
+                row is not None
+                and row.change is not Change.ANY_TIME
+                and value == value_of(row.name, view, self._region_name)
+            ):
+                continue
+            settings[name] = value
+        return settings
+
+
+def _changed(_: TopicView, named: list[tuple[str, int, str | None]]) -> dict[str, str]:
+    """Return what is named, deleted settings with their defaults."""
+    settings = {}
+    for name, operation, value in named:
+        if operation == DELETE:
+            settings[name] = TOPIC_SETTINGS[name].default if name in TOPIC_SETTINGS else ""
+        elif operation != SET:
+            raise InvalidTopic(f"setting {name[:64]}: set (0) and delete (1) are there, not operation {operation}")
+        elif value is None:
+            raise InvalidTopic(f"setting {name[:64]} has no value")
+        else:
+            settings[name] = value
+    return settings
+
+
+def _named_once(resource: AlterConfigsResource | IncrementalAlterConfigsResource) -> list[tuple[str, int, str | None]]:
+    """Return (name, operation, value) of every setting (BadRequest: one is named twice)."""
+    named = [(row.name, getattr(row, "config_operation", SET), row.value) for row in resource.configs]
+    twice = next((name for name, times in Counter(name for name, *_ in named).items() if times > 1), None)
+    if twice is not None:
+        raise BadRequest(f"setting {twice[:64]} stands twice in the request")
+    return named
+
+
+def _check_count(resources: Sequence[object]) -> None:
+    if len(resources) > RESOURCES_PER_REQUEST_MAX:
+        raise BadRequest(f"{len(resources)} resources in one request: use at most {RESOURCES_PER_REQUEST_MAX}")
+
+
+def _topic(cluster: Cluster, name: str) -> TopicView:
+    view = cluster.topic(name)
+    if view is None:
+        raise UnknownTopic(f"there is no topic {name[:64]!r}")
+    return view
+
+
+def _code(error: GeorelayError) -> ErrorCode:
+    """Return Kafka's code; a value that is not allowed is INVALID_CONFIG where settings are the subject."""
+    return ErrorCode.INVALID_CONFIG if isinstance(error, InvalidTopic) else kafka_code(error)
+
+
+def _topic_row(row: Setting, value: str, asked: _Asked) -> DescribeConfigsResourceResult:
+    is_default = value == row.default
+    synonyms = [DescribeConfigsSynonym(row.name, row.default, Source.DEFAULT)]
+    if not is_default:
+        synonyms.insert(0, DescribeConfigsSynonym(row.name, value, Source.TOPIC))
+    return DescribeConfigsResourceResult(
+        name=row.name,
+        value=value,
+        read_only=row.change is not Change.ANY_TIME,
+        config_source=Source.DEFAULT if is_default else Source.TOPIC,
+        synonyms=synonyms if asked.synonyms else (),
+        config_type=row.type,
+        documentation=row.text if asked.documentation else None,
+    )
+
+
+def _broker_rows(cluster: Cluster, name: str) -> list[DescribeConfigsResourceResult]:
+    """Return what this broker says of itself; nothing for "", which means the defaults of all brokers."""
+    if not name:
+        return []
+    if name != str(cluster.broker_id):
+        raise BadRequest(f"this is broker {cluster.broker_id}; ask broker {name[:20]!r} itself")
+    rows = (
+        ("auto.create.topics.enable", str(cluster.auto_create_topics).lower(), SettingType.BOOLEAN, Source.BROKER_FILE),
+        ("broker.id", str(cluster.broker_id), SettingType.INT, Source.BROKER_FILE),
+        ("broker.rack", cluster.region, SettingType.TEXT, Source.BROKER_FILE),
+        ("default.replication.factor", str(REPLICATION_FACTOR_DEFAULT), SettingType.INT, Source.DEFAULT),
+        ("message.max.bytes", str(RECORD_BATCH_BYTES_MAX), SettingType.INT, Source.DEFAULT),
+        ("num.partitions", "1", SettingType.INT, Source.DEFAULT),
+        ("socket.request.max.bytes", str(PRODUCE_FRAME_BYTES_MAX), SettingType.INT, Source.DEFAULT),
+    )
+    return [
+        DescribeConfigsResourceResult(name=key, value=value, read_only=True, config_source=source, config_type=kind)
+        for key, value, kind, source in rows
+    ]

@@ -1,0 +1,201 @@
+"""How far each group's log was durable when the flusher last said so: what tells a torn tail from damage.
+
+A bad frame above a group's mark was never promised to anybody: a crash tore it, it is cut. A bad frame at or below the
+mark was durable once: the disk lost it, and the replica must be repaired before it counts again.
+
+Rule 1: a mark is written after the sync that it speaks of, and is not synced itself: one that is behind is harmless.
+Rule 2: a mark is lowered durably before the log is cut below it; so it is never above what the disk must hold.
+Rule 3: while a replica lacks what its mark says, the mark stays: a restart does not forget the loss.
+
+Layout of `flushed-marks`, format 1 (big-endian; rows of 32 bytes, so none crosses a sector and each is old or new):
+
+    row 0: magic "GRFM", format u16, 22 bytes reserved, CRC-32C u32 of the row before it
+    row n: group u32, chain u32, index u64, term u64, magic u32 "MARK", CRC-32C u32 of the row before it; or zeros
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from georelay.errors import DataDirectoryError
+from georelay.ids import GroupId, RaftIndex, Term
+from georelay.wire.crc import crc32c
+from region.log.filesystem import FileSystem, write_fully
+
+log = structlog.get_logger()
+
+MARKS_NAME: Final = "flushed-marks"
+_ROW_BYTES: Final = 32
+_HEADER: Final = struct.Struct(">4sH22s")
+_ROW: Final = struct.Struct(">IIQQ4s")
+_CRC: Final = struct.Struct(">I")
+_FILE_MAGIC: Final = b"GRFM"
+_ROW_MAGIC: Final = b"MARK"
+_FORMAT: Final = 1
+_FREE: Final = bytes(_ROW_BYTES)
+assert _HEADER.size + _CRC.size == _ROW.size + _CRC.size == _ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedMark:
+    """The last entry of a log that is known to be durable."""
+
+    index: RaftIndex
+    term: Term
+    chain: int
+
+    def is_reached_by(self, term: int, index: int) -> bool:
+        """Return whether a log that ends with this term and index has what the mark speaks of."""
+        return (term, index) >= (self.term, self.index)
+
+
+LostTail = FlushedMark  # a mark that the log does not reach any more
+
+
+class FlushedMarks:
+    """The marks of one data directory. Made by `open`; any thread."""
+
+    def __init__(
+        self, fs: FileSystem, handle: int, rows: dict[GroupId, tuple[int, FlushedMark]], row_count: int
+    ) -> None:
+        self._fs = fs
+        self._handle: int | None = handle
+        self._lock = threading.Lock()
+        self._rows = rows
+        self._content = bytearray(row_count * _ROW_BYTES)
+        self._content[:_ROW_BYTES] = _encode_header()
+        for group, (row, mark) in rows.items():
+            self._put(row, _encode_row(group, mark))
+        used = {row for row, _ in rows.values()}
+        self._free = [row for row in range(row_count - 1, 0, -1) if row not in used]
+
+    @classmethod
+    def open(cls, fs: FileSystem, directory: Path) -> FlushedMarks:
+        """Load the marks of `directory`; a missing file is begun. A damaged row counts as no mark.
+
+        Raises:
+            DataDirectoryError: a format that this broker does not know.
+            OSError: from the file system.
+        """
+        path = directory / MARKS_NAME
+        fresh = not fs.exists(path)
+        handle = fs.open(path, create=True)
+        raw = fs.pread(handle, fs.size(handle), 0)
+        rows = decode_marks(raw, path)
+        marks = cls(fs, handle, rows, max(1, -(-len(raw) // _ROW_BYTES)))
+        write_fully(fs, handle, [marks._content], 0)
+        if fresh:
+            fs.fsync_directory(directory)
+        return marks
+
+    def get(self, group: GroupId) -> FlushedMark | None:
+        """Return the mark of a group; None if nothing of it was ever durable, or its row is damaged."""
+        found = self._rows.get(group)
+        return None if found is None else found[1]
+
+    def note(self, marks: Mapping[GroupId, FlushedMark]) -> int:
+        """Write these marks, not synced. Returns the bytes written. Raises OSError."""
+        with self._lock:
+            rows = [self._set(group, mark) for group, mark in marks.items()]
+            return self._write(rows)
+
+    def lower(self, group: GroupId, mark: FlushedMark) -> None:
+        """Make a lower mark durable, before the log is cut. Raises OSError."""
+        with self._lock:
+            self._write([self._set(group, mark)])
+            self._sync()
+
+    def forget(self, group: GroupId) -> None:
+        """Drop the mark of a group durably, before its folder is removed. Raises OSError."""
+        with self._lock:
+            found = self._rows.pop(group, None)
+            if found is None:
+                return
+            self._put(found[0], _FREE)
+            self._write([found[0]])
+            self._sync()
+            self._free.append(found[0])
+
+    def sync(self) -> None:
+        """Make all marks durable. Raises OSError."""
+        with self._lock:
+            self._sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._handle is not None:
+                self._fs.close(self._handle)
+                self._handle = None
+
+    def _set(self, group: GroupId, mark: FlushedMark) -> int:
+        found = self._rows.get(group)
+        row = self._new_row() if found is None else found[0]
+        self._rows[group] = (row, mark)
+        self._put(row, _encode_row(group, mark))
+        return row
+
+    def _new_row(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._content.extend(_FREE)
+        return len(self._content) // _ROW_BYTES - 1
+
+    def _put(self, row: int, content: bytes) -> None:
+        self._content[row * _ROW_BYTES : (row + 1) * _ROW_BYTES] = content
+
+    def _write(self, rows: list[int]) -> int:
+        """Write everything between the lowest and the highest of the rows: one call, a few KiB at most."""
+        if not rows or self._handle is None:
+            return 0
+        start, end = min(rows) * _ROW_BYTES, (max(rows) + 1) * _ROW_BYTES
+        return write_fully(self._fs, self._handle, [bytes(self._content[start:end])], start)
+
+    def _sync(self) -> None:
+        if self._handle is not None:
+            self._fs.fdatasync(self._handle)
+
+
+def decode_marks(raw: bytes, path: Path) -> dict[GroupId, tuple[int, FlushedMark]]:
+    """Return (row, mark) of every group whose row is intact.
+
+    Raises:
+        DataDirectoryError: an intact header of another format.
+    """
+    header = raw[:_ROW_BYTES]
+    if len(header) == _ROW_BYTES and _is_intact(header):
+        magic, version, _ = _HEADER.unpack_from(header)
+        if magic == _FILE_MAGIC and version != _FORMAT:
+            raise DataDirectoryError(f"{path} has format {version}, this broker knows {_FORMAT}")
+    rows: dict[GroupId, tuple[int, FlushedMark]] = {}
+    for row in range(1, len(raw) // _ROW_BYTES):
+        content = raw[row * _ROW_BYTES : (row + 1) * _ROW_BYTES]
+        if content == _FREE:
+            continue
+        group, chain, index, term, magic = _ROW.unpack_from(content)
+        if magic != _ROW_MAGIC or not _is_intact(content):
+            log.error("mark.damaged", path=str(path), row=row)
+            continue
+        rows[GroupId(group)] = (row, FlushedMark(RaftIndex(index), Term(term), chain))
+    return rows
+
+
+def _is_intact(row: bytes) -> bool:
+    return bool(_CRC.unpack_from(row, _ROW_BYTES - _CRC.size)[0] == crc32c(row[: -_CRC.size]))
+
+
+def _encode_header() -> bytes:
+    header = _HEADER.pack(_FILE_MAGIC, _FORMAT, bytes(22))
+    return header + _CRC.pack(crc32c(header))
+
+
+def _encode_row(group: GroupId, mark: FlushedMark) -> bytes:
+    row = _ROW.pack(group, mark.chain, mark.index, mark.term, _ROW_MAGIC)
+    return row + _CRC.pack(crc32c(row))

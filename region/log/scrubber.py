@@ -1,0 +1,116 @@
+"""Reads sealed segments again and again at a low rate, so that damage is found while other replicas are whole.
+
+Rule 1: one segment after the other in the order of group and index, then from the beginning; what is sealed or removed
+meanwhile joins or leaves the round by itself.
+Rule 2: a segment that is damaged, or that the disk refuses to read, is marked (nobody reads it) and reported once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from georelay.errors import StorageFailed
+from georelay.ids import GroupId
+from region.log.errors import LogCorrupt, ReadInterrupted
+from region.log.group_log import GroupLog
+
+log = structlog.get_logger()
+
+SCRUB_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
+SCRUB_PIECE_BYTES: Final = 1024 * 1024
+IDLE_SECONDS: Final = 60.0  # between two rounds, and while there is nothing to read
+
+ScrubTarget = tuple[GroupId, int]  # group, first index of the segment
+
+
+def next_target(targets: Iterable[ScrubTarget], after: ScrubTarget | None) -> ScrubTarget | None:
+    """Return the lowest target above `after`; None when the round is over."""
+    return min((target for target in targets if after is None or target > after), default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class ScrubStats:
+    """Counters since the start, for metrics."""
+
+    rounds: int = 0
+    segments: int = 0
+    read_bytes: int = 0
+    damaged: int = 0
+
+
+class Scrubber:
+    """Call `step` from one thread, and wait as long as it says before the next call.
+
+    Args:
+        logs: the groups that are open, read anew for each segment.
+        bytes_per_second: > 0.
+        on_corrupt: told of each damaged segment, in the thread that calls `step`.
+    """
+
+    def __init__(
+        self,
+        logs: Callable[[], Mapping[GroupId, GroupLog]],
+        *,
+        bytes_per_second: int = SCRUB_BYTES_PER_SECOND,
+        on_corrupt: Callable[[GroupId, int, LogCorrupt], None],
+    ) -> None:
+        self._logs = logs
+        self._bytes_per_second = bytes_per_second
+        self._on_corrupt = on_corrupt
+        self._at: ScrubTarget | None = None
+        self._pieces: Iterator[int] | None = None
+        self.stats = ScrubStats()
+
+    def step(self) -> float:
+        """Verify one piece; return the seconds to wait before the next call."""
+        if self._pieces is None and not self._begin():
+            return IDLE_SECONDS
+        assert self._at is not None and self._pieces is not None
+        group, first_index = self._at
+        try:
+            size = next(self._pieces)
+        except StopIteration:
+            self._pieces = None
+            self.stats.segments += 1
+            return 0.0
+        except ReadInterrupted:  # removed or truncated meanwhile
+            self._pieces = None
+            return 0.0
+        except (LogCorrupt, StorageFailed) as error:
+            self._pieces = None
+            self._report(group, first_index, error)
+            return 0.0
+        self.stats.read_bytes += size
+        return size / self._bytes_per_second
+
+    def _begin(self) -> bool:
+        logs = self._logs()
+        targets = [
+            (group, info.first_index)
+            for group, found in logs.items()
+            for info in found.sealed_segments()
+            if info.first_index not in found.corrupt_segments()
+        ]
+        target = next_target(targets, self._at)
+        if target is None:
+            self.stats.rounds += self._at is not None
+            self._at = None
+            return False
+        self._at = target
+        self._pieces = logs[target[0]].verify_steps(target[1], SCRUB_PIECE_BYTES)
+        return True
+
+    def _report(self, group: GroupId, first_index: int, error: LogCorrupt | StorageFailed) -> None:
+        self.stats.damaged += 1
+        found = self._logs().get(group)
+        if found is None:
+            return
+        if isinstance(error, StorageFailed):
+            error = LogCorrupt(found.directory / f"{first_index:020d}.log", 0, str(error))
+        found.mark_corrupt(first_index, error.reason)
+        log.critical("segment.damaged", group=group, first_index=first_index, reason=str(error))
+        self._on_corrupt(group, first_index, error)

@@ -1,0 +1,135 @@
+"""Who is alive: coalesced beats to every broker of the region, their answers, and who was heard lately.
+
+Rule: liveness is a fact about a broker pair. Every frame is a sign of life, whatever it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Final, Protocol
+
+from georelay.ids import BrokerId, GroupId, RaftIndex, Term
+from region.multiraft.group import Group
+from region.multiraft.heartbeat import BeatReceiver, BeatSender, decode_ack, decode_beat, encode_ack, encode_beat
+from region.multiraft.leader_book import LeaderBook
+from region.multiraft.transport import FrameKind, Lane, Transport
+
+PEER_SILENT_TICKS: Final = 10  # without a frame for this long a broker counts as unreachable
+
+
+class BeatOwner(Protocol):
+    """What beats need of the host."""
+
+    groups: dict[GroupId, Group]
+    leaders: LeaderBook
+    transport: Transport | None
+
+    def guard(self, group: Group, action: Callable[..., None], *arguments: object) -> None:
+        """Run a step of a group; the group stops when it breaks."""
+
+    def mark_dirty(self, group: Group) -> None:
+        """Have the group looked at in this turn."""
+
+
+class Beats:
+    """Beats of one broker, sent and received."""
+
+    def __init__(self, owner: BeatOwner, rng: Random) -> None:
+        self._owner = owner
+        self._rng = rng
+        self._ticks = 0
+        self._heard_at_tick: dict[BrokerId, int] = {}
+        self.senders: dict[BrokerId, BeatSender] = {}
+        self._receivers: dict[object, BeatReceiver] = {}
+        self.alive: set[BrokerId] = set()
+        self.version = 0  # changes with every change of `alive`
+
+    def heard(self, peer: BrokerId) -> None:
+        """Note a sign of life."""
+        self._heard_at_tick[peer] = self._ticks
+
+    def connected(self, peer: BrokerId) -> None:
+        """Begin with nothing: so does the reader of a new connection."""
+        self.senders[peer] = BeatSender(self._rng.getrandbits(32))
+
+    def lost(self, peer: BrokerId) -> None:
+        """The outgoing connection is gone: nobody is sent to a broker that just died."""
+        self.senders.pop(peer, None)
+        self._heard_at_tick.pop(peer, None)
+        self.review()
+
+    def connection_closed(self, connection: object) -> None:
+        """Forget what an incoming connection has told."""
+        self._receivers.pop(connection, None)
+
+    def tick(self, *, silent: bool) -> None:
+        """Send one beat to every peer, unless this broker wants to be taken for dead; see who is alive."""
+        self._ticks += 1
+        if not silent:
+            self._send()
+        self.review()
+
+    def _send(self) -> None:
+        transport = self._owner.transport
+        if transport is None:
+            return
+        rows: dict[BrokerId, list[tuple[GroupId, Term, RaftIndex]]] = {peer: [] for peer in self.senders}
+        for group in self._owner.groups.values():
+            if group.node.is_leader and not group.stopped:
+                group.beat_rows(rows)
+        for peer, sender in self.senders.items():
+            transport.send(peer, Lane.CONTROL, FrameKind.BEAT, [encode_beat(sender.next_beat(rows[peer]))])
+
+    def review(self) -> None:
+        """See who was heard lately."""
+        alive = {peer for peer, tick in self._heard_at_tick.items() if self._ticks - tick <= PEER_SILENT_TICKS}
+        if alive == self.alive:
+            return
+        for lost in self.alive - alive:
+            self._owner.leaders.lost(lost)
+        for found in alive - self.alive:
+            self._owner.leaders.found(found)
+        self.alive = alive
+        self.version += 1
+
+    def beat_received(self, peer: BrokerId, body: memoryview, connection: object) -> None:
+        """Take a beat and answer it. Raises ValueError on garbage."""
+        beat = decode_beat(body)
+        receiver = self._receivers.setdefault(connection, BeatReceiver())
+        receiver.follow(beat)
+        changed = {row[0] for row in beat.changed}
+        exceptions = self._follow(peer, receiver.told, changed)
+        if self._owner.transport is not None:
+            self._owner.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [encode_ack(beat.sequence, exceptions)])
+
+    def _follow(
+        self, peer: BrokerId, told: Mapping[GroupId, tuple[Term, RaftIndex]], changed: Iterable[GroupId]
+    ) -> list[GroupId]:
+        exceptions = []
+        groups = self._owner.groups
+        for group_id, (term, commit) in told.items():
+            group = groups.get(group_id)
+            if group is None or group.stopped:
+                exceptions.append(group_id)
+            elif group_id in changed or not group.node.touch_leader(peer, term):
+                self._owner.guard(group, group.step_heartbeat, peer, term, commit)
+                exceptions.append(group_id)  # its own answer is a Raft message
+                self._owner.mark_dirty(group)
+        return exceptions
+
+    def beat_answered(self, peer: BrokerId, body: memoryview) -> None:
+        """Take the answer to a beat. Raises ValueError on garbage."""
+        sequence, exceptions = decode_ack(body)
+        sender = self.senders.get(peer)
+        if sender is None:
+            return
+        apart = set(exceptions)
+        for group_id, (term, _) in sender.answered(sequence).items():
+            group = self._owner.groups.get(group_id)
+            if group_id in apart or group is None or group.stopped:
+                continue
+            if not group.node.touch_peer(peer, term):
+                self._owner.guard(group, group.step_heartbeat_answer, peer, term)
+            if group.node.has_ready():
+                self._owner.mark_dirty(group)

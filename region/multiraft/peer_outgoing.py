@@ -1,0 +1,170 @@
+"""Dialling side of the connections between brokers: frames of one loop turn leave in one write.
+
+Rule: sending never blocks and never raises: without a connection, or over the buffer limit, frames are dropped
+and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+import structlog
+
+from georelay.ids import BrokerId
+from georelay.limits import KIB, MIB
+from region.multiraft.peer_hello import HEAD, encode_hello
+from region.multiraft.transport import FrameKind, Lane, Part, PeerReceiver
+
+log = structlog.get_logger()
+
+SEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # per connection: beyond it frames are dropped
+REDIAL_MS: Final = 100
+CONNECT_TIMEOUT_MS: Final = 2_000
+UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off, and what it was sent is dropped
+LAZY_MS: Final = 2
+JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than a vector of buffers
+
+
+class OutgoingOwner(Protocol):
+    """What a dialled connection needs of the transport."""
+
+    me: BrokerId
+    mesh_id: str
+    disk: bytes
+    receiver: PeerReceiver
+    rng: random.Random
+
+    def connection_gone(self) -> None:
+        """Note that a connection is lost."""
+
+
+class OutgoingConnection(asyncio.Protocol):
+    """Dialling side of one connection; re-dials for ever until closed."""
+
+    def __init__(self, owner: OutgoingOwner, peer: BrokerId, lane: Lane, address: tuple[str, int]) -> None:
+        self._owner = owner
+        self._peer = peer
+        self._lane = lane
+        self._transport: asyncio.Transport | None = None
+        self._closed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[Part] = []
+        self._pending_bytes = 0
+        self._flush_is_near = False
+        self._lazy_timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.address = address
+        self.frames_dropped = 0
+
+    def start(self) -> None:
+        """Keep the connection up from now on."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"peer-{self._peer}-{self._lane.name.lower()}")
+
+    @property
+    def started(self) -> bool:
+        """Return whether it was asked to be up."""
+        return self._task is not None
+
+    async def stop(self) -> None:
+        """Close for good."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        refused = False
+        while True:
+            self._closed.clear()
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                    await loop.create_connection(lambda: self, *self.address)
+            except OSError as error:
+                if not refused:
+                    log.info("peer.unreachable", peer=self._peer, lane=self._lane.name, reason=str(error))
+                    refused = True
+                    self._owner.receiver.peer_lost(self._peer, self._lane)
+            else:
+                refused = False
+                await self._closed.wait()
+            await asyncio.sleep(REDIAL_MS / 1000 * (0.5 + self._owner.rng.random()))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop has transport classes of its own: isinstance would refuse them.
+        self._transport = stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX, low=SEND_BUFFER_BYTES_MAX // 2)
+        stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
+        owner = self._owner
+        stream.write(
+            encode_hello(lane=self._lane, sender=owner.me, to=self._peer, disk=owner.disk, mesh_id=owner.mesh_id)
+        )
+        owner.receiver.peer_connected(self._peer, self._lane)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pending.clear()  # the next connection starts from nothing, as its reader does
+        self._pending_bytes = 0
+        self._closed.set()
+        self._owner.receiver.peer_lost(self._peer, self._lane)
+        self._owner.connection_gone()
+
+    def data_received(self, data: bytes) -> None:
+        log.warning("peer.refused", peer=self._peer, reason="data on a one-way connection")
+        self.close()
+
+    @property
+    def is_up(self) -> bool:
+        """Return whether there is a connection."""
+        return self._transport is not None
+
+    def close(self) -> None:
+        """Close now; `run` dials again unless it was cancelled."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def send(self, kind: FrameKind, parts: Sequence[Part], *, can_wait: bool = False) -> bool:
+        """Queue one frame; False when it was dropped.
+
+        The frames of one loop turn leave in one write. A frame that can wait leaves with the next one that
+        cannot, or after LAZY_MS: a write and the wake-up of its reader cost more than a small frame.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        length = 1
+        for part in parts:
+            length += len(part)
+        if transport.get_write_buffer_size() + self._pending_bytes + length > SEND_BUFFER_BYTES_MAX:
+            self.frames_dropped += 1
+            return False
+        self._pending.append(HEAD.pack(length, kind))
+        self._pending.extend(parts)
+        self._pending_bytes += length
+        if not can_wait and not self._flush_is_near:
+            self._flush_is_near = True
+            self._loop.call_soon(self._flush)
+        elif can_wait and not self._flush_is_near and self._lazy_timer is None:
+            self._lazy_timer = self._loop.call_later(LAZY_MS / 1000, self._flush)
+        return True
+
+    def _flush(self) -> None:
+        self._flush_is_near = False
+        if self._lazy_timer is not None:
+            self._lazy_timer.cancel()
+            self._lazy_timer = None
+        pending, self._pending = self._pending, []
+        size, self._pending_bytes = self._pending_bytes, 0
+        transport = self._transport
+        if transport is None or transport.is_closing() or not pending:
+            return
+        if size < JOIN_BYTES_MAX:
+            transport.write(b"".join(pending))
+        else:
+            transport.writelines(pending)

@@ -1,0 +1,302 @@
+"""What one broker knows about a stream from its group's log alone: the state machine above the Raft group.
+
+Rule 1: the end follows every entry at once; readers see committed entries only.
+Rule 2: fencing and contiguity are checked again when an entry is applied; a violation there is our bug and stops the
+        group.
+Rule 3: everything here is a function of the log: `restore` of a snapshot and the entries above it give the same as
+        all entries from the first. A snapshot is of the APPLIED index, whatever is appended above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from mesh.replication.receiver_core import ApplyViolation, recheck_at_apply
+from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader
+from region.log.entry import Entry, control_header
+from region.multiraft.machine import InvariantBroken, Proposer
+from region.topics.commit_waiters import CommitWaiters
+from region.topics.committed_tail import CommittedTail, TailBudget
+from region.topics.log_bounds_core import LogBounds
+from region.topics.log_end_core import EpochTable, LogEnd
+from region.topics.log_start_core import LogStart
+from region.topics.producer_table_core import ProducerTable
+from region.topics.skip_core import decode_skip
+from region.topics.stream_state import StreamState
+
+log = structlog.get_logger()
+
+
+class StateAt(Protocol):
+    """The state of a stream at one index (region.log.manifest.Manifest)."""
+
+    @property
+    def index(self) -> RaftIndex:
+        """Index of the last entry that the state includes."""
+
+    @property
+    def state(self) -> bytes:
+        """What `snapshot` returned at that index."""
+
+
+class FollowedLog:
+    """Log end, producers, epochs, bounds, committed tail and waiters of one stream."""
+
+    def __init__(
+        self,
+        *,
+        key: StreamKey,
+        topic: str,
+        group_id: GroupId,
+        home: RegionNumber,
+        region: RegionNumber,
+        budget: TailBudget,
+    ) -> None:
+        self.key = key
+        self.topic = topic
+        self.partition = key.partition
+        self.group_id = group_id
+        self.home = home
+        self.is_home = home == region
+        self.region = region
+        self.is_leader = False
+        self.leader_id = -1
+        self.high_watermark = Offset(0)
+        self.commit_index = RaftIndex(0)
+        self.end = LogEnd.empty(key)
+        self.applied_end = self.end
+        self.epochs = EpochTable()
+        self.producers = ProducerTable()
+        self.bounds = LogBounds(key)
+        self.tail = CommittedTail(budget)
+        self.proposer: Proposer | None = None
+        self._commits = CommitWaiters()
+        self._waiters: dict[int, Callable[[], None]] = {}
+        self._waiter_id = 0
+        self._base = (RaftIndex(0), b"")  # (index, state) from which a rebuild begins
+
+    # --- what the services read -------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> Offset:
+        """Return the log end."""
+        return self.end.next_offset
+
+    @property
+    def start(self) -> LogStart:
+        """Return where the log begins."""
+        return self.bounds.start
+
+    @property
+    def log_start(self) -> Offset:
+        """Return the first offset that readers may ask for."""
+        return self.bounds.start.offset
+
+    @property
+    def skipped_records(self) -> int:
+        """Return how many records this mirror had to give up because its home no longer stored them."""
+        return self.bounds.skipped_records
+
+    @property
+    def epoch(self) -> Epoch:
+        """Return the newest committed home epoch, 0 before the first."""
+        return self.epochs.current(self.commit_index)
+
+    @property
+    def keeps_whole_log(self) -> bool:
+        """Return False: record batches are read back from disk."""
+        return False
+
+    def add_waiter(self, callback: Callable[[], None]) -> int:
+        """Call `callback` when high watermark or log start move and when leadership is lost."""
+        self._waiter_id += 1
+        self._waiters[self._waiter_id] = callback
+        return self._waiter_id
+
+    def remove_waiter(self, handle: int) -> None:
+        """Forget a waiter."""
+        self._waiters.pop(handle, None)
+
+    def _wake(self) -> None:
+        for callback in list(self._waiters.values()):
+            callback()
+
+    # --- state as bytes ---------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Return the state at the applied index: equal bytes on every replica at equal index."""
+        state = StreamState(
+            end=self.applied_end,
+            start=self.bounds.start,
+            skipped_records=self.bounds.skipped_records,
+            newest=self.bounds.newest,
+            epochs=tuple(self.epochs.indexed(self.commit_index)),
+            producers=tuple(self.producers.rows_at(self.commit_index, self.applied_end.append_us)),
+        ).encode()
+        self._base = (self.commit_index, state)
+        return state
+
+    def restore(self, manifest: StateAt) -> None:
+        """Replace everything with the state at `manifest.index`: nothing is known above it.
+
+        Raises:
+            InvariantBroken: not a state of a stream, or of a newer version.
+        """
+        try:
+            state = StreamState.decode(manifest.state)
+        except ValueError as error:
+            raise InvariantBroken(f"{self.key}: the state at index {manifest.index}: {error}") from error
+        self._commits.fail(RaftIndex(0))
+        self.end = self.applied_end = state.end
+        self.high_watermark = state.end.next_offset
+        self.commit_index = manifest.index
+        self.epochs.restore(state.epochs)
+        self.producers.restore(manifest.index, state.producers)
+        self._base = (manifest.index, manifest.state)
+        self.bounds.restore(start=state.start, newest=state.newest, skipped_records=state.skipped_records)
+        self.tail.clear()
+        self._wake()
+
+    # --- following the group's log ----------------------------------------------------------------
+
+    def noop_header(self) -> StreamHeader:
+        """Return the stream part of a leader's first entry."""
+        return self.control_header(EntryType.NOOP)
+
+    def control_header(self, kind: EntryType, payload: bytes = b"") -> StreamHeader:
+        """Return the stream part of a control entry that leaves the log end where it is."""
+        end = self.end
+        return control_header(
+            kind,
+            next_offset=end.next_offset,
+            epoch=end.epoch,
+            append_us=end.append_us,
+            digest=end.digest,
+            payload=payload,
+        )
+
+    def recovered(self, entry: Entry) -> None:
+        """Follow one entry found on disk."""
+        self.appended(entry)
+
+    def appended(self, entry: Entry) -> None:
+        """Follow one appended entry. Raises InvariantBroken: a control entry that makes no sense."""
+        header = entry.header()
+        previous_next = self.end.next_offset
+        self.end = LogEnd.after(header)
+        if header.type in OWNS_OFFSETS:
+            self.bounds.batch_appended(entry.index, header)
+            self.producers.appended(entry.index, header)
+            return
+        self.epochs.appended(entry.index, header)
+        try:
+            self.bounds.control_appended(entry.index, header, entry.payload, previous_next=previous_next)
+            if header.type is EntryType.SKIP:
+                skipped = decode_skip(entry.payload, index=entry.index)
+                self.epochs.skipped(entry.index, skipped.epochs)
+                self.producers.skipped(entry.index, skipped.producers)
+        except ValueError as error:
+            raise InvariantBroken(f"{self.key}: entry {entry.index}: {error}") from error
+
+    def truncated(self, from_index: RaftIndex, newest: Entry | None) -> None:
+        """Forget the entries from `from_index` on; publishes that waited for them have an unknown outcome."""
+        # Without an entry before it, everything before it is applied: nothing committed is ever truncated.
+        self.end = self.applied_end if newest is None else LogEnd.after(newest.header())
+        self.epochs.truncated(from_index)
+        self.bounds.truncated(from_index)
+        if not self.producers.truncated(from_index):
+            self._rebuild_producers(from_index)
+        self._commits.fail(from_index)
+
+    def _rebuild_producers(self, from_index: RaftIndex) -> None:
+        assert self.proposer is not None
+        base, state = self._base
+        self.producers.restore(base, StreamState.decode(state).producers if state else ())
+        for entry in self.proposer.entries_below(from_index):
+            if entry.index > base:
+                if entry.type is EntryType.SKIP:
+                    self.producers.skipped(entry.index, decode_skip(entry.payload, index=entry.index).producers)
+                self.producers.appended(entry.index, entry.header())
+
+    def applied(self, entries: Sequence[Entry]) -> None:
+        """Move the high watermark over committed entries."""
+        moved = False
+        for entry in entries:
+            moved = self._apply(entry) or moved
+            self.commit_index = entry.index
+        self._settle(entries[-1])
+        if moved:
+            self._end_moved(entries)
+            self._wake()
+
+    def _end_moved(self, entries: Sequence[Entry]) -> None:
+        """Committed entries moved the high watermark."""
+
+    def _apply(self, entry: Entry) -> bool:
+        """Apply one entry; return whether readers see another end."""
+        if entry.record_count:
+            self._recheck(entry)
+            self.high_watermark = entry.next_offset
+            self.tail.append(entry)
+            return True
+        if entry.type is EntryType.EPOCH:
+            self._recheck(entry)
+            # Records at or beyond the start of a new epoch become the orphan branch.
+            self.high_watermark = entry.base_offset
+            self.tail.cut(entry.base_offset)
+            return True
+        if entry.type is EntryType.SKIP:
+            self._recheck(entry)
+            self._note_skip(self.high_watermark, entry.base_offset)
+            self.high_watermark = entry.base_offset
+            self.tail.clear()
+            return True
+        return False
+
+    def _note_skip(self, first: Offset, following: Offset) -> None:
+        log.error(
+            "mirror.records_skipped",
+            stream=str(self.key),
+            topic=self.topic,
+            first=first,
+            last=following - 1,
+            records=following - first,
+        )
+
+    def applied_until(self, newest: Entry) -> None:
+        """Move the high watermark over entries that are on disk only."""
+        self.high_watermark = newest.next_offset
+        self.commit_index = newest.index
+        self._settle(newest)
+        self._wake()
+
+    def _settle(self, newest: Entry) -> None:
+        """Let everything up to `newest`, now committed, take effect."""
+        self.applied_end = LogEnd.after(newest.header())
+        self.producers.committed(newest.index, self.applied_end.append_us)
+        start_moved = self.bounds.commit(newest.index)
+        self._commits.committed(newest.index)
+        if start_moved:
+            self.tail.drop_below(self.start.boundary)
+            if self.proposer is not None:  # else it is told at the next look of retention
+                self.proposer.advance_start(self.start.first_index)
+            self._wake()
+
+    def _recheck(self, entry: Entry) -> None:
+        """Check fencing and contiguity once more. Raises InvariantBroken."""
+        header = entry.header()
+        try:
+            recheck_at_apply(
+                kind=header.type,
+                epoch=header.epoch,
+                base_offset=header.base_offset,
+                committed_epoch=self.epochs.current(self.commit_index),
+                committed_next=self.high_watermark,
+                epoch_table=self.epochs.committed(entry.index),
+            )
+        except ApplyViolation as error:
+            raise InvariantBroken(f"{self.key}: {error}") from error

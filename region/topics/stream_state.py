@@ -1,0 +1,96 @@
+"""The state of one stream after its applied entries, as bytes: what a manifest holds beside the log.
+
+Layout of version 1 (big-endian; it never changes):
+
+    u8 version (1)
+    i64 next offset | 16 digest | i64 append_us | u32 epoch          the log end at the applied index
+    u64 first index | i64 log start | i64 boundary | 16 digest       the log start
+    u64 records skipped                                              by SKIP entries, for operators
+    i64 timestamp | i64 offset | i64 unseen below                    the newest timestamp
+    u32 rows, each u64 index, u32 epoch, i64 start                   epochs, ascending
+    producer states (region.topics.producer_rows)
+
+Rule 1: it is a function of the log up to the applied index: replicas hold equal bytes at equal index.
+Rule 2: bounded: producers and epochs are.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from georelay.ids import Epoch, Offset, RaftIndex
+from mesh.replication.frames import EPOCH_ROWS_MAX
+from region.topics.log_end_core import IndexedEpoch, LogEnd
+from region.topics.log_start_core import LogStart
+from region.topics.newest_timestamp_core import NewestTimestamp
+from region.topics.producer_rows import PRODUCER_ROWS_BYTES_MAX, decode_producers, encode_producers
+from region.topics.producer_table_core import Row
+
+STATE_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">Bq16sqIQqq16sQqqqI")
+_ROW: Final = struct.Struct(">QIq")
+STATE_BYTES_MAX: Final = _HEAD.size + EPOCH_ROWS_MAX * _ROW.size + PRODUCER_ROWS_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamState:
+    """A stream after its applied entries. `producers` stand in the order of their last append."""
+
+    end: LogEnd
+    start: LogStart
+    skipped_records: int
+    newest: NewestTimestamp
+    epochs: tuple[IndexedEpoch, ...]
+    producers: tuple[Row, ...]
+
+    def encode(self) -> bytes:
+        """Return the bytes of version 1."""
+        head = _HEAD.pack(
+            STATE_VERSION,
+            self.end.next_offset,
+            self.end.digest,
+            self.end.append_us,
+            self.end.epoch,
+            self.start.first_index,
+            self.start.offset,
+            self.start.boundary,
+            self.start.digest,
+            self.skipped_records,
+            self.newest.timestamp_ms,
+            self.newest.offset,
+            self.newest.unseen_below,
+            len(self.epochs),
+        )
+        return b"".join((head, *(_ROW.pack(*row) for row in self.epochs), encode_producers(self.producers)))
+
+    @classmethod
+    def decode(cls, raw: bytes | memoryview) -> StreamState:
+        """Decode what `encode` returned.
+
+        Raises:
+            ValueError: another version, or lengths, counts or values that cannot be.
+        """
+        try:
+            fields = _HEAD.unpack_from(raw)
+            if fields[0] != STATE_VERSION:
+                raise ValueError(f"stream state version {fields[0]} is unknown, this broker reads {STATE_VERSION}")
+            if fields[13] > EPOCH_ROWS_MAX:
+                raise ValueError(f"{fields[13]} epochs are over {EPOCH_ROWS_MAX}")
+            rows = [_ROW.unpack_from(raw, _HEAD.size + at * _ROW.size) for at in range(fields[13])]
+        except struct.error as error:
+            raise ValueError(f"a stream state ends too early: {error}") from error
+        state = cls(
+            end=LogEnd(next_offset=Offset(fields[1]), digest=fields[2], append_us=fields[3], epoch=Epoch(fields[4])),
+            start=LogStart(
+                first_index=RaftIndex(fields[5]), offset=Offset(fields[6]), boundary=Offset(fields[7]), digest=fields[8]
+            ),
+            skipped_records=fields[9],
+            newest=NewestTimestamp(timestamp_ms=fields[10], offset=Offset(fields[11]), unseen_below=Offset(fields[12])),
+            epochs=tuple((index, Epoch(epoch), Offset(start)) for index, epoch, start in rows),
+            producers=tuple(decode_producers(memoryview(raw)[_HEAD.size + len(rows) * _ROW.size :])),
+        )
+        if state.start.offset > state.end.next_offset:
+            raise ValueError(f"log start {state.start.offset} is beyond the end {state.end.next_offset}")
+        return state

@@ -1,0 +1,45 @@
+"""Which region a command about brokers is for: the one that is named, else the one whose number the ids carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from georelay.cli.failure import EXIT_USAGE, CommandFailed
+from georelay.client.gateway_http import GatewayHttp
+from georelay.ids import BrokerId, region_of
+
+RegionOption = Annotated[
+    str, typer.Option("--region", metavar="R", help="Region of the brokers; default: by the number in their ids.")
+]
+
+
+async def region_of_brokers(client: GatewayHttp, brokers: Sequence[int], named: str) -> str:
+    """Return the name of the one region that has such broker ids; `named` is not questioned.
+
+    Raises:
+        CommandFailed: no region has that number, or the ids belong to several.
+    """
+    if named:
+        return named
+    numbers = {int(region_of(BrokerId(broker))) for broker in brokers}
+    if len(numbers) != 1:
+        ids = ",".join(map(str, brokers))
+        raise CommandFailed(f"brokers {ids} belong to several regions; name those of one", exit_code=EXIT_USAGE)
+    number = numbers.pop()
+    regions = await numbered_regions(client)
+    if number not in regions:
+        known = ", ".join(f"{name} ({number_})" for number_, name in sorted(regions.items()))
+        raise CommandFailed(f"no region has the number {number} of broker {brokers[0]}; there are {known}")
+    return regions[number]
+
+
+async def numbered_regions(client: GatewayHttp) -> dict[int, str]:
+    """Return region number -> name."""
+    document = await client.get("/v1/status")
+    rows: list[dict[str, Any]] = document.get("regions") or []
+    if not rows or not all(isinstance(row.get("number"), int) for row in rows):
+        raise CommandFailed("the gateway's answer numbers no regions; is it of another version?")
+    return {row["number"]: str(row["region"]) for row in rows}

@@ -1,0 +1,314 @@
+"""One random bit of every kind of file of one replica: found, repaired or refused, and never shown to anybody.
+
+Three real brokers of one region. One of them is stopped, one bit of one of its files is flipped, and it is started
+again; segments are also damaged under a broker that runs. Meanwhile everything is read from every broker, over and
+over, by Kafka and by HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from georelay.client.broker_connection import BrokerConnection
+from georelay.errors import DataDirectoryError
+from georelay.ids import CONTROLLER_GROUP, GroupId
+from georelay.wire.api import ApiKey, ErrorCode
+from georelay.wire.batch import iterate_records, split_batches
+from georelay.wire.requests import FetchPartition, FetchRequest, FetchTopic
+from loadtest.campaign.mesh import read_back
+from loadtest.campaign.producer import value_of
+from loadtest.campaign.verdict_core import Acknowledgement
+from region.app import Broker
+from region.controller.topic import TopicSpec
+from region.log.filesystem import OsFileSystem
+from region.log.segment_reader import read_group
+
+if TYPE_CHECKING:
+    from region.config import BrokerConfig
+    from tests.e2e.conftest import RegionBed
+
+TOPIC: Final = "orders"
+BATCHES: Final = 420  # of about 220 bytes: five sealed segments of 16 KiB, and an open one
+WHOLE_SECONDS_MAX: Final = 30
+FETCH_VERSION: Final = 12
+COLD_TAIL_BYTES: Final = 2_000  # what is older is read from disk
+RETRIABLE: Final = {0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.OFFSET_OUT_OF_RANGE}
+RETRIABLE_STATUS: Final = (200, 404, 409, 416, 503)
+Events = Sequence[MutableMapping[str, Any]]
+
+
+class WoundedRegion:
+    """Three brokers in this process; each can be stopped, wounded and started again."""
+
+    def __init__(self, bed: RegionBed, rng: random.Random) -> None:
+        self.bed = bed
+        self.rng = rng
+        self.acknowledgements: list[Acknowledgement] = []
+        self.wrong: list[str] = []  # what a reader was shown and should not have been
+        self.reads: dict[str, int] = {"kafka": 0, "http": 0}
+        self.running: list[bool] = [True] * len(bed.brokers)
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def config(self, number: int) -> BrokerConfig:
+        return self.bed.brokers[number].config
+
+    def directory(self, number: int) -> Path:
+        return Path(self.config(number).data_dir)
+
+    async def stop(self, number: int) -> None:
+        self.running[number] = False
+        await self.bed.brokers[number].stop()
+
+    async def start(self, number: int) -> None:
+        broker = Broker(self.config(number), file_system=OsFileSystem())
+        await broker.start()
+        self.bed.brokers[number] = broker
+        self.running[number] = True
+
+    async def stop_all(self) -> None:
+        for number, runs in enumerate(self.running):
+            if runs:
+                await self.stop(number)
+
+    # -- what is there ----------------------------------------------------------------------------
+
+    async def group_id(self) -> GroupId:
+        leader = await self.bed.leader()
+        stream = leader.cluster.stream(TOPIC, 0)
+        assert stream is not None
+        return stream.group_id
+
+    async def leader_number(self) -> int:
+        return self.bed.brokers.index(await self.bed.leader())
+
+    async def follower_number(self) -> int:
+        leader = await self.leader_number()
+        return self.rng.choice([number for number in range(len(self.running)) if number != leader])
+
+    def is_whole(self) -> bool:
+        """Return whether every broker has every group, undamaged, with the same end."""
+        for group_id in (CONTROLLER_GROUP, self._stream_group):
+            groups = [broker.core.host.groups.get(group_id) for broker in self.bed.brokers]
+            ends = set()
+            for group in groups:
+                if group is None or group.stopped or group.node.repairing or group.disk.corrupt_segments():
+                    return False
+                ends.add((group.disk.durable_index, group.node.commit_index))
+            if len(ends) != 1 or not any(group is not None and group.node.is_leader for group in groups):
+                return False
+        return not any(broker.core.groups.refused for broker in self.bed.brokers)
+
+    async def until_whole(self) -> None:
+        self._stream_group = await self.group_id()
+        async with asyncio.timeout(WHOLE_SECONDS_MAX):
+            while not (all(self.running) and self.is_whole()):
+                await asyncio.sleep(0.02)
+
+    async def publish(self, name: str, count: int) -> None:
+        await self.bed.publish(name, range(count), self.acknowledgements)
+
+    # -- damage -----------------------------------------------------------------------------------
+
+    def flip(self, path: Path, *, low: int = 0, high: int | None = None) -> None:
+        """Flip one random bit of the bytes [low, high) of a file, as a disk does: in place."""
+        raw = path.read_bytes()
+        position = self.rng.randrange(low, len(raw.rstrip(b"\0")) if high is None else high)
+        with path.open("r+b") as file:
+            file.seek(position)
+            file.write(bytes([raw[position] ^ (1 << self.rng.randrange(8))]))
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def being_read(self) -> AsyncIterator[None]:
+        """Read from every broker, from random offsets, until the end of the block; whatever is wrong is in `wrong`."""
+        readers = [
+            asyncio.create_task(read(number))
+            for number in range(len(self.running))
+            for read in (self._read_by_kafka, self._read_by_http)
+        ]
+        try:
+            yield
+        finally:
+            for reader in readers:
+                reader.cancel()
+            for outcome in await asyncio.gather(*readers, return_exceptions=True):
+                assert isinstance(outcome, asyncio.CancelledError), outcome
+        assert self.wrong == []
+
+    def _known(self) -> dict[int, bytes]:
+        return {ack.offset: value_of(*ack.record) for ack in self.acknowledgements}
+
+    def _check(self, how: str, records: Sequence[tuple[int, bytes]]) -> None:
+        known = self._known()
+        self.reads[how] += len(records)
+        self.wrong += [f"{how}: offset {at}" for at, value in records if known.get(at, value) != value]
+
+    def _somewhere(self) -> int:
+        return self.rng.randrange(max(1, len(self.acknowledgements)))
+
+    async def _read_by_kafka(self, number: int) -> None:
+        host, _, port = self.config(number).listen.kafka.rpartition(":")
+        while True:
+            await asyncio.sleep(0.02)
+            connection = None
+            with contextlib.suppress(OSError):  # that broker is down: nothing is shown
+                connection = await BrokerConnection.dial(host, int(port))
+                while True:
+                    await self._fetch(connection)
+                    await asyncio.sleep(0.02)
+            if connection is not None:
+                connection.close()
+
+    async def _fetch(self, connection: BrokerConnection) -> None:
+        wanted = FetchPartition(partition=0, fetch_offset=self._somewhere(), partition_max_bytes=8_000)
+        request = FetchRequest(max_wait_ms=0, max_bytes=8_000, topics=(FetchTopic(topic=TOPIC, partitions=(wanted,)),))
+        answer = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+        row = answer.responses[0].partitions[0]
+        if row.error_code not in RETRIABLE:
+            self.wrong.append(f"kafka: error {row.error_code}")
+        raw = b"".join(row.records or ())
+        batches = split_batches(raw, partial_tail=True)
+        self._check("kafka", [(r.offset, r.value or b"") for batch in batches for r in iterate_records(batch)])
+
+    async def _read_by_http(self, number: int) -> None:
+        url = f"http://{self.config(number).listen.admin}/v1/topics/{TOPIC}/records"
+        async with aiohttp.ClientSession() as http:
+            while True:
+                await asyncio.sleep(0.02)
+                query = {"offset": str(self._somewhere()), "max": "40"}
+                with contextlib.suppress(aiohttp.ClientError):  # that broker is down: nothing is shown
+                    async with http.get(url, params=query) as answer:
+                        body = await answer.json(content_type=None)
+                        if answer.status not in RETRIABLE_STATUS:
+                            self.wrong.append(f"http: {answer.status} {body}")
+                        rows = body.get("records", ())
+                        self._check("http", [(row["offset"], row["value"].encode()) for row in rows])
+
+    # -- the verdict ------------------------------------------------------------------------------
+
+    async def assert_nothing_lost(self) -> None:
+        """Compare what the region shows, and what each replica has on disk, with what was acknowledged."""
+        found = await read_back(self.bed.kafka, TOPIC)
+        assert [ack for ack in self.acknowledgements if found[ack.offset] != ack.record] == []
+        await self.stop_all()
+        for group_id in (CONTROLLER_GROUP, self._stream_group):
+            logs = [
+                [entry.frame for entry in read_group(self.directory(number) / "groups" / str(group_id))]
+                for number in range(len(self.running))
+            ]
+            common = min(map(len, logs))  # who stopped last may have led alone, and noted that
+            assert common >= max(map(len, logs)) - 3
+            assert logs[0][:common] == logs[1][:common] == logs[2][:common]
+        for number in range(len(self.running)):
+            assert list(self.directory(number).rglob("*.damaged")) == []
+
+
+@asynccontextmanager
+async def wounded_region(bed: RegionBed, seed: int) -> AsyncIterator[WoundedRegion]:
+    """A region with a topic of several segments; all its brokers run."""
+    async with bed.running([OsFileSystem()] * 3):
+        pass
+    region = WoundedRegion(bed, random.Random(seed))
+    region.running = [False] * 3
+    try:
+        for number in range(3):
+            await region.start(number)
+        async with asyncio.timeout(WHOLE_SECONDS_MAX):
+            while not all(broker.cluster.ready() for broker in bed.brokers):
+                await asyncio.sleep(0.02)
+            spec = TopicSpec(name=TOPIC, partitions=1).with_settings({"segment.bytes": str(16 * 1024)})
+            await bed.brokers[0].cluster.create_topic(spec)
+        await region.publish("before", BATCHES)
+        await region.until_whole()
+        yield region
+    finally:
+        await region.stop_all()
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrub without rest, and read what is not quite new from disk."""
+    monkeypatch.setattr("region.log.scrubber.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("region.topics.committed_tail.TAIL_BYTES_MAX", COLD_TAIL_BYTES)
+    monkeypatch.setattr("region.multiraft.repair.REPAIR_AGAIN_MS", 100)
+
+
+def names_of(events: Events) -> set[str]:
+    return {str(event["event"]) for event in events}
+
+
+def files_of(directory: Path, group_id: int, suffix: str) -> list[Path]:
+    return sorted((directory / "groups" / str(group_id)).glob(f"*{suffix}"))
+
+
+Choice = Callable[[Path, int], Path]
+REPAIRED: Final[Mapping[str, tuple[Choice, set[str]]]] = {
+    "flushed-marks": (lambda home, _: home / "flushed-marks", set()),
+    "controller .log": (lambda home, _: files_of(home, 0, ".log")[-1], {"log.tail_lost"}),
+    "controller .manifest": (lambda home, _: files_of(home, 0, ".manifest")[-1], {"manifest.damaged"}),
+    "controller .index": (lambda home, _: files_of(home, 0, ".index")[-1], {"log.index_refused"}),
+    "sealed .log, first": (lambda home, group: files_of(home, group, ".log")[0], {"segment.damaged"}),
+    "sealed .log, last": (lambda home, group: files_of(home, group, ".log")[-2], {"segment.damaged"}),
+    "active .log": (lambda home, group: files_of(home, group, ".log")[-1], {"log.tail_lost"}),
+    "sealed .index": (lambda home, group: files_of(home, group, ".index")[0], {"log.index_refused"}),
+    "active .index": (lambda home, group: files_of(home, group, ".index")[-1], {"log.index_refused"}),
+    "newest .manifest": (lambda home, group: files_of(home, group, ".manifest")[-1], {"manifest.damaged"}),
+    "older .manifest": (lambda home, group: files_of(home, group, ".manifest")[0], {"manifest.damaged"}),
+}
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+@pytest.mark.parametrize("kind", REPAIRED)
+async def test_a_flipped_bit_found_at_the_next_start_is_repaired(region_bed: RegionBed, kind: str, leads: bool) -> None:
+    choose, expected = REPAIRED[kind]
+    async with wounded_region(region_bed, seed=sum(kind.encode()) + leads) as region:
+        wounded = await (region.leader_number() if leads else region.follower_number())
+        group_id = await region.group_id()
+        async with region.being_read():
+            await region.stop(wounded)
+            region.flip(choose(region.directory(wounded), group_id))
+            await region.publish("meanwhile", 40)
+            with capture_logs() as events:
+                await region.start(wounded)
+                await region.until_whole()
+                await region.publish("after", 40)
+                await region.until_whole()
+        assert expected <= names_of(events), names_of(events)
+        assert min(region.reads.values()) > 0
+        await region.assert_nothing_lost()
+
+
+REFUSED: Final[Mapping[str, str]] = {"FORMAT": "FORMAT", "founding.json": "founding.json", "hard-state": "hard-state"}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_a_flipped_bit_that_makes_promises_doubtful_is_refused_in_one_line_and_an_empty_disk_joins_anew(
+    region_bed: RegionBed, kind: str
+) -> None:
+    async with wounded_region(region_bed, seed=sum(kind.encode())) as region:
+        wounded = await region.follower_number()
+        async with region.being_read():
+            await region.stop(wounded)
+            region.flip(region.directory(wounded) / kind)
+            with pytest.raises(DataDirectoryError) as refusal:
+                await region.start(wounded)
+            assert "\n" not in str(refusal.value)
+            assert kind in str(refusal.value) or "data directory" in str(refusal.value)
+            await region.publish("meanwhile", 40)
+            shutil.rmtree(region.directory(wounded))
+            await region.start(wounded)
+            await region.until_whole()
+        await region.assert_nothing_lost()

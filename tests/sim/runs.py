@@ -1,0 +1,79 @@
+"""One seed, played to its end."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.sim.broker_world import BrokerWorld
+from tests.sim.clockwork import SimLoop
+from tests.sim.mesh_world import MeshWorld
+from tests.sim.region_world import RegionSettings, RegionWorld
+from tests.sim.violation import RAISED
+from tests.sim.world import pinned_process
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What one seed gave. `rule` is empty when every rule held."""
+
+    seed: int
+    rule: str
+    detail: str
+    events: int
+    virtual_ns: int
+    cpu_s: float
+    marks: Counter[str]
+    trace: list[str]
+    crash: str = ""
+
+
+def play(kind: str, seed: int, settings: RegionSettings | None = None) -> Outcome:
+    """Play one seed of a kind of world."""
+    begun = time.process_time()
+    world: RegionWorld | MeshWorld = MeshWorld(seed) if kind == "mesh" else RegionWorld(seed, settings)
+    rule = detail = crash = ""
+    RAISED.clear()
+    with pinned_process(world):
+        try:
+            world.run()
+        except Exception as error:
+            rule, detail, crash = "broken", repr(error), traceback.format_exc()
+            if RAISED:  # the first one; what follows it may only be its echo
+                rule, detail, crash = RAISED[0].rule, RAISED[0].detail, ""
+        finally:
+            end_lives(world)
+    outcome = Outcome(
+        seed=seed,
+        rule=rule,
+        detail=detail,
+        events=world.clockwork.events,
+        virtual_ns=world.clockwork.now_ns,
+        cpu_s=0.0,
+        marks=world.marks,
+        trace=world.trace_lines() if rule else [],
+        crash=crash,
+    )
+    outcome.cpu_s = time.process_time() - begun
+    return outcome
+
+
+def end_lives(world: BrokerWorld) -> None:
+    """Close every coroutine that still waits, quietly: the world is over and nobody is told."""
+    import asyncio
+
+    loops: list[SimLoop] = [*world.buried, *(life.loop for life in world.lives.values())]
+    for loop in loops:
+        loop.bury()
+    for loop in loops:
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            try:
+                coroutine.close()
+            except RuntimeError:
+                continue  # it awaits in its own clean-up: it ends with the last reference
+    gc.collect(0)

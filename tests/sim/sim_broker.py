@@ -1,0 +1,209 @@
+"""One broker of the region of hosts: the shipping Host, Group, GroupLog and HostedStream over a simulated machine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from georelay.errors import DataDirectoryError, StorageFailed
+from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
+from region.log.data_directory import DataDirectory
+from region.log.flusher import Flusher
+from region.multiraft.host import Host
+from region.raft.core import InvariantViolated
+from region.topics.committed_tail import TailBudget
+from region.topics.hosted_stream import HostedStream
+from region.topics.retention import Retention
+from region.topics.retention_core import RetentionLimits
+from tests.sim.clockwork import PowerCut, SimClock, SimLoop
+from tests.sim.disk import SimDisk
+from tests.sim.flushing import SimFlusher
+from tests.sim.network import Network, SimTransport
+
+DATA_PATH: Final = Path("/sim/data")
+REGION: Final = RegionNumber(1)
+FEATURE_LEVEL: Final = 2
+_NO_EXECUTOR: Final = cast("Executor", None)  # SimLoop.run_in_executor needs none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Sizes and periods of the brokers of one world; retention_bytes -1: everything is kept."""
+
+    tick_ms: int
+    bulk_bytes_per_s: int
+    bulk_behind_bytes: int
+    retention_bytes: int
+    retention_every_ms: int
+
+
+class Life:
+    """One life of a broker process, from its start to its crash or stop."""
+
+    def __init__(
+        self,
+        *,
+        me: BrokerId,
+        loop: SimLoop,
+        clock: SimClock,
+        disk: SimDisk,
+        network: Network,
+        rng: random.Random,
+        brokers: tuple[BrokerId, ...],
+        founders: tuple[BrokerId, ...],
+        tuning: Tuning,
+        groups: dict[GroupId, StreamKey],
+        on_opened: Callable[[BrokerId, GroupId, Any], None],
+        on_started: Callable[[BrokerId], None],
+        on_failed: Callable[[BrokerId, str], None],
+        on_group_stopped: Callable[[BrokerId, GroupId, str], None],
+        on_refused: Callable[[BrokerId, GroupId, str], None],
+        power_cut: Callable[[], None],
+        flusher: Callable[..., Flusher] = SimFlusher,
+    ) -> None:
+        self.me = me
+        self.loop = loop
+        self.clock = clock
+        self.disk = disk
+        self.streams: dict[GroupId, HostedStream] = {}
+        self.host: Host | None = None
+        self.serving = False
+        self._network = network
+        self._rng = rng
+        self._brokers = brokers
+        self._founders = founders
+        self._tuning = tuning
+        self._groups = groups
+        self._on_opened = on_opened
+        self._on_started = on_started
+        self._on_failed = on_failed
+        self._on_group_stopped = on_group_stopped
+        self._on_refused = on_refused
+        self._power_cut = power_cut
+        self._main: asyncio.Future[None] | None = None
+        self._make_flusher = flusher
+        self._flusher: Flusher | None = None
+        self._directory: DataDirectory | None = None
+        self._retention: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Start the process (called in a turn of its loop)."""
+        self._main = asyncio.ensure_future(self._run(), loop=self.loop)
+
+    async def _run(self) -> None:
+        try:
+            await self._start()
+        except PowerCut:
+            self._power_cut()
+        except (DataDirectoryError, StorageFailed, OSError) as error:
+            self._on_failed(self.me, f"start: {error}")
+
+    async def _start(self) -> None:
+        me, rng, loop = self.me, self._rng, self.loop
+        directory = DataDirectory.open(DATA_PATH, mesh_id="sim", broker_id=me, fs=self.disk)
+        self._directory = directory
+        journal = directory.open_hard_states()
+        self._flusher = self._make_flusher(
+            journal,
+            loop=loop,
+            disk=self.disk,
+            power_cut=self._power_cut,
+            rng=rng,
+            post=lambda tokens: loop.call_soon_threadsafe(self._durable, tokens),
+            on_failure=lambda error: loop.call_soon_threadsafe(self._storage_failed, str(error)),
+            marks=directory.marks,
+            sync_all=directory.sync_all,
+        )
+        self.host = host = Host(
+            me=me,
+            directory=directory,
+            flusher=self._flusher,
+            hard_states=journal.load(),
+            clock=self.clock,
+            rng=rng,
+            tick_ms=self._tuning.tick_ms,
+            executor=_NO_EXECUTOR,
+            on_group_stopped=lambda group, reason: self._on_group_stopped(me, group, reason),
+            bulk_bytes_per_s=self._tuning.bulk_bytes_per_s,
+            bulk_behind_bytes=self._tuning.bulk_behind_bytes,
+            watch_ms=0,
+        )
+        self._flusher.start()
+        transport = SimTransport(
+            self._network,
+            loop,
+            me=me,
+            disk=bytes(16),
+            peers=[broker for broker in self._brokers if broker != me],
+            receiver=host,
+            rng=rng,
+        )
+        await host.start(cast("Any", transport))
+        budget = TailBudget()
+        for group_id, key in self._groups.items():
+            stream = HostedStream(
+                key=key,
+                topic=f"topic-{group_id}",
+                group_id=group_id,
+                home=REGION,
+                region=REGION,
+                clock=self.clock,
+                budget=budget,
+                executor=_NO_EXECUTOR,
+                feature_level=lambda: FEATURE_LEVEL,
+            )
+            try:
+                group = host.open_group(group_id, self._founders, stream)
+            except (DataDirectoryError, InvariantViolated) as error:  # as region.broker.hosted_groups does
+                self._on_refused(me, group_id, str(error))
+                continue
+            stream.attach(group, group.disk)
+            self.streams[group_id] = stream
+            self._on_opened(me, group_id, group)
+        self.serving = True
+        self._on_started(me)
+        if self._tuning.retention_bytes >= 0:
+            retention = Retention(
+                streams=lambda: self.streams.values(),
+                limits_of=lambda _: RetentionLimits(retention_bytes=self._tuning.retention_bytes),
+                positions_of=lambda _: (),
+                clock=self.clock,
+                interval_ms=self._tuning.retention_every_ms,
+            )
+            self._retention = asyncio.ensure_future(retention.run(), loop=loop)
+
+    def _durable(self, tokens: list[object]) -> None:
+        assert self.host is not None
+        self.host.durable(tokens)
+
+    def _storage_failed(self, reason: str) -> None:
+        assert self.host is not None
+        self.host.halt()
+        for stream in self.streams.values():
+            stream.close()
+        self.serving = False
+        self._on_failed(self.me, reason)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Stop cleanly (called in a turn of its loop); `done` follows."""
+        self.serving = False
+        self._main = asyncio.ensure_future(self._stop(done), loop=self.loop)
+
+    async def _stop(self, done: Callable[[], None]) -> None:
+        assert self.host is not None and self._flusher is not None and self._directory is not None
+        if self._retention is not None:
+            self._retention.cancel()
+            await asyncio.gather(self._retention, return_exceptions=True)
+        for stream in self.streams.values():
+            stream.close()
+        await self.host.stop()
+        await asyncio.to_thread(self._flusher.stop)
+        for group in self.host.groups.values():
+            group.disk.close()
+        self._directory.close()
+        done()

@@ -1,0 +1,97 @@
+"""A data directory of every format that was ever released opens, and nothing in it is lost.
+
+tests/golden/upgrade/format1 was written by the first version: one broker, a topic of two partitions with 20 idempotent
+batches of 3 records each, several sealed segments. It is never written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from georelay.errors import OutOfOrderSequence
+from georelay.ids import Offset
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from region.app import Broker
+from region.config import BrokerConfig
+from region.log.data_directory import DIRECTORY_FORMAT
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "upgrade" / "format1"
+
+
+def publish(broker: Any, partition: int, *, producer: int, sequence: int) -> Any:
+    raw = bytearray(
+        build_batch(
+            [RecordDraft(b"new %d" % number) for number in range(3)],
+            timestamps_ms=1_800_000_000_000,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+    )
+    return broker.cluster.publish(
+        "orders", partition, validate(raw, from_client=True), raw, received_ns=1, entry_region=1, lane="test"
+    )
+
+
+async def read_values(stream: Any) -> list[bytes]:
+    values: list[bytes] = []
+    offset = Offset(0)
+    while offset < stream.high_watermark:
+        for entry in await stream.read_cold(offset, 1 << 20):
+            values += [record.value or b"" for record in iterate_records(entry.payload, validated=True)]
+            offset = entry.next_offset
+    return values
+
+
+@pytest.fixture
+async def upgraded(tmp_path: Path, make_config: Callable[[], dict[str, Any]], until: Any) -> Any:
+    shutil.copytree(GOLDEN / "data", tmp_path / "data")
+    broker = Broker(BrokerConfig.model_validate(make_config()))
+    await broker.start()
+    await until(broker.cluster.ready)
+    yield broker
+    await broker.stop()
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_every_record_of_format_1_is_there_and_the_digest_chain_goes_on(
+    upgraded: Any, until: Any, partition: int
+) -> None:
+    expected = json.loads((GOLDEN / "expected.json").read_text())["streams"][partition]
+    stream = await until(lambda: (s := upgraded.cluster.stream("orders", partition)) and s.is_leader and s)
+    assert stream.high_watermark == expected["high_watermark"]
+    assert stream.end.digest.hex() == expected["digest"]
+    assert await read_values(stream) == [b"value %d-%d-%d" % (partition, i, k) for i in range(20) for k in range(3)]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_producers_of_format_1_go_on_where_they_were(upgraded: Any, until: Any, partition: int) -> None:
+    expected = json.loads((GOLDEN / "expected.json").read_text())["streams"][partition]
+    await until(lambda: (s := upgraded.cluster.stream("orders", partition)) and s.is_leader)
+    producer = expected["producer"]
+    duplicate = await publish(upgraded, partition, producer=producer, sequence=57)
+    assert duplicate.base_offset == 57
+    with pytest.raises(OutOfOrderSequence):
+        publish(upgraded, partition, producer=producer, sequence=63)
+    assert (await publish(upgraded, partition, producer=producer, sequence=60)).base_offset == 60
+    assert await upgraded.core.controller.allocate_producer_id() > producer
+
+
+async def test_the_directory_has_the_new_format_afterwards_and_opens_again(
+    tmp_path: Path, make_config: Callable[[], dict[str, Any]], upgraded: Any, until: Any
+) -> None:
+    assert json.loads((tmp_path / "data" / "FORMAT").read_text())["format"] == DIRECTORY_FORMAT
+    await upgraded.stop()
+    again = Broker(BrokerConfig.model_validate(make_config()))
+    await again.start()
+    try:
+        stream = await until(lambda: (s := again.cluster.stream("orders", 1)) and s.is_leader and s)
+        assert stream.high_watermark == 60
+    finally:
+        await again.stop()

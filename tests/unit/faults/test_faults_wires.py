@@ -1,0 +1,63 @@
+"""A rewired loop dials the forwarder of an address, wherever the address comes from, and every other one as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from georelay.errors import ConfigError
+from region.faults.rewired_loop import read_wires, rewired
+
+
+async def _answer(host: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        return await reader.read(8)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def test_a_connection_follows_its_wire_and_others_do_not() -> None:
+    async def said_through(text: bytes) -> tuple[asyncio.Server, tuple[str, int]]:
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(text)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        return server, server.sockets[0].getsockname()[:2]
+
+    async def run(wires: dict[tuple[str, int], tuple[str, int]]) -> list[bytes]:
+        one, true = await said_through(b"true")
+        other, forwarder = await said_through(b"wire")
+        untouched = await _answer(*true)
+        wires[true] = forwarder
+        answers = [untouched, await _answer(*true)]
+        one.close()
+        other.close()
+        return answers
+
+    wires: dict[tuple[str, int], tuple[str, int]] = {}
+    with asyncio.Runner(loop_factory=lambda: rewired(wires)) as runner:
+        assert runner.run(run(wires)) == [b"true", b"wire"]
+
+
+def test_wires_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "wires.json"
+    path.write_text('{"127.0.0.1:5": "127.0.0.1:6"}')
+    assert read_wires(path) == {("127.0.0.1", 5): ("127.0.0.1", 6)}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": "127.0.0.1:6"}', '{"127.0.0.1:5": 6}'])
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "wires.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="is not"):
+        read_wires(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_wires(tmp_path / "none.json")

@@ -1,0 +1,115 @@
+"""What is recorded is what is read, and a file that is not a history says where and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtest.history import __main__ as command
+from loadtest.history.history_file import HistoryWriter, read_history
+from loadtest.history.operation import HistoryError, Kind, Outcome
+
+HEAD = '{"format":"georelay-history","version":1}\n'
+BEGUN = '{"e":"invoke","p":"a","n":0,"t":5,"op":"produce","key":"k","value":"v"}\n'
+ENDED = '{"e":"ok","p":"a","n":0,"t":9,"offset":3}\n'
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "h.ndjson"
+    path.write_text(text)
+    return path
+
+
+def test_what_was_recorded_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "h.ndjson"
+    writer = HistoryWriter(path, "a")
+    writer.produced(writer.invoke(Kind.PRODUCE, "k/0", value="v"), 7)
+    writer.failed(writer.invoke(Kind.PRODUCE, "k/0", value="w"), "too large")
+    writer.unknown(writer.invoke(Kind.PRODUCE, "k/0", value="x"), "timed out")
+    writer.fetched(writer.invoke(Kind.FETCH, "k/0", site="us", position=0, final=True), [(7, "v")])
+    writer.answered(writer.invoke(Kind.END, "k/0", linear=True), 8)
+    writer.invoke(Kind.START, "k/0")
+    writer.close()
+    rows = read_history([path])
+    assert [(row.kind, row.outcome, row.offset, row.value, row.note) for row in rows] == [
+        (Kind.PRODUCE, Outcome.OK, 7, "v", ""),
+        (Kind.PRODUCE, Outcome.FAIL, None, "w", "too large"),
+        (Kind.PRODUCE, Outcome.UNKNOWN, None, "x", "timed out"),
+        (Kind.FETCH, Outcome.OK, None, None, ""),
+        (Kind.END, Outcome.OK, 8, None, ""),
+        (Kind.START, Outcome.UNKNOWN, None, None, ""),
+    ]
+    fetch = rows[3]
+    assert (fetch.site, fetch.position, fetch.final, fetch.records) == ("us", 0, True, ((7, "v"),))
+    assert rows[4].linear
+    assert all(row.process == "a" for row in rows)
+    assert [row.number for row in rows] == list(range(6))
+
+
+def test_several_files_are_one_history_in_the_order_of_time(tmp_path: Path) -> None:
+    one, other = tmp_path / "1", tmp_path / "2"
+    one.write_text(HEAD + BEGUN.replace('"t":5', '"t":50'))
+    other.write_text(HEAD + BEGUN.replace('"p":"a"', '"p":"b"'))
+    assert [row.process for row in read_history([one, other])] == ["b", "a"]
+
+
+def test_the_golden_lines_of_version_1_are_read(tmp_path: Path) -> None:
+    (row,) = read_history([written(tmp_path, HEAD + BEGUN + ENDED)])
+    assert (row.invoked_ns, row.completed_ns, row.offset, row.value) == (5, 9, 3, "v")
+
+
+def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
+    (row,) = read_history([written(tmp_path, HEAD + BEGUN + ENDED[:20])])
+    assert row.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("", "", "it has no first line"),
+        ("{}\n", ":1", '"format" is None'),
+        (HEAD.replace("1", "2"), ":1", "version 2; this reader knows 1"),
+        (HEAD + "nonsense\n", ":2", "not JSON"),
+        (HEAD + "[]\n", ":2", "not an object"),
+        (HEAD + BEGUN.replace("invoke", "begin"), ":2", "unknown event 'begin'"),
+        (HEAD + BEGUN.replace("produce", "consume"), ":2", "unknown operation 'consume'"),
+        (HEAD + BEGUN.replace('"t":5', '"t":"5"'), ":2", "'t' is '5', not int"),
+        (HEAD + BEGUN.replace('"t":5', '"t":true'), ":2", "'t' is True, not int"),
+        (HEAD + BEGUN.replace('"key":"k",', ""), ":2", "'key' is None, not str"),
+        (HEAD + BEGUN.replace(',"value":"v"', ""), ":2", "produces no value"),
+        (HEAD + BEGUN.replace('"n":0', '"n":1'), ":2", "a begins operation 1 where 0 must follow"),
+        (HEAD + BEGUN + BEGUN, ":3", "a begins operation 0 where 1 must follow"),
+        (HEAD + ENDED, ":2", "which it has not begun"),
+        (HEAD + BEGUN + ENDED + ENDED, ":4", "or has ended before"),
+        (HEAD + BEGUN + ENDED.replace('"t":9', '"t":4'), ":3", "ends before it begins"),
+        (HEAD + BEGUN + ENDED.replace(',"offset":3', ""), ":3", "'offset' is None, not int"),
+        (
+            HEAD + BEGUN.replace("produce", "fetch") + ENDED.replace('"offset":3', '"records":[["0","v"]]'),
+            ":3",
+            "is not [offset, value]",
+        ),
+    ],
+)
+def test_a_file_that_is_not_a_history_says_where_and_why(tmp_path: Path, text: str, line: str, reason: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(HistoryError) as raised:
+        read_history([path])
+    assert str(raised.value).startswith(f"{path}{line}:")
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (HEAD + BEGUN + ENDED, 0, "valid: 1 keys, 1 acknowledged"),
+        (HEAD + BEGUN.replace("produce", "fetch") + ENDED.replace('"offset":3', '"records":[[0,"v"]]'), 1, "NOT VALID"),
+        ("{}\n", 2, "not a history"),
+    ],
+)
+def test_the_command_prints_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, said: str
+) -> None:
+    assert command.main([str(written(tmp_path, text))]) == code
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err

@@ -1,0 +1,66 @@
+"""A broker whose disk is gone comes back before the others have removed it from their groups."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from georelay.ids import GroupId
+from region.multiraft.replica_keeper_core import ReplicaTarget
+from region.multiraft.replicas import ReplicaKeeper
+
+GROUP = GroupId(1)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        await asyncio.sleep(0.002)
+    raise AssertionError("the condition did not come true in time")
+
+
+async def test_an_empty_disk_that_a_leader_still_takes_for_the_former_one_waits_until_it_is_added(
+    memory_region: Any,
+) -> None:
+    brokers = await memory_region.add(3)
+    voters = tuple(broker.me for broker in brokers)
+    for broker in brokers:
+        await broker.open(GROUP, voters)
+    leader = await until(lambda: memory_region.leader(GROUP))
+    leader.publish(GROUP, b"before")
+    await until(lambda: all(broker.machines[GROUP].committed == [b"before"] for broker in brokers))
+    lost = next(broker for broker in brokers if broker is not leader)
+    await lost.host.close_group(GROUP)
+    lost.directory.remove_group(GROUP)
+    group = await lost.open(GROUP, ())
+    leader.publish(GROUP, b"meanwhile")  # its beats count on what the former disk held
+    await until(lambda: group.node.leader_id == leader.me)
+    await asyncio.sleep(0.1)
+    assert not group.stopped
+    rest = tuple(broker.me for broker in brokers if broker is not lost)
+    targets = {GROUP: ReplicaTarget(voters=rest, unsafe=frozenset({lost.me}), generation=1)}
+
+    async def told(*_: object) -> None:
+        return None
+
+    async def barrier() -> None:
+        return None
+
+    keepers = [
+        ReplicaKeeper(broker.host, targets=lambda: targets, barrier=barrier, report=told, interval_ms=5)
+        for broker in brokers
+    ]
+    for keeper in keepers:
+        keeper.start()
+    await until(lambda: lost.me not in leader.host.groups[GROUP].membership.members())
+    targets = {GROUP: ReplicaTarget(voters=voters, generation=2)}
+    await until(lambda: lost.machines[GROUP].committed == [b"before", b"meanwhile"])
+    await until(lambda: set(leader.host.groups[GROUP].membership.voters) == set(voters))
+    for keeper in keepers:
+        await keeper.stop()
+    assert not any(broker.stopped_groups for broker in brokers)

@@ -1,0 +1,137 @@
+"""Damage in a sealed segment is repaired from another replica; the group lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from georelay.ids import GroupId, RaftIndex, Term
+from region.log.errors import LogCorrupt
+from region.multiraft.bulk_client import BulkFailed
+from region.multiraft.bulk_wire import SegmentRow
+from region.multiraft.repair import _covering
+
+GROUP = GroupId(1)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        await asyncio.sleep(0.002)
+    raise AssertionError("the condition did not come true in time")
+
+
+@pytest.fixture
+async def sealed(memory_region: Any) -> Any:
+    """Three brokers with one sealed segment each; the followers' ends elsewhere than the leader's."""
+    brokers = await memory_region.add(3)
+    for broker in brokers:
+        await broker.open(GROUP, tuple(memory_region.brokers))
+    leader = await until(lambda: memory_region.leader(GROUP))
+    for row in range(20):
+        leader.publish(GROUP, b"v%d" % row)
+        if row == 9:
+            await until(lambda: all(len(broker.machines[GROUP].committed) == 10 for broker in brokers))
+            await seal(brokers[0])
+    await until(lambda: all(len(broker.machines[GROUP].committed) == 20 for broker in brokers))
+    for broker in brokers:
+        await seal(broker)
+    return brokers
+
+
+async def seal(broker: Any) -> None:
+    group = broker.host.groups[GROUP]
+    end = group.disk.last_index
+    group.seal()
+    await until(lambda: group.disk.manifest_index == end)
+
+
+def damage(broker: Any, first_index: int) -> bytes:
+    """Flip one bit in the middle of a sealed segment; return what the file held."""
+    (path,) = broker.directory.group_path(GROUP).glob(f"*{first_index:020d}.log")
+    whole = path.read_bytes()
+    spoiled = bytearray(whole)
+    spoiled[len(spoiled) // 2] ^= 4
+    path.write_bytes(spoiled)
+    return bytes(whole)
+
+
+def segment(broker: Any, info: Any) -> bytes:
+    return bytes(broker.host.groups[GROUP].disk.read_segment_bytes(info.first_index, 0, info.size_bytes))
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+async def test_a_damaged_segment_is_fetched_again_and_nobody_stops(
+    memory_region: Any, sealed: Any, leads: bool
+) -> None:
+    broker = next(one for one in sealed if (one is memory_region.leader(GROUP)) is leads)
+    group = broker.host.groups[GROUP]
+    info = group.disk.sealed_segments()[0]
+    whole = damage(broker, info.first_index)
+    with pytest.raises(LogCorrupt) as found:
+        group.disk.verify_segment(info.first_index)
+    group.corrupt_found(found.value)
+    assert broker.host.bulk.repair.is_repairing(GROUP) or group.disk.corrupt_segments()
+    await until(lambda: broker.host.bulk.repair.repaired == 1)
+    assert segment(broker, info) == whole
+    group.disk.verify_segment(info.first_index)
+    assert group.disk.corrupt_segments() == []
+    assert not any(one.stopped_groups for one in sealed)
+
+
+async def test_a_leader_with_damage_hands_over(memory_region: Any, sealed: Any) -> None:
+    leader = memory_region.leader(GROUP)
+    memory_region.wires.cut.clear()
+    leader.host.repair_segment(GROUP, RaftIndex(1))
+    await until(lambda: memory_region.leader(GROUP) not in (None, leader))
+    await until(lambda: leader.host.bulk.repair.repaired == 1)
+
+
+async def test_a_cold_read_for_a_follower_that_meets_damage_begins_a_repair(memory_region: Any, sealed: Any) -> None:
+    leader = memory_region.leader(GROUP)
+    absent = next(one for one in sealed if one is not leader)
+    await absent.stop(clean=False)
+    group = leader.host.groups[GROUP]
+    first = group.disk.last_index + 1
+    for number in range(20, 30):
+        leader.publish(GROUP, b"v%d" % number)
+    present = [one for one in sealed if one is not absent]
+    await until(lambda: all(len(one.machines[GROUP].committed) == 30 for one in present))
+    for one in present:
+        await seal(one)
+    leader.publish(GROUP, b"last")
+    await until(lambda: len(leader.machines[GROUP].committed) == 31)
+    group.node.log.evict(group.node.applied_index)  # only the disk has them now
+    damage(leader, first)
+    await absent.start()
+    await absent.open(GROUP, tuple(memory_region.brokers))
+    await until(lambda: len(absent.machines[GROUP].committed) == 31)
+    await until(lambda: leader.host.bulk.repair.repaired == 1)
+    assert not any(one.stopped_groups for one in sealed)
+
+
+def row(first: int, last: int) -> SegmentRow:
+    return SegmentRow(
+        first_index=RaftIndex(first),
+        last_index=RaftIndex(last),
+        size_bytes=1,
+        last_term=Term(1),
+        previous_chain=0,
+        last_chain=0,
+    )
+
+
+def test_a_source_serves_a_repair_only_when_its_segments_cover_the_range() -> None:
+    rows = [row(1, 10), row(11, 20), row(21, 30)]
+    assert _covering(rows, row(5, 15)) == rows[:2]  # type: ignore[arg-type]
+    assert _covering(rows, row(11, 20)) == rows[1:2]  # type: ignore[arg-type]
+    for missing in (row(25, 31), row(40, 50)):
+        with pytest.raises(BulkFailed):
+            _covering(rows, missing)  # type: ignore[arg-type]

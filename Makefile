@@ -12,7 +12,7 @@ WORLD ?= region
 JOBS ?= 1
 INPUT ?=
 
-.PHONY: help setup demo test check bench sim chaos fuzz interop campaign golden clean
+.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -56,6 +56,13 @@ sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=
 chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)
 	@$(BIN)/python -m loadtest.chaos --seed $(SEED) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NEMESIS),--nemesis $(NEMESIS)) $(if $(REGIONS),--regions $(REGIONS))
+
+coverage: $(STAMP) ## line and branch coverage of every core file, at least 95 % each
+	@nice $(BIN)/python tests/mutation/core_coverage.py
+
+mutation: $(STAMP) ## change the Raft core, the receiver rule and recovery place by place; list what no test notices (long; SAMPLE=05)
+	@for part in receiver raft recovery; do \
+		nice $(BIN)/python tests/mutation/run_mutants.py $$part $(if $(SAMPLE),--sample $(SAMPLE)) || exit 1; done
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

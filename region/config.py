@@ -16,6 +16,7 @@ from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
 from region.log.disk_space import DISK_RESERVE_BYTES
+from region.multiraft.bulk_client import BYTES_PER_S
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -99,6 +100,7 @@ class BrokerConfig(_Section):
     replace_absent_after_ms: Annotated[int, Field(ge=0, le=604_800_000)] = 1_800_000  # 0: never
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = DISK_RESERVE_BYTES  # free room kept; 0: no watch
     moves_in_flight_max: Annotated[int, Field(ge=1, le=1_000)] = 4  # groups that copy their log at a time
+    bulk_bytes_per_s: Annotated[int, Field(ge=1_000_000, le=100_000_000_000)] = BYTES_PER_S  # whole segments it fetches
 
     @model_validator(mode="after")
     def _names_exist(self) -> BrokerConfig:

@@ -3,9 +3,13 @@
 leader-kill     kill -9 of the broker that leads the partition; it is started again
 region-restart  kill -9 of every broker of every region at once, then the same mesh started on the same data
 link-cut        every connection between two regions reset and refused for a while, then healed
+grow            one region of one broker becomes three, then five, then three, then one
+replace-disk    kill -9 of one of three brokers, its data directory deleted, started again
+reassign        all replicas of a topic that holds much move from one broker to another
+bit-flip        one bit of one file of a broker, every kind of file in turn (options: `bit-flip --help`)
 
-A foreign producer (confluent-kafka, idempotent, acks=all) sends meanwhile. Exit code 1 when an acknowledged record
-is missing, a record is there twice or out of order, or a region differs from the home; 2 when it could not run.
+Foreign producers (confluent-kafka, idempotent, acks=all) send meanwhile. Exit code 1 when an acknowledged record
+is missing, a record is there twice or out of order, or a region or a replica differs; 2 when it could not run.
 """
 
 from __future__ import annotations
@@ -22,7 +26,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from loadtest.campaign import bit_flip
+from loadtest.campaign.membership_runs import MEMBERSHIP_RUNS, Work
 from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.phases_table import print_report
 from loadtest.campaign.runs import Load, Run, cut_link, kill_leader, mesh_with_cuttable_links, new_mesh, restart_all
 from loadtest.campaign.verdict_core import median_and_worst
 
@@ -100,6 +107,30 @@ def table_of(title: str, runs: list[Run], *, done: bool) -> Table:
     return table
 
 
+async def run_work(options: argparse.Namespace, console: Console) -> int:
+    """Run one campaign about brokers that come and go; return the exit code."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    exact = True
+    for _ in range(options.runs):
+        with tempfile.TemporaryDirectory(prefix="georelay-campaign-", dir=options.scratch) as scratch:
+            work = Work(
+                directory=Path(scratch),
+                say=say,
+                per_second=options.rate,
+                partitions=options.partitions,
+                quiet_seconds=options.quiet_seconds,
+                bulk_bytes=options.bulk_mib << 20,
+                bulk_bytes_per_s=options.bulk_mb_per_s * 1_000_000,
+            )
+            report = await MEMBERSHIP_RUNS[options.campaign](work)
+        print_report(report, console)
+        exact = exact and report.is_exact
+    return 0 if exact else 1
+
+
 async def run_campaign(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
     runs: list[Run] = []
@@ -126,29 +157,41 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("campaign", choices=list(CAMPAIGNS))
+    parser.add_argument("campaign", choices=[*CAMPAIGNS, *MEMBERSHIP_RUNS])
     parser.add_argument("--runs", type=int, default=1, help="how often (default 1)")
-    parser.add_argument("--rate", type=float, default=1_000, help="records per second and producer (default 1000)")
+    parser.add_argument(
+        "--rate", type=float, default=1_000, help="records per second (default 1000); link-cut: of each region"
+    )
     parser.add_argument("--seconds", type=float, default=6, help="how long is sent in each run (default 6)")
     parser.add_argument("--fault-after", type=float, default=2, help="seconds of load before the fault (default 2)")
     parser.add_argument("--cut-seconds", type=float, default=3, help="how long a link stays cut (default 3)")
     parser.add_argument(
         "--regions", type=lambda text: text.split(","), default=["us", "eu", "ap"], help="default us,eu,ap"
     )
+    work = parser.add_argument_group("grow, replace-disk, reassign")
+    work.add_argument("--partitions", type=int, default=4, help="of each topic (default 4)")
+    work.add_argument("--quiet-seconds", type=float, default=5, help="measured between changes (default 5)")
+    work.add_argument("--bulk-mib", type=int, default=1024, help="what reassign moves (default 1024)")
+    work.add_argument("--bulk-mb-per-s", type=int, default=0, help="how fast it may (default: what brokers do)")
     parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
 def main() -> int:
     """Run it."""
+    if sys.argv[1:2] == ["bit-flip"]:
+        return bit_flip.main(sys.argv[2:])
     options = parser().parse_args()
     if options.runs < 1 or options.rate <= 0 or options.seconds <= options.fault_after:
         parser().error("--runs and --rate must be positive and --seconds longer than --fault-after")
+    if options.partitions < 1 or options.bulk_mib < 1 or options.bulk_mb_per_s < 0:
+        parser().error("--partitions and --bulk-mib must be positive and --bulk-mb-per-s not negative")
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH_CHARS)
     try:
-        return uvloop.run(run_campaign(options, console))
+        run = run_work if options.campaign in MEMBERSHIP_RUNS else run_campaign
+        return uvloop.run(run(options, console))
     except (CampaignFailed, RuntimeError, OSError) as error:
         console.print(f"the campaign could not run: {error}", markup=False)
         return 2

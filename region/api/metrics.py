@@ -31,7 +31,7 @@ class HealthSnapshot:
         disk_free_bytes: of the data directory's file system, -1 while unknown.
         scrubbed_bytes: of sealed segments, read again and verified.
         corrupt_segments: segments found damaged, by a scrub or by a read; repaired_segments: replaced from a peer.
-        groups_refused: groups whose log cannot be used here; the other replicas serve them.
+        groups_refused: groups whose replica cannot be used here; the other replicas serve them.
         unflushed_bytes: received and not durable; appends_are_paused: so many that Appends are not read.
         groups_repairing: groups whose replica here has lost records and does not count until it has them again.
         bulk_bytes: whole segments, by direction ("sent", "received").
@@ -119,7 +119,9 @@ class _HealthCollector(Collector):
         yield GaugeMetricFamily(
             "georelay_groups_repairing", "Groups whose replica here does not count yet", now.groups_repairing
         )
-        yield GaugeMetricFamily("georelay_groups_refused", "Groups whose log cannot be used here", now.groups_refused)
+        yield GaugeMetricFamily(
+            "georelay_groups_refused", "Groups whose replica cannot be used here", now.groups_refused
+        )
         yield CounterMetricFamily("georelay_skipped_records", "Records that mirrors gave up", now.skipped_records)
         yield GaugeMetricFamily("georelay_unflushed_bytes", "Received and not durable yet", now.unflushed_bytes)
         yield GaugeMetricFamily(

@@ -45,7 +45,8 @@ class ControllerMachine:
         apply: Callable[[bytes, RaftIndex], None],
         applied_batch: Callable[[], None],
         led: Callable[[], None],
-        recovered: Callable[[bytes], None] = lambda _: None,
+        recovered: Callable[[RaftIndex, bytes], None] = lambda _index, _command: None,
+        undone: Callable[[RaftIndex], None] = lambda _: None,
         snapshot: Callable[[], bytes] = _without_snapshots,
         restore: Callable[[bytes], object] = lambda _: _without_snapshots(),
     ) -> None:
@@ -56,6 +57,7 @@ class ControllerMachine:
             applied_batch: called after each batch of them, and soon after a restore.
             led: called when the leader changed.
             recovered: sees every command found on disk at start, committed or not.
+            undone: told from which index on the log was cut, or begun anew.
             snapshot: returns the state after the newest command given to `apply`.
             restore: replaces that state; raises SnapshotError.
         """
@@ -69,6 +71,7 @@ class ControllerMachine:
         self._applied_batch = applied_batch
         self._led = led
         self._recovered = recovered
+        self._undone = undone
         self._snapshot = snapshot
         self._restore = restore
         self._base_end = LogEnd.empty(CONTROLLER_STREAM)  # where a log without entries ends
@@ -135,6 +138,7 @@ class ControllerMachine:
         self._base_end = LogEnd.after(StreamHeader.decode(manifest.stream_part))
         self._end = self._base_end
         self.applied_index = manifest.index
+        self._undone(RaftIndex(manifest.index + 1))
         # Not now: the host is in the middle of opening or resetting this group.
         asyncio.get_running_loop().call_soon(self._applied_batch)
 
@@ -143,7 +147,7 @@ class ControllerMachine:
         self.appended(entry)
         if entry.type is EntryType.DATA:
             for record in iterate_records(entry.payload, validated=True):
-                self._recovered(record.value or b"")
+                self._recovered(entry.index, record.value or b"")
 
     def appended(self, entry: Entry) -> None:
         """Follow the log end."""
@@ -152,6 +156,7 @@ class ControllerMachine:
     def truncated(self, from_index: RaftIndex, newest: Entry | None) -> None:
         """Forget the entries from `from_index` on."""
         self._end = self._base_end if newest is None else LogEnd.after(newest.header())
+        self._undone(from_index)
         self._fail_waiting(from_index)
 
     def applied(self, entries: Sequence[Entry]) -> None:

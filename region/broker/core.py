@@ -15,43 +15,51 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import GeorelayError, StorageFailed, Unavailable
+from georelay.errors import BadRequest, DataDirectoryError, GeorelayError, StorageFailed, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber, broker_id
 from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
 from mesh.replication.settings import LinkSettings
 from region.broker.controller_machine import ControllerMachine
-from region.broker.entrance import Entrance
+from region.broker.entrance import NEVER_JOINED, Entrance
 from region.broker.hosted_groups import HostedGroups
 from region.broker.housekeeping import Housekeeping
 from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
 from region.broker.operations import Operations
 from region.broker.record_deletion import RecordDeletion
+from region.broker.recovered_disks import RecoveredDisks
 from region.broker.region_directory import RegionDirectory
 from region.config import BrokerConfig, split_address
-from region.controller.commands import FEATURE_LEVEL_MAX, CommandError, RegisterBroker, decode
+from region.controller.assignment import Assignment
+from region.controller.commands import FEATURE_LEVEL_MAX
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import ControllerSettings
 from region.controller.service import ControllerService
+from region.controller.topic import TopicDefinition
 from region.controller.topology import RegionInfo, Topology
 from region.log.data_directory import DataDirectory
 from region.log.disk_space import DiskLevel, DiskSpace
 from region.log.entry import Entry
+from region.log.errors import LogCorrupt
 from region.log.filesystem import FileSystem
 from region.log.flusher import Flusher
+from region.log.group_log import GroupLog
+from region.multiraft.group import Group
 from region.multiraft.host import Host
 from region.multiraft.peers import PeerTransport
 from region.multiraft.transport import Transport
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
-from region.topics.stream import Stream
+from region.topics.stream import FIRST_LEVEL, Stream
 
 log = structlog.get_logger()
+
+BARRIER_AGAIN_S: Final = 0.1
 
 
 class CommitRecorder(Protocol):
@@ -97,7 +105,8 @@ class BrokerCore:
         self._rng = rng
         self._recorder = recorder
         self._make_transport = make_transport
-        self._recovered_disks: dict[BrokerId, str] = {}  # by broker: the first disk that our log names
+        self._joining: asyncio.Task[None] | None = None
+        self._recovered_disks = RecoveredDisks()
         self._topology = _topology(config)
         self.directory = DataDirectory.open(
             Path(config.data_dir), mesh_id=config.mesh_id, broker_id=config.broker_id, fs=file_system
@@ -112,6 +121,7 @@ class BrokerCore:
             marks=self.directory.marks,
             sync_all=self.directory.sync_all,
             disk_space=self.disk_space,
+            on_log_damaged=lambda damaged, error: self._post_damage(loop, damaged, error),
         )
         self.host = Host(
             me=config.broker_id,
@@ -124,6 +134,7 @@ class BrokerCore:
             executor=executor,
             on_group_stopped=self._group_stopped,
             admits_entries=lambda: self.disk_space.level is not DiskLevel.FULL,
+            bulk_bytes_per_s=config.bulk_bytes_per_s,
         )
         self.groups = HostedGroups(
             me=config.broker_id,
@@ -138,13 +149,18 @@ class BrokerCore:
             failed=self._fail,
             feature_level=lambda: self.controller.feature_level,
             disk_writable=lambda: self.disk_space.writable,
+            placement=self._placement,
+            barrier=lambda: self.controller.barrier(),
+            is_registered=self._is_registered,
+            replica_lost=lambda group, generation: self.controller.replica_lost(group, generation),
         )
         self.machine = ControllerMachine(
             clock=clock,
             apply=self._apply_command,
             applied_batch=self._commands_applied,
             led=lambda: self.controller.wake(),
-            recovered=self._note_recovered,
+            recovered=self._recovered_disks.note,
+            undone=self._recovered_disks.truncated,
             snapshot=lambda: self.controller.snapshot(),
             restore=self._restore_controller,
         )
@@ -295,7 +311,9 @@ class BrokerCore:
         self.housekeeping.start()
 
     async def _open_controller(self) -> None:
-        group = await self.host.open_group_async(CONTROLLER_GROUP, self.entrance.founders, self.machine)
+        group = await self.host.open_group_async(
+            CONTROLLER_GROUP, self.entrance.founders, self.machine, joins_after=self.entrance.joins_after
+        )
         self.machine.proposer = group
         assert self.host.transport is not None
         self.host.transport.check_disks()  # who was quicker than the recovery of our log
@@ -303,9 +321,10 @@ class BrokerCore:
     async def stop(self) -> None:
         """Stop serving, then storing."""
         await self.housekeeping.stop()
-        for task in (self._controller_task, self._directory_task):
+        tasks = [task for task in (self._controller_task, self._directory_task, self._joining) if task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(self._controller_task, self._directory_task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.controller.close()
         await self.links.stop()
         await self.groups.cancel()
@@ -325,12 +344,27 @@ class BrokerCore:
             if not self.entrance.is_settled:
                 await self.entrance.settle()
                 await self._open_controller()
-            await self.controller.run()
+            await asyncio.gather(self.controller.run(), self._open_groups())
         except GeorelayError as error:
             self._fail(str(error))
         except Exception as error:  # a broker without its controller must not look alive
             log.exception("controller.failed")
             self._fail(f"the controller failed: {error!r}")
+
+    async def _open_groups(self) -> None:
+        """Let groups be opened once the controller's state is not older than this start."""
+        while True:
+            try:
+                await self.controller.barrier()
+                break
+            except BadRequest:  # its leader is of the first version: there no group ever moves
+                if self.controller.feature_level == FIRST_LEVEL:
+                    break
+                await asyncio.sleep(BARRIER_AGAIN_S)
+            except GeorelayError as error:
+                log.debug("controller.not_reached", reason=str(error))
+                await asyncio.sleep(BARRIER_AGAIN_S)
+        self.groups.informed()
 
     async def _read_controller_index(self) -> RaftIndex:
         group = self.host.groups.get(CONTROLLER_GROUP)
@@ -348,6 +382,16 @@ class BrokerCore:
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._storage_failed, str(error))
 
+    def _post_damage(self, loop: asyncio.AbstractEventLoop, damaged: GroupLog, error: LogCorrupt) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._log_damaged, damaged, str(error))
+
+    def _log_damaged(self, damaged: GroupLog, reason: str) -> None:
+        """Stop the one group whose log could not be written to, before anybody takes its writes for durable."""
+        for group in list(self.host.groups.values()):
+            if group.disk is damaged:
+                self.host.stop_group(group, reason)
+
     def _storage_failed(self, reason: str) -> None:
         """Promise nothing any more: what waits for a commit here has an unknown outcome, and the process ends."""
         self.host.halt()
@@ -356,7 +400,7 @@ class BrokerCore:
         self._fail(reason)
 
     def _group_stopped(self, group: GroupId, reason: str) -> None:
-        self.groups.group_stopped(group)
+        self.groups.group_stopped(group, reason)
         if group == CONTROLLER_GROUP:
             self.machine.led(leader=-1, is_leader=False)
             self._fail(f"the controller group stopped: {reason}")
@@ -367,21 +411,11 @@ class BrokerCore:
 
     # --- the controller's log --------------------------------------------------------------------
 
-    def _note_recovered(self, command: bytes) -> None:
-        """Remember whose disk is which before anything is committed again: votes count from the first moment."""
-        try:
-            decoded = decode(command)
-        except CommandError:
-            return  # `apply` stops the group, if it is committed
-        if isinstance(decoded, RegisterBroker):
-            registration = decoded.registration
-            self._recovered_disks.setdefault(registration.broker, registration.disk_uuid)
-
     def _registered_disk(self, broker: BrokerId) -> str | None:
-        known = self.controller.state.disk_of(broker)
-        if known is not None:
-            return known
-        return self._recovered_disks.get(broker) or dict(self.entrance.disks).get(broker)
+        known = self._recovered_disks.disk_of(
+            broker, applied=self.controller.state.disk_of(broker), applied_index=self.machine.applied_index
+        )
+        return dict(self.entrance.disks).get(broker) if known is None else known
 
     def _apply_command(self, command: bytes, index: RaftIndex) -> None:
         for effect in self.controller.apply(command, index):
@@ -401,9 +435,55 @@ class BrokerCore:
                 if row.link
             ],
         )
+        self._follow_trust()
         if self.host.transport is not None:
             self.host.transport.check_disks()
         self.groups.settle()
+
+    def _placement(self, group_id: GroupId) -> tuple[Assignment, TopicDefinition] | None:
+        state = self.controller.state
+        assignment = state.group(group_id)
+        if assignment is None or not self._is_registered():
+            return None
+        topic = state.topic_by_id(assignment.key.topic_id)
+        return None if topic is None else (assignment, topic)
+
+    def _is_registered(self) -> bool:
+        return self.controller.state.disk_of(self.config.broker_id) == self.directory.disk_id
+
+    def _follow_trust(self) -> None:
+        """Follow whose disks were replaced: before they are admitted by `check_disks`, they are distrusted."""
+        state = self.controller.state
+        for group_id, group in self.host.groups.items():
+            assignment = state.control if group_id == CONTROLLER_GROUP else state.group(group_id)
+            if assignment is not None:
+                group.distrust(assignment.unsafe)
+        self._follow_joining()
+
+    def _follow_joining(self) -> None:
+        """Let this broker vote in the controller's group once that has taken it in with this disk, and say so on disk.
+
+        The log that is applied here names it with the disk that was lost before it names it with this one. Until it is
+        written down this replica is not counted (see RaftConfig.joins_after), so it cannot be missed after a crash.
+        """
+        control = self.host.groups.get(CONTROLLER_GROUP)
+        if control is None or control.node.joins_after != NEVER_JOINED or self._joining is not None:
+            return
+        state, me = self.controller.state, self.config.broker_id
+        if state.control is None or state.disk_of(me) != self.directory.disk_id or me in state.control.unsafe:
+            return
+        above = state.control.joins_after(me)
+        if control.node.named_above(above):
+            self._joining = asyncio.get_running_loop().create_task(self._join(control, above), name="joining")
+
+    async def _join(self, control: Group, above: int) -> None:
+        try:
+            await self.entrance.note_joined(above)
+        except DataDirectoryError as error:
+            self._fail(str(error))
+            return
+        control.node.joins_after = above
+        log.info("region.joined", broker=self.config.broker_id, above=above)
 
     def _learn_peers(self, addresses: Mapping[BrokerId, str]) -> None:
         """Follow where the brokers of this region are; the configuration only had the first ones."""

@@ -19,6 +19,7 @@ from region.controller.routing import Request
 from region.log.data_directory import DataDirectory
 
 ROUND_PAUSE_S: Final = 0.1
+NEVER_JOINED: Final = 1 << 62  # no membership is above it
 
 
 class Entrance:
@@ -71,6 +72,27 @@ class Entrance:
             return self._configured
         return tuple(broker for broker, _ in self.disks)
 
+    @property
+    def joins_after(self) -> int:
+        """Return what Raft needs to know of this broker's replica of the controller's group when it opens it."""
+        if self.founders:
+            return -1
+        joined_above = None if self._origin is None else self._origin.joined_above
+        return NEVER_JOINED if joined_above is None else joined_above
+
+    async def note_joined(self, above: int) -> None:
+        """Write down that the controller's group has taken this broker in; durable when this returns.
+
+        Raises:
+            DataDirectoryError: it cannot be written.
+        """
+        await self._write(Origin(record=None, joined_above=above))
+
+    async def _write(self, origin: Origin) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, write_origin, self._directory.fs, self._directory.path, origin)
+        self._origin = origin
+
     def answer(self, body: JsonObject) -> JsonObject:
         """Answer a broker that asks whether the region exists (BadRequest: it asks something else)."""
         if self._founding is not None and not self.is_settled:
@@ -87,6 +109,4 @@ class Entrance:
         assert self._founding is not None
         decision = await settle_founding(self._founding, self._request, region=self._region, pause_s=ROUND_PAUSE_S)
         origin = Origin(record=decision.record if isinstance(decision, Found) else None)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, write_origin, self._directory.fs, self._directory.path, origin)
-        self._origin = origin
+        await self._write(origin)

@@ -1,29 +1,38 @@
 """The Raft groups that the controller places on this broker: opened, handed to their streams, closed and removed.
 
-Rule 1: what the controller's log says last about a group counts; the work of one group is done in one task, which
-        looks again when it is done, so that a group that comes and goes quickly ends where it should.
+Rule 1: effects only say which groups to look at; what is done follows from the controller's state at that moment. The
+        work of one group is done in one task, which looks again when it is done.
+Rule 5: nothing is opened or removed on a state that may be old. At start the first barrier is awaited: a log that is
+        applied again says of every group that it came, went and came back. Before files are removed the group is
+        closed, so that it acknowledges nothing more, and another barrier has to confirm that nobody wants it here.
+Rule 6: a broker whose disk is not the registered one opens nothing: its groups have to let it go first. It removes
+        nothing either; what it was assigned before it registered is opened once it has.
 Rule 2: the files of a group that left are removed only when no write is on its way to them. Its term and vote stay,
         unless its topic is gone for ever: a broker that comes back must not vote twice in one term.
-Rule 3: a group whose log is damaged is refused alone: the other replicas serve it, and this broker serves the rest.
+Rule 3: a group whose log is damaged, or that met a broken invariant, is out of use alone: the other replicas serve it,
+        and this broker serves the rest. The controller is told, so that the replica is made anew (region.broker.
+        lost_replicas). Its files are removed before it is opened again, and not before the controller said that this
+        replica does not count any more. What the operating system refused is no reason: the bytes may be whole.
 Rule 4: logs are read off the event loop, a few at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import DataDirectoryError, StorageFailed
+from georelay.errors import DataDirectoryError, GeorelayError, StorageFailed
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RegionNumber
+from region.broker.lost_replicas import LostReplicas
 from region.controller.assignment import Assignment
 from region.controller.effects import (
+    BrokersChanged,
     Effect,
     GroupAssigned,
     GroupDropped,
@@ -43,21 +52,8 @@ from region.topics.hosted_stream import HostedStream
 log = structlog.get_logger()
 
 OPENED_AT_ONCE_MAX: Final = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Hosted:
-    """The group shall be open here."""
-
-    assignment: Assignment
-    topic: TopicDefinition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gone:
-    """The group shall not be here; `for_ever` when its topic was deleted."""
-
-    for_ever: bool
+BARRIER_AGAIN_S: Final = 0.5
+Placed: TypeAlias = tuple[Assignment, TopicDefinition]
 
 
 class HostedGroups:
@@ -68,6 +64,12 @@ class HostedGroups:
         left: called with each stream that is not served here any more.
         failed: called with the reason when files could not be removed: the broker must end.
         feature_level, disk_writable: see Stream.
+        placement: assignment and topic of a group as known now; None without one, and while this broker's disk is not
+            the registered one.
+        barrier: returns once what the controller had committed is applied here; raises GeorelayError.
+        is_registered: whether this broker's disk is the registered one.
+        replica_lost: tells the controller that the replica of a group, at that generation, cannot be used here; raises
+            GeorelayError.
     """
 
     def __init__(
@@ -85,9 +87,13 @@ class HostedGroups:
         failed: Callable[[str], None],
         feature_level: Callable[[], int],
         disk_writable: Callable[[], bool],
+        placement: Callable[[GroupId], Placed | None],
+        barrier: Callable[[], Awaitable[object]],
+        is_registered: Callable[[], bool],
+        replica_lost: Callable[[GroupId, int], Awaitable[object]],
     ) -> None:
         self.streams: dict[GroupId, HostedStream] = {}
-        self.refused: dict[GroupId, str] = {}  # groups whose log cannot be used, and why
+        self.refused: dict[GroupId, str] = {}  # groups whose replica cannot be used, and why
         self._me = me
         self._region = region
         self._host = host
@@ -100,10 +106,21 @@ class HostedGroups:
         self._failed = failed
         self._feature_level = feature_level
         self._disk_writable = disk_writable
-        self._effects: dict[GroupId, _Hosted | _Gone] = {}
-        self._wanted: dict[GroupId, _Hosted | _Gone] = {}
+        self._placement = placement
+        self._barrier = barrier
+        self._is_registered = is_registered
+        self._informed = False
+        self._changed: dict[GroupId, bool] = {}  # whether the group is gone with its topic
+        self._dropped: set[GroupId] = set()
+        self._due: set[GroupId] = set()
+        self._unregistered: set[GroupId] = set()  # looked at while this disk was not the registered one
         self._work: dict[GroupId, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
+        self._unusable: set[GroupId] = set()  # found so and not removed yet: they are not opened
+        self._given_up: set[GroupId] = set()  # those of them whose replica does not count any more
+        self._lost = LostReplicas(
+            generation_of=self._generation_of, barrier=self._confirm, report=replica_lost, given_up=self._give_up
+        )
 
     @property
     def busy(self) -> bool:
@@ -111,16 +128,15 @@ class HostedGroups:
         return bool(self._work)
 
     def note(self, effect: Effect) -> None:
-        """Remember what an applied command asks for; `settle` does it."""
+        """Remember which groups an applied command is about; `settle` looks at them."""
         match effect:
-            case GroupAssigned() | ReplicasWanted():
-                if effect.topic is not None and effect.assignment.hosts(self._me):
-                    self._effects[effect.group_id] = _Hosted(assignment=effect.assignment, topic=effect.topic)
-            case GroupReleased():
-                if self._me in effect.brokers:
-                    self._effects[effect.group_id] = _Gone(for_ever=False)
+            case GroupAssigned() | ReplicasWanted() | GroupReleased():
+                self._changed.setdefault(effect.group_id, False)
             case GroupDropped():
-                self._effects[effect.group_id] = _Gone(for_ever=True)
+                self._changed[effect.group_id] = True
+            case BrokersChanged():
+                for group_id in self._unregistered:
+                    self._changed.setdefault(group_id, False)
             case TopicAltered():
                 self._limit_segments(effect.topic)
             case _:
@@ -128,40 +144,77 @@ class HostedGroups:
 
     def remove_orphan(self, group_id: GroupId) -> None:
         """Remove what is left of a group that is not placed here; its term and vote stay."""
-        if group_id not in self.streams and group_id not in self._effects:
-            self._effects[group_id] = _Gone(for_ever=False)
-            self.settle()
+        self._changed.setdefault(group_id, False)
+        self.settle()
 
     def settle(self) -> None:
-        """Open and close what the commands applied since the last call ask for."""
-        effects, self._effects = self._effects, {}
-        for group_id, wanted in effects.items():
+        """Look at the groups that the commands applied since the last call are about, once the state is known."""
+        if not self._informed:
+            return
+        changed, self._changed = self._changed, {}
+        for group_id, dropped in changed.items():
             if group_id == CONTROLLER_GROUP:
                 continue
-            self._wanted[group_id] = wanted
-            if isinstance(wanted, _Gone):
+            if dropped:
+                self._dropped.add(group_id)
                 self._close_stream(group_id)  # nothing more is served, whatever is under way
+            self._due.add(group_id)
             if group_id not in self._work:
-                task = asyncio.get_running_loop().create_task(self._follow(group_id), name=f"group-{group_id}")
-                self._work[group_id] = task
-                task.add_done_callback(partial(self._worked, group_id))
+                self._begin(group_id)
+
+    def _begin(self, group_id: GroupId) -> None:
+        task = asyncio.get_running_loop().create_task(self._follow(group_id), name=f"group-{group_id}")
+        self._work[group_id] = task
+        task.add_done_callback(partial(self._worked, group_id))
+
+    def informed(self) -> None:
+        """Begin: the controller's state is that of a moment after this broker started."""
+        self._informed = True
+        self.settle()
 
     def _worked(self, group_id: GroupId, task: asyncio.Task[None]) -> None:
         del self._work[group_id]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             self._failed(f"group {group_id}: {error!r}")
+        elif group_id in self._due:  # it came after the task's last look
+            self._begin(group_id)
 
     async def _follow(self, group_id: GroupId) -> None:
-        """Do what is wanted of one group until nothing new is wanted."""
-        while (wanted := self._wanted.pop(group_id, None)) is not None:
-            if isinstance(wanted, _Gone):
-                await self._remove(group_id, for_ever=wanted.for_ever)
-            elif group_id not in self.streams:
+        """Bring one group where it should be, until nothing about it has changed."""
+        while group_id in self._due:
+            self._due.discard(group_id)
+            self._unregistered.discard(group_id)
+            placed = self._placed(group_id)
+            if placed is None and group_id not in self._dropped and not self._is_registered():
+                self._unregistered.add(group_id)
+                self._found_usable(group_id)  # or not: that is found out when it is opened
+                self._close_stream(group_id)
+                await self._host.close_group(group_id)
+            elif placed is None or group_id in self._given_up:
+                await self._remove(group_id)
+            elif group_id not in self.streams and group_id not in self._unusable:
                 async with self._slots:
-                    await self._open(group_id, wanted)
+                    await self._open(group_id, *placed)
 
-    async def _open(self, group_id: GroupId, wanted: _Hosted) -> None:
-        assignment, topic = wanted.assignment, wanted.topic
+    def _placed(self, group_id: GroupId) -> Placed | None:
+        """Return assignment and topic of a group that is to be open here now."""
+        placed = self._placement(group_id)
+        return None if placed is None or not placed[0].hosts(self._me) else placed
+
+    def _generation_of(self, group_id: GroupId) -> int | None:
+        """Return the generation of a group that is to be open here now."""
+        placed = self._placed(group_id)
+        return None if placed is None else placed[0].generation
+
+    def _give_up(self, group_id: GroupId) -> None:
+        """Remove what is on disk, and begin anew if a replica is wanted here again."""
+        self._given_up.add(group_id)
+        self._changed.setdefault(group_id, False)
+        self.settle()
+
+    async def _open(self, group_id: GroupId, assignment: Assignment, topic: TopicDefinition) -> None:
         stream = HostedStream(
             key=assignment.key,
             topic=topic.name,
@@ -176,15 +229,24 @@ class HostedGroups:
         )
         self._joined(stream)
         try:
-            group = await self._host.open_group_async(group_id, assignment.base_for(self._me), stream)
+            group = await self._host.open_group_async(
+                group_id, assignment.base_for(self._me), stream, joins_after=assignment.joins_after(self._me)
+            )
         except (DataDirectoryError, InvariantViolated, LogCorrupt, StorageFailed) as error:
             self.refused[group_id] = str(error)
             log.critical("group.refused", group=group_id, stream=str(assignment.key), reason=str(error))
+            if isinstance(error, InvariantViolated | LogCorrupt):
+                self._found_unusable(group_id)
             return
+        self._found_usable(group_id)
         stream.attach(group, group.disk)
         group.disk.limit_segments(topic.segment_bytes)
-        if isinstance(self._wanted.get(group_id), _Gone):
-            return  # it left while it was read; `_follow` closes it
+        group.distrust(assignment.unsafe)
+        now = self._placed(group_id)
+        if now is None or now[0].joins_after(self._me) != assignment.joins_after(self._me):
+            await self._host.close_group(group_id)  # it left, or left and came back, while it was read
+            self._due.add(group_id)
+            return
         self.streams[group_id] = stream
 
     def _limit_segments(self, topic: TopicDefinition) -> None:
@@ -198,24 +260,64 @@ class HostedGroups:
             self._left(stream)
             stream.close()
 
-    async def _remove(self, group_id: GroupId, *, for_ever: bool) -> None:
-        self._close_stream(group_id)
+    def _found_unusable(self, group_id: GroupId) -> None:
+        self._unusable.add(group_id)
+        self._lost.note(group_id)
+
+    def _found_usable(self, group_id: GroupId) -> None:
         self.refused.pop(group_id, None)
+        self._unusable.discard(group_id)
+        self._given_up.discard(group_id)
+        self._lost.forget(group_id)
+
+    async def _remove(self, group_id: GroupId) -> None:
+        self._close_stream(group_id)
         await self._host.close_group(group_id)  # a write on its way into a folder that is gone looks like a bad disk
+        unusable = group_id in self._unusable  # it left, or was given up: no wish of later can be for these files
+        if group_id not in self._dropped:  # a topic that is gone never comes back
+            if not unusable:
+                await self._confirm()
+            if not self._is_registered() or (not unusable and self._placed(group_id) is not None):
+                self._due.add(group_id)  # it is wanted again: its files are worth something
+                return
+        keep = unusable and group_id not in self._dropped
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._directory.remove_group, group_id)
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, partial(self._directory.remove_group, group_id, keep=keep)
+            )
         except DataDirectoryError as error:
             self._failed(str(error))
             return
-        if for_ever:
+        self._found_usable(group_id)
+        if keep:
+            log.warning("replica.given_up", group=group_id)
+            if self._placed(group_id) is not None:
+                self._due.add(group_id)  # it was wanted here again before this broker looked
+        if group_id in self._dropped:
+            self._dropped.discard(group_id)
+            self._host.leaders.forget(group_id)
             await self._host.write(GroupWrite(group_id=group_id, log=None, token=None, forget=True))
 
-    def group_stopped(self, group_id: GroupId) -> None:
-        """Serve a stream no longer whose group met a broken invariant."""
+    async def _confirm(self) -> None:
+        """Return once this broker has applied what the controller had committed when this was called."""
+        while True:
+            try:
+                await self._barrier()
+                return
+            except GeorelayError as error:  # no leader at the moment: nothing is removed meanwhile
+                log.debug("groups.barrier_failed", reason=str(error))
+                await asyncio.sleep(BARRIER_AGAIN_S)
+
+    def group_stopped(self, group_id: GroupId, reason: str) -> None:
+        """Serve a stream no longer whose group met a broken invariant, and have its replica made anew."""
+        if group_id == CONTROLLER_GROUP:
+            return
         stream = self.streams.get(group_id)
         if stream is not None:
             self._left(stream)
             stream.close()
+        self.refused[group_id] = reason
+        self._found_unusable(group_id)
 
     def close(self) -> None:
         """Stop serving every stream; the groups stay the host's."""
@@ -224,6 +326,7 @@ class HostedGroups:
 
     async def cancel(self) -> None:
         """Give up what is under way; the next start finishes it."""
+        await self._lost.stop()
         tasks = list(self._work.values())
         for task in tasks:
             task.cancel()

@@ -15,6 +15,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import GeorelayError, StorageFailed
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerState
 from region.controller.service import ControllerService
 from region.controller.topic import Homes
@@ -72,6 +73,8 @@ class Housekeeping:
         self._remove_orphan = remove_orphan
         self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
+        self._generations: dict[BrokerId, int] = {}
+        self._targets_of: dict[GroupId, tuple[Assignment, ReplicaTarget]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.keeper = ReplicaKeeper(
             host, targets=self._targets, barrier=controller.barrier, report=controller.report_replicas
@@ -126,18 +129,31 @@ class Housekeeping:
         state = self._controller.state
         if state.feature_level < 2:
             return {}  # older brokers of this region cannot read a change of members
-        found = {}
+        generations = {broker: record.generation for broker, record in state.records.items()}
+        if generations != self._generations:
+            self._generations = generations
+            self._targets_of.clear()
         control = [] if state.control is None else [state.control]
+        known, found = self._targets_of, {}
         for assignment in (*control, *state.assignments()):
-            found[assignment.group_id] = ReplicaTarget(
-                voters=assignment.target,
-                learners=assignment.target_learners,
-                unsafe=assignment.unsafe,
-                generation=assignment.generation,
-                generations={broker: state.generation_of(broker) for broker in assignment.members | assignment.wanted},
-                recorded=assignment.recorded,
-            )
+            row = known.get(assignment.group_id)
+            if row is None or row[0] is not assignment:  # thousands of groups are looked at, few have changed
+                row = known[assignment.group_id] = (assignment, self._target(assignment))
+            found[assignment.group_id] = row[1]
+        if len(known) > len(found):
+            self._targets_of = {group_id: known[group_id] for group_id in found}
         return found
+
+    def _target(self, assignment: Assignment) -> ReplicaTarget:
+        generation_of = self._controller.state.generation_of
+        return ReplicaTarget(
+            voters=assignment.target,
+            learners=assignment.target_learners,
+            unsafe=assignment.unsafe,
+            generation=assignment.generation,
+            generations={broker: generation_of(broker) for broker in assignment.members | assignment.wanted},
+            recorded=assignment.recorded,
+        )
 
     def _preferred(self) -> Mapping[GroupId, tuple[BrokerId, ...]]:
         return {row.group_id: row.target for row in self._controller.state.assignments() if row.is_settled}
@@ -167,7 +183,7 @@ class Housekeeping:
 
     def _damaged(self, group: GroupId, first_index: int, error: LogCorrupt) -> None:
         """Repair what the scrubber found, in its thread."""
-        log.error("segment.corrupt", group=group, first_index=first_index, reason=str(error))
+        log.error("damage.found", group=group, first_index=first_index, reason=str(error))
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._host.repair_segment, group, RaftIndex(first_index))
 
@@ -204,7 +220,8 @@ class Housekeeping:
     async def _remove_orphans(self) -> None:
         """Remove, once, the folders of groups that left this broker while it was away.
 
-        A snapshot of the controller says which groups there are, not which ones were let go before it.
+        A snapshot of the controller says which groups there are, not which ones were let go before it. Folders of
+        groups that it never had are kept: then it is the controller that lost something.
         """
         while True:
             try:
@@ -217,6 +234,9 @@ class Housekeeping:
         for group_id in await loop.run_in_executor(self._executor, self._group_folders):
             assignment = self._controller.state.group(group_id)
             if group_id == CONTROLLER_GROUP or (assignment is not None and assignment.hosts(self._host.me)):
+                continue
+            if not self._controller.state.was_given_out(group_id):
+                log.error("group.unknown_kept", group=group_id)
                 continue
             log.info("group.orphan_removed", group=group_id)
             self._remove_orphan(group_id)

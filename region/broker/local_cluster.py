@@ -223,7 +223,7 @@ class LocalCluster:
         name: str,
         partition: int,
         header: BatchHeader,
-        raw: bytes | bytearray,
+        raw: bytes | bytearray | memoryview,
         *,
         received_ns: int,
         entry_region: int,
@@ -248,7 +248,7 @@ class LocalCluster:
         return self._remote.forward(
             key,
             region=home,
-            batch=raw,
+            batch=bytes(raw),
             received_ns=received_ns,
             entry_region=entry_region,
             lane=lane,

@@ -102,7 +102,7 @@ class MeshPort:
             max_bytes=min(max(max_bytes, 1), READ_BYTES_MAX),
             wait_ms=min(max(wait_ms, 0), READ_WAIT_MS_MAX),
         )
-        frames: list[bytes] = []
+        frames: list[bytes | bytearray] = []
         for entry in answer.entries:
             assert isinstance(entry, Entry)
             frames += (_LENGTH.pack(entry.size), entry.frame)

@@ -1,9 +1,9 @@
 """Where the replicas of one group are, and where they shall be.
 
 Rule 1: `voters` and `learners` are what the group's leader reported last; only reports change them.
-Rule 2: a broker whose disk was replaced, or that was removed, is `unsafe` until a report made under the newest
-        `generation` shows it in neither: a replica with an old vote and a new, empty log can lose what was committed.
-        While it is unsafe it is never in a target, and it hosts nothing.
+Rule 2: a broker whose disk was replaced, that was removed, or whose replica cannot be used, is `unsafe` until a report
+        made under the newest `generation` shows it in neither: a replica with an old vote and a new, empty log can
+        lose what was committed. While it is unsafe it is never in a target, and it hosts nothing.
 Rule 3: a founder that once left, or lost its disk, is no founder any more: it opens the group knowing no voters and
         waits to be told. Two blank founders would elect each other.
 Rule 4: a member that is not reported but may have been added already counts as a learner, until a report says no.
@@ -34,6 +34,8 @@ class Assignment:
         generation: controller index of the last change of target or unsafe; a report names the one it was made under.
         pinned: how many replicas an operator asked for by naming the brokers; 0: the region places them.
         seed: founders that were members without a break.
+        left_at: by broker, ascending: the index of the newest membership of the group that did not name it.
+        reported_index: the highest index of a membership that was reported under this generation.
     """
 
     group_id: GroupId
@@ -47,6 +49,8 @@ class Assignment:
     unsafe: frozenset[BrokerId] = frozenset()
     generation: int = 0
     pinned: int = 0
+    left_at: tuple[tuple[BrokerId, int], ...] = ()
+    reported_index: int = 0
 
     @classmethod
     def founded(
@@ -113,7 +117,7 @@ class Assignment:
         return self.founders if broker in self.seed else ()
 
     def without(self, broker: BrokerId, *, generation: int) -> Assignment:
-        """Return the group after `broker` lost its disk or was removed; itself when that broker is not concerned."""
+        """Return the group after `broker` lost its replica or was removed; itself when it is not concerned."""
         if broker not in self.concerned:
             return self
         learners = self.learners if broker in self.members | self.unsafe else (*self.learners, broker)
@@ -125,7 +129,13 @@ class Assignment:
             unsafe=self.unsafe | {broker},
             seed=tuple(b for b in self.seed if b != broker),
             generation=generation,
+            reported_index=0,
         )
+
+    def can_do_without(self, broker: BrokerId) -> bool:
+        """Return whether the other voters, those that are unsafe left out, are a majority that can remove `broker`."""
+        rest = [voter for voter in self.voters if voter != broker and voter not in self.unsafe]
+        return 2 * len(rest) > len(self.voters)
 
     def moved(
         self,
@@ -145,20 +155,41 @@ class Assignment:
             target_learners=target_learners,
             pinned=pinned,
             generation=generation,
+            reported_index=0,
         )
 
+    def is_outdated(self, voters: Iterable[BrokerId], learners: Iterable[BrokerId], *, membership_index: int) -> bool:
+        """Return whether a report under this generation tells of a membership that was followed by a reported one.
+
+        A replica that began with a manifest knows its membership by the manifest's index, which is higher than that of
+        the entry and below that of the next membership: the same members may be told with a lower index.
+        """
+        same = frozenset(voters) == frozenset(self.voters) and frozenset(learners) == frozenset(self.learners)
+        return membership_index < self.reported_index and not same
+
     def reported(
-        self, voters: Iterable[BrokerId], learners: Iterable[BrokerId], *, index: int
+        self, voters: Iterable[BrokerId], learners: Iterable[BrokerId], *, membership_index: int, index: int
     ) -> tuple[Assignment, tuple[BrokerId, ...]]:
         """Return the group after a report under its generation, and the brokers that may delete their replica."""
         order = {broker: place for place, broker in enumerate(self.target)}
         ranked = sorted(voters, key=lambda broker: (order.get(broker, len(order)), broker))
         now = replace(self, voters=tuple(ranked), learners=tuple(sorted(learners)))
         unsafe = self.unsafe & now.members
-        now = replace(now, unsafe=unsafe, generation=self.generation if unsafe == self.unsafe else index)
+        if unsafe == self.unsafe:
+            now = replace(now, reported_index=max(membership_index, self.reported_index))
+        else:
+            now = replace(now, unsafe=unsafe, generation=index, reported_index=0)
         now = replace(now, seed=tuple(broker for broker in self.seed if now.hosts(broker)))
+        left_at = dict(self.left_at)
+        for broker in self.concerned - now.members:  # a report that comes late must not lower it
+            left_at[broker] = max(membership_index, left_at.get(broker, 0))
+        now = replace(now, left_at=tuple(sorted(left_at.items())))
         released = tuple(sorted(b for b in self.concerned if b not in now.members and b not in now.wanted))
         return now, released
+
+    def joins_after(self, broker: BrokerId) -> int:
+        """Return the index above which a membership has to name that broker before it may vote: see RaftConfig."""
+        return -1 if broker in self.seed else dict(self.left_at).get(broker, 0)
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -174,6 +205,8 @@ class Assignment:
             "seed": list(self.seed),
             "generation": self.generation,
             "pinned": self.pinned,
+            "left_at": [[broker, index] for broker, index in self.left_at],
+            "reported_index": self.reported_index,
         }
 
     @classmethod
@@ -192,6 +225,8 @@ class Assignment:
             seed=read_brokers(fields, "seed"),
             generation=fields.integer("generation", low=0, high=INT64_MAX),
             pinned=fields.integer("pinned", low=0, high=BROKERS_PER_REGION_MAX),
+            left_at=_read_left_at(fields),
+            reported_index=fields.integer("reported_index", low=0, high=INT64_MAX),
         )
         fields.done()
         if assignment.unsafe & assignment.wanted:
@@ -205,6 +240,23 @@ def read_brokers(fields: Fields, name: str) -> tuple[BrokerId, ...]:
     if len(set(listed)) != len(listed):
         raise FieldError(f"{name} names a broker twice")
     return tuple(BrokerId(broker) for broker in listed)
+
+
+def _read_left_at(fields: Fields) -> tuple[tuple[BrokerId, int], ...]:
+    rows = []
+    for item in fields.items("left_at", count_max=BROKERS_PER_REGION_MAX):
+        if not isinstance(item, list) or len(item) != 2:
+            raise FieldError("left_at has pairs of a broker and an index")
+        pair = Fields({"broker": item[0], "index": item[1]}, "left_at")
+        rows.append(
+            (
+                BrokerId(pair.integer("broker", low=1001, high=BROKER_ID_MAX)),
+                pair.integer("index", low=0, high=INT64_MAX),
+            )
+        )
+    if [broker for broker, _ in rows] != sorted({broker for broker, _ in rows}):
+        raise FieldError("left_at is not in order")
+    return tuple(rows)
 
 
 def _read_key(fields: Fields) -> StreamKey:

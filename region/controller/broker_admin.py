@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from georelay.errors import BadRequest, PolicyViolation, UnknownTopic
+from georelay.errors import BadRequest, Busy, PolicyViolation, UnknownTopic
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, GroupId, region_of
 from region.controller.assignment import Assignment, read_brokers
 from region.controller.brokers import BrokerRecord, BrokerState
 from region.controller.catalog import TopicCatalog
-from region.controller.commands import AddBroker, Command, DrainBroker, Reassign, RemoveBroker, ReplicasChanged
+from region.controller.commands import (
+    AddBroker,
+    Command,
+    DrainBroker,
+    Reassign,
+    RemoveBroker,
+    ReplicaLost,
+    ReplicasChanged,
+)
 from region.controller.effects import Done
 from region.controller.fields import INT64_MAX, Fields, JsonObject
 from region.controller.registration import ADDRESS_CHARS_MAX
@@ -27,6 +35,7 @@ DRAIN: Final = "controller.drain_broker"
 REMOVE: Final = "controller.remove_broker"
 REASSIGN: Final = "controller.reassign"
 REPORT: Final = "controller.report_replicas"
+LOST: Final = "controller.replica_lost"
 Serve = Callable[[JsonObject], Awaitable[JsonObject]]
 
 
@@ -55,6 +64,7 @@ class BrokerAdmin:
             REMOVE: self._serve_remove,
             REASSIGN: self._serve_reassign,
             REPORT: self._serve_report,
+            LOST: self._serve_lost,
         }
 
     async def add(self, broker: BrokerId, peers: str) -> None:
@@ -84,7 +94,12 @@ class BrokerAdmin:
         await self._send(REASSIGN, {"group": assignment.group_id, "voters": list(voters)})
 
     async def report(
-        self, group_id: GroupId, voters: Sequence[BrokerId], learners: Sequence[BrokerId], generation: int
+        self,
+        group_id: GroupId,
+        voters: Sequence[BrokerId],
+        learners: Sequence[BrokerId],
+        generation: int,
+        index: int,
     ) -> None:
         """Report the committed membership of a group, as its confirmed leader. Tried once: the next look reports."""
         body: JsonObject = {
@@ -92,8 +107,14 @@ class BrokerAdmin:
             "voters": list(voters),
             "learners": list(learners),
             "generation": generation,
+            "index": index,
         }
         await self._route.to_leader(REPORT, body, self._serve_report)
+
+    async def replica_lost(self, group_id: GroupId, broker: BrokerId, generation: int) -> None:
+        """Say that a broker cannot use its replica of a group. Tried once: who says so says it again."""
+        body: JsonObject = {"group": group_id, "broker": broker, "generation": generation}
+        await self._route.to_leader(LOST, body, self._serve_lost)
 
     # --- as leader ----------------------------------------------------------------------------------------------------
 
@@ -136,8 +157,21 @@ class BrokerAdmin:
                 voters=read_brokers(fields, "voters"),
                 learners=read_brokers(fields, "learners"),
                 generation=fields.integer("generation", low=0, high=INT64_MAX),
+                index=fields.integer("index", low=0, high=INT64_MAX),
             )
         )
+
+    async def _serve_lost(self, body: JsonObject) -> JsonObject:
+        fields = Fields(body, LOST)
+        group_id = GroupId(fields.integer("group", low=1, high=INT64_MAX))
+        broker = _read_broker(fields)
+        generation = fields.integer("generation", low=0, high=INT64_MAX)
+        group = self._state.group(group_id)
+        if group is not None and broker not in group.unsafe and group.can_do_without(broker):
+            rest = [voter for voter in group.voters if voter not in group.unsafe | {broker} and self._is_alive(voter)]
+            if 2 * len(rest) <= len(group.voters):  # its files may be the last ones that somebody can be helped with
+                raise Busy(f"the other replicas of group {group_id} are not there at the moment; ask again")
+        return await self._do(ReplicaLost(group_id=group_id, broker=broker, generation=generation))
 
     async def _do(self, command: Command) -> JsonObject:
         if not self._state.has_life_cycle:

@@ -124,12 +124,16 @@ class MarkPresent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasChanged:
-    """The committed membership of a group, as its leader saw it under that generation."""
+    """The committed membership of a group, as its leader saw it under that generation.
+
+    `index` is that of the group's log entry that put it in force, 0 for the founders' membership.
+    """
 
     group_id: GroupId
     voters: tuple[BrokerId, ...]
     learners: tuple[BrokerId, ...]
     generation: int
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,18 @@ class Reassign:
     target: tuple[BrokerId, ...]
     generation: int
     pinned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLost:
+    """A broker that lives cannot use its replica of a group any more: it is to be made anew.
+
+    `generation` is that of the group when the broker said so.
+    """
+
+    group_id: GroupId
+    broker: BrokerId
+    generation: int
 
 
 Command: TypeAlias = (
@@ -158,6 +174,7 @@ Command: TypeAlias = (
     | MarkPresent
     | ReplicasChanged
     | Reassign
+    | ReplicaLost
 )
 SINCE_LEVEL_2: Final = (
     AlterTopic,
@@ -169,4 +186,5 @@ SINCE_LEVEL_2: Final = (
     MarkPresent,
     ReplicasChanged,
     Reassign,
+    ReplicaLost,
 )

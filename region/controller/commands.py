@@ -32,6 +32,7 @@ from region.controller.command_kinds import (
     RegisterBroker,
     RemoveBroker,
     ReplaceDisk,
+    ReplicaLost,
     ReplicasChanged,
 )
 from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
@@ -59,6 +60,7 @@ __all__ = [
     "RegisterBroker",
     "RemoveBroker",
     "ReplaceDisk",
+    "ReplicaLost",
     "ReplicasChanged",
     "decode",
     "encode",
@@ -112,7 +114,8 @@ def _life_cycle_body(
     | MarkAbsent
     | MarkPresent
     | ReplicasChanged
-    | Reassign,
+    | Reassign
+    | ReplicaLost,
 ) -> JsonObject:
     match command:
         case RaiseFeatureLevel():
@@ -132,6 +135,7 @@ def _life_cycle_body(
                 "voters": list(command.voters),
                 "learners": list(command.learners),
                 "generation": command.generation,
+                "index": command.index,
             }
         case Reassign():
             return {
@@ -140,6 +144,13 @@ def _life_cycle_body(
                 "target": list(command.target),
                 "generation": command.generation,
                 "pinned": command.pinned,
+            }
+        case ReplicaLost():
+            return {
+                "kind": "replica_lost",
+                "group": command.group_id,
+                "broker": command.broker,
+                "generation": command.generation,
             }
         case _:
             return {"kind": _KIND_OF_ONE[type(command)], "broker": command.broker}
@@ -205,6 +216,7 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
                 voters=read_brokers(fields, "voters"),
                 learners=read_brokers(fields, "learners"),
                 generation=fields.integer("generation", low=0, high=INT64_MAX),
+                index=fields.integer("index", low=0, high=INT64_MAX),
             )
         case "reassign":
             return Reassign(
@@ -212,6 +224,12 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
                 target=read_brokers(fields, "target"),
                 generation=fields.integer("generation", low=0, high=INT64_MAX),
                 pinned=fields.integer("pinned", low=0, high=BROKERS_PER_REGION_MAX),
+            )
+        case "replica_lost":
+            return ReplicaLost(
+                group_id=_read_group(fields),
+                broker=_read_broker(fields),
+                generation=fields.integer("generation", low=0, high=INT64_MAX),
             )
         case _:
             raise FieldError(f"kind {kind!r} is unknown")

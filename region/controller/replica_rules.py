@@ -1,8 +1,10 @@
 """Rules of groups and their replicas while commands are applied: wishes and reports.
 
-Rule 1: a wish and a report name the generation of the group they were made under; an older one changes nothing.
+Rule 1: a wish and a report name the generation of the group they were made under; an older one changes nothing, nor
+        does a report of a membership that is known to have been followed by another.
 Rule 2: nobody unsafe is wished for, and a new member is an active broker.
 Rule 3: a wish whose absent members are no minority is refused: the group could not commit any more.
+Rule 4: a replica is given up, and its files with it, only while the others are a majority that can commit its removal.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ def replicas_changed(
     voters: tuple[BrokerId, ...],
     learners: tuple[BrokerId, ...],
     generation: int,
+    membership_index: int,
     effects: list[Effect],
 ) -> Outcome:
     """Record the committed membership that a group's leader reports."""
@@ -33,7 +36,10 @@ def replicas_changed(
         return Refused(error=Busy, text=text)
     if not voters or set(voters) & set(learners) or not set(voters) | set(learners) <= set(ledger.records):
         return Refused(error=BadRequest, text=f"members {voters} and {learners} of group {group_id} cannot be")
-    now, released = assignment.reported(voters, learners, index=ledger.applied_index)
+    if assignment.is_outdated(voters, learners, membership_index=membership_index):
+        text = f"group {group_id} has changed its members since entry {membership_index}"
+        return Refused(error=Busy, text=text)
+    now, released = assignment.reported(voters, learners, membership_index=membership_index, index=ledger.applied_index)
     if now == assignment:
         return Done()
     ledger.put_group(now, effects)
@@ -65,6 +71,29 @@ def reassign(
     if (target, pinned) != (assignment.target, assignment.pinned):
         ledger.put_group(assignment.moved(target, generation=ledger.applied_index, pinned=pinned), effects)
         ledger.settle(effects)
+    return Done()
+
+
+def replica_lost(
+    ledger: RegionLedger, group_id: GroupId, *, broker: BrokerId, generation: int, effects: list[Effect]
+) -> Outcome:
+    """Have the replica of a living broker made anew: first it leaves the group, as if its disk were gone.
+
+    The controller's own group is none of these: a broker that cannot use its log there does not start.
+    """
+    assignment = ledger.groups.of_id(group_id)
+    if assignment is None:
+        return Refused(error=UnknownTopic, text=f"there is no group {group_id} of a topic")
+    if broker in assignment.unsafe or broker not in assignment.concerned:
+        return Done()  # it is given up already
+    if generation != assignment.generation:
+        return Refused(error=Busy, text=f"group {group_id} changed meanwhile; ask again")
+    if not assignment.can_do_without(broker):
+        text = f"without broker {broker} the replicas of group {group_id} are no majority that could go on"
+        return Refused(error=PolicyViolation, text=text)
+    ledger.put_group(assignment.without(broker, generation=ledger.applied_index), effects)
+    ledger.settle(effects)
+    ledger.metadata_changed(effects)
     return Done()
 
 

@@ -299,14 +299,31 @@ class ControllerService:
         await self._admin.reassign(topic, partition, voters)
 
     async def report_replicas(
-        self, group_id: GroupId, voters: Sequence[BrokerId], learners: Sequence[BrokerId], generation: int
+        self,
+        group_id: GroupId,
+        voters: Sequence[BrokerId],
+        learners: Sequence[BrokerId],
+        generation: int,
+        index: int,
     ) -> None:
         """Report the committed membership of a group, as its confirmed leader under that generation of its target.
+
+        `index` is that of the log entry that put the membership in force.
 
         Raises:
             Busy: another generation is wanted by now. Other GeorelayErrors: not recorded, or not known.
         """
-        await self._admin.report(group_id, voters, learners, generation)
+        await self._admin.report(group_id, voters, learners, generation, index)
+
+    async def replica_lost(self, group_id: GroupId, generation: int) -> None:
+        """Have this broker's replica of a group made anew, because it cannot be used; under that generation of it.
+
+        Raises:
+            Busy: another generation is wanted by now, or too few other replicas are there: look again.
+            PolicyViolation: the group cannot do without this replica. UnknownTopic: it is gone.
+            Unavailable, NotLeader, OutcomeUnknown: ask again.
+        """
+        await self._admin.replica_lost(group_id, self._registration.broker, generation)
 
     async def barrier(self) -> RaftIndex:
         """Return once this broker has applied all that was committed when this was called.

@@ -36,6 +36,7 @@ from region.controller.command_kinds import (
     RegisterBroker,
     RemoveBroker,
     ReplaceDisk,
+    ReplicaLost,
     ReplicasChanged,
 )
 from region.controller.effects import (
@@ -172,6 +173,10 @@ class ControllerState:
         """Return a group by its id; the controller's own is 0."""
         return self.control if group_id == CONTROLLER_GROUP else self._ledger.groups.of_id(group_id)
 
+    def was_given_out(self, group_id: GroupId) -> bool:
+        """Return whether this region ever had a data group of that id."""
+        return 0 < group_id < self._ledger.groups.next_id
+
     def assignments(self) -> Iterator[Assignment]:
         """Return all data groups, in order of their ids."""
         return iter(self._ledger.groups)
@@ -295,6 +300,7 @@ class ControllerState:
                     voters=command.voters,
                     learners=command.learners,
                     generation=command.generation,
+                    membership_index=command.index,
                     effects=effects,
                 )
             case Reassign():
@@ -304,6 +310,14 @@ class ControllerState:
                     target=command.target,
                     generation=command.generation,
                     pinned=command.pinned,
+                    effects=effects,
+                )
+            case ReplicaLost():
+                return replica_rules.replica_lost(
+                    ledger,
+                    command.group_id,
+                    broker=command.broker,
+                    generation=command.generation,
                     effects=effects,
                 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from georelay.ids import BROKERS_PER_REGION_MAX, CONTROLLER_GROUP, RaftIndex
-from georelay.limits import GROUPS_PER_BROKER_MAX, MIB, TOPICS_MAX
+from georelay.limits import MIB, TOPICS_MAX
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord
 from region.controller.command_kinds import FEATURE_LEVEL_MAX
@@ -22,6 +22,8 @@ from region.controller.topology import Topology
 
 SNAPSHOT_VERSION: Final = 1
 SNAPSHOT_BYTES_MAX: Final = 48 * MIB  # below a peer frame; all limits reached at once need about 25 MiB
+# More than may be created: regions that join the mesh bring streams, and what was committed has to be read.
+GROUPS_READ_MAX: Final = 1_000_000
 
 
 class SnapshotError(ValueError):
@@ -118,7 +120,7 @@ def _read_definition(item: object) -> TopicDefinition | Tombstone:
 
 def _read_groups(ledger: RegionLedger, fields: Fields) -> None:
     ledger.groups.next_id = fields.integer("next_group", low=1, high=INT64_MAX)
-    for item in fields.items("groups", count_max=GROUPS_PER_BROKER_MAX):
+    for item in fields.items("groups", count_max=GROUPS_READ_MAX):
         group = Assignment.from_json(item)
         if not 0 < group.group_id < ledger.groups.next_id:
             raise FieldError(f"group {group.group_id} was never given out")

@@ -64,7 +64,7 @@ def _whole_entries(raw: bytes) -> list[Entry]:
 
 def _tear(segment: Path, entries: list[Entry], kind: str, rng: random.Random) -> Tear:
     position = sum(len(entry.frame) for entry in entries)
-    garbage = _garbage(kind, entries[-1].frame, position, rng)
+    garbage = _garbage(kind, bytes(entries[-1].frame), position, rng)
     with segment.open("r+b") as file:
         file.truncate(position)  # reserved room, or torn already
         file.seek(position)

@@ -24,7 +24,6 @@ from georelay.errors import GeorelayError
 from georelay.limits import KAFKA_REQUESTS_IN_FLIGHT_MAX
 from georelay.wire.api import (
     ApiKey,
-    FrameReader,
     RequestHeader,
     WireError,
     decode_request,
@@ -34,6 +33,7 @@ from georelay.wire.api import (
 )
 from georelay.wire.responses import Response
 from region.kafka.counters import KafkaCounters
+from region.kafka.frame_buffer import FrameBuffer
 from region.kafka.ports import TraceSession
 
 log = structlog.get_logger()
@@ -152,8 +152,12 @@ class Slot:
         self._connection.slot_done(self)
 
 
-class KafkaConnection(asyncio.Protocol):
-    """The protocol object of one TCP connection; see the module docstring."""
+class KafkaConnection(asyncio.BufferedProtocol):
+    """The protocol object of one TCP connection; see the module docstring.
+
+    Args:
+        shared: where small frames are received; see region.kafka.frame_buffer.
+    """
 
     def __init__(
         self,
@@ -166,6 +170,7 @@ class KafkaConnection(asyncio.Protocol):
         monotonic_ns: Callable[[], int],
         opened: Callable[[KafkaConnection], bool],
         closed: Callable[[KafkaConnection], None],
+        shared: memoryview,
         requests_max: int = KAFKA_REQUESTS_IN_FLIGHT_MAX,
     ) -> None:
         self.sign_in = SignIn.HANDSHAKE if sign_in_needed else SignIn.NOT_NEEDED
@@ -180,8 +185,8 @@ class KafkaConnection(asyncio.Protocol):
         self._closed = closed
         self._requests_max = requests_max
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader()
-        self._frames: deque[bytes | memoryview] = deque()  # whole frames of the last read, not yet handled
+        self._received = FrameBuffer(shared)
+        self._frames: deque[bytes | memoryview] = deque()  # whole frames, not yet handled
         self._slots: deque[Slot] = deque()
         self._tasks: set[asyncio.Task[Response]] = set()
         self._is_writable = True
@@ -190,7 +195,7 @@ class KafkaConnection(asyncio.Protocol):
         self._is_closing = False
         self._last_byte_ns = self._connected_ns = monotonic_ns()
 
-    # --- asyncio.Protocol ------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register; refuse when the listener is full."""
@@ -205,19 +210,26 @@ class KafkaConnection(asyncio.Protocol):
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        return self._received.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Cut frames and handle as many as there are free slots."""
         if self._is_closing:
             return
-        self._counters.bytes_in += len(data)
+        self._counters.bytes_in += nbytes
         self._last_byte_ns = self._monotonic_ns()
         try:
-            frames = self._reader.feed(data)
+            frames = self._received.received(nbytes)
         except WireError as error:
             self.refuse(error)
             return
         self._frames.extend(frames)
         self._work()
+        if self._frames:
+            received = self._received
+            self._frames = deque(bytes(frame) if received.is_shared(frame) else frame for frame in self._frames)
 
     def pause_writing(self) -> None:
         """Stop: the client does not read its answers."""

@@ -10,6 +10,7 @@ import structlog
 from georelay.limits import KAFKA_CONNECTIONS_MAX
 from region.kafka.connection import KafkaConnection, Slot
 from region.kafka.dispatch import handler_table
+from region.kafka.frame_buffer import SHARED_BYTES
 from region.kafka.handlers.sasl import SaslHandler
 from region.kafka.services import KafkaServices
 
@@ -29,6 +30,7 @@ class KafkaListener:
         self._host = host
         self._port = port
         self._connections_max = connections_max
+        self._shared = memoryview(bytearray(SHARED_BYTES))
         self._sasl = SaslHandler(services)
         self._handlers = handler_table(services, self._sasl)
         self._connections: set[KafkaConnection] = set()
@@ -81,6 +83,7 @@ class KafkaListener:
             monotonic_ns=services.monotonic_ns,
             opened=self._opened,
             closed=self._closed,
+            shared=self._shared,
         )
 
     def _dispatch(self, slot: Slot, request: Any) -> None:

@@ -399,7 +399,7 @@ class Cluster(Protocol):
         name: str,
         partition: int,
         header: BatchHeader,
-        raw: bytes | bytearray,
+        raw: bytes | bytearray | memoryview,
         *,
         received_ns: int,
         entry_region: int,
@@ -407,7 +407,7 @@ class Cluster(Protocol):
     ) -> asyncio.Future[Published]:
         """Publish one validated batch; routes to the leader here or in the home region.
 
-        `raw` belongs to the callee from now on (base offset and epoch are stamped in place). Calls of one
+        `raw` is the caller's again when the method returns: it is copied before, once. Calls of one
         `lane` for one partition are stored in call order: the method does its ordering work before it returns.
 
         Raises:

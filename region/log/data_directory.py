@@ -7,6 +7,7 @@
     flushed-marks       region.log.flushed_marks
     groups/<group id>/  region.log.group_folder
     trash/              groups on their way out
+    damaged/<group id>/ groups that could not be used any more: for people, never read
 
 Format 2 added flushed marks, manifests, and index files that are trusted; a directory of format 1 is upgraded at its
 first open (its index files are made again from the segments) and then refused by older brokers.
@@ -42,6 +43,8 @@ _FORMAT: Final = "FORMAT"
 _LOCK: Final = "LOCK"
 _GROUPS: Final = "groups"
 _TRASH: Final = "trash"
+_DAMAGED: Final = "damaged"
+DAMAGED_GROUPS_MAX: Final = 8  # kept aside; they take room until somebody removes them
 _BEFORE_FORMAT: Final = frozenset({_LOCK, f"{_FORMAT}.tmp", _GROUPS, _TRASH})  # left by a crash while it was made
 
 
@@ -141,8 +144,11 @@ class DataDirectory:
                 )
             return HardStateJournal.open(self.fs, self.path)
 
-    def remove_group(self, group: GroupId) -> None:
+    def remove_group(self, group: GroupId, *, keep: bool = False) -> None:
         """Remove the folder of a group whose log is closed. After a crash it is there whole or not at all.
+
+        Args:
+            keep: keep it aside, for people, in the place of an older one; unless DAMAGED_GROUPS_MAX are there already.
 
         Raises:
             DataDirectoryError: the operating system refused.
@@ -153,10 +159,23 @@ class DataDirectory:
             if not self.fs.exists(source):
                 return
             target = self.path / _TRASH / f"{group}-{uuid.uuid4().hex}"
-            self.fs.rename(source, target)
-            self.fs.fsync_directory(target.parent)
+            kept = self._place_for_damaged(group) if keep else None
+            self.fs.rename(source, kept or target)
+            self.fs.fsync_directory((kept or target).parent)
             self.fs.fsync_directory(source.parent)
-            remove_tree(self.fs, target)
+            if kept is None:
+                remove_tree(self.fs, target)
+            else:
+                log.warning("group.kept_aside", path=str(kept))
+
+    def _place_for_damaged(self, group: GroupId) -> Path | None:
+        """Return where to keep a group aside, made free; None when there is no room for one more."""
+        home = self.path / _DAMAGED
+        self.fs.make_directory(home)
+        place = home / str(group)
+        if self.fs.exists(place):
+            remove_tree(self.fs, place)
+        return place if len(self.fs.list_directory(home)) < DAMAGED_GROUPS_MAX else None
 
     def close(self) -> None:
         """Release the lock."""

@@ -56,10 +56,24 @@ class EntryError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryDraft:
-    """An entry before the leader gives it a term, an index and a chain."""
+    """An entry before the leader gives it a term, an index and a chain.
+
+    Args:
+        frame: the payload once more, behind room for the header, from `frame_for`; sealing then copies nothing.
+            Nobody else writes to it any more.
+    """
 
     header: StreamHeader
-    payload: bytes | bytearray
+    payload: bytes | bytearray | memoryview
+    frame: bytearray | None = None
+
+
+def frame_for(payload: bytes | bytearray | memoryview) -> tuple[bytearray, memoryview]:
+    """Return a frame that holds a copy of `payload` behind room for the header, and the payload in it."""
+    frame = bytearray(ENTRY_HEADER_BYTES + len(payload))
+    inside = memoryview(frame)[ENTRY_HEADER_BYTES:]
+    inside[:] = payload
+    return frame, inside
 
 
 class Entry:
@@ -79,7 +93,7 @@ class Entry:
         base_offset: Offset,
         record_count: int,
         chain: int,
-        frame: bytes,
+        frame: bytes | bytearray,
     ) -> None:
         self.term = term
         self.index = index
@@ -113,7 +127,7 @@ class Entry:
     @property
     def stream_part(self) -> bytes:
         """Return the 80 bytes that every region holds verbatim."""
-        return self.frame[LOCAL_PART.size : ENTRY_HEADER_BYTES]
+        return bytes(self.frame[LOCAL_PART.size : ENTRY_HEADER_BYTES])
 
     def header(self) -> StreamHeader:
         """Return the STREAM part, decoded once."""
@@ -126,9 +140,9 @@ class Entry:
         return f"Entry(term={self.term}, index={self.index}, {self.type.name}, {offsets})"
 
 
-def _chain(previous: int, header: bytes | bytearray | memoryview) -> int:
+def _chain(previous: int, header: bytes | bytearray) -> int:
     """Return crc32c(previous chain || header without header_crc and chain); the header holds the payload's CRC."""
-    return crc32c(header[32:128], crc32c(header[12:28], crc32c(header[0:8], crc32c(_U32.pack(previous)))))
+    return crc32c(_U32.pack(previous) + header[:8] + header[12:28] + header[32:ENTRY_HEADER_BYTES])
 
 
 def continues_chain(entry: Entry, previous_chain: int) -> bool:
@@ -144,6 +158,12 @@ def seal_entry(draft: EntryDraft, *, term: Term, index: RaftIndex, previous_chai
     chain = _chain(previous_chain, header)
     _U32.pack_into(header, 28, chain)
     _U32.pack_into(header, 8, int(crc32c(header)))
+    frame: bytes | bytearray
+    if draft.frame is None:
+        frame = b"".join((header, draft.payload))
+    else:
+        frame = draft.frame
+        frame[:ENTRY_HEADER_BYTES] = header
     stream = draft.header
     entry = Entry(
         term=term,
@@ -152,7 +172,7 @@ def seal_entry(draft: EntryDraft, *, term: Term, index: RaftIndex, previous_chai
         base_offset=stream.base_offset,
         record_count=stream.record_count,
         chain=chain,
-        frame=b"".join((header, draft.payload)),
+        frame=frame,
     )
     entry._header = stream
     return entry

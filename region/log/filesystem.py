@@ -214,6 +214,11 @@ def write_fully(fs: FileSystem, handle: int, buffers: Sequence[Buffer], position
             and the half frame behind the durable end is what recovery cuts off.
     """
     written = 0
+    if len(buffers) == 1:  # most writes
+        written = fs.pwritev(handle, buffers, position)
+        if written != len(buffers[0]):
+            raise OSError(errno.EIO, f"short write: {written} of {len(buffers[0])} bytes at {position}")
+        return written
     for start in range(0, len(buffers), IOV_MAX):
         chunk = buffers[start : start + IOV_MAX]
         wanted = sum(map(len, chunk))

@@ -155,6 +155,9 @@ class FlushedMarks:
         """Write everything between the lowest and the highest of the rows: one call, a few KiB at most."""
         if not rows or self._handle is None:
             return 0
+        if len(rows) == 1:  # nearly always
+            start = rows[0] * _ROW_BYTES
+            return write_fully(self._fs, self._handle, [self._content[start : start + _ROW_BYTES]], start)
         start, end = min(rows) * _ROW_BYTES, (max(rows) + 1) * _ROW_BYTES
         return write_fully(self._fs, self._handle, [bytes(self._content[start:end])], start)
 
@@ -170,6 +173,8 @@ def decode_marks(raw: bytes, path: Path) -> dict[GroupId, tuple[int, FlushedMark
         DataDirectoryError: an intact header of another format.
     """
     header = raw[:_ROW_BYTES]
+    if raw and (len(header) < _ROW_BYTES or not _is_intact(header)):
+        log.error("mark.damaged", path=str(path), row=0)  # the header: it is written anew
     if len(header) == _ROW_BYTES and _is_intact(header):
         magic, version, _ = _HEADER.unpack_from(header)
         if magic == _FILE_MAGIC and version != _FORMAT:

@@ -6,8 +6,9 @@ of its group's term.
 Rule 3: writes of one group happen in the order they were submitted.
 Rule 4: the first failed write or sync stops everything for good. A sync is never tried again: Linux may have dropped
 the pages and would report success. `on_failure` is told once; no token is posted after it.
-
 Rule 5: after the sync, and before the tokens, the groups' flushed marks are written; a mark is lowered before a cut.
+Rule 6: a log whose own bytes turn out to be damaged while it is cut is left as it is, alone: `on_log_damaged` is told
+before the tokens of that cycle are posted; what is posted for this log from then on says nothing about the disk.
 
 There is no linger timer: while one cycle syncs, the writes that arrive form the next one. What need not be durable for
 a token (room for later writes, removing large files) is left to a helper thread.
@@ -29,6 +30,7 @@ from georelay.errors import StorageFailed
 from georelay.ids import GroupId, RaftIndex
 from region.log.disk_space import DiskSpace
 from region.log.entry import Entry
+from region.log.errors import LogCorrupt
 from region.log.flushed_marks import FlushedMark, FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardStateJournal, HardStateLike
@@ -109,6 +111,7 @@ class Flusher:
         journal: used by the flusher only from now on.
         post: called once per cycle, in the flusher's thread, with the durable tokens in the order of submission.
         on_failure: called once, in the flusher's thread, when storage has failed.
+        on_log_damaged: called once for each log of rule 6, in the flusher's thread; None: it is a failure of storage.
         marks: told how far each log is durable; None: nobody is.
         sync_all: makes everything in the data directory durable at once; None where that costs others too much.
         disk_space: measured now and then.
@@ -123,7 +126,10 @@ class Flusher:
         marks: FlushedMarks | None = None,
         sync_all: Callable[[], None] | None = None,
         disk_space: DiskSpace | None = None,
+        on_log_damaged: Callable[[GroupLog, LogCorrupt], None] | None = None,
     ) -> None:
+        self._on_log_damaged = on_log_damaged
+        self._damaged: set[GroupLog] = set()
         self._marks = marks
         self._sync_all = sync_all
         self._disk_space = disk_space
@@ -250,19 +256,31 @@ class Flusher:
             if write.log is None:
                 assert not write.entries and write.truncate_from is None and not write.rearranges, write
                 continue
+            if write.log in self._damaged:
+                continue
             dirty = pending.get(write.log)
             if dirty is None:
                 dirty = pending[write.log] = _Dirty(group_id=write.group_id, log=write.log, entries=[])
-            if write.install is not None or write.truncate_from is not None:
-                self._append(dirty)
-                self._cut(dirty, write)
-            dirty.entries.extend(write.entries)
-            if write.rearranges:
-                self._append(dirty)
-                _rearrange(dirty.log, write)
+            try:
+                self._take_in(dirty, write)
+            except LogCorrupt as error:
+                if self._on_log_damaged is None:
+                    raise
+                del pending[write.log]
+                self._damaged.add(write.log)
+                self._on_log_damaged(write.log, error)
         for dirty in pending.values():
             self._append(dirty)
         return list(pending.values())
+
+    def _take_in(self, dirty: _Dirty, write: GroupWrite) -> None:
+        if write.install is not None or write.truncate_from is not None:
+            self._append(dirty)
+            self._cut(dirty, write)
+        dirty.entries.extend(write.entries)
+        if write.rearranges:
+            self._append(dirty)
+            _rearrange(dirty.log, write)
 
     def _append(self, dirty: _Dirty) -> None:
         self.stats.written_bytes += dirty.log.append(dirty.entries)
@@ -295,8 +313,10 @@ class Flusher:
     def _note_marks(self, dirty: Sequence[_Dirty]) -> None:
         if self._marks is None:
             return
-        news = {item.group_id: item.log.end_mark for item in dirty if item.log.lost is None}
-        changed = {group: mark for group, mark in news.items() if self._marks.get(group) != mark}
+        changed: dict[GroupId, FlushedMark] = {}
+        for item in dirty:
+            if item.log.lost is None and (mark := item.log.end_mark) != self._marks.get(item.group_id):
+                changed[item.group_id] = mark
         if changed:
             self._marks.note(changed)
 

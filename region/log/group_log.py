@@ -296,6 +296,7 @@ class GroupLog(LogReader):
             before_cut: told the new end before anything is changed on disk.
 
         Raises:
+            LogCorrupt: what comes right before the cut is damaged; nothing was changed.
             OSError: the log must not be used again.
         """
         state = self._state
@@ -364,6 +365,8 @@ class GroupLog(LogReader):
         state = self._state
         if manifest.index < state.base.index:
             return  # retention went past it, or an install: a newer one is here
+        if manifest.index == state.base.index and not state.base.term:
+            state.base = base_of(manifest)  # it could not be read when the log was opened
         assert manifest.index <= state.last_index, (manifest.index, state.last_index)
         assert manifest.term == state.term_at(manifest.index), (manifest.index, manifest.term)
         self._sync_files()

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import structlog
+
 from georelay.errors import StorageFailed
 from georelay.ids import Offset, RaftIndex
 from region.log.entry import Entry
@@ -24,6 +26,8 @@ from region.log.log_view import LogView
 from region.log.manifest import Manifest
 from region.log.manifest_files import ManifestFiles
 from region.log.segment import Segment, max_timestamp_ms, verify_frames
+
+log = structlog.get_logger()
 
 _UNBOUNDED: Final = 2**63 - 1
 _T = TypeVar("_T")
@@ -66,6 +70,31 @@ class LogReader:
         """Return the manifest taken after entry `index`; None if there is none that can be read."""
         return self._manifests.read(index)
 
+    def verify_manifests(self) -> list[int]:
+        """Read every manifest; return what `damaged_manifests` does then."""
+        for index in self._manifests.indexes:
+            self._manifests.read(index)
+        return self.damaged_manifests()
+
+    def damaged_manifests(self) -> list[int]:
+        """Return the indexes at which the log may begin, or does, and whose manifest cannot be read.
+
+        The newest manifests are not among them unless a segment ends there: newer ones replace them anyway.
+        """
+        view, manifests = self._view, self._manifests
+        found = {segment.last_index for segment in view.sealed()} & manifests.damaged & {*manifests.indexes}
+        base = view.first_index - 1
+        if base > 0 and (base in manifests.damaged or base not in manifests.indexes):
+            found.add(base)
+        return sorted(found)
+
+    def fits(self, manifest: Manifest) -> bool:
+        """Return whether a manifest of another replica is of an entry at which a segment of this log ends or begins."""
+        for segment in self._view.segments:
+            if segment.first_index - 1 == manifest.index:
+                return segment.previous_chain == manifest.chain
+        return False
+
     # -- whole segments -----------------------------------------------------------------------------------------
 
     @property
@@ -79,7 +108,7 @@ class LogReader:
         return [segment.info() for segment in self._view.sealed()]
 
     def corrupt_segments(self) -> list[int]:
-        """Return the first indexes of the sealed segments that are known to be damaged."""
+        """Return the first indexes of the segments that are known to be damaged; the last may be among them."""
         return sorted(self._corrupt)
 
     def read_segment_bytes(self, first_index: int, position: int, size: int) -> bytes:
@@ -125,8 +154,9 @@ class LogReader:
 
     def mark_corrupt(self, first_index: int, reason: str = "reported as damaged") -> None:
         """Let no one read a sealed segment until it is replaced; of any other nothing is noted."""
-        if any(segment.first_index == first_index for segment in self._view.sealed()):
-            self._corrupt.setdefault(first_index, (0, reason))
+        for segment in self._view.sealed():
+            if segment.first_index == first_index:
+                self._note_damage(segment, 0, reason)
 
     # -- entries ------------------------------------------------------------------------------------------------
 
@@ -219,17 +249,22 @@ class LogReader:
         return found
 
     def _explained(self, error: LogCorrupt | OSError, view: LogView, truncations: int) -> Exception:
-        """Return what a failed read means to the reader; damage of a sealed segment is remembered."""
+        """Return what a failed read means to the reader; damage is remembered."""
         if isinstance(error, FileNotFoundError):
             return ReadInterrupted(f"a segment of {self.directory} was removed under the read; read again")
         if isinstance(error, OSError):
             return StorageFailed(f"reading {self.directory}: {error}")
         if self._truncations != truncations:
             return ReadInterrupted(f"{self.directory} was truncated under the read; read again")
-        for segment in view.sealed():
+        for segment in view.segments:
             if segment.path == error.path:
-                self._corrupt.setdefault(segment.first_index, (error.position, error.reason))
+                self._note_damage(segment, error.position, error.reason)
         return error
+
+    def _note_damage(self, segment: Segment, position: int, reason: str) -> None:
+        if segment.first_index not in self._corrupt:
+            self._corrupt[segment.first_index] = (position, reason)
+            log.critical("segment.damaged", segment=str(segment.path), position_bytes=position, reason=reason)
 
 
 def _sealed_at(view: LogView, first_index: int) -> Segment:

@@ -36,7 +36,7 @@ class LogState:
     """Everything a GroupLog keeps in memory. Segments are in index order; `corrupt` and `lost` describe damage.
 
     Invariants: 1 segments follow each other without a gap   2 term runs and epoch starts are those of entries held
-    3 keys of `corrupt` are first indexes of sealed segments, values (position, reason).
+    3 keys of `corrupt` are first indexes of segments, values (position, reason).
     """
 
     base: LogBase = field(default_factory=LogBase)

@@ -47,12 +47,16 @@ class ManifestFiles:
         self._fs = fs
         self._directory = directory
         self.indexes: tuple[int, ...] = tuple(sorted(indexes))  # replaced, never changed
+        self.damaged: set[int] = set()  # found wrong by a read and not written again since
 
     def read(self, index: int) -> Manifest | None:
         """Return the manifest of `index`, read from disk; None if there is none that can be read."""
         if index not in self.indexes:
             return None
-        return load_manifest(self._fs, manifest_path(self._directory, index), index)
+        found = load_manifest(self._fs, manifest_path(self._directory, index), index)
+        if found is None and index in self.indexes:  # else it was removed meanwhile
+            self.damaged.add(index)
+        return found
 
     def newest(self, lo: int, hi: int) -> Manifest | None:
         """Return the newest readable manifest with lo <= index <= hi."""
@@ -63,10 +67,12 @@ class ManifestFiles:
         """Make a manifest durable. Raises OSError."""
         replace_file(self._fs, manifest_path(self._directory, manifest.index), manifest.encode())
         self.indexes = tuple(sorted({*self.indexes, manifest.index}))
+        self.damaged.discard(manifest.index)
 
     def prune(self, boundaries: Collection[int]) -> None:
-        """Remove all but the newest ones and those of `boundaries`. Not synced: one too many does no harm."""
-        self.remove(index for index in self.indexes[:-NEWEST_KEPT] if index not in boundaries)
+        """Remove all but the newest whole ones and those of `boundaries`. Not synced: one too many does no harm."""
+        old = {*self.indexes[:-NEWEST_KEPT], *self.damaged}
+        self.remove(index for index in self.indexes if index in old and index not in boundaries)
 
     def remove_above(self, index: int) -> None:
         """Remove those of entries that the log does not have any more."""

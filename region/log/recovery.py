@@ -1,15 +1,17 @@
 """What a group's folder holds after a stop or a crash.
 
-Sealed segments are not read: their index files say what is in them, after a check that they fit each other and that
-the segment ends with the entry they name; the content is checked by every read and by the scrubber. The last segment
-is read from a little before its checkpoint ends: what Raft begins with is checked for certain.
+Sealed segments are not read below the newest manifest: their index files say what is in them, after a check that they
+fit each other and that the segment ends with the entry they name; the content is checked by every read and by the
+scrubber. What lies above the newest manifest is read, because the group's machine is about to follow it, and the last
+segment from a little before its checkpoint ends: what Raft begins with is checked for certain.
 
     found                                                      done
     zeros, or a bad frame above the mark, at the end           cut: nobody was promised it
     a log that ends, or a bad frame, at or below the mark      cut, the tail set aside, `lost` = the mark
     an index file missing or wrong                             made again from the segment
     a sealed segment that its index file does not fit          the segment is `corrupt`: fetched again from a replica
-    a missing or damaged segment whose index is no help        cut there, `lost` = the end of the log as it was
+    a missing or damaged segment whose index is no help,       cut there, `lost` = the end of the log as it was
+      or damage above the newest manifest
     no readable manifest although the log begins above 1       all set aside, `lost` = the end of the log as it was
     any damage, and no mark at all                             the start is refused: nobody knows what was promised
 """
@@ -25,7 +27,7 @@ import structlog
 from georelay.ids import RaftIndex, Term
 from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, frame_bytes
 from region.log.errors import LogCorrupt
-from region.log.filesystem import FileSystem, read_file, replace_file
+from region.log.filesystem import FileSystem, read_file, replace_file, write_fully
 from region.log.flushed_marks import FlushedMark, LostTail
 from region.log.group_folder import remove_leftovers, set_aside, set_aside_whole, settle_folder
 from region.log.index import IndexFile, IndexFileError
@@ -36,7 +38,9 @@ from region.log.segment import ScanStop, Segment, index_path, scan_segment, segm
 
 log = structlog.get_logger()
 
+_NO_INDEX: Final = 1 << 63
 RECHECK_BYTES: Final = 8 * 1024 * 1024  # of the open segment before its checkpoint's end
+WRITTEN_AGAIN_BYTES: Final = 1024 * 1024  # at once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class _Recovery:
     manifests: ManifestFiles
     first_chain: int
     base_known: bool = True
+    covered: int | None = None  # see _covered_index
     state: LogState = field(default_factory=LogState)
 
     def run(self, files: list[int]) -> None:
@@ -104,7 +109,7 @@ class _Recovery:
         if files and files[0] == 1:
             self.state.base = LogBase(chain=self.first_chain)
             return
-        newest = None if files else self.manifests.newest(1, 1 << 63)
+        newest = None if files else self.manifests.newest(1, _NO_INDEX)
         base = self.manifests.read(files[0] - 1) if files else newest
         if not files and (base is None or (self.mark is not None and self.mark.index > base.index)):
             # No segment at all, and there should be one: the manifest alone does not make up for what is gone.
@@ -157,16 +162,35 @@ class _Recovery:
     ) -> None:
         if file is not None and file.info.last_index + 1 == next_index:
             reason = _contradiction(self.fs, handle, file, whole=True)
-            if reason is not None:
-                log.critical("segment.damaged", segment=str(path), reason=reason)
-                self.state.corrupt[first_index] = (file.info.last_position, reason)
-            self.state.add_indexed(path, file)
-            return
+            stays = self.mark is None or file.info.last_index <= self._covered_index()
+            if stays or (reason is None and self._reads_back(handle, file)):
+                if reason is not None:
+                    log.critical("segment.damaged", segment=str(path), reason=reason)
+                    self.state.corrupt[first_index] = (file.info.last_position, reason)
+                self.state.add_indexed(path, file)
+                return
         segment, stop = self._scan(path, handle, first_index, None)
         if stop is not None:
             raise LogCorrupt(path, stop.position, stop.reason)
         log.info("log.index_rebuilt", segment=str(path))
         write_index_file(self.fs, path, self.state.index_file(segment))
+
+    def _covered_index(self) -> int:
+        """Return the index up to which a manifest stands for the entries, 0 without one."""
+        if self.covered is None:
+            newest = self.manifests.newest(self.state.base.index, _NO_INDEX)
+            self.covered = 0 if newest is None else newest.index
+        return self.covered
+
+    def _reads_back(self, handle: int, file: IndexFile) -> bool:
+        """Return whether the entries of a sealed segment above the newest manifest are whole."""
+        info = file.info
+        start, position = file.index.position_for_index(max(info.first_index, self._covered_index()))
+        chain = info.previous_chain if start == info.first_index else None
+        found: Entry | ScanStop | None = None
+        for item in scan_segment(self.fs, handle, first_index=start, previous_chain=chain, position=position):
+            found = item
+        return isinstance(found, Entry) and (found.index, found.chain) == (info.last_index, info.last_chain)
 
     def _recover_active(self, path: Path, handle: int, first_index: int, file: IndexFile | None) -> None:
         if file is not None and not self._checkpoint_holds(handle, file):
@@ -174,9 +198,29 @@ class _Recovery:
         segment, stop = self._scan(path, handle, first_index, file)
         if stop is not None:
             self._judge_tail(path, stop)
+        if file is None and self.fs.exists(index_path(path)):
+            self.fs.remove(index_path(path))  # of no use; the next checkpoint writes another
         if self.fs.size(handle) > segment.size_bytes:
             self.fs.truncate(handle, segment.size_bytes)
+        self._write_again(handle, segment)
         self.fs.fdatasync(handle)
+
+    def _write_again(self, handle: int, segment: Segment) -> None:
+        """Write what is above the mark once more, so that the sync that follows does mean something.
+
+        After a failed sync, which ended the last process, Linux keeps the pages in memory as clean: they read well, the
+        next sync says that all is well, and the disk never gets them (Rebello et al., "Can Applications Recover from
+        fsync Failures?", 2020).
+        """
+        durable = 0 if self.mark is None else self.mark.index
+        if segment.size_bytes == 0 or segment.last_index <= durable:
+            return
+        _, position = segment.index.position_for_index(max(segment.first_index, durable + 1))
+        while position < segment.size_bytes:
+            piece = self.fs.pread(handle, min(WRITTEN_AGAIN_BYTES, segment.size_bytes - position), position)
+            position += write_fully(self.fs, handle, [piece], position)
+            if not piece:
+                raise LogCorrupt(segment.path, position, "the file became shorter while it was read")
 
     def _checkpoint_holds(self, handle: int, file: IndexFile) -> bool:
         """Return whether the segment has what its checkpoint says; the last entries of it are read."""

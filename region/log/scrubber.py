@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from georelay.errors import StorageFailed
 from georelay.ids import GroupId
 from region.log.errors import LogCorrupt, ReadInterrupted
 from region.log.group_log import GroupLog
-
-log = structlog.get_logger()
+from region.log.manifest_files import manifest_path
 
 SCRUB_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 SCRUB_PIECE_BYTES: Final = 1024 * 1024
@@ -39,7 +36,7 @@ class ScrubStats:
     rounds: int = 0
     segments: int = 0
     read_bytes: int = 0
-    damaged: int = 0
+    damaged: int = 0  # segments
 
 
 class Scrubber:
@@ -48,7 +45,7 @@ class Scrubber:
     Args:
         logs: the groups that are open, read anew for each segment.
         bytes_per_second: > 0.
-        on_corrupt: told of each damaged segment, in the thread that calls `step`.
+        on_corrupt: told of each damaged segment, in the thread that calls `step`; index 0: of a damaged manifest.
     """
 
     def __init__(
@@ -100,9 +97,17 @@ class Scrubber:
             self.stats.rounds += self._at is not None
             self._at = None
             return False
+        if self._at is None or self._at[0] != target[0]:
+            self._check_manifests(target[0], logs[target[0]])
         self._at = target
         self._pieces = logs[target[0]].verify_steps(target[1], SCRUB_PIECE_BYTES)
         return True
+
+    def _check_manifests(self, group: GroupId, found: GroupLog) -> None:
+        damaged = found.verify_manifests()
+        if damaged:
+            path = manifest_path(found.directory, damaged[0])
+            self._on_corrupt(group, 0, LogCorrupt(path, 0, "the manifest cannot be read"))
 
     def _report(self, group: GroupId, first_index: int, error: LogCorrupt | StorageFailed) -> None:
         self.stats.damaged += 1
@@ -112,5 +117,4 @@ class Scrubber:
         if isinstance(error, StorageFailed):
             error = LogCorrupt(found.directory / f"{first_index:020d}.log", 0, str(error))
         found.mark_corrupt(first_index, error.reason)
-        log.critical("segment.damaged", group=group, first_index=first_index, reason=str(error))
         self._on_corrupt(group, first_index, error)

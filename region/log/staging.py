@@ -36,7 +36,7 @@ class StagedSegment:
         self._handle: int | None = fs.open(self.path, create=True)
         fs.truncate(self._handle, 0)
 
-    def write(self, position: int, data: bytes | memoryview) -> None:
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write a piece at its position in the segment.
 
         Raises:

@@ -14,7 +14,7 @@ from region.log.group_log import GroupLog
 from region.log.manifest import Manifest
 from region.multiraft.log_end import MachineEnd
 from region.multiraft.machine import StateMachine
-from region.multiraft.upkeep import Upkeep
+from region.multiraft.upkeep import ENTRY_COST_BYTES, Upkeep
 from region.raft.core import PENDING, RaftNode
 from region.raft.membership import encode_membership
 
@@ -69,7 +69,8 @@ class Applier:
             assert entries is not PENDING, (in_memory, hi, node.log.tail_first)
             self._machine.applied(entries)
             self.newest = entries[-1]
-            self._upkeep.applied_bytes += sum([entry.size for entry in entries])
+            size = sum([len(entry.frame) for entry in entries])
+            self._upkeep.applied_bytes += size + ENTRY_COST_BYTES * len(entries)
 
     def checkpoint(self, node: RaftNode[Entry]) -> bool:
         """Have a manifest of what is applied written, unless there is one; return whether there will be a new one."""

@@ -110,7 +110,7 @@ class Beats:
         groups = self._owner.groups
         for group_id, (term, commit) in told.items():
             group = groups.get(group_id)
-            if group is None or group.stopped:
+            if group is None or group.stopped or peer in group.unsafe:
                 exceptions.append(group_id)
             elif group_id in changed or not group.node.touch_leader(peer, term):
                 self._owner.guard(group, group.step_heartbeat, peer, term, commit)
@@ -127,7 +127,7 @@ class Beats:
         apart = set(exceptions)
         for group_id, (term, _) in sender.answered(sequence).items():
             group = self._owner.groups.get(group_id)
-            if group_id in apart or group is None or group.stopped:
+            if group_id in apart or group is None or group.stopped or peer in group.unsafe:
                 continue
             if not group.node.touch_peer(peer, term):
                 self._owner.guard(group, group.step_heartbeat_answer, peer, term)

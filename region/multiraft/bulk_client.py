@@ -84,6 +84,10 @@ class BulkClient:
         except ValueError as error:
             raise BulkFailed(str(error)) from error
 
+    async def seal(self, source: BrokerId, group: GroupId, index: RaftIndex) -> None:
+        """Have the source end its open segment if it holds `index`, so that it can be fetched. Raises BulkFailed."""
+        await self._ask(source, Ask.SEAL, group, index)
+
     async def manifest(self, source: BrokerId, group: GroupId, index: RaftIndex) -> Manifest:
         """Return the source's manifest at `index`. Raises BulkFailed."""
         data = await self._ask(source, Ask.MANIFEST, group, index)

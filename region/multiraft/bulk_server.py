@@ -86,6 +86,10 @@ class BulkServer:
             return Status.GONE, b""
         if request.ask is Ask.LIST:
             return Status.OK, _list(group, request.first)
+        if request.ask is Ask.SEAL:
+            if group.disk.sealed_index < request.first <= group.node.commit_index:
+                group.seal()
+            return Status.OK, b""
         loop = asyncio.get_running_loop()
         read = partial(_read if request.ask is Ask.READ else _read_manifest, group, request)
         try:

@@ -6,6 +6,7 @@ Layout of version 1 (big-endian; it never changes), first byte is the operation:
                 LIST: sealed, committed segments that hold something from index `first` on
                 READ: `size` bytes of the segment that begins at `first`, from byte `position`
                 MANIFEST: the manifest at index `first`
+                SEAL: end the open segment if it holds index `first`, committed; the answer has no data
     2 ANSWER    request u32 | status u8 | data (LIST: rows of
                 first u64 | last u64 | size u64 | last_term u64 | previous_chain u32 | last_chain u32)
     3 OFFER     group u32 | term u64                  leader -> follower: fetch what you miss, I send nothing
@@ -55,6 +56,7 @@ class Ask(enum.IntEnum):
     LIST = 1
     READ = 2
     MANIFEST = 3
+    SEAL = 4
 
 
 class Status(enum.IntEnum):

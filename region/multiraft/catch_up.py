@@ -37,6 +37,7 @@ log = structlog.get_logger()
 BULK_BEHIND_BYTES: Final = 64 * MIB
 FETCHES_MAX: Final = 2  # groups that fetch at the same time on one broker
 OFFER_NEWS_MS: Final = 30_000  # a follower that says nothing for this long is sent Appends again
+TELL_AGAIN_MS: Final = 5_000  # a follower that waits for its turn, or fetches slowly, says so
 OFFER_REST_MS: Final = 10_000  # after a fetch that ended, before the same follower gets another offer
 _MS: Final = 1_000_000
 A = TypeVar("A")
@@ -101,6 +102,7 @@ class BulkOffers:
             return
         if notice.more:
             self._fetching[key] = (notice.term, self._clock.monotonic_ns())
+            group.node.begin_bulk(peer)  # again: a throttled fetch may take longer than the core waits for progress
         else:
             self._end(group, peer)
 
@@ -149,6 +151,7 @@ class CatchUp:
         if group.group_id in self._fetching or group.stopped:
             return
         self._fetching.add(group.group_id)
+        news = asyncio.get_running_loop().create_task(self._tell_again(group, leader, offer))
         try:
             async with self._slots:
                 while await self._fetch_one(group, leader):
@@ -156,9 +159,15 @@ class CatchUp:
         except (BulkFailed, LogCorrupt, StorageFailed, OSError) as error:
             log.warning("bulk.fetch_failed", group=group.group_id, reason=str(error))
         finally:
+            news.cancel()
             group.adopting = False
             self._fetching.discard(group.group_id)
             self._tell(group, leader, offer, more=False)
+
+    async def _tell_again(self, group: Group, leader: BrokerId, offer: BulkOffer) -> None:
+        while True:
+            await asyncio.sleep(TELL_AGAIN_MS / 1000)
+            self._tell(group, leader, offer, more=True)
 
     def _tell(self, group: Group, leader: BrokerId, offer: BulkOffer, *, more: bool) -> None:
         index = RaftIndex(group.node.last_index)
@@ -195,6 +204,10 @@ class CatchUp:
             group.adopted(info, manifest, term)
         except GroupStopped as error:
             self._stop_group(group, str(error))
+            return False
+        except Exception as error:  # the disk is ahead of the core, or the core of the machine: nothing may follow
+            log.exception("group.broken", group=group.group_id)
+            self._stop_group(group, repr(error))
             return False
         log.info("bulk.adopted", group=group.group_id, first=first, last=info.last_index, source=source)
         return True

@@ -75,6 +75,7 @@ class ColdReads:
         if point is None or len(point.data) > SNAPSHOT_DATA_BYTES_MAX:
             log.warning("snapshot.missing", group=group.group_id, to=request.to)
             point = None
+            self._repair(group)
         if not group.stopped:
             self._guard(group, group.snapshot_fetched, request, point)
             self._mark_dirty(group)

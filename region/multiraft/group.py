@@ -98,6 +98,7 @@ class Group:
 
     Args:
         voters: the founding voters; () for a replica that joins a group it knows nothing of.
+        joins_after: see RaftConfig.
         followed: the log, when the machine has followed it already; None: it is followed here and now.
         on_dirty: called whenever the host has something to take.
         on_corrupt: called when the own log was found to be damaged.
@@ -116,6 +117,7 @@ class Group:
         rng: random.Random,
         on_dirty: Callable[[Group], None],
         followed: FollowedLog | None = None,
+        joins_after: int = -1,
         on_corrupt: Callable[[Group], None] = lambda _: None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -124,6 +126,7 @@ class Group:
         self.machine = machine
         self.founders = voters
         self.stopped = False
+        self.unsafe: frozenset[BrokerId] = frozenset()  # their disk was replaced: they are neither told nor heard
         self.adopting = False  # segments of another broker are on their way into the log
         self.me = me
         self._on_dirty = on_dirty
@@ -145,7 +148,13 @@ class Group:
             wall_ms=wall_ms,
         )
         self.node: RaftNode[Entry] = RaftNode(
-            RaftConfig(id=me, voters=voters, election_ticks=ELECTION_TICKS, apply_bytes_max=APPLY_BYTES_MAX),
+            RaftConfig(
+                id=me,
+                voters=voters,
+                election_ticks=ELECTION_TICKS,
+                apply_bytes_max=APPLY_BYTES_MAX,
+                joins_after=joins_after,
+            ),
             RaftLog(
                 first_index=disk.first_index,
                 term_runs=followed.term_runs(),
@@ -175,6 +184,13 @@ class Group:
     def membership_committed(self) -> bool:
         """Return whether the change that made `membership` is committed, so that another one may follow."""
         return self.node.membership_committed
+
+    def distrust(self, unsafe: frozenset[BrokerId]) -> None:
+        """Neither tell nor hear these brokers: their disk was replaced, and they did not leave the group yet."""
+        if unsafe != self.unsafe:
+            self.unsafe = unsafe
+            for broker in unsafe:
+                self.node.distrust(broker)
 
     def propose_membership(self, *, voters: tuple[BrokerId, ...], learners: tuple[BrokerId, ...]) -> RaftIndex:
         """Change the members; returns the index of the change.
@@ -249,7 +265,7 @@ class Group:
         node = self.node
         for peer in node.peers:
             of_peer = rows.get(peer)
-            if of_peer is not None:
+            if of_peer is not None and peer not in self.unsafe:
                 of_peer.append((self.group_id, Term(node.term), RaftIndex(node.heartbeat_commit(peer))))
 
     # --- inputs ----------------------------------------------------------------------------------

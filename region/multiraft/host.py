@@ -43,6 +43,7 @@ from region.multiraft.leader_book import LeaderBook
 from region.multiraft.leader_hints import LeaderHints
 from region.multiraft.log_end import GroupStopped
 from region.multiraft.machine import StateMachine
+from region.multiraft.quiet_commits import QuietCommits
 from region.multiraft.transport import Address, FrameKind, Lane, Part, Transport
 from region.multiraft.watchdog import Watchdog
 from region.multiraft.write_queue import FlushQueue, WriteQueue
@@ -54,6 +55,7 @@ log = structlog.get_logger()
 STALL_TICKS: Final = 3
 TURN_MS: Final = 3.0
 WATCH_MS: Final = 5
+WATCH_IDLE_FACTOR: Final = 10  # a loop that turns for no group is looked at so much more rarely
 BULK_REVIEW_TICKS: Final = 5
 HAND_OVER_TICKS: Final = 10  # between two attempts of a broker with a slow disk
 _RAFT_LENGTH_BYTES: Final = 4  # the peer frame has its own length
@@ -95,7 +97,7 @@ class Host:
         self.transport: Transport | None = None
         self.groups: dict[GroupId, Group] = {}
         self.tick_ms = tick_ms
-        self.watchdog = Watchdog(clock=clock, every_ms=watch_ms)
+        self.watchdog = Watchdog(clock=clock, every_ms=watch_ms, idle_every_ms=watch_ms * WATCH_IDLE_FACTOR)
         self.appends_paused = False
         self.silent = False  # the disk hangs: others shall lead
         self.beats = Beats(self, rng)
@@ -124,6 +126,7 @@ class Host:
             guard=self.guard,
             paused=self._pause_appends,
         )
+        self._quiet = QuietCommits(self._send_quiet)
         self._campaigns = Campaigns(me=me, rng=rng, campaign=self._campaign)
         self._cold = ColdReads(
             executor=executor,
@@ -171,6 +174,7 @@ class Host:
     def halt(self) -> None:
         """Stop every group at once: from here on this broker promises nothing, votes for nobody and sends no beat."""
         self._halted = True
+        self._quiet.stop()
         self.watchdog.stop()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -181,11 +185,14 @@ class Host:
         """Recover a group from disk, here and now, and let it run."""
         return self._run_group(group_id, voters, machine, follow_now(self._directory.open_group(group_id), machine))
 
-    async def open_group_async(self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine) -> Group:
+    async def open_group_async(
+        self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine, *, joins_after: int = -1
+    ) -> Group:
         """Recover a group from disk without holding the event loop, and let it run.
 
         Args:
             voters: the founding voters; () for a replica that joins later.
+            joins_after: see RaftConfig.
 
         Raises:
             LogCorrupt, DataDirectoryError, StorageFailed: its log cannot be used.
@@ -193,10 +200,15 @@ class Host:
         followed = await follow_group(
             group_id=group_id, machine=machine, directory=self._directory, executor=self._executor, clock=self._clock
         )
-        return self._run_group(group_id, voters, machine, followed)
+        return self._run_group(group_id, voters, machine, followed, joins_after)
 
     def _run_group(
-        self, group_id: GroupId, voters: tuple[BrokerId, ...], machine: StateMachine, followed: FollowedLog
+        self,
+        group_id: GroupId,
+        voters: tuple[BrokerId, ...],
+        machine: StateMachine,
+        followed: FollowedLog,
+        joins_after: int = -1,
     ) -> Group:
         group = Group(
             group_id=group_id,
@@ -208,27 +220,36 @@ class Host:
             rng=self._rng,
             on_dirty=self.mark_dirty,
             followed=followed,
+            joins_after=joins_after,
             on_corrupt=self._repair_soon,
             wall_ms=lambda: self._clock.wall_ns() // 1_000_000,
         )
         self.groups[group_id] = group
+        if group.disk.corrupt_segments() or group.disk.damaged_manifests():
+            self._repair_soon(group)
         self._campaigns.opened(group, self._loop)
         self.mark_dirty(group)
         return group
 
     def close_group(self, group_id: GroupId) -> asyncio.Future[None]:
-        """Let a group go; resolves once no write is on its way to its files, which the caller may remove then."""
+        """Let a group go; resolves once no write is on its way to its files, which the caller may remove then.
+
+        Who leads it is still known: its other replicas serve it, and nobody says again who it is.
+        """
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.leaders.forget(group_id)
+        if self.leaders.leader(group_id) == self.me:
+            self.leaders.forget(group_id)
         group = self.groups.pop(group_id, None)
         if group is None:
             closed.set_result(None)
             return closed
-        self._hard_states[group_id] = HardState(Term(group.node.term), group.node.vote)
+        # What the core had no time to hand out is written as well: the group may be opened again, and would take it
+        # for durable.
+        hard_state = self._hard_states[group_id] = HardState(Term(group.node.term), group.node.vote)
         group.stop()
         self._dirty.pop(group_id, None)
         if not self._halted:
-            self._writes.submit_last(group, closed)
+            self._writes.submit_last(group, closed, hard_state if hard_state.term else None)
         return closed
 
     def add_peer(self, broker: BrokerId, address: Address) -> None:
@@ -291,6 +312,7 @@ class Host:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
+        self.watchdog.stirred = True
         dirty, self._dirty = self._dirty, {}
         until_ns = self._clock.monotonic_ns() + int(TURN_MS * 1e6)
         while dirty:
@@ -331,7 +353,8 @@ class Host:
             if ready.write is not None:
                 self._writes.submit(group.group_write(ready.write))
             for message in ready.messages:
-                self._send(group.group_id, message)
+                if message.to not in group.unsafe:
+                    self._send(group.group_id, message)
             group.apply(ready)
             for fetch in ready.fetches:
                 self.spawn(self._cold.fetch(group, fetch))
@@ -366,13 +389,28 @@ class Host:
     def _written(self, group: Group, write: StorageWrite[Entry]) -> None:
         group.node.written(write.tag)
         for message in write.responses:
-            self._send(group.group_id, message)
+            if message.to not in group.unsafe:
+                self._send(group.group_id, message)
         self.mark_dirty(group)
 
     def _send(self, group_id: GroupId, message: Message[Entry]) -> None:
-        assert self.transport is not None
-        if self.silent and isinstance(message, Append):
+        if isinstance(message, Append):
+            if self.silent:
+                return
+            if self._loop is not None and self._quiet.takes(group_id, message, self._loop):
+                return
+        self._send_now(group_id, message)
+
+    def _send_quiet(self, group_id: GroupId, message: Append[Entry]) -> None:
+        """Send a commit index that was held back, unless it means nothing any more."""
+        group = self.groups.get(group_id)
+        if group is None or group.stopped or self.silent or self._halted or message.to in group.unsafe:
             return
+        if group.node.is_leader and group.node.term == message.term:
+            self._send_now(group_id, message)
+
+    def _send_now(self, group_id: GroupId, message: Message[Entry]) -> None:
+        assert self.transport is not None
         lane = Lane.APPEND if isinstance(message, Append | AppendResponse | Snapshot) else Lane.CONTROL
         first, *frames = encode_message(group_id, message)
         parts: list[Part] = [memoryview(first)[_RAFT_LENGTH_BYTES:], *frames]
@@ -463,7 +501,7 @@ class Host:
         if isinstance(message, Snapshot):
             check_snapshot(message)
         group = self.groups.get(GroupId(group_id))
-        if group is None or group.stopped:
+        if group is None or group.stopped or peer in group.unsafe:
             return
         if isinstance(message, Append) and message.entries and not self._admits_entries():
             return  # the disk is full: the leader sends them again

@@ -1,19 +1,20 @@
-"""Re-fetches sealed segments that are damaged on this broker's disk.
+"""Re-fetches segments and manifests that are damaged on this broker's disk.
 
 Rule 1: a repaired segment has the same first and last index and the same last chain as the damaged one, so it is the
         same segment, byte for byte.
 Rule 2: a group with a damaged segment hands its leadership over; it goes on voting and acknowledging, because its
         log end is intact. Reads of the damaged part fail until it is repaired.
 Rule 3: damage is never given up: every source is tried again and again.
+Rule 4: only what is sealed is fetched: damage in the segment that is written to seals it, here and at the source.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -64,15 +65,15 @@ class Repair:
         return group_id in self._repairing
 
     async def repair(self, group: Group) -> None:
-        """Repair every damaged segment of the group; returns when none is left or the group has stopped."""
+        """Repair all that is damaged of the group; returns when nothing is left or the group has stopped."""
         if group.group_id in self._repairing:
             return
         self._repairing.add(group.group_id)
         wait_ms = REPAIR_AGAIN_MS
         try:
-            while not group.stopped and (damaged := group.disk.corrupt_segments()):
+            while not group.stopped and (step := self._next_step(group)) is not None:
                 self._hand_over(group)
-                if await self._repair_one(group, RaftIndex(damaged[0])):
+                if await step:
                     wait_ms = REPAIR_AGAIN_MS
                     continue
                 await asyncio.sleep(wait_ms / 1000)
@@ -80,11 +81,18 @@ class Repair:
         finally:
             self._repairing.discard(group.group_id)
 
+    def _next_step(self, group: Group) -> Coroutine[Any, Any, bool] | None:
+        for first in group.disk.corrupt_segments():
+            return self._repair_one(group, RaftIndex(first))
+        for index in group.disk.damaged_manifests():
+            return self._repair_manifest(group, RaftIndex(index))
+        return None
+
     async def _repair_one(self, group: Group, first: RaftIndex) -> bool:
         info = next((info for info in group.disk.sealed_segments() if info.first_index == first), None)
         if info is None:  # damage in the segment that is written to
             await self._write(GroupWrite(group_id=group.group_id, log=group.disk, token=None, seal=True))
-            return False
+            return any(sealed.first_index == first for sealed in group.disk.sealed_segments())
         for source in self._sources(group):
             try:
                 await self._fetch(group, info, source)
@@ -98,6 +106,21 @@ class Repair:
             return True
         return False
 
+    async def _repair_manifest(self, group: Group, index: RaftIndex) -> bool:
+        for source in self._sources(group):
+            try:
+                manifest = await self._client.manifest(source, group.group_id, index)
+            except BulkFailed as error:
+                log.warning(
+                    "manifest.repair_failed", group=group.group_id, index=index, source=source, reason=str(error)
+                )
+                continue
+            if not group.stopped and group.disk.fits(manifest):
+                await self._write(GroupWrite(group_id=group.group_id, log=group.disk, token=None, manifest=manifest))
+                log.info("manifest.repaired", group=group.group_id, index=index, source=source)
+                return True
+        return False
+
     def _sources(self, group: Group) -> list[BrokerId]:
         others = [member for member in group.membership.members() if member != group.me and self._is_alive(member)]
         self._rng.shuffle(others)
@@ -107,7 +130,11 @@ class Repair:
         """Fetch the segment's range from one source and put it in place. Raises BulkFailed, LogCorrupt, OSError."""
         first, last = RaftIndex(info.first_index), RaftIndex(info.last_index)
         _, listed = await self._client.list_segments(source, group.group_id, first)
-        rows = _covering(listed, info)
+        try:
+            rows = _covering(listed, info)
+        except BulkFailed:
+            await self._client.seal(source, group.group_id, last)
+            raise
         loop = asyncio.get_running_loop()
         staged = await loop.run_in_executor(self._executor, group.disk.stage_segment, info.first_index)
         try:

@@ -57,7 +57,7 @@ class GroupView:
     voters: tuple[BrokerId, ...]
     learners: tuple[BrokerId, ...]
     members: Mapping[BrokerId, MemberView]
-    reachable: frozenset[BrokerId]  # brokers of the region that were heard lately
+    reachable: frozenset[BrokerId]  # those of the wanted brokers that were heard lately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,16 @@ Action: TypeAlias = ChangeMembers | HandOver
 def is_moving(view: GroupView, target: ReplicaTarget) -> bool:
     """Return whether a replica is on its way into the group: it counts against the bound on moves."""
     return any(voter in view.learners for voter in target.voters)
+
+
+def is_reached(view: GroupView, target: ReplicaTarget) -> bool:
+    """Return whether the members are exactly what is wanted, so that nothing is to be done whoever is alive."""
+    return (
+        bool(target.voters)
+        and not target.unsafe
+        and set(view.voters) == set(target.voters)
+        and set(view.learners) == set(target.learners)
+    )
 
 
 def decide(view: GroupView, target: ReplicaTarget, *, may_move: bool) -> Action | None:

@@ -27,10 +27,11 @@ from region.multiraft.replica_keeper_core import (
     ReplicaTarget,
     decide,
     is_moving,
+    is_reached,
     must_report,
     still_unsafe,
 )
-from region.raft.core import ProgressState
+from region.raft.core import Membership, ProgressState
 
 log = structlog.get_logger()
 
@@ -38,7 +39,7 @@ LOOK_MS: Final = 200
 MOVES_MAX: Final = 8  # groups of this leader whose log is being copied to another broker
 REPORT_AGAIN_LOOKS: Final = 5
 
-Report = Callable[[GroupId, tuple[BrokerId, ...], tuple[BrokerId, ...], int], Awaitable[object]]
+Report = Callable[[GroupId, tuple[BrokerId, ...], tuple[BrokerId, ...], int, int], Awaitable[object]]
 
 
 class KeptHost(Protocol):
@@ -60,6 +61,7 @@ class _Office:
     asking: bool = False
     reporting: bool = False
     reported: Members | None = None
+    settled: tuple[Membership, ReplicaTarget] | None = None  # there was nothing to do
     looks_since_report: int = REPORT_AGAIN_LOOKS
     seen: dict[BrokerId, int] = field(default_factory=dict)
 
@@ -70,7 +72,8 @@ class ReplicaKeeper:
     Args:
         targets: what the controller wants, by group; groups without one are left alone.
         barrier: returns when this broker has applied everything the controller had committed when it was called.
-        report: tells the controller (group, voters, learners, generation of the target); may raise GeorelayError.
+        report: tells the controller (group, voters, learners, generation of the target, index of the membership); may
+            raise GeorelayError.
     """
 
     def __init__(
@@ -113,16 +116,27 @@ class ReplicaKeeper:
             self.start()
 
     def look(self) -> None:
-        """Take one step in every group that this broker leads."""
+        """Take one step in every group that this broker leads and that is not as it should be."""
         targets = self._targets()
         led = [group for group in self._host.groups.values() if group.serves_as_leader and group.group_id in targets]
         for group_id in self._offices.keys() - {group.group_id for group in led}:
             del self._offices[group_id]
-        moving = sum(1 for group in led if is_moving(self._view(group), targets[group.group_id]))
-        for group in led:
+        due = [group for group in led if not self._is_settled(group, targets[group.group_id])]
+        moving = sum(
+            1 for group in due if is_moving(self._view(group, targets[group.group_id]), targets[group.group_id])
+        )
+        for group in due:
             target = targets[group.group_id]
             begins = self._keep(group, target, may_move=moving < self._moves_max)
             moving += begins
+
+    def _is_settled(self, group: Group, target: ReplicaTarget) -> bool:
+        """Return whether a look found nothing to do or to tell, and nothing has changed since.
+
+        Who is alive does not matter then: members that are what is wanted stay what they are.
+        """
+        office = self._offices.get(group.group_id)
+        return office is not None and office.term == group.node.term and office.settled == (group.membership, target)
 
     def _keep(self, group: Group, target: ReplicaTarget, *, may_move: bool) -> bool:
         """Take one step; return whether a new replica begins to be made."""
@@ -134,19 +148,21 @@ class ReplicaKeeper:
         if membership.outgoing or not group.membership_committed:
             return False
         unsafe = still_unsafe(target, office.seen, membership.members())
-        target = replace(target, unsafe=unsafe)
+        wanted, target = target, replace(target, unsafe=unsafe)
         members: Members = (membership.voters, membership.learners)
         self._report_if_due(group, office, members, target)
-        view = self._view(group)
+        view = self._view(group, target)
         action = decide(view, target, may_move=may_move)
         if action is None:
+            if is_reached(view, target) and not must_report(members, target, reported=office.reported):
+                office.settled = (membership, wanted)
             return False
         was_moving = is_moving(view, target)
         if isinstance(action, ChangeMembers):
             self._change(group, action)
         elif group.node.transferee == 0:
             group.transfer_leadership(action.to)
-        return not was_moving and is_moving(self._view(group), target)
+        return not was_moving and is_moving(self._view(group, target), target)
 
     def _office(self, group: Group) -> _Office:
         office = self._offices.get(group.group_id)
@@ -162,7 +178,7 @@ class ReplicaKeeper:
         else:
             log.info("membership.proposed", group=group.group_id, voters=action.voters, learners=action.learners)
 
-    def _view(self, group: Group) -> GroupView:
+    def _view(self, group: Group, target: ReplicaTarget) -> GroupView:
         membership = group.membership
         views = {}
         for member in membership.members():
@@ -177,11 +193,8 @@ class ReplicaKeeper:
             voters=membership.voters,
             learners=membership.learners,
             members=views,
-            reachable=frozenset(broker for broker in self._brokers() if self._host.is_alive(broker)),
+            reachable=frozenset(filter(self._host.is_alive, (*target.voters, *target.learners))),
         )
-
-    def _brokers(self) -> set[BrokerId]:
-        return {broker for target in self._targets().values() for broker in (*target.voters, *target.learners)}
 
     # --- the controller --------------------------------------------------------------------------
 
@@ -206,13 +219,13 @@ class ReplicaKeeper:
         if due and not office.reporting and must_report(members, target, reported=office.reported):
             office.reporting = True
             office.looks_since_report = 0
-            self._spawn(self._tell(group, office, members, target.generation))
+            self._spawn(self._tell(group, office, members, target.generation, group.node.membership_index))
 
-    async def _tell(self, group: Group, office: _Office, members: Members, generation: int) -> None:
+    async def _tell(self, group: Group, office: _Office, members: Members, generation: int, index: int) -> None:
         try:
             await group.read_index()
             if group.serves_as_leader and group.node.term == office.term:
-                await self._report(group.group_id, members[0], members[1], generation)
+                await self._report(group.group_id, members[0], members[1], generation, index)
                 office.reported = members
         except GeorelayError as error:
             log.info("membership.report_refused", group=group.group_id, reason=str(error))

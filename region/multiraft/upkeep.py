@@ -1,6 +1,6 @@
 """What a group's log wants besides the writes of its core: manifests, seals and a later start.
 
-A manifest is due every CHECKPOINT_BYTES of applied entries and exactly at every segment boundary; where there is a
+A manifest is due every CHECKPOINT_BYTES of applied work and exactly at every segment boundary; where there is a
 manifest, and only there, the log may begin.
 """
 
@@ -10,12 +10,15 @@ from collections import deque
 from typing import Final
 
 from georelay.ids import GroupId, RaftIndex
-from georelay.limits import MIB
+from georelay.limits import KIB, MIB
 from region.log.flusher import GroupWrite
 from region.log.group_log import GroupLog
 from region.log.manifest import Manifest
 
-CHECKPOINT_BYTES: Final = 8 * MIB  # of applied entries: what a restart may have to follow again
+# What a restart may have to follow again. It reads some hundred MiB per second, but small entries cost it their number,
+# so each counts as some bytes more than it has. A manifest costs three syncs: rarer is better while batches are large.
+CHECKPOINT_BYTES: Final = 32 * MIB
+ENTRY_COST_BYTES: Final = 1 * KIB
 
 
 class Upkeep:
@@ -23,7 +26,7 @@ class Upkeep:
 
     Attributes:
         checkpointed: index of the newest manifest, written or on its way.
-        applied_bytes: applied since then.
+        applied_bytes: applied since then, ENTRY_COST_BYTES added for each entry.
     """
 
     __slots__ = ("_manifests", "applied_bytes", "checkpointed", "seal_wanted", "start_wanted")
@@ -60,6 +63,11 @@ class Upkeep:
         """Note that there is a manifest at `index`, and that nothing above it is applied."""
         self.checkpointed = index
         self.applied_bytes = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether `take` would return a write."""
+        return bool(self._manifests) or self.seal_wanted or self.start_wanted > 0
 
     def take(self, group_id: GroupId, disk: GroupLog, token: object) -> GroupWrite | None:
         """Return the next write, None when nothing is wanted."""

@@ -15,6 +15,7 @@ import structlog
 from georelay.clock import Clock
 from region.log.entry import Entry
 from region.log.flusher import GroupWrite
+from region.log.hard_state import HardState
 from region.multiraft.disk_watch import DiskPace, DiskWatch
 from region.multiraft.group import Group
 from region.raft.core import StorageWrite
@@ -90,18 +91,23 @@ class WriteQueue:
 
     def submit(self, write: GroupWrite) -> None:
         """Queue a write."""
-        self._watch.submitted(sum([entry.size for entry in write.entries]), self._clock.monotonic_ns())
+        self._watch.submitted(sum([len(entry.frame) for entry in write.entries]), self._clock.monotonic_ns())
         self._flusher.submit(write)
         self._follow_pressure()
 
     def submit_upkeep(self, group: Group) -> None:
         """Queue everything that the group's log wants besides the writes of its core."""
-        while (write := group.upkeep.take(group.group_id, group.disk, _UpkeepWrite(group))) is not None:
-            self.submit(write)
+        upkeep = group.upkeep
+        while upkeep.wanted:
+            write = upkeep.take(group.group_id, group.disk, _UpkeepWrite(group))
+            if write is not None:
+                self.submit(write)
 
-    def submit_last(self, group: Group, closed: asyncio.Future[None]) -> None:
-        """Close the group's log behind every write of it, then resolve `closed`."""
-        self.submit(GroupWrite(group_id=group.group_id, log=None, token=_LastWrite(group, closed)))
+    def submit_last(self, group: Group, closed: asyncio.Future[None], hard_state: HardState | None) -> None:
+        """Close the group's log behind every write of it, and behind its last term and vote; then resolve `closed`."""
+        self.submit(
+            GroupWrite(group_id=group.group_id, log=None, token=_LastWrite(group, closed), hard_state=hard_state)
+        )
 
     async def write(self, write: GroupWrite) -> None:
         """Queue a write and wait until it is durable."""

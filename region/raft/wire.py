@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from georelay.ids import BrokerId, GroupId, Term
@@ -104,7 +104,7 @@ def message_bytes(message: Message[Entry]) -> int:
     return len(_encode_head(GroupId(0), message))
 
 
-def encode_message(group: GroupId, message: Message[Entry]) -> list[bytes]:
+def encode_message(group: GroupId, message: Message[Entry]) -> Sequence[bytes | bytearray]:
     """Return the frame as buffers to be written one after the other: a head, then each entry as it is stored.
 
     Raises:

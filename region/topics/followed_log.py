@@ -24,7 +24,7 @@ from region.topics.committed_tail import CommittedTail, TailBudget
 from region.topics.log_bounds_core import LogBounds
 from region.topics.log_end_core import EpochTable, LogEnd
 from region.topics.log_start_core import LogStart
-from region.topics.producer_table_core import ProducerTable
+from region.topics.producer_table_core import ProducerTable, Row
 from region.topics.skip_core import decode_skip
 from region.topics.stream_state import StreamState
 
@@ -135,10 +135,17 @@ class FollowedLog:
             skipped_records=self.bounds.skipped_records,
             newest=self.bounds.newest,
             epochs=tuple(self.epochs.indexed(self.commit_index)),
-            producers=tuple(self.producers.rows_at(self.commit_index, self.applied_end.append_us)),
+            producers=tuple(self.committed_producers()),
         ).encode()
         self._base = (self.commit_index, state)
         return state
+
+    def committed_producers(self) -> list[Row]:
+        """Return the producer states at the applied index, in the order of their last append, without the expired."""
+        table = self.producers
+        if not table.tells(self.commit_index):  # more was appended above it than can be taken back
+            table = self._producers_below(RaftIndex(self.commit_index + 1))
+        return table.rows_at(self.commit_index, self.applied_end.append_us)
 
     def restore(self, manifest: StateAt) -> None:
         """Replace everything with the state at `manifest.index`: nothing is known above it.
@@ -209,18 +216,22 @@ class FollowedLog:
         self.epochs.truncated(from_index)
         self.bounds.truncated(from_index)
         if not self.producers.truncated(from_index):
-            self._rebuild_producers(from_index)
+            self.producers = self._producers_below(from_index)
         self._commits.fail(from_index)
 
-    def _rebuild_producers(self, from_index: RaftIndex) -> None:
+    def _producers_below(self, index: RaftIndex) -> ProducerTable:
+        """Return the producer states before entry `index`, made anew from the log."""
         assert self.proposer is not None
         base, state = self._base
-        self.producers.restore(base, StreamState.decode(state).producers if state else ())
-        for entry in self.proposer.entries_below(from_index):
+        table = ProducerTable()
+        table.restore(base, StreamState.decode(state).producers if state else ())
+        for entry in self.proposer.entries_below(index):
             if entry.index > base:
                 if entry.type is EntryType.SKIP:
-                    self.producers.skipped(entry.index, decode_skip(entry.payload, index=entry.index).producers)
-                self.producers.appended(entry.index, entry.header())
+                    table.skipped(entry.index, decode_skip(entry.payload, index=entry.index).producers)
+                table.appended(entry.index, entry.header())
+        table.committed(self.commit_index, self.applied_end.append_us)
+        return table
 
     def applied(self, entries: Sequence[Entry]) -> None:
         """Move the high watermark over committed entries."""

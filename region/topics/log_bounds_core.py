@@ -97,4 +97,4 @@ class LogBounds:
             self.skipped_records += bend.skipped
             self._timestamps.lose(first=self.start.boundary, following=bend.following)
         self._timestamps.commit(index)
-        return self.start != before
+        return self.start is not before and self.start != before

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from georelay.ids import Epoch, Offset, StreamKey
 from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnd:
+class LogEnd(NamedTuple):  # made twice for every entry: a tuple costs a third of a frozen class
     """The end of one stream's log, uncommitted entries included.
 
     Args:
@@ -37,7 +36,7 @@ class LogEnd:
         Every entry carries the whole of it (control entries repeat digest, epoch and next offset), so a
         truncated log needs only its newest remaining entry.
         """
-        return cls(next_offset=header.next_offset, digest=header.digest, append_us=header.append_us, epoch=header.epoch)
+        return cls(header.next_offset, header.digest, header.append_us, header.epoch)
 
 
 IndexedEpoch = tuple[int, Epoch, Offset]  # (index of the EPOCH or SKIP entry that says so, epoch, start)

@@ -77,7 +77,7 @@ class MeshedStream(Stream, ABC):
     def skip_point(self) -> SkipPoint:
         """Return what a mirror that is behind this log needs to continue at `served_from`."""
         start = self.start
-        rows = self.producers.rows_at(self.commit_index, self.applied_end.append_us)
+        rows = self.committed_producers()
         return SkipPoint(
             last=Offset(start.boundary - 1),
             digest=start.digest,

@@ -9,8 +9,7 @@ Rule 2: when the newest one leaves the log (a new log start, an orphan branch) n
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from georelay.ids import Offset, RaftIndex
 
@@ -19,8 +18,7 @@ NO_OFFSET: Final = Offset(-1)
 Row = tuple[RaftIndex, int, Offset]  # (index, largest timestamp in ms, base offset) of one batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewestTimestamp:
+class NewestTimestamp(NamedTuple):
     """What is known about the committed log.
 
     Args:
@@ -30,7 +28,7 @@ class NewestTimestamp:
 
     timestamp_ms: int = NO_TIMESTAMP
     offset: Offset = NO_OFFSET
-    unseen_below: Offset = Offset(0)  # noqa: RUF009  # a NewType of int
+    unseen_below: Offset = Offset(0)
 
 
 class TimestampTracker:
@@ -63,12 +61,12 @@ class TimestampTracker:
 
     def commit(self, index: RaftIndex) -> None:
         """Account for the batches up to `index`."""
-        while self._candidates and self._candidates[0][0] <= index:
-            _, timestamp_ms, offset = self._candidates.popleft()
-            if timestamp_ms > self.committed.timestamp_ms:
-                self.committed = NewestTimestamp(
-                    timestamp_ms=timestamp_ms, offset=offset, unseen_below=self.committed.unseen_below
-                )
+        candidates = self._candidates
+        while candidates and candidates[0][0] <= index:
+            _, timestamp_ms, offset = candidates.popleft()
+            known = self.committed
+            if timestamp_ms > known.timestamp_ms:
+                self.committed = NewestTimestamp(timestamp_ms, offset, known.unseen_below)
 
     def lose(self, *, first: Offset, following: Offset) -> None:
         """The log now holds the offsets first..following - 1 of what it held: forget a newest batch outside.

@@ -281,12 +281,18 @@ class ProducerTable:
         self._undo_floor = index
         self._order_is_stale = False
 
+    def tells(self, index: RaftIndex) -> bool:
+        """Return whether every change above `index` can be taken back: only then `rows_at` knows the states there."""
+        return index >= self._undo_floor
+
     def rows_at(self, index: RaftIndex, append_us: int) -> list[Row]:
         """Return the states as they were at `index`, in the order of their last append, without the expired.
 
         Args:
-            index: not below what is committed. append_us: append time of the entry at `index`.
+            index: not below what is committed, and one that the table `tells`.
+            append_us: append time of the entry at `index`.
         """
+        assert self.tells(index), (index, self._undo_floor)
         copy = ProducerTable(producers_max=self._producers_max)
         copy._states = OrderedDict(self._states)
         copy._order_is_stale = self._order_is_stale

@@ -23,7 +23,7 @@ from georelay.wire.batch import BatchHeader, stamp
 from georelay.wire.crc import crc32c
 from mesh.replication.stream_header import EntryType, StreamHeader, first_digest, next_digest
 from region.kafka.ports import Published
-from region.log.entry import Entry, EntryDraft, control_header
+from region.log.entry import Entry, EntryDraft, control_header, frame_for
 from region.multiraft.machine import Proposer
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import FollowedLog
@@ -80,9 +80,9 @@ class Stream(FollowedLog):
     # --- publishing at the home -------------------------------------------------------------------
 
     def publish(
-        self, header: BatchHeader, raw: bytes | bytearray, *, received_ns: int, entry_region: int
+        self, header: BatchHeader, raw: bytes | bytearray | memoryview, *, received_ns: int, entry_region: int
     ) -> asyncio.Future[Published]:
-        """Append one validated batch at the home leader; the future resolves at its commit.
+        """Append one validated batch, copied here, at the home leader; the future resolves at its commit.
 
         Raises:
             NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced: not stored.
@@ -110,16 +110,16 @@ class Stream(FollowedLog):
             )
         if not self._disk_writable():
             raise DiskFull(f"the disk of broker {self.leader_id} is nearly full: nothing is stored until there is room")
-        batch = raw if isinstance(raw, bytearray) else bytearray(raw)
+        frame, batch = frame_for(raw)
         stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
         stream_header = self._data_header(
             header, batch, append_us=append_us, received_ns=received_ns, entry_region=entry_region
         )
-        entry = proposer.propose([EntryDraft(header=stream_header, payload=batch)])[0]
+        entry = proposer.propose([EntryDraft(header=stream_header, payload=batch, frame=frame)])[0]
         return self._at_commit(entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us)
 
     def _data_header(
-        self, header: BatchHeader, batch: bytearray, *, append_us: int, received_ns: int, entry_region: int
+        self, header: BatchHeader, batch: memoryview, *, append_us: int, received_ns: int, entry_region: int
     ) -> StreamHeader:
         end = self.end
         last = Offset(end.next_offset + header.record_count - 1)

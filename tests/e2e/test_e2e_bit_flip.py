@@ -21,7 +21,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from georelay.client.broker_connection import BrokerConnection
-from georelay.errors import DataDirectoryError
+from georelay.errors import DataDirectoryError, GeorelayError
 from georelay.ids import CONTROLLER_GROUP, GroupId
 from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.batch import iterate_records, split_batches
@@ -32,6 +32,8 @@ from loadtest.campaign.verdict_core import Acknowledgement
 from region.app import Broker
 from region.controller.topic import TopicSpec
 from region.log.filesystem import OsFileSystem
+from region.log.index import IndexFile
+from region.log.manifest import Manifest
 from region.log.segment_reader import read_group
 
 if TYPE_CHECKING:
@@ -40,10 +42,12 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "orders"
 BATCHES: Final = 420  # of about 220 bytes: five sealed segments of 16 KiB, and an open one
-WHOLE_SECONDS_MAX: Final = 30
+WHOLE_SECONDS_MAX: Final = 60
 FETCH_VERSION: Final = 12
 COLD_TAIL_BYTES: Final = 2_000  # what is older is read from disk
-RETRIABLE: Final = {0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.OFFSET_OUT_OF_RANGE}
+# A broker that has just started knows neither the topic nor what the others have.
+BEHIND: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE}
+RETRIABLE: Final = {0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, *BEHIND}
 RETRIABLE_STATUS: Final = (200, 404, 409, 416, 503)
 Events = Sequence[MutableMapping[str, Any]]
 
@@ -112,9 +116,24 @@ class WoundedRegion:
 
     async def until_whole(self) -> None:
         self._stream_group = await self.group_id()
-        async with asyncio.timeout(WHOLE_SECONDS_MAX):
-            while not (all(self.running) and self.is_whole()):
-                await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout(WHOLE_SECONDS_MAX):
+                while not (all(self.running) and self.is_whole()):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"not whole: {self._state()}") from None
+
+    def _state(self) -> list[str]:
+        rows = []
+        for broker in self.bed.brokers:
+            rows += [f"{broker.config.broker_id} refused {text}" for text in broker.core.groups.refused.values()]
+            for group in broker.core.host.groups.values():
+                disk, node = group.disk, group.node
+                rows.append(
+                    f"{group.me}/{group.group_id}: stopped={group.stopped} repairing={node.repairing} {node.role.name} "
+                    f"corrupt={disk.corrupt_segments()} end={disk.durable_index} commit={node.commit_index}"
+                )
+        return rows
 
     async def publish(self, name: str, count: int) -> None:
         await self.bed.publish(name, range(count), self.acknowledgements)
@@ -163,14 +182,14 @@ class WoundedRegion:
         host, _, port = self.config(number).listen.kafka.rpartition(":")
         while True:
             await asyncio.sleep(0.02)
-            connection = None
             with contextlib.suppress(OSError):  # that broker is down: nothing is shown
                 connection = await BrokerConnection.dial(host, int(port))
-                while True:
-                    await self._fetch(connection)
-                    await asyncio.sleep(0.02)
-            if connection is not None:
-                connection.close()
+                try:
+                    while True:
+                        await self._fetch(connection)
+                        await asyncio.sleep(0.02)
+                finally:
+                    connection.close()
 
     async def _fetch(self, connection: BrokerConnection) -> None:
         wanted = FetchPartition(partition=0, fetch_offset=self._somewhere(), partition_max_bytes=8_000)
@@ -213,7 +232,12 @@ class WoundedRegion:
             assert common >= max(map(len, logs)) - 3
             assert logs[0][:common] == logs[1][:common] == logs[2][:common]
         for number in range(len(self.running)):
-            assert list(self.directory(number).rglob("*.damaged")) == []
+            home = self.directory(number) / "groups"
+            assert list(home.rglob("*.damaged")) == []
+            for path in home.rglob("*.manifest"):
+                Manifest.decode(path.read_bytes())
+            for path in home.rglob("*.index"):
+                IndexFile.decode(path.read_bytes(), interval_bytes=4096)
 
 
 @asynccontextmanager
@@ -230,7 +254,13 @@ async def wounded_region(bed: RegionBed, seed: int) -> AsyncIterator[WoundedRegi
             while not all(broker.cluster.ready() for broker in bed.brokers):
                 await asyncio.sleep(0.02)
             spec = TopicSpec(name=TOPIC, partitions=1).with_settings({"segment.bytes": str(16 * 1024)})
-            await bed.brokers[0].cluster.create_topic(spec)
+            while True:
+                with contextlib.suppress(GeorelayError):  # a new region changes its leaders
+                    await bed.brokers[0].cluster.create_topic(spec)
+                    break
+                await asyncio.sleep(0.1)
+        async with asyncio.timeout(WHOLE_SECONDS_MAX):
+            await bed.leader()
         await region.publish("before", BATCHES)
         await region.until_whole()
         yield region
@@ -244,6 +274,12 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("region.log.scrubber.IDLE_SECONDS", 0.1)
     monkeypatch.setattr("region.topics.committed_tail.TAIL_BYTES_MAX", COLD_TAIL_BYTES)
     monkeypatch.setattr("region.multiraft.repair.REPAIR_AGAIN_MS", 100)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WHOLE_SECONDS_MAX):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 def names_of(events: Events) -> set[str]:
@@ -260,13 +296,13 @@ REPAIRED: Final[Mapping[str, tuple[Choice, set[str]]]] = {
     "controller .log": (lambda home, _: files_of(home, 0, ".log")[-1], {"log.tail_lost"}),
     "controller .manifest": (lambda home, _: files_of(home, 0, ".manifest")[-1], {"manifest.damaged"}),
     "controller .index": (lambda home, _: files_of(home, 0, ".index")[-1], {"log.index_refused"}),
-    "sealed .log, first": (lambda home, group: files_of(home, group, ".log")[0], {"segment.damaged"}),
-    "sealed .log, last": (lambda home, group: files_of(home, group, ".log")[-2], {"segment.damaged"}),
+    "sealed .log, first": (lambda home, group: files_of(home, group, ".log")[0], {"segment.repaired"}),
+    "sealed .log, last": (lambda home, group: files_of(home, group, ".log")[-2], {"segment.repaired"}),
     "active .log": (lambda home, group: files_of(home, group, ".log")[-1], {"log.tail_lost"}),
     "sealed .index": (lambda home, group: files_of(home, group, ".index")[0], {"log.index_refused"}),
     "active .index": (lambda home, group: files_of(home, group, ".index")[-1], {"log.index_refused"}),
     "newest .manifest": (lambda home, group: files_of(home, group, ".manifest")[-1], {"manifest.damaged"}),
-    "older .manifest": (lambda home, group: files_of(home, group, ".manifest")[0], {"manifest.damaged"}),
+    "older .manifest": (lambda home, group: files_of(home, group, ".manifest")[0], {"manifest.repaired"}),
 }
 
 
@@ -279,15 +315,39 @@ async def test_a_flipped_bit_found_at_the_next_start_is_repaired(region_bed: Reg
         group_id = await region.group_id()
         async with region.being_read():
             await region.stop(wounded)
-            region.flip(choose(region.directory(wounded), group_id))
+            path = choose(region.directory(wounded), group_id)
+            before = path.read_bytes()
+            region.flip(path)
             await region.publish("meanwhile", 40)
             with capture_logs() as events:
                 await region.start(wounded)
-                await region.until_whole()
                 await region.publish("after", 40)
                 await region.until_whole()
+                if kind.startswith("sealed"):
+                    await until(lambda: path.read_bytes() == before)
+                if kind.startswith("older"):  # it is another replica's now, made at another time
+                    await until(lambda: "manifest.repaired" in names_of(events))
         assert expected <= names_of(events), names_of(events)
         assert min(region.reads.values()) > 0
+        await region.assert_nothing_lost()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+@pytest.mark.parametrize(("kind", "at"), [("sealed", 1), ("active", -1)])
+async def test_a_bit_of_a_segment_flipped_under_a_running_broker_is_found_and_fetched_again(
+    region_bed: RegionBed, kind: str, at: int, leads: bool
+) -> None:
+    async with wounded_region(region_bed, seed=sum(kind.encode()) + leads) as region:
+        wounded = await (region.leader_number() if leads else region.follower_number())
+        path = files_of(region.directory(wounded), await region.group_id(), ".log")[at]
+        before = path.read_bytes().rstrip(b"\0")
+        with capture_logs() as events:
+            region.flip(path, high=len(before) // 2)
+            async with region.being_read():
+                await region.publish("meanwhile", 40)
+                await until(lambda: path.read_bytes().startswith(before))
+                await region.until_whole()
+        assert "segment.repaired" in names_of(events)
         await region.assert_nothing_lost()
 
 

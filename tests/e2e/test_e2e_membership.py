@@ -17,13 +17,17 @@ from typing import Any, Final
 import pytest
 
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RegionNumber, broker_id
+from georelay.wire.batch import iterate_records, split_batches
 from loadtest.campaign.mesh import ForeignProducer
-from loadtest.campaign.replica_read import read_region, read_replica
+from loadtest.campaign.producer import key_of, name_of
+from loadtest.campaign.region_read import read_region
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import HistoryWriter, read_history
+from loadtest.history.operation import Kind
 from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
+from region.log.segment_reader import read_group, valid_branch
 
 TOPIC: Final = "orders"
 REGION: Final = "us"
@@ -88,6 +92,12 @@ class GrowingRegion:
     def group_id(self) -> GroupId:
         rows = self.any().core.controller.assignments_status(TOPIC)
         return GroupId(rows[0]["group"])
+
+    def leader(self, group_id: GroupId) -> int:
+        """Return the number of the broker that leads a group."""
+        leads = [number for number, b in self.brokers.items() if b.core.host.groups[group_id].serves_as_leader]
+        assert len(leads) == 1, leads
+        return leads[0]
 
     def members(self, group_id: GroupId) -> tuple[set[int], set[int]]:
         """Return (voters, learners) as the leader of the group has them committed; empty sets without one."""
@@ -169,11 +179,28 @@ async def _judge(region: GrowingRegion, producer: ForeignProducer, replicas: set
     )
     for number in replicas:
         folder = region.data_dir(number) / "groups" / str(group_id)
-        assert read_replica(writer, folder, TOPIC, 0, site=f"{REGION}-{number}", below=end) == end
+        assert _read_replica(writer, folder, site=f"{REGION}-{number}", below=end) == end
     writer.close()
     verdict = check(read_history([producer.history, region.directory / "complete.history"]))
     assert verdict.is_valid, verdict.describe()
     return counts
+
+
+def _read_replica(writer: HistoryWriter, folder: Path, *, site: str, below: int) -> int:
+    """Record the records below an offset in a replica's files as a complete read; return the offset behind them."""
+    position = 0
+    for entry in valid_branch(read_group(folder)):
+        if entry.next_offset > below:
+            break
+        records = [
+            (record.offset, name_of(record.value or b""))
+            for batch in split_batches(entry.payload)
+            for record in iterate_records(batch)
+        ]
+        number = writer.invoke(Kind.FETCH, key_of(TOPIC, 0), site=site, position=position, final=True)
+        writer.fetched(number, records)
+        position = entry.next_offset
+    return position
 
 
 async def test_a_region_grows_from_one_broker_to_three_and_one_leaves_under_load(region: GrowingRegion) -> None:
@@ -198,12 +225,13 @@ async def test_a_broker_that_lost_its_disk_is_replaced_by_itself_under_load(regi
     await region.any().cluster.create_topic(TopicSpec(name=TOPIC, partitions=1))
     async with _load(region) as producer:
         await region.until(lambda: region.is_settled({1, 2, 3}))
-        disk = region.brokers[3].core.directory.disk_id
-        await region.stop(3)
-        shutil.rmtree(region.data_dir(3))
-        broker = await region.start(3, listed=[1, 2, 3])
+        lost = region.leader(region.group_id())
+        disk = region.brokers[lost].core.directory.disk_id
+        await region.stop(lost)
+        shutil.rmtree(region.data_dir(lost))
+        broker = await region.start(lost, listed=[1, 2, 3])
         assert broker.core.directory.disk_id != disk
         state = region.any().core.controller.state
-        await region.until(lambda: state.disk_of(_id(3)) == broker.core.directory.disk_id)
+        await region.until(lambda: state.disk_of(_id(lost)) == broker.core.directory.disk_id)
         await region.until(lambda: region.is_settled({1, 2, 3}))
         await _judge(region, producer, {1, 2, 3})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from georelay.ids import BrokerId, GroupId
 from region.multiraft.transport import FrameKind
@@ -14,11 +15,15 @@ from tests.sim.network import Network
 from tests.sim.violation import Violation
 from tests.sim.world import WALL_ORIGIN_NS, World
 
+SYNC_FAILURE_OUTLIVED_NS: Final = 1_000 * NS_PER_MS
+
 
 class BrokerWorld(World):
     """Brokers by id. A life is one run of a broker's process (see region_world.Life for what it offers)."""
 
     changes_members = False
+    moves_replicas = False  # some group may have so few voters that it cannot bear the loss of a disk
+    repairs_damage = False  # only sealed segments are damaged: the replica must be whole again in the end
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -40,7 +45,8 @@ class BrokerWorld(World):
         """Add brokers, each with an empty disk."""
         for broker in brokers:
             self.brokers += (broker,)
-            self.disks[broker] = SimDisk(rng=self.fork(), mark=self.mark)
+            disk = self.disks[broker] = SimDisk(rng=self.fork(), mark=self.mark)
+            disk.on_sync_failed = partial(self._sync_failed, broker)
             self.drifts[broker] = self.rng.uniform(-0.05, 0.05) if self._drifting else 0.0
             self.wall_origin_ns[broker] = WALL_ORIGIN_NS
         if self._drifting:
@@ -63,7 +69,8 @@ class BrokerWorld(World):
         life = self.lives.get(broker)
         if life is None:
             return
-        self.look_at(broker, life)
+        if life.watch.due():
+            self.look_at(broker, life)
         if not self.disks[broker].powered:
             self.crash(broker, power=True, restart_ns=None)
 
@@ -86,6 +93,15 @@ class BrokerWorld(World):
         for broker in self.brokers:
             if broker not in self.lives:
                 self.restart_soon(broker, 10 * NS_PER_MS)
+        self._restart_refusing()
+
+    def _restart_refusing(self) -> None:
+        """Do what an operator does about brokers that refuse a group: start them again, on the disk that works now."""
+        for broker, life in list(self.lives.items()):
+            if life.serving and life.refused and broker != self.victim:
+                self.mark("host.restarted_for_refused_group")
+                self.stop_cleanly(broker)
+        self.clockwork.after(500 * NS_PER_MS, self._restart_refusing)
 
     # --- brokers --------------------------------------------------------------------------------------
 
@@ -154,6 +170,25 @@ class BrokerWorld(World):
         self.disks[broker].process_died()
         self.restart_soon(broker, self.rng.randrange(10, 500) * NS_PER_MS)
 
+    def _sync_failed(self, broker: BrokerId) -> None:
+        """What the process believes to be durable may not be: it has to end."""
+        self.clockwork.after(SYNC_FAILURE_OUTLIVED_NS, self._check_ended, broker, self.lives.get(broker))
+
+    def _check_ended(self, broker: BrokerId, life: Any) -> None:
+        if life is None:
+            return
+        loop: SimLoop = life.loop
+        refuses = bool(life.refused)
+        if self.lives.get(broker) is not life:
+            return
+        if refuses:
+            return  # it failed while a log was opened: that group alone is refused, and promises nothing
+        rest_ns = loop.paused_until_ns - self.clockwork.now_ns
+        if rest_ns > 0:
+            self.clockwork.after(rest_ns + SYNC_FAILURE_OUTLIVED_NS, self._check_ended, broker, life)
+            return
+        raise Violation("outlives-failed-sync", f"broker {broker} goes on")
+
     def process_failed(self, broker: BrokerId, reason: str) -> None:
         self.note("failed", broker, reason)
         self.mark("storage.failed")
@@ -162,7 +197,7 @@ class BrokerWorld(World):
             raise Violation("unexpected-failure", f"broker {broker}: {reason}")
         self.clockwork.after(NS_PER_MS, self._end_failed, broker, self.lives.get(broker))
 
-    def _end_failed(self, broker: BrokerId, life: Any | None) -> None:
+    def _end_failed(self, broker: BrokerId, life: Any) -> None:
         if life is not None and self.lives.get(broker) is life:
             self.crash(broker, power=False, restart_ns=None)
 

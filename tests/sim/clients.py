@@ -67,6 +67,7 @@ class Producer:
         self._sequence = 0
         self._batches = 0
         self._open: deque[tuple[int, int, bytes]] = deque()  # (base sequence, number, batch), oldest first
+        self._counts: dict[int, int] = {}  # base sequence -> records
         self._flight: dict[int, int] = {}  # base sequence -> number of its attempt
         self._attempt = 0
         self._brokers = brokers or region.brokers
@@ -95,6 +96,7 @@ class Producer:
                 base_sequence=self._sequence,
             )
             self._open.append((self._sequence, self._batches, batch))
+            self._counts[self._sequence] = count
             self._batches += 1
             self._sequence += count
         self._send_open()
@@ -154,6 +156,7 @@ class Producer:
         if not isinstance(answer, Exception):
             # Also an answer that is too late for the producer was given: it must be true.
             self._ledger.acknowledged((self._id, 0, sequence), answer.base_offset)
+            self._ledger.answered(answer.base_offset, self._counts.get(sequence, 1))
         if self._flight.get(sequence) != attempt:
             return
         del self._flight[sequence]
@@ -202,7 +205,6 @@ class Reader:
         self._period_ns = period_ns
         self._choose = choose
         self._offset = 0
-        self._high: dict[Any, int] = {}  # life -> highest watermark seen of it
         world.clockwork.after(rng.randrange(period_ns), self._poll)
 
     def _poll(self) -> None:
@@ -216,6 +218,8 @@ class Reader:
         stream = life.streams.get(self._ledger.group_id)
         if stream is None:
             return
+        if self._rng.random() < 0.3:
+            life.loop.create_task(self._ask_end(life, stream, self._ledger.acknowledged_end))
         high = stream.high_watermark
         if self._offset > high:
             self._offset = self._rng.randint(stream.log_start, max(stream.log_start, high))
@@ -228,6 +232,15 @@ class Reader:
             life.loop.create_task(self._read_cold(life, stream, self._offset))
         else:
             self._got(life, found)
+
+    async def _ask_end(self, life: Any, stream: Any, acknowledged: int) -> None:
+        try:
+            end = await stream.confirmed_end()
+        except GeorelayError as error:
+            self._world.mark(f"stream.end_refused.{type(error).__name__}")
+        else:
+            if not life.loop.dead:
+                self._ledger.confirmed_end(life.me, end, acknowledged)
 
     async def _read_cold(self, life: Any, stream: Any, offset: int) -> None:
         try:

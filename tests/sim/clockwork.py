@@ -16,17 +16,28 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from tests.sim.violation import RAISED
+from tests.sim.violation import RAISED, Violation
 
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MS: Final = 1_000_000
 TURN_NS: Final = 3_000  # from a call_soon to its turn
 THREAD_HOP_NS: Final = 30_000  # call_soon_threadsafe and executors
+EVENTS_MAX: Final = 2_000_000  # of one `run_until`: a hundred times what the busiest world has
 
 _set_running_loop = asyncio._set_running_loop
+_running: list[SimLoop | None] = [None]  # what asyncio was told last: telling it costs a system call
+
+
+def _run_as(loop: SimLoop | None) -> None:
+    """Make `loop` asyncio's running one; None: no loop runs."""
+    if _running[0] is not loop:
+        _running[0] = loop
+        _set_running_loop(loop)
 
 
 class PowerCut(BaseException):
@@ -66,19 +77,27 @@ class Clockwork:
     def run_until(self, end_ns: int) -> None:
         """Run every event up to `end_ns`."""
         heap = self._heap
-        while heap and heap[0][0] <= end_ns:
-            when_ns, order, owner, action, arguments = heappop(heap)
-            if owner is not None:
-                if owner.dead:
+        events = 0
+        try:
+            while heap and heap[0][0] <= end_ns:
+                when_ns, order, owner, action, arguments = heappop(heap)
+                if owner is None:
+                    _run_as(None)
+                elif owner.dead:
                     continue
-                if owner.paused_until_ns > when_ns:
+                elif owner.paused_until_ns > when_ns:
                     heappush(heap, (owner.paused_until_ns, order, owner, action, arguments))
                     continue
-            self.now_ns = when_ns
-            self.events += 1
-            action(*arguments)
-            if RAISED:
-                raise RAISED[0]
+                self.now_ns = when_ns
+                events += 1
+                action(*arguments)
+                if RAISED:
+                    raise RAISED[0]
+                if events > EVENTS_MAX:
+                    raise Violation("endless", f"more than {EVENTS_MAX} events up to {when_ns / NS_PER_MS:.0f} ms")
+        finally:
+            self.events += events
+            _run_as(None)
         self.now_ns = max(self.now_ns, end_ns)
 
 
@@ -117,9 +136,6 @@ class _Numbered:
     def __hash__(self) -> int:
         return self.number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 class SimFuture(_Numbered, asyncio.Future[Any]):
     """A future of a simulated loop."""
@@ -128,12 +144,16 @@ class SimFuture(_Numbered, asyncio.Future[Any]):
 class SimTask(_Numbered, asyncio.Task[Any]):
     """A task of a simulated loop."""
 
+    def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
+        self.number = number  # before asyncio puts it into its own sets
+        super().__init__(coro, **options)
+
 
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one life of one broker.
 
     Args:
-        settled: called after every turn, with no running loop: the world looks whether all rules still hold.
+        settled: called after every turn: the world looks whether all rules still hold.
         power_cut: called when the disk stopped in the middle of something.
     """
 
@@ -180,9 +200,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
-        task = SimTask(coro, loop=self, name=name or "sim", context=context)
-        task.number = self.clockwork.next_number()
-        return task
+        return SimTask(coro, number=self.clockwork.next_number(), loop=self, name=name or "sim", context=context)
 
     def set_debug(self, enabled: bool) -> None:
         """There is no debug mode."""
@@ -255,7 +273,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _turn(self) -> None:
         soon = self._soon
-        _set_running_loop(self)
+        if _running[0] is not self:
+            _run_as(self)
         self.turns += 1
         try:
             for _ in range(len(soon)):
@@ -268,11 +287,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 else:
                     context.run(handle._callback, *handle._args)
         except PowerCut:
-            _set_running_loop(None)
             self._power_cut()
             return
-        finally:
-            _set_running_loop(None)
         if soon and not self._turn_is_near:
             self._turn_is_near = True
             self.clockwork.at(self.clockwork.now_ns + TURN_NS, self, self._near_turn)
@@ -280,6 +296,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_in_thread(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Do the work of an executor's thread: no loop runs in it."""
+        _run_as(None)
         try:
             result: Any = func(*args)
         except PowerCut:
@@ -293,6 +310,17 @@ class SimLoop(asyncio.BaseEventLoop):
     def bury(self) -> None:
         """End this life: nothing of it runs any more."""
         self.dead = True
+
+
+class SimExecutor(Executor):
+    """The threads of one broker: every piece of work is an event of its own."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        """Do it soon; the result is a future of the loop."""
+        return self._loop.run_in_executor(self, partial(fn, *args, **options))
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:

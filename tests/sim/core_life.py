@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from georelay.errors import GeorelayError
 from georelay.ids import BrokerId, GroupId
 from mesh.replication.mesh_links import MeshLinks
+from region.broker import core as core_module
 from region.broker.core import BrokerCore
 from region.config import BrokerConfig
+from region.controller.commands import FEATURE_LEVEL_MAX
 from region.multiraft.host import Host
-from tests.sim.clockwork import PowerCut, SimClock, SimLoop
+from region.multiraft.watchdog import Watchdog
+from tests.sim.clockwork import PowerCut, SimClock, SimExecutor, SimLoop
 from tests.sim.disk import SimDisk
 from tests.sim.flushing import SimFlusher
+from tests.sim.host_watch import HostWatch
 from tests.sim.link_carrier import LinkCarrier
 from tests.sim.network import Network, SimTransport
+from tests.sim.patching import replaced
 
-_NO_EXECUTOR: Final = cast("Executor", None)  # SimLoop.run_in_executor needs none
 MESH_ID: Final = "sim"
+RETENTION_EVERY_MS: Final = 400  # the shipping interval is longer than a world lasts
 
 
 class NoRecorder:
@@ -52,13 +56,18 @@ class CoreLife:
         on_started: Callable[[BrokerId], None],
         on_failed: Callable[[BrokerId, str], None],
         power_cut: Callable[[], None],
+        level: int = FEATURE_LEVEL_MAX,
     ) -> None:
+        """Begin a life; `level`: the highest feature level that this version of the broker knows."""
+        self.level = level
         self.me = config.broker_id
         self.loop = loop
         self.clock = clock
         self.disk = disk
         self.core: BrokerCore | None = None
         self.serving = False
+        self.watch = HostWatch()
+        self._executor = SimExecutor(loop)
         self.seen: dict[GroupId, Any] = {}  # groups whose recovery the ledger has looked at
         self._config = config
         self._network = network
@@ -73,6 +82,11 @@ class CoreLife:
     def host(self) -> Host | None:
         """Return the host, None before it was made."""
         return None if self.core is None else self.core.host
+
+    @property
+    def refused(self) -> dict[GroupId, str]:
+        """Return the groups whose log cannot be used, and why."""
+        return {} if self.core is None else self.core.groups.refused
 
     @property
     def streams(self) -> dict[GroupId, Any]:
@@ -92,13 +106,25 @@ class CoreLife:
             self._on_failed(self.me, f"start: {error}")
 
     async def _start(self) -> None:
+        with replaced(core_module, "FEATURE_LEVEL_MAX", self.level):
+            core = self.core = self._make_core()
+        self.watch.follow(core.host)
+        # It would be a third of all events, and virtual time has no stalls to measure.
+        core.host.watchdog = Watchdog(clock=self.clock, every_ms=0)
+        core.housekeeping.retention._interval_ms = RETENTION_EVERY_MS
+        core.failed.add_done_callback(lambda failed: self._failed(failed.result()))
+        await core.start()
+        self.serving = True
+        self._on_started(self.me)
+
+    def _make_core(self) -> BrokerCore:
         loop, network = self.loop, self._network
-        self.core = core = BrokerCore(
+        return BrokerCore(
             self._config,
             clock=self.clock,
             rng=self._rng,
             file_system=self.disk,
-            executor=_NO_EXECUTOR,
+            executor=self._executor,
             recorder=NoRecorder(),
             make_flusher=partial(SimFlusher, loop=loop, disk=self.disk, power_cut=self._power_cut, rng=self._rng),
             make_transport=partial(make_transport, network, loop),
@@ -108,10 +134,6 @@ class CoreLife:
                 make_listener=lambda accept: self._carrier.listener(self.me, loop, accept),
             ),
         )
-        core.failed.add_done_callback(lambda failed: self._failed(failed.result()))
-        await core.start()
-        self.serving = True
-        self._on_started(self.me)
 
     def _failed(self, reason: str) -> None:
         self.serving = False

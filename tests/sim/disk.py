@@ -7,8 +7,9 @@ Model, after what POSIX promises and Linux does:
 - A name (created, removed, renamed) is durable after `fsync_directory`; without it every change may or may not have
   arrived, a rename as one change.
 - A process that is killed loses nothing: the cache is the kernel's.
-- A failed `fdatasync` drops the dirty mark: the next one reports success and the bytes are not on the disk
-  (Rebello et al., "Can Applications Recover from fsync Failures?", 2020).
+- A failed sync drops the dirty mark: the next one reports success and the bytes are not on the disk. Some file systems
+  go on showing those bytes (ext4, XFS: pages kept as clean), others the former ones (Btrfs); see Rebello et al., "Can
+  Applications Recover from fsync Failures?", 2020. A disk is of one kind or the other.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Inode:
         if self.dirty_from < 0:
             return
         content, durable = self.content, self.durable
-        start = min(self.dirty_from, len(durable))
+        start = self.dirty_from
+        durable.extend(bytes(max(0, start - len(durable))))  # a hole: what was there was given up by a failed sync
         end = min(self.dirty_to, len(content))
         self.stable_to = min(self.stable_to, start)
         if end > start:
@@ -64,9 +66,15 @@ class Inode:
         self.dirty_from = self.dirty_to = -1
         self.version += 1
 
+    def give_up(self, *, keep: bool) -> None:
+        """Forget that pages are dirty; `keep` them in the cache as if they were clean."""
+        if not keep:
+            self.content = bytearray(self.durable)
+        self.dirty_from = self.dirty_to = -1
+
     def cut_power(self, rng: random.Random, mark: Mark) -> None:
         """Let the disk decide what of the unsynced bytes arrived."""
-        if self.dirty_from >= 0 or len(self.content) != len(self.durable):
+        if self.dirty_from >= 0:
             way = rng.random()
             if way < 0.25:
                 if self.content != self.durable:
@@ -167,13 +175,17 @@ class SimDisk:
         self.faulty = False  # it has failed operations that the process saw
         self.damaged = False  # a fault made durable bytes wrong: this broker may refuse to start
         self.own_file_system = rng.random() < 0.5
+        self.keeps_failed_pages = rng.random() < 0.5
+        self.on_sync_failed: Callable[[], None] = lambda: None
         self.sync_us = 200
         self.capacity_bytes = 1 << 40
         self.used_bytes = 0
         self.syncs = 0
         self._rng = rng
         self._mark = mark
+        self.names_version = 0  # counts the changes of durable names
         self._open: dict[int, Inode] = {}
+        self._folders: dict[Path, Folder] = {}  # found before, in the cache's names
         self._next_handle = 3
 
     # --- finding things -------------------------------------------------------------------------------
@@ -188,12 +200,21 @@ class SimDisk:
         return node
 
     def _folder(self, path: Path) -> Folder:
+        known = self._folders.get(path)
+        if known is not None:
+            return known
         node = self.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         if not isinstance(node, Folder):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
+        self._folders[path] = node
         return node
+
+    def _named(self, path: Path) -> Node | None:
+        """Return what has this name in the cache, through its folder."""
+        folder = self._folders.get(path.parent)
+        return self.find(path) if folder is None else folder.names.get(path.name)
 
     def _step(self) -> None:
         if not self.powered:
@@ -207,6 +228,8 @@ class SimDisk:
 
     def _change(self, folder: Folder, edits: list[tuple[Folder, str, Node | None]]) -> None:
         change = Change(edits)
+        if any(node is None or isinstance(node, Folder) for _, _, node in edits):
+            self._folders.clear()
         for touched, name, node in edits:
             if node is None:
                 touched.names.pop(name, None)
@@ -219,7 +242,7 @@ class SimDisk:
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         self._step()
-        node = self.find(path)
+        node = self._named(path)
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
@@ -317,10 +340,7 @@ class SimDisk:
         self.syncs += 1
         if self.fail_syncs > 0:
             self.fail_syncs -= 1
-            self._mark("disk.sync_failed")
-            inode.content = bytearray(inode.durable)  # the pages are dropped
-            inode.dirty_from = inode.dirty_to = -1
-            raise OSError(errno.EIO, "input/output error")
+            self._fail_sync([inode])
         inode.sync()
 
     def sync_file_system(self, handle: int) -> None:
@@ -328,9 +348,20 @@ class SimDisk:
         self._step()
         if self.fail_syncs > 0:
             self.fail_syncs -= 1
-            self._mark("disk.sync_failed")
-            raise OSError(errno.EIO, "input/output error")
+            self._fail_sync([inode for _, inode in self.files()])
         self._sync_below(self.root)
+
+    def _fail_sync(self, inodes: Sequence[Inode]) -> None:
+        self._mark("disk.sync_failed")
+        for inode in inodes:
+            if inode.dirty_from >= 0:
+                inode.give_up(keep=self.keeps_failed_pages)
+                if self.keeps_failed_pages:
+                    self._mark("disk.failed_pages_kept")
+        staged = [inode for path, inode in self.files() if path.suffix == ".staged"]
+        if any(inode not in staged for inode in inodes):  # what is only staged counts for nothing, and is staged again
+            self.on_sync_failed()
+        raise OSError(errno.EIO, "input/output error")
 
     def _sync_below(self, folder: Folder) -> None:
         self._settle(folder)
@@ -360,6 +391,9 @@ class SimDisk:
         self._settle(self._folder(path))
 
     def _settle(self, folder: Folder) -> None:
+        if not folder.changes:
+            return
+        self.names_version += 1
         for change in folder.changes:
             change.settle()
             for other, _, _ in change.edits:
@@ -405,7 +439,7 @@ class SimDisk:
             node = child
 
     def exists(self, path: Path) -> bool:
-        return self.find(path) is not None
+        return self._named(path) is not None
 
     def is_directory(self, path: Path) -> bool:
         return isinstance(self.find(path), Folder)
@@ -421,6 +455,8 @@ class SimDisk:
     def cut_power(self) -> None:
         """Lose what the disk did not get."""
         self.process_died()
+        self.names_version += 1
+        self._folders.clear()
         self._cut_below(self.root, set())
         self.power_cut_in = -1
         self.powered = True
@@ -457,9 +493,16 @@ class SimDisk:
         """Make room again."""
         self.full = False
 
-    def flip_bit(self) -> Path | None:
-        """Change one durable bit of one file; return which file."""
-        files = [(path, inode) for path, inode in self.files() if inode.durable and path.name != "LOCK"]
+    def _sealed(self) -> list[tuple[Path, Inode]]:
+        """Return the segments that are not written to any more."""
+        rows = [(path, inode) for path, inode in self.files() if path.suffix == ".log" and path.parent.name.isdigit()]
+        newest = {path.parent: path for path, _ in rows}
+        return [(path, inode) for path, inode in rows if newest[path.parent] != path and inode.dirty_from < 0]
+
+    def flip_bit(self, *, sealed: bool = False) -> Path | None:
+        """Change one durable bit of one file, of a sealed segment if so wanted; return which file."""
+        files = self._sealed() if sealed else self.files()
+        files = [(path, inode) for path, inode in files if inode.durable and path.name != "LOCK"]
         if not files:
             return None
         path, inode = self._rng.choice(files)
@@ -502,5 +545,7 @@ class SimDisk:
     def wipe(self) -> None:
         """Put an empty disk in its place."""
         self.process_died()
+        self.names_version += 1
+        self._folders.clear()
         self.root = mounted()
         self.used_bytes = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from georelay.errors import GeorelayError
 from georelay.ids import BrokerId
 from tests.sim.clockwork import NS_PER_MS
+from tests.sim.schedules import SCHEDULES, begin
 
 if TYPE_CHECKING:
     from tests.sim.broker_world import BrokerWorld
@@ -22,10 +23,14 @@ PACES_MS: Final = (60, 150, 400, 900)
 class Nemesis:
     """Strikes a world again and again until `stop`."""
 
-    def __init__(self, world: BrokerWorld, *, favoured: tuple[str, ...] = (), replaces_disks: bool = False) -> None:
+    def __init__(
+        self, world: BrokerWorld, *, favoured: tuple[str, ...] = (), schedule: str = "", replaces_disks: bool = False
+    ) -> None:
+        """Begin to strike; with faults that are `favoured` no others, with a `schedule` that one again and again."""
         self._world = world
         self._rng = world.fork()
         self._stopped = False
+        self._schedule = schedule
         faults: list[tuple[Callable[[], None], int]] = [
             (self._kill, 3),
             (self._cut_power, 3),
@@ -46,6 +51,7 @@ class Nemesis:
             (self._stop_cleanly, 1),
             (self._transfer, 3),
             (self._datagrams, 2),
+            (self._begin_schedule, 1),
         ]
         kept = [fault for fault in faults if self._rng.random() < 0.45]
         if favoured:
@@ -56,10 +62,13 @@ class Nemesis:
         self._regions_hurt: set[int] = set()
         if replaces_disks:
             kept.append((self._replace_disk, 2))
-        elif not favoured and not world.changes_members and self._rng.random() < 0.2:
+        elif not (favoured or world.changes_members or world.moves_replicas) and self._rng.random() < 0.2:
             kept.append((self._damage, 2))
+            world.repairs_damage = world.repairs_damage or self._rng.random() < 0.6
         if world.changes_members:
             kept.append((self._change_members, 8))
+        if schedule:
+            self._begin_schedule_soon()
         self._faults = kept
         self._pace_ms = self._rng.choice(PACES_MS[:2] if favoured else PACES_MS)
         if kept:
@@ -68,6 +77,13 @@ class Nemesis:
     def stop(self) -> None:
         """Strike no more."""
         self._stopped = True
+
+    def _begin_schedule_soon(self) -> None:
+        self._world.clockwork.after((800 + self._rng.randrange(400)) * NS_PER_MS, self._begin_schedule)
+
+    def _begin_schedule(self) -> None:
+        if not self._stopped:
+            begin(self._world, self._schedule or self._rng.choice(sorted(SCHEDULES)), self._rng)
 
     def _later(self, delay_ms: int) -> None:
         self._world.clockwork.after(delay_ms * NS_PER_MS, self._strike)
@@ -223,8 +239,12 @@ class Nemesis:
         broker = self._world.victim or self._any()
         self._world.victim = broker  # of one replica only: what a minority loses, the others have
         disk = self._world.disks[broker]
-        path = disk.flip_bit() if self._rng.random() < 0.7 else disk.spoil_sector()
+        sealed = self._world.repairs_damage
+        # A sector that cannot be read at the start has its group refused: the disk is to be replaced.
+        path = disk.flip_bit(sealed=sealed) if sealed or self._rng.random() < 0.7 else disk.spoil_sector()
         self._world.note("damage", broker, path)
+        if sealed and path is not None:
+            self._world.mark("disk.sealed_segment_damaged")
 
     def _replace_disk(self) -> None:
         broker = self._any()

@@ -22,6 +22,8 @@ compares that with what any replica showed before. Each rule raises a Violation 
     mirror-differs        a mirror commits what its home committed, at the same offset
     lost-write            what was acknowledged is committed at the offset told
     wrong-read            a reader gets the committed entry, or nothing
+    too-new-entry         no entry that a broker of an older version cannot read
+    stale-end             a confirmed end is not behind what was acknowledged before it was asked for
     states-differ         log start, producers, epochs: equal at equal applied index
 """
 
@@ -43,6 +45,8 @@ from tests.sim.violation import Violation
 _APPEND_RESPONSE: Final = 4
 _VOTE_RESPONSE: Final = 2
 _VOTE_REQUEST: Final = 1
+_SNAPSHOT: Final = 8
+_SINCE_LEVEL_2: Final = (EntryType.CONF, EntryType.START)
 _UNBOUNDED: Final = 1 << 62
 Row = tuple[int, int, int]  # index, term, chain
 Batch = tuple[EntryType, int, int, tuple[int, int, int] | None]  # type, base and next offset, producer's key
@@ -60,13 +64,14 @@ def _batch_of(entry: Entry) -> Batch:
 class DurableLog:
     """What the platters hold of one group, read without the shipping code."""
 
-    __slots__ = ("_disk", "_firsts", "_folder", "_folder_version", "_parsed", "_path")
+    __slots__ = ("_disk", "_firsts", "_folder", "_folder_version", "_names_version", "_parsed", "_path")
 
     def __init__(self, disk: SimDisk, path: Path) -> None:
         self._disk = disk
         self._path = path
         self._folder: Folder | None = None
         self._folder_version = -1
+        self._names_version = -1
         self._firsts: list[int] = []
         self._parsed: dict[Inode, tuple[int, int, list[Row]]] = {}  # version, bytes parsed, rows
 
@@ -78,10 +83,11 @@ class DurableLog:
     def entry(self, index: int) -> Row | None:
         """Return the durable entry with this index."""
         folder = self._look()
-        at = bisect_right(self._firsts, index) - 1
+        firsts = self._firsts
+        at = bisect_right(firsts, index) - 1
         if folder is None or at < 0:
             return None
-        first = self._firsts[at]
+        first = firsts[at]
         inode = folder.durable[f"{first:020d}.log"]
         assert isinstance(inode, Inode)
         rows = self._rows(inode)
@@ -94,9 +100,12 @@ class DurableLog:
         return self._firsts[0] if self._firsts else 0
 
     def _look(self) -> Folder | None:
+        if self._names_version == self._disk.names_version:
+            return self._folder
+        self._names_version = self._disk.names_version
         folder = self._disk.find(self._path, durable=True)
         if not isinstance(folder, Folder):
-            self._firsts = []
+            self._folder, self._folder_version, self._firsts = None, -1, []
             return None
         if folder is not self._folder or folder.version != self._folder_version:
             self._folder, self._folder_version = folder, folder.version
@@ -131,9 +140,11 @@ class ReplicaView:
         "commit",
         "disk",
         "epoch",
+        "excused",
         "first",
         "last",
         "led_term",
+        "level",
         "matches",
         "signature",
         "stable",
@@ -151,7 +162,9 @@ class ReplicaView:
         self.stable = 0
         self.applied = 0
         self.led_term = -1
+        self.level = 2  # the feature level that its broker knows
         self.matches: dict[BrokerId, int] = {}  # of its followers, while it leads
+        self.excused: set[BrokerId] = set()  # their disk was replaced, and this leader need not know it yet
 
 
 class GroupLedger:
@@ -181,6 +194,7 @@ class GroupLedger:
         self._membership_index = 0
         self._claims: dict[BrokerId, Row] = {}  # newest stable entry per replica, kept over restarts
         self._tables: dict[int, int] = {}
+        self.acknowledged_end = 0  # offset behind everything that producers were told is stored
 
     def _broken(self, rule: str, detail: str) -> Violation:
         return Violation(rule, f"group {self._name}{self.group_id}: {detail}")
@@ -225,6 +239,8 @@ class GroupLedger:
         self.views.pop(broker, None)
         for key in [key for key in self._votes if key[0] == broker]:
             del self._votes[key]
+        for view in self.views.values():
+            view.excused.add(broker)
 
     # --- after every event ----------------------------------------------------------------------------
 
@@ -267,6 +283,11 @@ class GroupLedger:
         leadership = node._leadership
         if leadership is not None:
             for peer, progress in leadership.peers.items():
+                if peer in view.excused:
+                    # The disk is gone; its leader has to be told, and then to take back what it believes.
+                    if progress.match and not progress.repairing:
+                        continue
+                    view.excused.discard(peer)
                 if progress.match > view.matches.get(peer, 0):
                     self._match_moved(broker, node, peer, progress.match)
                 view.matches[peer] = progress.match
@@ -331,6 +352,8 @@ class GroupLedger:
                 self._frames[key] = crc32c(entry.frame)
                 if self._streams:
                     self._batches[key] = _batch_of(entry)
+                if view.level < 2 and entry.type in _SINCE_LEVEL_2:
+                    raise self._broken("too-new-entry", f"entry {entry.index} is a {entry.type.name}")
             elif known != entry.chain:
                 raise self._broken("log-matching", f"two entries {entry.index} of term {entry.term} differ")
 
@@ -468,14 +491,16 @@ class GroupLedger:
             index = int.from_bytes(body[21:29], "big")
             self._promised[source] = max(self._promised.get(source, 0), term)
             view = self.views.get(source)
-            if view is None or view.disk.damaged:
-                return
+            if view is None or view.disk.damaged or term < view.term:
+                return  # in an earlier term it was true: what was cut since, the leader of a later term has replaced
             if index and index >= view.first and view.disk.entry(index) is None:
                 first = view.disk.first_index()
                 if not first or index >= first:
                     raise self._broken("stable-not-durable", f"broker {source} acknowledges {index}, not on its disk")
         elif kind == _VOTE_REQUEST and body[37] & 2:
             self._mark("raft.forced_vote")
+        elif kind == _SNAPSHOT:
+            self._mark("raft.snapshot_sent")
 
     def _voted(self, voter: BrokerId, term: int, candidate: BrokerId) -> None:
         if self._votes.setdefault((voter, term), candidate) != candidate:
@@ -490,6 +515,18 @@ class GroupLedger:
         if self.batches.get(key) != base_offset:
             raise self._broken(
                 "lost-write", f"{key} was acknowledged at {base_offset}, committed at {self.batches.get(key)}"
+            )
+
+    def answered(self, base_offset: int, records: int) -> None:
+        """A producer has heard that so many records are stored from `base_offset` on."""
+        self.acknowledged_end = max(self.acknowledged_end, base_offset + records)
+
+    def confirmed_end(self, broker: BrokerId, end: int, asked_when: int) -> None:
+        """A client was told that the log ends at `end`; when it asked, `asked_when` was acknowledged."""
+        self._mark("stream.end_confirmed")
+        if end < asked_when:
+            raise self._broken(
+                "stale-end", f"broker {broker} says that it ends at {end}, {asked_when} was acknowledged"
             )
 
     def read(self, broker: BrokerId, entries: Sequence[Entry]) -> None:

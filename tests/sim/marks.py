@@ -20,6 +20,9 @@ HOST_MARKS: Final = (
     "disk.name_lost",
     "disk.size_lost",
     "disk.sync_failed",
+    "disk.failed_pages_kept",
+    "disk.sealed_segment_damaged",
+    "disk.damage_healed",
     "disk.write_failed",
     "disk.full",
     "disk.slow_sync",
@@ -44,6 +47,9 @@ HOST_MARKS: Final = (
     "raft.forced_vote",
     "raft.deposed",
     "raft.transfer_begun",
+    "raft.snapshot_sent",
+    "schedule.late_acknowledgement",
+    "schedule.stale_write",
     "members.changed",
     "members.Busy",
     "bulk.offered",
@@ -56,12 +62,42 @@ HOST_MARKS: Final = (
     "stream.outcome_unknown",
     "stream.not_leader",
     "stream.read_from_disk",
+    "stream.end_confirmed",
     "client.timed_out",
     "host.stalled",
     "host.stopped_cleanly",
     "storage.failed",
 )
 """Every one must be hit in a run of 300 seeds or more of the region of hosts."""
+
+MESH_MARKS: Final = (
+    "crash.killed",
+    "crash.power_cut",
+    "crash.whole_region",
+    "disk.replaced",
+    "disk.failed_pages_kept",
+    "disk.sealed_segment_damaged",
+    "upgrade.broker",
+    "region.feature_level_raised",
+    "order.drain",
+    "order.add",
+    "order.reassign",
+    "order.delete_records",
+    "order.alter_topic",
+    "order.create_topic",
+    "order.delete_topic",
+    "net.partition",
+    "raft.leader_changed",
+    "raft.log_truncated",
+    "link.stalled_frames",
+    "log.start_moved",
+    "stream.duplicate_answered",
+    "stream.outcome_unknown",
+    "stream.end_confirmed",
+    "client.timed_out",
+    "storage.failed",
+)
+"""Every one must be hit in a run of 150 seeds or more of the mesh."""
 
 
 def missing(hits: Counter[str], wanted: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ from georelay.errors import GeorelayError
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey, broker_id, region_of
 from georelay.wire.batch import validate
 from mesh.replication.incoming_link import IncomingLink
+from region.controller.commands import FEATURE_LEVEL_MAX
 from region.controller.topic import Homes, TopicSpec
 from region.multiraft.transport import FrameKind
 from tests.sim.broker_world import BrokerWorld
@@ -26,11 +27,13 @@ from tests.sim.faults import Nemesis
 from tests.sim.ledger import DurableLog, GroupLedger
 from tests.sim.limits import small_limits
 from tests.sim.link_carrier import LinkCarrier
+from tests.sim.operators import Operator
 from tests.sim.sim_broker import DATA_PATH
 from tests.sim.violation import Violation
 
 TOPICS: Final = (("orders", Homes.ONE), ("events", Homes.EVERY))
 STEP_NS: Final = 200 * NS_PER_MS
+PERIODS_MS: Final = (40, 100, 250)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +46,15 @@ class MeshSettings:
     settle_ms: int = 30_000
     fault_ms: int = 10_000
     heal_ms: int = 60_000
-    period_ms: int = 60
+    replaces_disks: float = 0.3  # odds that a world loses disks
+    operated: float = 0.5  # odds that operators change things
+    favoured: tuple[str, ...] = ()
 
 
 class MeshWorld(BrokerWorld):
     """Brokers of every region."""
+
+    repairs_damage = True
 
     def __init__(self, seed: int, settings: MeshSettings | None = None) -> None:
         super().__init__(seed)
@@ -58,8 +65,15 @@ class MeshWorld(BrokerWorld):
         self.homes: dict[StreamKey, GroupLedger] = {}
         self.mirrors: dict[tuple[StreamKey, RegionNumber], GroupLedger] = {}
         self.producers: list[Producer] = []
-        self.tick_ms = self.rng.choice((50, 100))
+        self.tick_ms = self.rng.choice((50, 100, 100))
+        self.period_ns = self.rng.choice(PERIODS_MS) * NS_PER_MS
         self.join(broker_id(region, number) for region in self.regions for number in range(1, settings.brokers + 1))
+        upgrading = self.rng.random() < 0.3
+        self.levels = {
+            broker: 1 if upgrading and self.rng.random() < 0.6 else FEATURE_LEVEL_MAX for broker in self.brokers
+        }
+        self._lived: set[BrokerId] = set()
+        self.operator: Operator | None = None
         wan_ns = self.rng.choice((1, 10, 40)) * NS_PER_MS
         for one in self.brokers:
             for other in self.brokers:
@@ -87,7 +101,37 @@ class MeshWorld(BrokerWorld):
             on_started=lambda me: self.note("started", me),
             on_failed=self.process_failed,
             power_cut=lambda: self.crash(broker, power=True, restart_ns=None),
+            level=self._next_level(broker),
         )
+
+    def _next_level(self, broker: BrokerId) -> int:
+        """Return the feature level of a broker's next life: it may come back as the new version."""
+        if self.levels[broker] < FEATURE_LEVEL_MAX and broker in self._lived and self.rng.random() < 0.5:
+            self._upgrade(broker)
+        self._lived.add(broker)
+        return self.levels[broker]
+
+    def _upgrade(self, broker: BrokerId) -> None:
+        self.levels[broker] = FEATURE_LEVEL_MAX
+        self.note("upgraded", broker)
+        self.mark("upgrade.broker")
+
+    def _upgrade_rest(self) -> None:
+        """Upgrade the brokers of the old version, one after the other."""
+        old = [broker for broker, level in self.levels.items() if level < FEATURE_LEVEL_MAX]
+        if old:
+            life = self.lives.get(old[0])
+            if life is None:
+                self._upgrade(old[0])
+            elif life.serving:
+                self._upgrade(old[0])
+                self.stop_cleanly(old[0])
+            self.clockwork.after(500 * NS_PER_MS, self._upgrade_rest)
+
+    def heal(self) -> None:
+        """Repair everything and finish the upgrade."""
+        super().heal()
+        self._upgrade_rest()
 
     def replace_disk(self, broker: BrokerId) -> None:
         """Start a broker again on an empty disk: the region must take it for a new replica."""
@@ -108,11 +152,10 @@ class MeshWorld(BrokerWorld):
 
     def look_at(self, broker: BrokerId, life: CoreLife) -> None:
         """Check every group of a broker; a group that is new here is looked at as it was recovered."""
-        host = life.host
-        if host is None:
-            return
-        for group_id, group in host.groups.items():
-            if group.stopped:
+        for group in life.watch.take():
+            group_id = group.group_id
+            host = life.host
+            if group.stopped or host is None or host.groups.get(group_id) is not group:
                 continue
             ledger = self.ledgers.get((region_of(broker), group_id))
             if life.seen.get(group_id) is not group:
@@ -138,6 +181,7 @@ class MeshWorld(BrokerWorld):
         disk = self.disks[broker]
         durable = DurableLog(disk, DATA_PATH / "groups" / str(group_id))
         ledger.opened(broker, group, durable, trusted=not disk.damaged)
+        ledger.views[broker].level = life.level
         return ledger
 
     def frame_sent(self, source: BrokerId, target: BrokerId, kind: FrameKind, body: bytes) -> None:
@@ -160,9 +204,16 @@ class MeshWorld(BrokerWorld):
                 self._create(name, homes)
             self._until(self._unserved, settings.settle_ms, "not-ready")
             self._make_clients()
-            nemesis = Nemesis(self, replaces_disks=self.rng.random() < 0.3)
+            replaces_disks = self.rng.random() < settings.replaces_disks
+            operated = self.rng.random() < settings.operated
+            self.moves_replicas = operated and not replaces_disks
+            nemesis = Nemesis(self, favoured=settings.favoured, replaces_disks=replaces_disks)
+            if operated:
+                self.operator = Operator(self, self.fork(), moves_replicas=self.moves_replicas)
             self.clockwork.run_until(self.clockwork.now_ns + settings.fault_ms * NS_PER_MS)
             nemesis.stop()
+            if self.operator is not None:
+                self.operator.stop()
             self.heal()
             self.clockwork.run_until(self.clockwork.now_ns + 1_000 * NS_PER_MS)
             for producer in self.producers:
@@ -204,25 +255,31 @@ class MeshWorld(BrokerWorld):
             else:
                 return
 
-    def _streams_wanted(self) -> Iterator[tuple[str, RegionNumber]]:
-        """Yield (local name, home)."""
+    def streams_wanted(self) -> list[tuple[str, RegionNumber]]:
+        """Return (name in other regions, home) of every stream."""
+        found = []
         for name, homes in TOPICS:
             if homes is Homes.ONE:
-                yield name, RegionNumber(1)
+                found.append((name, RegionNumber(1)))
             else:
-                for region in self.regions:
-                    yield f"r{region}.{name}", region
+                found.extend((f"r{region}.{name}", region) for region in self.regions)
+        return found
+
+    def local_names(self, region: RegionNumber) -> list[str]:
+        """Return what the streams are called in a region."""
+        return [name.removeprefix(f"r{region}.") for name, _ in self.streams_wanted()]
 
     def _unserved(self) -> Iterator[str]:
-        for name, home in self._streams_wanted():
+        for name, home in self.streams_wanted():
             for region in self.regions:
-                leaders = [stream for stream in self._replicas(name, region) if stream.is_leader]
+                leaders = [stream for stream in self.replicas(name, region) if stream.is_leader]
                 if len(leaders) != 1:
                     yield f"{name} has {len(leaders)} leaders in region {region}"
                 elif region == home and leaders[0].epoch < 1:
                     yield f"{name} has no epoch at home"
 
-    def _replicas(self, name: str, region: RegionNumber) -> list[Any]:
+    def replicas(self, name: str, region: RegionNumber) -> list[Any]:
+        """Return the replicas of a stream that a region serves now."""
         found = []
         for broker in self.brokers:
             life = self.lives.get(broker)
@@ -234,10 +291,10 @@ class MeshWorld(BrokerWorld):
         return found
 
     def _make_clients(self) -> None:
-        rows = list(self._streams_wanted())
+        rows = self.streams_wanted()
         for number in range(self.settings.producers):
             name, home = rows[number % len(rows)]
-            key = self._replicas(name, home)[0].key
+            key = self.replicas(name, home)[0].key
             # A topic with one home takes records everywhere; one with homes everywhere takes them at each.
             near = self.brokers if home == 1 and "." not in name else self._of(home)
             self.producers.append(
@@ -248,7 +305,7 @@ class MeshWorld(BrokerWorld):
                     producer_id=number + 1,
                     rng=self.fork(),
                     window=self.rng.choice((1, 3)),
-                    period_ns=self.settings.period_ms * NS_PER_MS,
+                    period_ns=self.period_ns,
                     bytes_max=self.rng.choice((100, 2_000)),
                     brokers=near,
                     publish=_publish(name.rpartition(".")[2]),
@@ -262,24 +319,40 @@ class MeshWorld(BrokerWorld):
                 self,
                 ledger,
                 rng=rng,
-                period_ns=4 * self.settings.period_ms * NS_PER_MS,
+                period_ns=4 * self.period_ns,
                 choose=lambda rng=rng, near=near: rng.choice(near),  # type: ignore[misc]
             )
 
     def _of(self, region: int) -> tuple[BrokerId, ...]:
         return tuple(broker for broker in self.brokers if region_of(broker) == region)
 
+    def _of_group(self, region: RegionNumber, group_id: GroupId) -> Any:
+        """Return the assignment of a group as the region's controller has it."""
+        states = [self.lives[broker].core.controller.state for broker in self._of(region)]
+        return max(states, key=lambda state: int(state.applied_index)).group(group_id)
+
     def _unsettled(self) -> Iterator[str]:
         yield from self._unready()
+        if self.operator is not None and not self.operator.is_done:
+            yield "a drained broker is not back"
+        for broker, life in self.lives.items():
+            if life.level < FEATURE_LEVEL_MAX or life.core.controller.feature_level < FEATURE_LEVEL_MAX:
+                yield f"broker {broker} is at feature level {life.core.controller.feature_level}"
         for producer in self.producers:
             if not producer.idle:
                 yield f"a producer of group {producer._group} waits"
-        for name, home in self._streams_wanted():
+        for name, home in self.streams_wanted():
             ends: set[tuple[int, int]] = set()
             for region in self.regions:
-                replicas = self._replicas(name, region)
-                if sum(1 for stream in replicas if stream.is_leader) != 1 or len(replicas) < self.settings.brokers:
-                    yield f"{name} in region {region}: {len(replicas)} replicas, not one leader"
+                replicas = self.replicas(name, region)
+                leader = next((stream for stream in replicas if stream.is_leader), None)
+                if leader is None:
+                    yield f"{name} in region {region} has no leader"
+                    continue
+                assignment = self._of_group(region, leader.group_id)
+                here = {broker for broker in self._of(region) if leader.group_id in self.lives[broker].streams}
+                if assignment is None or not assignment.is_settled or not here >= {*assignment.target}:
+                    yield f"{name} in region {region} is at {sorted(here)}, not at {assignment}"
                 ends.update((stream.high_watermark, stream.next_offset) for stream in replicas)
                 for stream in replicas:
                     if stream._commits._waiting:

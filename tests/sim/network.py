@@ -90,6 +90,10 @@ class Network:
         """Open every direction; held frames go on after a retransmission timeout."""
         for path in self._paths.values():
             path.blocked = False
+        self.resume_all()
+
+    def resume_all(self) -> None:
+        """Let held frames go on; those whose path is still blocked are held again."""
         stalled, self.stalled = self.stalled, []
         for wire in stalled:
             wire.resume(int((0.02 + 0.3 * self.rng.random()) * 1000) * NS_PER_MS)
@@ -163,6 +167,8 @@ class Wire:
         self._queue: deque[tuple[int, FrameKind, bytes]] = deque()
         self._queued_bytes = 0
         self._last_ns = 0
+        self._path = source.network.path(source.me, peer)
+        self._random = source.network.rng.random
         self._draining = False
         self._told_refused = False
         self._life = 0  # counts connections, so that late events of an old one mean nothing
@@ -238,7 +244,10 @@ class Wire:
         network.on_send(self.source.me, self.peer, kind, body)
         if network.datagrams and kind is FrameKind.RAFT and self._as_datagram(body):
             return True
-        when = max(network.clockwork.now_ns + network.delay_ns(self.source.me, self.peer), self._last_ns)
+        path = self._path
+        when = network.clockwork.now_ns + path.base_ns + int(self._random() * path.jitter_ns)
+        if when < self._last_ns:
+            when = self._last_ns
         self._last_ns = when
         self._queue.append((when, kind, body))
         self._queued_bytes += len(body)
@@ -266,7 +275,7 @@ class Wire:
         return draw >= 2
 
     def _deliver_stray(self, accepted: Accepted, body: bytes) -> None:
-        if accepted.open and not self.source.network.path(self.source.me, self.peer).blocked:
+        if accepted.open and not self._path.blocked:
             accepted.target.receiver.frame_received(accepted.peer, FrameKind.RAFT, memoryview(body), accepted)
 
     def _schedule(self, when_ns: int) -> None:
@@ -281,7 +290,7 @@ class Wire:
             return
         self._draining = False
         network = self.source.network
-        if network.path(self.source.me, self.peer).blocked:
+        if self._path.blocked:
             network.mark("net.stalled_frames")
             self._stalled = True
             network.stalled.append(self)

@@ -25,6 +25,7 @@ from tests.sim.violation import Violation
 
 TABLE_PERIOD_NS: Final = 200 * NS_PER_MS
 STEP_NS: Final = 100 * NS_PER_MS
+PERIODS_MS: Final = (60, 120, 200, 350)  # some worlds are busy, others have time for long silences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +38,12 @@ class RegionSettings:
     readers: int = 1
     fault_ms: int = 7_000
     heal_ms: int = 20_000
-    period_ms: int = 50
+    period_ms: int = 0  # of each producer; 0: drawn from the seed
     flusher: Callable[..., SimFlusher] = SimFlusher
-    memberships: bool = True
+    memberships: float = 0.4  # odds that a world changes members
+    schedule: str = ""
+    datagrams: float = 0.0  # odds of drop, doubling and reordering of each Raft frame, as long as there are faults
+    tick_ms: int = 0  # 0: drawn from the seed
     favoured: tuple[str, ...] = ()
 
 
@@ -49,7 +53,7 @@ class RegionWorld(BrokerWorld):
     def __init__(self, seed: int, settings: RegionSettings | None = None) -> None:
         super().__init__(seed)
         self.settings = settings = settings or RegionSettings()
-        grows = settings.memberships and self.rng.random() < 0.4
+        grows = self.rng.random() < settings.memberships
         count = settings.brokers + (self.rng.choice((0, 1, 2)) if grows else 0)
         self.join(BrokerId(1001 + row) for row in range(count))
         self.founders = self.brokers[: settings.brokers]
@@ -59,12 +63,14 @@ class RegionWorld(BrokerWorld):
         }
         self.ledgers = {group: GroupLedger(group, mark=self.mark, note=self.note) for group in self.groups}
         self.tuning = Tuning(
-            tick_ms=self.rng.choice((20, 50, 100, 100)),
+            tick_ms=settings.tick_ms or self.rng.choice((30, 60, 100, 100)),
             bulk_bytes_per_s=self.rng.choice((20_000, 200_000, 1 << 30)),
             bulk_behind_bytes=self.rng.choice((8_192, 65_536, 1 << 30)),
             retention_bytes=self.rng.choice((-1, 0, 10_000, 100_000)),
             retention_every_ms=self.rng.choice((100, 400, 1_500)),
         )
+        self.period_ns = (settings.period_ms or self.rng.choice(PERIODS_MS)) * NS_PER_MS
+        self.network.datagrams = settings.datagrams
         self.producers: list[Producer] = []
 
     # --- brokers --------------------------------------------------------------------------------------
@@ -83,13 +89,34 @@ class RegionWorld(BrokerWorld):
             tuning=self.tuning,
             groups=self.groups,
             on_opened=self._group_opened,
-            on_started=lambda me: self.note("started", me),
+            on_started=self._started,
             on_failed=self.process_failed,
             on_group_stopped=self.group_stopped,
             on_refused=self._group_refused,
             power_cut=lambda: self.crash(broker, power=True, restart_ns=None),
             flusher=self.settings.flusher,
         )
+
+    def _started(self, broker: BrokerId) -> None:
+        self.note("started", broker)
+        self._scrub(broker)
+
+    def _scrub(self, broker: BrokerId) -> None:
+        """Have the damage of a victim found and repaired, once the faults are over."""
+        life = self.lives.get(broker)
+        if self.healing and self.repairs_damage and broker == self.victim and life is not None and life.serving:
+            life.loop.run_now(lambda: life.loop.create_task(life.scrub()))
+
+    def heal(self) -> None:
+        """Repair everything, and let the brokers repair what was damaged."""
+        super().heal()
+        if self.victim is not None:
+            self._scrub(self.victim)
+
+    @property
+    def exempt(self) -> BrokerId | None:
+        """Return the broker that need not be whole in the end: damage of its own kinds may have been too much."""
+        return None if self.repairs_damage else self.victim
 
     def _group_refused(self, broker: BrokerId, group_id: GroupId, reason: str) -> None:
         self.note("group refused", broker, group_id, reason)
@@ -106,13 +133,10 @@ class RegionWorld(BrokerWorld):
 
     def look_at(self, broker: BrokerId, life: Life) -> None:
         """Check every group of a broker."""
-        host = life.host
-        if host is not None:
-            ledgers = self.ledgers
-            for group_id, group in host.groups.items():
-                ledger = ledgers[group_id]
-                if broker in ledger.views and not group.stopped:
-                    ledger.check(broker, group)
+        for group in life.watch.take():
+            ledger = self.ledgers[group.group_id]
+            if broker in ledger.views and not group.stopped:
+                ledger.check(broker, group)
 
     def frame_sent(self, source: BrokerId, target: BrokerId, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.RAFT:
@@ -137,7 +161,7 @@ class RegionWorld(BrokerWorld):
             for broker in self.brokers:
                 self.start(broker)
             self._make_clients()
-            nemesis = Nemesis(self, favoured=self.settings.favoured)
+            nemesis = Nemesis(self, favoured=self.settings.favoured, schedule=self.settings.schedule)
             self.clockwork.after(TABLE_PERIOD_NS, self._compare_tables)
             try:
                 self.clockwork.run_until(self.settings.fault_ms * NS_PER_MS)
@@ -161,7 +185,7 @@ class RegionWorld(BrokerWorld):
                         producer_id=producer_id,
                         rng=self.fork(),
                         window=self.rng.choice((1, 1, 3, 5)),
-                        period_ns=settings.period_ms * NS_PER_MS,
+                        period_ns=self.period_ns,
                         bytes_max=self.rng.choice((100, 700, 2_000)),
                     )
                 )
@@ -173,7 +197,7 @@ class RegionWorld(BrokerWorld):
                     self,
                     ledger,
                     rng=rng,
-                    period_ns=2 * settings.period_ms * NS_PER_MS,
+                    period_ns=2 * self.period_ns,
                     choose=lambda rng=rng: rng.choice(self.brokers),  # type: ignore[misc]
                 )
 
@@ -190,6 +214,8 @@ class RegionWorld(BrokerWorld):
             if not missing:
                 self.marks["heal.ms"] = max(self.marks["heal.ms"], (self.clockwork.now_ns - begun) // NS_PER_MS)
                 self._compare_bytes()
+                if self.repairs_damage and self.victim is not None:
+                    self.mark("disk.damage_healed")
                 return
         raise Violation("not-live", f"{self.settings.heal_ms} ms after the heal: {missing}")
 
@@ -197,8 +223,10 @@ class RegionWorld(BrokerWorld):
         """Yield what keeps the region from being whole."""
         for broker in self.brokers:
             life = self.lives.get(broker)
-            if (life is None or not life.serving) and broker != self.victim:
+            if (life is None or not life.serving) and broker != self.exempt:
                 yield f"broker {broker} does not serve"
+            elif self.repairs_damage and broker == self.victim and life is not None and not life.is_sound:
+                yield f"broker {broker} has damage"
         for producer in self.producers:
             if not producer.idle:
                 yield f"a producer of group {producer._group} waits for {list(producer._flight) or 'its next try'}"
@@ -218,7 +246,7 @@ class RegionWorld(BrokerWorld):
             ends = {
                 (node.last_index, node.commit_index, node.log.stable_index, node.applied_index)
                 for broker, node in nodes.items()
-                if broker in membership.members() and broker != self.victim
+                if broker in membership.members() and broker != self.exempt
             }
             if len(ends) != 1 or len(set(next(iter(ends)))) != 1:
                 yield f"group {group_id} ends differ: {sorted(ends)}"
@@ -238,7 +266,7 @@ class RegionWorld(BrokerWorld):
             )
             entries: dict[int, bytes] = {}
             for broker in leader.membership.members():
-                if broker == self.victim:
+                if broker == self.exempt:
                     continue
                 own = self.durable_entries(broker, group_id)
                 if max(own, default=0) != leader.last_index and leader.last_index >= leader.log.first_index:

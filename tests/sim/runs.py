@@ -7,13 +7,16 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from tests.sim.broker_world import BrokerWorld
 from tests.sim.clockwork import SimLoop
-from tests.sim.mesh_world import MeshWorld
+from tests.sim.mesh_world import MeshSettings, MeshWorld
 from tests.sim.region_world import RegionSettings, RegionWorld
 from tests.sim.violation import RAISED
 from tests.sim.world import pinned_process
+
+COLLECTED_EVERY: Final = 16  # worlds: each leaves circles of objects behind
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,10 +34,36 @@ class Outcome:
     crash: str = ""
 
 
-def play(kind: str, seed: int, settings: RegionSettings | None = None) -> Outcome:
-    """Play one seed of a kind of world."""
+_played = 0
+
+
+def lost(seed: int) -> Outcome:
+    """Return the outcome of a seed whose process did not survive it."""
+    return Outcome(
+        seed=seed,
+        rule="process-died",
+        detail="the process that played it was killed",
+        events=0,
+        virtual_ns=0,
+        cpu_s=0.0,
+        marks=Counter(),
+        trace=[],
+    )
+
+
+def play(
+    kind: str, seed: int, settings: RegionSettings | MeshSettings | None = None, *, trace: bool = False
+) -> Outcome:
+    """Play one seed of a kind of world; the trace is that of a failure unless `trace` wants it always."""
+    global _played
     begun = time.process_time()
-    world: RegionWorld | MeshWorld = MeshWorld(seed) if kind == "mesh" else RegionWorld(seed, settings)
+    world: RegionWorld | MeshWorld
+    if kind == "mesh":
+        assert not isinstance(settings, RegionSettings)
+        world = MeshWorld(seed, settings)
+    else:
+        assert not isinstance(settings, MeshSettings)
+        world = RegionWorld(seed, settings)
     rule = detail = crash = ""
     RAISED.clear()
     with pinned_process(world):
@@ -54,9 +83,13 @@ def play(kind: str, seed: int, settings: RegionSettings | None = None) -> Outcom
         virtual_ns=world.clockwork.now_ns,
         cpu_s=0.0,
         marks=world.marks,
-        trace=world.trace_lines() if rule else [],
+        trace=world.trace_lines() if rule or trace else [],
         crash=crash,
     )
+    _played += 1
+    if _played % COLLECTED_EVERY == 0:
+        del world
+        gc.collect()
     outcome.cpu_s = time.process_time() - begun
     return outcome
 

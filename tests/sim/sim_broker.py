@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from georelay.errors import DataDirectoryError, StorageFailed
-from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
+from georelay.ids import BrokerId, GroupId, RaftIndex, RegionNumber, StreamKey
 from region.log.data_directory import DataDirectory
+from region.log.errors import LogCorrupt
 from region.log.flusher import Flusher
+from region.log.scrubber import Scrubber
 from region.multiraft.host import Host
 from region.raft.core import InvariantViolated
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 from region.topics.retention import Retention
 from region.topics.retention_core import RetentionLimits
-from tests.sim.clockwork import PowerCut, SimClock, SimLoop
+from tests.sim.clockwork import PowerCut, SimClock, SimExecutor, SimLoop
 from tests.sim.disk import SimDisk
 from tests.sim.flushing import SimFlusher
+from tests.sim.host_watch import HostWatch
 from tests.sim.network import Network, SimTransport
 
 DATA_PATH: Final = Path("/sim/data")
 REGION: Final = RegionNumber(1)
 FEATURE_LEVEL: Final = 2
-_NO_EXECUTOR: Final = cast("Executor", None)  # SimLoop.run_in_executor needs none
+SCRUB_PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,10 @@ class Life:
         self.disk = disk
         self.streams: dict[GroupId, HostedStream] = {}
         self.host: Host | None = None
+        self.watch = HostWatch()
+        self.scrubber: Scrubber | None = None
+        self.refused: dict[GroupId, str] = {}  # groups whose log cannot be used, and why
+        self._executor = SimExecutor(loop)
         self.serving = False
         self._network = network
         self._rng = rng
@@ -127,12 +133,13 @@ class Life:
             clock=self.clock,
             rng=rng,
             tick_ms=self._tuning.tick_ms,
-            executor=_NO_EXECUTOR,
+            executor=self._executor,
             on_group_stopped=lambda group, reason: self._on_group_stopped(me, group, reason),
             bulk_bytes_per_s=self._tuning.bulk_bytes_per_s,
             bulk_behind_bytes=self._tuning.bulk_behind_bytes,
             watch_ms=0,
         )
+        self.watch.follow(host)
         self._flusher.start()
         transport = SimTransport(
             self._network,
@@ -154,12 +161,13 @@ class Life:
                 region=REGION,
                 clock=self.clock,
                 budget=budget,
-                executor=_NO_EXECUTOR,
+                executor=self._executor,
                 feature_level=lambda: FEATURE_LEVEL,
             )
             try:
                 group = host.open_group(group_id, self._founders, stream)
             except (DataDirectoryError, InvariantViolated) as error:  # as region.broker.hosted_groups does
+                self.refused[group_id] = str(error)
                 self._on_refused(me, group_id, str(error))
                 continue
             stream.attach(group, group.disk)
@@ -176,6 +184,28 @@ class Life:
                 interval_ms=self._tuning.retention_every_ms,
             )
             self._retention = asyncio.ensure_future(retention.run(), loop=loop)
+
+    async def scrub(self) -> None:
+        """Read every sealed segment again and again, and have what is damaged repaired."""
+        host = self.host
+        assert host is not None
+
+        def damaged(group: GroupId, first: int, _: LogCorrupt) -> None:
+            self.loop.call_soon_threadsafe(host.repair_segment, group, RaftIndex(first))
+
+        logs = lambda: {group_id: group.disk for group_id, group in host.groups.items()}  # noqa: E731
+        scrubber = self.scrubber = Scrubber(logs, on_corrupt=damaged)
+        while True:
+            pause_s = await self.loop.run_in_executor(self._executor, scrubber.step)
+            await asyncio.sleep(min(pause_s, SCRUB_PAUSE_S))
+
+    @property
+    def is_sound(self) -> bool:
+        """Return whether a whole round of scrubbing found nothing, and nothing waits for its repair."""
+        groups = () if self.host is None else self.host.groups.values()
+        whole = not any(group.disk.corrupt_segments() or group.disk.damaged_manifests() for group in groups)
+        empty = not any(group.disk.sealed_segments() for group in groups)
+        return whole and self.scrubber is not None and (empty or self.scrubber.stats.rounds > 1)
 
     def _durable(self, tokens: list[object]) -> None:
         assert self.host is not None

@@ -19,11 +19,21 @@ def test_a_region_under_faults_keeps_every_rule(seed: int) -> None:
     assert outcome.events > 1_000
 
 
-def test_the_mesh_under_faults_keeps_every_rule() -> None:
+def test_regions_that_once_failed_keep_every_rule() -> None:
+    from tests.sim.regressions import REGION
     from tests.sim.runs import play
 
-    outcome = play("mesh", 1)
-    assert not outcome.rule, f"make sim WORLD=mesh SEED=1: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+    for seed, found in REGION.items():
+        outcome = play("region", seed)
+        assert not outcome.rule, f"make sim SEED={seed} ({found}): {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+
+
+@pytest.mark.parametrize("seed", [1, 311, 110])
+def test_the_mesh_under_faults_keeps_every_rule(seed: int) -> None:
+    from tests.sim.runs import play
+
+    outcome = play("mesh", seed)
+    assert not outcome.rule, f"make sim WORLD=mesh SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
 
 
 def test_the_same_seed_plays_the_same_world() -> None:
@@ -35,7 +45,17 @@ def test_the_same_seed_plays_the_same_world() -> None:
     assert (first.events, first.virtual_ns, first.marks) == (second.events, second.virtual_ns, second.marks)
 
 
-@pytest.mark.parametrize("name", ["acknowledges_before_sync", "forgets_its_vote", "counts_what_was_sent_to_catch_up"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acknowledges_before_sync",
+        "forgets_its_vote",
+        "counts_what_was_sent_to_catch_up",
+        "takes_acknowledgements_of_any_term",
+        "trusts_a_write_of_a_replaced_log",
+        "changes_peers_before_the_quorum",
+    ],
+)
 def test_the_simulator_finds_a_bug_of_the_zoo(name: str) -> None:
     from tests.sim.zoo import ZOO
     from tests.sim.zoo_hunt import find
@@ -60,6 +80,41 @@ def test_a_power_cut_loses_only_what_was_not_synced() -> None:
         kept = disk.pread(handle, 10_000, 0)
         assert kept[:1_000] == b"a" * 1_000, seed
         assert set(kept[1_000:]) <= set(b"b\0"), seed
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_failed_sync_leaves_bytes_that_no_later_sync_writes(kept: bool) -> None:
+    from tests.sim.disk import SimDisk
+
+    disk = SimDisk(rng=random.Random(1), mark=lambda _: None)
+    disk.keeps_failed_pages = kept
+    handle = disk.open(Path("/sim/file"), create=True)
+    disk.fsync_directory(Path("/sim"))
+    disk.pwritev(handle, [b"a" * 1_000], 0)
+    disk.strike(syncs=1)
+    with pytest.raises(OSError, match="input/output"):
+        disk.fdatasync(handle)
+    assert disk.pread(handle, 10, 0) == (b"a" * 10 if kept else b"")
+    disk.fdatasync(handle)
+    disk.cut_power()
+    assert disk.pread(disk.open(Path("/sim/file")), 10, 0) == b""
+
+
+def test_a_campaign_goes_on_behind_a_failing_seed_and_from_its_file(tmp_path: Path) -> None:
+    from collections import Counter
+
+    from tests.sim.runs import lost
+    from tests.sim.tally import Tally
+
+    tally = Tally(world="region", first_seed=5)
+    for seed in (5, 7, 6, 9):
+        tally.add(lost(seed))
+    assert tally.next_seed == 8
+    tally.marks = Counter({"crash.killed": 2})
+    tally.save(tmp_path / "tally.json")
+    again = Tally.load(tmp_path / "tally.json")
+    assert again == tally
+    assert [row[0] for row in again.failures] == [5, 7, 6, 9]
 
 
 def test_a_name_that_was_not_synced_may_be_lost() -> None:

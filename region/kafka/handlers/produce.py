@@ -209,7 +209,7 @@ class ProduceHandler:
             name,
             data.index,
             header,
-            bytearray(raw),
+            raw,
             received_ns=slot.received_ns,
             entry_region=self._cluster.region_number,
             lane=slot.connection,

@@ -22,7 +22,6 @@ from region.raft.core.durability import Durability
 from region.raft.core.leadership import Leadership
 from region.raft.core.memberships import MembershipLog
 from region.raft.core.messages import Message, TimeoutNow, VoteRequest, VoteResponse
-from region.raft.core.progress import ProgressState
 from region.raft.core.quorum import Outcome, Poll
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.roles import InvariantViolated, Role, RoleInput, next_role
@@ -49,6 +48,7 @@ class Elector(Generic[E]):
         "_soft_dirty",
         "commit_index",
         "id",
+        "joins_after",
         "leader_id",
         "log",
         "membership",
@@ -88,6 +88,7 @@ class Elector(Generic[E]):
         self._messages: list[Message[E]] = []
         self._reads_lost: list[int] = []  # asked of a leadership that is over
         self._lost: LastId | None = lost
+        self.joins_after = config.joins_after  # the host may raise it when it learns more
         self._end_repair()
         self._soft_dirty = False  # role, term or leader may differ from what was shown
         self._elapsed = 0  # ticks since the timer was last reset
@@ -155,7 +156,7 @@ class Elector(Generic[E]):
         if progress is None:
             return False
         progress.recent_active = True
-        return progress.state is ProgressState.REPLICATE and progress.match >= self.log.last_index
+        return progress.is_settled_at(self.log.last_index)
 
     def _promise(self, message: Message[E], index: int = 0) -> None:
         self._disk.release(message, index, self._messages)
@@ -181,7 +182,16 @@ class Elector(Generic[E]):
 
     @property
     def _electable(self) -> bool:
-        return self._lost is None and self._memberships.may_lead(self.id, self.commit_index)
+        return self._lost is None and self._joined and self._memberships.may_lead(self.id, self.commit_index)
+
+    @property
+    def _joined(self) -> bool:
+        """Whether this replica belongs to the group in its present life: see RaftConfig.joins_after."""
+        return self.joins_after < 0 or self._memberships.names_above(self.id, self.joins_after)
+
+    def named_above(self, index: int) -> bool:
+        """Return whether a membership above `index` that is in the log names this broker."""
+        return self._memberships.names_above(self.id, index)
 
     def _change_role(self, given: RoleInput) -> None:
         self.role = next_role(self.role, given)
@@ -248,7 +258,7 @@ class Elector(Generic[E]):
         )
         last = LastId(request.last_term, request.last_index)
         current = last >= LastId(self.log.last_term, self.log.last_index)
-        granted = free and current and not self._lacks_lost(last)
+        granted = free and current and self._joined and not self._lacks_lost(last)
         if granted and not request.pre:
             self._elapsed = 0
             if self.vote != request.from_:

@@ -51,12 +51,12 @@ class Follower(Elector[E]):
         last = self.log.last_index
         if beat.commit <= last:
             self._commit_to(beat.commit)
-        elif self._lost is None:
+        elif self._lost is None and self._joined:
             raise InvariantViolated(
                 f"{beat.from_} counts on index {beat.commit}, the log ends at {last}: entries were lost"
             )
         else:
-            self._reject(beat.from_, beat.commit, last)  # it still counts on what was lost here
+            self._reject(beat.from_, beat.commit, last)  # it still counts on what was lost here, or let go
         self._promise(HeartbeatResponse(from_=self.id, to=beat.from_, term=self.term))
 
     def _on_append(self, append: Append[E]) -> None:
@@ -99,7 +99,7 @@ class Follower(Elector[E]):
 
     def _acknowledge(self, leader_id: BrokerId, index: int) -> None:
         """Promise that everything up to `index` is here; by then the repair is over if `index` reaches the loss."""
-        repairing = self._lacks_lost(LastId(self.log.term(index) or NO_TERM, index))
+        repairing = not self._joined or self._lacks_lost(LastId(self.log.term(index) or NO_TERM, index))
         answer = AppendResponse(from_=self.id, to=leader_id, term=self.term, index=index, repairing=repairing)
         self._promise(answer, index)
 
@@ -113,7 +113,7 @@ class Follower(Elector[E]):
                 rejected=True,
                 hint_index=hint_index,
                 hint_term=self.log.term(hint_index) or NO_TERM,
-                repairing=self._lost is not None,
+                repairing=not self._joined or self._lost is not None,
             )
         )
 

@@ -118,10 +118,18 @@ class Leadership(Generic[E]):
         if progress.state is ProgressState.SNAPSHOT:
             if progress.snapshot_again and progress.snapshot_request is None:
                 self._want_snapshot(peer, progress)
-        elif progress.state is not ProgressState.REPLICATE or progress.match < self._log.last_index:
+        elif not progress.is_settled_at(self._log.last_index):
             progress.probe_sent = False
             progress.nudged = True
             self.due = True
+
+    def distrust(self, peer: BrokerId) -> None:
+        """Take back everything that is believed of a follower, until it says otherwise."""
+        progress = self.peers.get(peer)
+        if progress is not None and (progress.match or not progress.repairing):
+            progress.match = 0
+            progress.repairing = True
+            progress.become_probe()
 
     def unreachable(self, peer: BrokerId) -> None:
         """Expect everything in flight to that follower to be lost."""

@@ -173,6 +173,11 @@ class Leader(Follower[E]):
         if self._leadership is not None:
             self._leadership.unreachable(peer)
 
+    def distrust(self, peer: BrokerId) -> None:
+        """Note that the disk of `peer` was replaced: what it acknowledged is gone, and it counts for nothing."""
+        if self._leadership is not None:
+            self._leadership.distrust(peer)
+
     # Handing over
 
     @property

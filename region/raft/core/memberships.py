@@ -56,6 +56,13 @@ class MembershipLog:
         before = self._memberships[-2:-1] if self._indexes[-1] > commit else []
         return any(membership.votes(broker) for membership in (self.current, *before))
 
+    def names_above(self, broker: BrokerId, index: int) -> bool:
+        """Return whether a membership that is known, and was put in force above `index`, has `broker` in it."""
+        return any(
+            at > index and broker in membership.members()
+            for at, membership in zip(self._indexes, self._memberships, strict=True)
+        )
+
     def at(self, index: int) -> Membership:
         """Return the membership in force after entry `index`, which is not below the last `forget_below`."""
         return self._memberships[max(bisect_right(self._indexes, index) - 1, 0)]

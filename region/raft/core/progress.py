@@ -118,6 +118,10 @@ class Progress:
         """Return the index up to which this follower counts towards a quorum."""
         return 0 if self.repairing else self.match
 
+    def is_settled_at(self, last_index: int) -> bool:
+        """Return whether nothing is to be learnt from this follower: it holds everything, and counts."""
+        return self.state is ProgressState.REPLICATE and self.match >= last_index and not self.repairing
+
     def become_probe(self) -> None:
         """Start over at the first index that is not known to match."""
         self.state = ProgressState.PROBE

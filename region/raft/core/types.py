@@ -172,6 +172,10 @@ class RaftConfig:
         eager: send in each proposal, message and completed write instead of once per ready(): one Append per
             proposal and follower, the commit index told at once. Slower; it makes runs comparable step by step with
             other implementations.
+        joins_after: a replica that joined later, perhaps with an empty disk, gives no vote and does not campaign
+            before a membership above this index names it, and until then says `repairing` in its answers, so that
+            it is not counted; -1 for a replica that was there from the start. An empty log would grant any
+            candidate its vote, and with it the loss of what is committed.
     """
 
     id: BrokerId
@@ -186,6 +190,7 @@ class RaftConfig:
     uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
     apply_bytes_max: int = APPLY_BYTES_MAX
     eager: bool = False
+    joins_after: int = -1
 
     def __post_init__(self) -> None:
         if self.election_ticks < 2 or not 0 <= self.heartbeat_ticks < self.election_ticks:

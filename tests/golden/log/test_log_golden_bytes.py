@@ -51,7 +51,11 @@ def one_of_each(make: EntryMaker) -> list[Entry]:
 @pytest.mark.parametrize("kind", list(EntryType))
 def test_entry_format_1(make: EntryMaker, kind: EntryType) -> None:
     entry = next(entry for entry in one_of_each(make) if entry.type is kind)
-    check(f"entry_{kind.name.lower()}", entry.frame, f"{kind.name}: 48 bytes LOCAL part, 80 bytes STREAM part, payload")
+    check(
+        f"entry_{kind.name.lower()}",
+        bytes(entry.frame),
+        f"{kind.name}: 48 bytes LOCAL part, 80 bytes STREAM part, payload",
+    )
 
 
 @pytest.mark.parametrize("kind", list(EntryType))

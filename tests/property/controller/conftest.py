@@ -25,6 +25,7 @@ from region.controller.commands import (
     RegisterBroker,
     RemoveBroker,
     ReplaceDisk,
+    ReplicaLost,
     ReplicasChanged,
 )
 from region.controller.planning_core import plan_moves
@@ -36,6 +37,8 @@ from region.controller.topology import RegionInfo, Topology
 US = RegionNumber(1)
 BROKERS = tuple(broker_id(US, number) for number in range(1, 7))
 LIVE = (BrokerState.ACTIVE, BrokerState.DRAINING)
+INDEX_STEP = 10  # entries from one membership of a group to the next
+Life = tuple[int, int]  # of a replica: of its broker's disk, and how often it was made anew on that
 
 
 def registration_of(broker: BrokerId, life: int) -> BrokerRegistration:
@@ -56,11 +59,12 @@ def registration_of(broker: BrokerId, life: int) -> BrokerRegistration:
 class RealGroup:
     """What the replicated log of one group says, and since when its leader's view is up to date (the barrier)."""
 
-    voters: dict[BrokerId, int]  # broker -> life of the disk that was added
-    learners: dict[BrokerId, int] = field(default_factory=dict)
+    voters: dict[BrokerId, Life]  # broker -> life of the replica that was added
+    learners: dict[BrokerId, Life] = field(default_factory=dict)
     view_floor: int = 0
+    index: int = 0  # of the newest membership
 
-    def members(self) -> dict[BrokerId, int]:
+    def members(self) -> dict[BrokerId, Life]:
         return self.voters | self.learners
 
 
@@ -74,6 +78,7 @@ class World:
         self.real: dict[GroupId, RealGroup] = {}
         self.views: list[dict[GroupId, Assignment]] = [{}]  # by applied index
         self.disks: list[dict[BrokerId, int]] = [{}]  # life of each broker as registered at that index
+        self.losses: dict[tuple[GroupId, BrokerId], list[int]] = {}  # at which indexes a replica was given up
         self.reports: list[ReplicasChanged] = []
         self.topics = 0
         own = BROKERS[:founders]
@@ -118,7 +123,7 @@ class World:
         present = {group.group_id: group for group in self.all_groups()}
         for group_id, group in present.items():
             if group_id not in self.real:
-                voters = {broker: self.state.generation_of(broker) for broker in group.founders}
+                voters = {broker: self.life_of(group_id, broker, self.state.applied_index) for broker in group.founders}
                 self.real[group_id] = RealGroup(voters=voters, view_floor=self.state.applied_index)
         for group_id in [group_id for group_id in self.real if group_id not in present]:
             del self.real[group_id]
@@ -129,7 +134,7 @@ class World:
             assert not group.unsafe & group.wanted
             assert set(real) <= group.members | group.wanted | group.unsafe, (group, real)
             for broker in group.wanted & set(real):
-                life = self.state.generation_of(broker)
+                life = self.life_of(group.group_id, broker, self.state.applied_index)
                 assert real[broker] == life, f"{broker} is wanted with life {life} and is there with {real[broker]}"
             for broker in group.founders:
                 if broker not in group.seed:
@@ -139,6 +144,11 @@ class World:
                 absent = [b for b in group.target if self.state.records[b].state is BrokerState.ABSENT]
                 shrunk = set(group.target) <= set(old.target)  # a disk that is gone takes its replica along
                 assert shrunk or 2 * len(absent) < len(group.target), (old, group)
+
+    def life_of(self, group_id: GroupId, broker: BrokerId, index: int) -> Life:
+        """Return which replica of a broker counted when the command at `index` was applied."""
+        lost = sum(at <= index for at in self.losses.get((group_id, broker), ()))
+        return self.disks[index].get(broker, 0), lost
 
     def is_all_known(self, group: Assignment) -> bool:
         return all(broker in self.state.records for broker in group.target)
@@ -182,6 +192,25 @@ class World:
             self.lives[broker] += 1
             command = ReplaceDisk(registration=registration_of(broker, self.lives[broker]), replaces=replaces)
             assert isinstance(self.do(command), Done)
+
+    def lose_replica(self, number: int, place: int) -> None:
+        """A broker reports a replica as lost, under the generation that it knows."""
+        groups = list(self.state.assignments())
+        if not groups:
+            return
+        group = groups[number % len(groups)]
+        broker = BROKERS[place % len(BROKERS)]
+        view = self.view_of(group.group_id, place % 3) or group
+        index = self.state.applied_index + 1
+        counts = broker in group.concerned - group.unsafe and view.generation == group.generation
+        if counts and group.can_do_without(broker):
+            self.losses.setdefault((group.group_id, broker), []).append(index)
+        outcome = self.do(ReplicaLost(group_id=group.group_id, broker=broker, generation=view.generation))
+        after = self.state.group(group.group_id)
+        assert after is not None
+        lost = broker in after.unsafe and broker not in group.unsafe
+        assert lost == (index in self.losses.get((group.group_id, broker), ())), outcome
+        assert not lost or (isinstance(outcome, Done) and set(group.voters) - after.unsafe)
 
     def reassign(self, number: int, target: Sequence[BrokerId], pinned: bool) -> None:
         groups = list(self.state.assignments())
@@ -237,16 +266,19 @@ class World:
             for broker in expelled:
                 real.voters.pop(broker, None)
                 real.learners.pop(broker, None)
+            real.index += INDEX_STEP
             return
         missing = view.wanted - set(real.members())
         if missing:
-            for broker in missing:  # with an old view it is the old disk that answers
-                real.learners[broker] = self.disks[self.index_of_view(group_id, age)][broker]
+            for broker in missing:  # with an old view it is the old replica that answers
+                real.learners[broker] = self.life_of(group_id, broker, self.index_of_view(group_id, age))
+            real.index += INDEX_STEP
             return
         if view.target and set(view.target) != set(real.voters):
             merged = real.members()
             real.voters = {broker: merged[broker] for broker in view.target}
             real.learners = {b: life for b, life in merged.items() if b in view.target_learners}
+            real.index += INDEX_STEP
 
     def index_of_view(self, group_id: GroupId, age: int) -> int:
         return max(self.real[group_id].view_floor, self.state.applied_index - age)
@@ -268,6 +300,7 @@ class World:
                     voters=tuple(sorted(real.voters)),
                     learners=tuple(sorted(real.learners)),
                     generation=view.generation,
+                    index=real.index + age % INDEX_STEP,  # one that began with a manifest names that one's index
                 )
             )
 
@@ -306,6 +339,7 @@ OPERATIONS: dict[str, Callable[[World, int, int], Any]] = {
     "absent": lambda world, a, b: world.do(MarkAbsent(broker=BROKERS[a % len(BROKERS)])),
     "present": lambda world, a, b: world.do(MarkPresent(broker=BROKERS[a % len(BROKERS)])),
     "lose_disk": lambda world, a, b: world.lose_disk(BROKERS[a % len(BROKERS)]),
+    "lose_replica": lambda world, a, b: world.lose_replica(a, b),
     "reassign": lambda world, a, b: world.reassign(a, BROKERS[b % 4 : b % 4 + 1 + a % 3], bool(b % 2)),
     "plan": lambda world, a, b: world.plan(1 + a % 5),
     "elect": lambda world, a, b: world.elect(a),

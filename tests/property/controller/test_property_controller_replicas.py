@@ -1,8 +1,8 @@
-"""Whatever order brokers, disks, plans, leaders and late reports come in: no replica is counted that lost its disk.
+"""Whatever order brokers, disks, plans, leaders and late reports come in: no replica is counted that lost its log.
 
-The world's own checks, after every command: nobody wanted is there with an older disk; the controller never knows less
-than the real membership; nobody is told to delete a replica that counts; a plan never lowers the live replicas; absent
-brokers are never made a majority.
+The world's own checks, after every command: nobody wanted is there with an older replica; the controller never knows
+less than the real membership; nobody is told to delete a replica that counts; a plan never lowers the live replicas;
+absent brokers are never made a majority.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from region.controller.state_core import ControllerState
 
 WEIGHTS = {
     **dict.fromkeys(
-        ("define", "drop", "add", "drain", "remove", "absent", "present", "lose_disk", "reassign", "elect"), 1
+        (
+            *("define", "drop", "add", "drain", "remove", "absent", "present"),
+            *("lose_disk", "lose_replica", "reassign", "elect"),
+        ),
+        1,
     ),
     **dict.fromkeys(("plan", "report", "deliver"), 3),
     "keep": 4,
@@ -48,7 +52,8 @@ def test_no_long_history_counts_a_replica_that_lost_its_disk(
     rng = random.Random(seed)
     world = make_world(rng.randint(2, 4))
     world.define(rng.randint(1, 2), rng.randint(2, 3))
-    names = [name for name in NAMES if name not in ("define", "drop")] + ["lose_disk", "add", "reassign", "deliver"]
+    names = [name for name in NAMES if name not in ("define", "drop")]
+    names += ["lose_disk", "lose_replica", "add", "reassign", "deliver"]
     for _ in range(250):
         operations[rng.choice(names)](world, rng.randrange(1 << 10), rng.randrange(40))
     world.heal()

@@ -75,6 +75,18 @@ def test_a_decision_that_cannot_be_read_stops_the_broker_before_it_votes(tmp_pat
         entrance(Directory(tmp_path), brokers=(ONE,))
 
 
+def test_a_flipped_bit_anywhere_in_a_decision_is_refused(tmp_path: Path) -> None:
+    write_origin(OsFileSystem(), tmp_path, Origin(record=FoundingRecord(disks=((ONE, "a1"), (TWO, "b2")))))
+    path = tmp_path / FOUNDING_FILE
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        spoiled = bytearray(whole)
+        spoiled[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(spoiled)
+        with pytest.raises(DataDirectoryError, match="join anew"):
+            read_origin(OsFileSystem(), tmp_path)
+
+
 def test_what_was_decided_is_read_back(tmp_path: Path) -> None:
     record = FoundingRecord(disks=((ONE, "a"), (TWO, "b")))
     for origin in (Origin(record=record), Origin(record=None)):

@@ -149,3 +149,19 @@ async def test_a_disk_that_turns_out_to_be_wrong_ends_the_connections_it_came_wi
     transport._registered_disk = lambda broker: str(uuid.uuid4()) if broker == 1002 else registered[broker].disk_uuid
     first.core._commands_applied()
     await until(lambda: len(transport.incoming) == 2)
+
+
+async def test_after_a_power_cut_a_replaced_disk_is_heard_by_whoever_has_read_of_it(region: Region, until: Any) -> None:
+    await region.stop(3)
+    shutil.rmtree(region.directory / "3")
+    await region.start(3)
+    control = region.running[1].core.controller.state.control
+    assert control is not None
+    await until(region.all_ready)
+    await until(lambda: all(1003 in at.core.controller.state.control.voters for at in region.running.values()))  # type: ignore[union-attr]
+    await until(lambda: region.running[3].core.entrance.joins_after < 1 << 62)
+    for number in (1, 2, 3):
+        region.running[number].core.host.halt()  # nothing is checkpointed: all there is at the next start is the log
+    await region.stop(1, 2, 3)
+    await region.start(1, 3)
+    await until(region.leader, 8)

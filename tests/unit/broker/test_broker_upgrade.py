@@ -6,6 +6,7 @@ batches of 3 records each, several sealed segments. It is never written anew.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import OutOfOrderSequence
+from georelay.errors import BadRequest, OutOfOrderSequence
 from georelay.ids import Offset
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
 from region.app import Broker
@@ -95,3 +96,24 @@ async def test_the_directory_has_the_new_format_afterwards_and_opens_again(
         assert stream.high_watermark == 60
     finally:
         await again.stop()
+
+
+async def test_groups_are_opened_under_a_controller_leader_of_the_first_version(
+    broker: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a leader knows no barriers; while it leads, the region is at level 1, where no group ever moves."""
+
+    async def unknown() -> None:
+        raise BadRequest("method 'controller.barrier' is unknown")
+
+    level = 2
+    monkeypatch.setattr(broker.core.controller, "barrier", unknown)
+    monkeypatch.setattr(type(broker.core.controller), "feature_level", property(lambda _: level))
+    informed = asyncio.Event()
+    monkeypatch.setattr(broker.core.groups, "informed", informed.set)
+    opening = asyncio.create_task(broker.core._open_groups())
+    await asyncio.sleep(0)
+    assert not informed.is_set()
+    level = 1
+    await until(informed.is_set)
+    await opening

@@ -52,7 +52,7 @@ async def test_a_topic_that_is_deleted_under_load_takes_nothing_else_with_it(bro
 
 
 async def test_the_files_of_a_dropped_group_stay_until_its_last_write_has_ended(
-    broker: Any, until: Any, disk: Any
+    broker: Any, until: Any, disk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await create(broker, until)
     await publish(broker)
@@ -60,6 +60,7 @@ async def test_the_files_of_a_dropped_group_stay_until_its_last_write_has_ended(
     disk.flowing.clear()
     waiting = publish(broker)
     broker.core.host._turn()
+    monkeypatch.setattr(broker.core.groups, "_placement", lambda _: None)
     broker.core.groups.note(GroupDropped(group_id=stream.group_id, key=stream.key))
     broker.core.groups.settle()
     try:
@@ -246,14 +247,19 @@ async def test_what_is_left_of_a_group_that_nobody_wants_here_is_removed(
     await until(first.cluster.ready)
     stream = await create(first, until)
     kept = first.core.directory.group_path(stream.group_id)
+    orphan = first.core.directory.group_path((await create(first, until, "gone")).group_id)
+    await first.cluster.delete_topic("gone")
+    await until(lambda: not first.core.groups.busy)
     await first.stop()
-    orphan = first.core.directory.group_path(GroupId(77))
-    shutil.copytree(kept, orphan)
+    unknown = first.core.directory.group_path(GroupId(77))  # the controller cannot have had it, so it may be wrong
+    for folder in (orphan, unknown):
+        shutil.copytree(kept, folder)
     again = Broker(config)
     await again.start()
     try:
         await until(lambda: not orphan.exists())
         assert kept.exists()
+        assert unknown.exists()
         assert not again.failed.done()
     finally:
         await again.stop()

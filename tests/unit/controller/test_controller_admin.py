@@ -128,7 +128,7 @@ async def test_replicas_spread_to_a_new_broker_as_reports_come_in(mesh: Mesh) ->
             if not group.is_settled:
                 mesh._tasks.append(
                     asyncio.ensure_future(
-                        mesh.services[FOLLOWER].report_replicas(group.group_id, group.target, (), group.generation)
+                        mesh.services[FOLLOWER].report_replicas(group.group_id, group.target, (), group.generation, 1)
                     )
                 )
         return all(group.is_settled and len(group.voters) == 3 for group in state.assignments())
@@ -142,7 +142,7 @@ async def test_replicas_spread_to_a_new_broker_as_reports_come_in(mesh: Mesh) ->
 async def test_report_under_an_older_wish_is_refused(mesh: Mesh) -> None:
     await leads(mesh).create_topic(TopicSpec(name="orders"))
     with pytest.raises(Busy):
-        await mesh.services[FOLLOWER].report_replicas(GroupId(1), (BrokerId(LEADER),), (), 1)
+        await mesh.services[FOLLOWER].report_replicas(GroupId(1), (BrokerId(LEADER),), (), 1, 1)
 
 
 async def test_broker_that_is_silent_for_long_is_absent_until_it_is_heard(mesh_of: Callable[..., Any]) -> None:
@@ -308,3 +308,22 @@ async def test_restored_service_answers_those_who_wait_for_what_came_with_the_sn
     await waiting
     assert follower.catalog.topic("orders") is not None
     assert any(type(effect).__name__ == "ReplicasWanted" and effect.group_id == 1 for effect in effects)
+
+
+async def test_lost_replica_is_reported_through_the_leader_only_while_the_others_are_there(mesh: Mesh) -> None:
+    await leads(mesh).add_broker(THIRD)
+    await join(mesh)
+    await mesh.until(lambda: BrokerId(THIRD) in leads(mesh).state.brokers)
+    await leads(mesh).create_topic(TopicSpec(name="orders", partitions=1))
+    group = GroupId(1)
+    generation = leads(mesh).state.group(group).generation
+    assert len(leads(mesh).state.group(group).voters) == 3
+    mesh.dead = {THIRD}
+    with pytest.raises(Busy, match="not there"):
+        await mesh.services[FOLLOWER].replica_lost(group, generation)
+    mesh.dead = set()
+    await mesh.services[FOLLOWER].replica_lost(group, generation)
+    assert leads(mesh).state.group(group).unsafe == {BrokerId(FOLLOWER)}
+    await mesh.services[FOLLOWER].replica_lost(group, generation)  # the answer was lost
+    with pytest.raises(PolicyViolation):
+        await leads(mesh).replica_lost(group, leads(mesh).state.group(group).generation)

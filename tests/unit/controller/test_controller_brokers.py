@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest, DataDirectoryError, GeorelayError, PolicyViolation
+from georelay.errors import BadRequest, Busy, DataDirectoryError, GeorelayError, PolicyViolation, UnknownTopic
 from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.controller.brokers import TRANSITIONS, BrokerEvent, BrokerRecord, BrokerState, after
 from region.controller.commands import (
@@ -25,9 +25,11 @@ from region.controller.commands import (
     RegisterBroker,
     RemoveBroker,
     ReplaceDisk,
+    ReplicaLost,
     ReplicasChanged,
 )
 from region.controller.effects import BrokersChanged, GroupDropped, GroupReleased, ReplicasWanted
+from region.controller.planning_core import plan_moves
 from region.controller.state_core import Assignment, ControllerState, Done, Effect, Refused
 from region.controller.topic import Tombstone
 
@@ -79,13 +81,23 @@ class Region:
         known = self.state.disk_of(broker) or ""
         return self(ReplaceDisk(registration=self.registered(broker, disk), replaces=known))
 
-    def report(self, group: int, *voters: BrokerId, learners: tuple[BrokerId, ...] = ()) -> Done | Refused:
+    def report(
+        self, group: int, *voters: BrokerId, learners: tuple[BrokerId, ...] = (), index: int = 0
+    ) -> Done | Refused:
         generation = self.group(group).generation
-        return self(ReplicasChanged(group_id=GroupId(group), voters=voters, learners=learners, generation=generation))
+        return self(
+            ReplicasChanged(
+                group_id=GroupId(group), voters=voters, learners=learners, generation=generation, index=index
+            )
+        )
 
     def reassign(self, group: int, *target: BrokerId, pinned: int = 0) -> Done | Refused:
         generation = self.group(group).generation
         return self(Reassign(group_id=GroupId(group), target=target, generation=generation, pinned=pinned))
+
+    def lose_replica(self, group: int, broker: BrokerId, *, generation: int | None = None) -> Done | Refused:
+        since = self.group(group).generation if generation is None else generation
+        return self(ReplicaLost(group_id=GroupId(group), broker=broker, generation=since))
 
     def group(self, group: int) -> Assignment:
         found = self.state.group(GroupId(group))
@@ -270,6 +282,97 @@ def test_vote_comes_back_to_a_new_disk_only_after_its_removal_was_reported(regio
     assert set(region.group(0).target) == {B1, B2, B3}
 
 
+def test_report_that_comes_late_does_not_bring_a_vote_back_earlier(region: Region) -> None:
+    group = replace(region.group(1), seed=(B1, B2))
+    now, _ = group.reported((B1, B2), (), membership_index=100, index=7)
+    late, _ = now.reported((B1, B2), (), membership_index=50, index=8)
+    assert late.joins_after(B3) == now.joins_after(B3) == 100
+
+
+def test_late_report_of_a_membership_that_was_followed_by_another_is_refused(region: Region) -> None:
+    region(AddBroker(broker=B4))
+    region.register(B4)
+    region.reassign(1, B1, B2, B4)
+    region.report(1, B1, B2, B3, learners=(B4,), index=40)
+    region.report(1, B1, B2, B4, index=50)
+    late = ReplicasChanged(
+        group_id=GroupId(1), voters=(B1, B2, B3), learners=(B4,), generation=region.group(1).generation, index=40
+    )
+    assert region.refused(late).error is Busy
+    assert region.group(1).is_settled
+
+
+def test_same_membership_may_be_reported_with_a_lower_index_by_a_leader_that_has_its_entry(region: Region) -> None:
+    region.report(1, B1, B2, B3, index=1000)  # it began with a manifest of that index
+    assert isinstance(region.report(1, B1, B2, B3, index=20), Done)
+
+
+def test_new_wish_is_reported_on_by_a_leader_that_knows_a_lower_index_than_the_one_before(region: Region) -> None:
+    region.report(1, B1, B2, B3, index=1000)
+    region.lose_replica(1, B3)
+    assert isinstance(region.report(1, B1, B2, B3, index=20), Done)
+    assert isinstance(region.report(1, B1, B2, index=1010), Done)
+    assert not region.group(1).unsafe
+
+
+def test_lost_replica_counts_no_more_and_is_wanted_again_once_its_removal_was_reported(region: Region) -> None:
+    assert isinstance(region.lose_replica(1, B3), Done)
+    group = region.group(1)
+    assert group.unsafe == {B3} and B3 not in group.target and not group.hosts(B3)
+    assert region.group(0).unsafe == set() and B3 in region.group(0).target  # only that one group
+    assert plan_moves(region.state, 4) == []  # with three brokers nobody else can take it
+    region.report(1, B1, B2, index=30)
+    (move,) = plan_moves(region.state, 4)
+    assert set(move.target) == {B1, B2, B3}
+    region.reassign(1, *move.target)
+    group = region.group(1)
+    assert group.hosts(B3) and group.base_for(B3) == () and group.joins_after(B3) == 30
+
+
+def test_another_broker_takes_the_place_of_a_lost_replica_at_once(region: Region) -> None:
+    region(AddBroker(broker=B4))
+    region.register(B4)
+    region.lose_replica(1, B3)
+    (move,) = plan_moves(region.state, 4)
+    assert set(move.target) == {B1, B2, B4}
+
+
+def test_pinned_group_gets_its_number_of_replicas_back(region: Region) -> None:
+    region.reassign(1, B3, B1, B2, pinned=3)
+    region.lose_replica(1, B3)
+    region.report(1, B1, B2, index=30)
+    (move,) = plan_moves(region.state, 4)
+    assert set(move.target) == {B1, B2, B3} and move.pinned == 3
+
+
+def test_lost_replica_is_given_up_once_whatever_is_said_twice(region: Region) -> None:
+    old = region.group(1).generation
+    region.lose_replica(1, B3)
+    before = region.group(1)
+    assert isinstance(region.lose_replica(1, B3, generation=old), Done)  # the answer was lost
+    assert region.group(1) == before
+    region.report(1, B1, B2, index=30)
+    region.reassign(1, B1, B2, B3)
+    command = ReplicaLost(group_id=GroupId(1), broker=B3, generation=old)
+    assert region.refused(command).error is Busy  # it is about the replica before this one
+    assert region.group(1).hosts(B3)
+
+
+def test_replica_is_not_given_up_when_the_others_could_not_remove_it(region: Region, definition: Make) -> None:
+    region.lose_replica(1, B3)
+    second = ReplicaLost(group_id=GroupId(1), broker=B2, generation=region.group(1).generation)
+    assert region.refused(second).error is PolicyViolation
+    region(DefineTopic(definition=definition("one", topic_id=2, partitions=1, replication_factor=1)))
+    (holder,) = region.group(2).target
+    only = ReplicaLost(group_id=GroupId(2), broker=holder, generation=region.group(2).generation)
+    assert region.refused(only).error is PolicyViolation
+
+
+def test_controller_group_and_groups_that_are_gone_have_no_lost_replicas(region: Region) -> None:
+    for group in (0, 9):
+        assert region.refused(ReplicaLost(group_id=GroupId(group), broker=B1, generation=1)).error is UnknownTopic
+
+
 def test_second_lost_disk_begins_again(region: Region) -> None:
     region.lose_disk(B3, "second")
     before = region.group(1).generation
@@ -385,6 +488,24 @@ def test_controllers_voters_by_number_of_brokers(topology: Make, registration: M
     region = Region(topology, registration, active)
     assert len(region.group(0).target) == voters
     assert len(region.group(0).target_learners) == active - voters
+
+
+def test_replica_that_comes_back_has_to_be_named_above_the_membership_that_it_was_missing_from(
+    region: Region,
+) -> None:
+    assert region.group(1).joins_after(B3) == -1  # a founder that never left
+    region(AddBroker(broker=B4))
+    region.register(B4)
+    assert region.group(1).joins_after(B4) == 0  # it was never there
+    region.lose_disk(B3)
+    region.report(1, B1, B2, index=41)
+    assert region.group(1).joins_after(B3) == 41
+    region.reassign(1, B1, B2, B3)
+    region.report(1, B1, B2, learners=(B3,), index=43)
+    region.report(1, B1, B2, B3, index=44)
+    assert region.group(1).joins_after(B3) == 41  # it was named above it: that is all it needs
+    restored = ControllerState.from_snapshot(region.state.to_snapshot()).group(GroupId(1))
+    assert restored is not None and restored.joins_after(B3) == 41
 
 
 def test_record_without_registration_survives_its_json() -> None:

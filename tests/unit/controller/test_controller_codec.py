@@ -28,6 +28,7 @@ from region.controller.commands import (
     RegisterBroker,
     RemoveBroker,
     ReplaceDisk,
+    ReplicaLost,
     ReplicasChanged,
     decode,
     encode,
@@ -58,6 +59,7 @@ def every_command(topology: Make, definition: Make, registration: Make) -> list[
             group_id=GroupId(0), voters=(BrokerId(1001),), learners=(BrokerId(1002), BrokerId(1003)), generation=7
         ),
         Reassign(group_id=GroupId(9), target=(BrokerId(1003), BrokerId(1001)), generation=7, pinned=2),
+        ReplicaLost(group_id=GroupId(9), broker=BrokerId(1003), generation=7),
     ]
 
 
@@ -90,7 +92,7 @@ def test_every_missing_or_additional_field_is_refused(every_command: list[Comman
         b'{"v":1.0,"kind":"x"}',
         b'{"v":1,"kind":"reassign","group":1,"target":[1001,1001],"generation":0,"pinned":0}',
         b'{"v":1,"kind":"reassign","group":1,"target":["1001"],"generation":0,"pinned":0}',
-        b'{"v":1,"kind":"replicas_changed","group":-1,"voters":[1001],"learners":[],"generation":0}',
+        b'{"v":1,"kind":"replicas_changed","group":-1,"voters":[1001],"learners":[],"generation":0,"index":0}',
         b'{"v":1,"kind":"add_broker","broker":7,"peers":""}',
         b'{"v":NaN}',
         b'{"v":true,"kind":"allocate_producer_ids","broker":1001,"count":1}',

@@ -23,6 +23,7 @@ from region.controller.commands import (
     Reassign,
     RegisterBroker,
     ReplaceDisk,
+    ReplicaLost,
     ReplicasChanged,
     decode,
     encode,
@@ -86,6 +87,7 @@ def test_region_forms_at_level_1(formed: ControllerState) -> None:
         MarkAbsent(broker=B1),
         ReplicasChanged(group_id=GroupId(1), voters=(B1,), learners=(), generation=0),
         Reassign(group_id=GroupId(1), target=(B1,), generation=0),
+        ReplicaLost(group_id=GroupId(1), broker=B1, generation=0),
     ],
     ids=lambda command: type(command).__name__,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from region.controller.commands import (
     DefineTopic,
     DropTopic,
     FormRegion,
+    RaiseFeatureLevel,
     RegisterBroker,
 )
 from region.controller.state_core import (
+    PRODUCER_COUNTER_BITS,
     ControllerState,
     Done,
     Effect,
@@ -237,3 +240,42 @@ def test_outcomes_are_remembered_for_a_bounded_while(apply: Applying) -> None:
         apply(AllocateProducerIds(broker=BrokerId(1001), count=1))
     assert apply.state.outcome(RaftIndex(2)) is None
     assert apply.state.outcome(apply.state.applied_index) is not None
+
+
+def test_another_mesh_or_region_does_not_take_over_this_one(apply: Applying, topology: Make) -> None:
+    for other in (topology(2), replace(topology(1), mesh_id="other")):
+        outcome = apply.outcome(FormRegion(topology=other))
+        assert isinstance(outcome, Refused) and outcome.error is DataDirectoryError
+        assert outcome.text.startswith("this is region 1 of mesh mesh, not")
+
+
+def test_nothing_is_raised_or_allocated_before_the_region_is_formed() -> None:
+    applying = Applying()
+    for command in (RaiseFeatureLevel(level=2), AllocateProducerIds(broker=BrokerId(1001), count=1)):
+        outcome = applying.outcome(command)
+        assert isinstance(outcome, Refused) and outcome.error is Unavailable
+
+
+def test_producer_ids_end_with_the_last_of_the_region(apply: Applying) -> None:
+    given = apply.outcome(AllocateProducerIds(broker=BrokerId(1001), count=1000))
+    assert isinstance(given, Done)
+    apply.state._ledger.producers_given = (1 << PRODUCER_COUNTER_BITS) - 1000
+    last = apply.outcome(AllocateProducerIds(broker=BrokerId(1001), count=1000))
+    assert isinstance(last, Done) and last.first_producer_id == (2 << PRODUCER_COUNTER_BITS) - 1000
+    refused = apply.outcome(AllocateProducerIds(broker=BrokerId(1001), count=1))
+    assert isinstance(refused, Refused) and refused.error is PolicyViolation
+
+
+def test_a_snapshot_with_more_streams_than_may_be_created_is_read(
+    topology: Make, definition: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A region that joins the mesh brings a stream for every partition that every region is home of."""
+    monkeypatch.setattr("region.controller.topic_rules.GROUPS_PER_BROKER_MAX", 8)
+    monkeypatch.setattr("region.controller.state_snapshot.GROUPS_READ_MAX", 24)
+    applying = Applying()
+    applying(FormRegion(topology=topology(1, regions=1)))
+    applying(DefineTopic(definition=definition("orders", topic_id=1, partitions=8, homes=Homes.EVERY)))
+    applying(FormRegion(topology=topology(1, regions=3)))
+    assert len(list(applying.state.assignments())) == 24
+    restored = ControllerState.from_snapshot(applying.state.to_snapshot())
+    assert restored.to_snapshot() == applying.state.to_snapshot()

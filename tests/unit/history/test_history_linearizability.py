@@ -153,3 +153,14 @@ def test_the_calls_of_a_key_are_its_sends_and_linear_ends() -> None:
         ("end", None, 3),
     ]
     assert log_calls(operations, "other") == []
+
+
+def test_a_call_that_a_log_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a log has no truncate\(3\)"):
+        AppendLog().step((), Call(name="truncate", argument=3, invoked_ns=0, completed_ns=1))
+
+
+def test_a_log_says_what_it_holds() -> None:
+    log = AppendLog()
+    assert log.step(("a", "b"), Call(name="read", invoked_ns=0, completed_ns=1)) == (("a", "b"), ("a", "b"))
+    assert log.step(("a", "b"), Call(name="end", invoked_ns=0, completed_ns=1)) == (2, ("a", "b"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -424,3 +425,81 @@ def test_a_replacement_of_another_history_is_refused(replica: Replica, entry_mak
     replica.log.mark_corrupt(1)
     replica.write(replace=[staged])
     assert replica.log.corrupt_segments() == [1]
+
+
+def test_damage_in_a_sealed_segment_above_the_newest_manifest_is_cut_and_remembered_as_a_loss(
+    replica: Replica,
+) -> None:
+    replica.fs.remove(FOLDER / f"{10:020d}.manifest")  # the one at 4 is the newest now: the machine follows 5 to 12
+    replica.fs.flip(FOLDER / f"{5:020d}.log", 300, bit=3)
+    replica.reopen()
+    assert replica.log.lost == LostTail(RaftIndex(12), Term(2), replica.entries[-1].chain)
+    assert 4 <= replica.log.last_index < 8
+    assert [entry.frame for entry in replica.read()] == [
+        entry.frame for entry in replica.entries[: replica.log.last_index]
+    ]
+
+
+def test_a_read_that_meets_damage_in_the_open_segment_marks_it(replica: Replica) -> None:
+    replica.reopen()
+    replica.fs.flip(FOLDER / f"{9:020d}.log", 150, bit=1)
+    with pytest.raises(LogCorrupt):
+        replica.log.read_entries(RaftIndex(9), RaftIndex(10), ALL)
+    assert replica.log.corrupt_segments() == [9]
+    assert replica.log.read_entries(RaftIndex(5), RaftIndex(9), ALL)
+
+
+@pytest.mark.parametrize(("start", "at"), [(1, 4), (5, 4)], ids=["where the log may begin", "where it begins"])
+def test_a_damaged_manifest_is_noticed_and_replaced_by_that_of_another_replica(
+    crash_fs: Callable[[int], CrashFileSystem], make: EntryMaker, start: int, at: int
+) -> None:
+    replica = Replica(crash_fs(0), make, start=start)
+    replica.fs.flip(FOLDER / f"{at:020d}.manifest", 60, bit=0)
+    replica.reopen()
+    assert replica.log.verify_manifests() == [at]
+    other = manifest_of(replica.entries[at - 1])
+    assert replica.log.fits(other)
+    assert not replica.log.fits(replace(other, chain=other.chain ^ 1))
+    replica.write(manifest=other)
+    assert replica.log.verify_manifests() == []
+    assert replica.log.read_manifest(at) == other
+
+
+def test_a_damaged_checkpoint_of_the_open_segment_does_not_stay(replica: Replica) -> None:
+    index = FOLDER / f"{9:020d}.index"
+    replica.fs.flip(index, 20, bit=0)
+    replica.reopen()
+    assert replica.log.last_index == 12
+    assert not replica.fs.exists(index)
+
+
+def test_a_damaged_manifest_that_nobody_begins_with_goes_when_the_next_is_written(replica: Replica) -> None:
+    damaged = FOLDER / f"{10:020d}.manifest"
+    replica.fs.flip(damaged, 60, bit=0)
+    replica.reopen()
+    assert replica.log.verify_manifests() == []  # nobody has to fetch it
+    replica.write(manifest=manifest_of(replica.entries[11]))
+    assert not replica.fs.exists(damaged)
+    assert replica.log.manifest_index == 12
+
+
+def test_a_log_that_begins_above_index_1_knows_what_was_before_it(
+    crash_fs: Callable[[int], CrashFileSystem], make: EntryMaker
+) -> None:
+    replica = Replica(crash_fs(0), make, start=5)
+    replica.restore()
+    replica.reopen()
+    log, before = replica.log, replica.entries[3]
+    assert (log.base_index, log.base_term, log.base_chain) == (4, before.term, before.chain)
+    assert (log.first_index, log.last_index, log.lost, log.corrupt_segments()) == (5, 12, None, [])
+
+
+def test_without_a_mark_a_log_that_began_later_and_has_no_manifest_is_refused_from_its_first_byte(
+    crash_fs: Callable[[int], CrashFileSystem], make: EntryMaker
+) -> None:
+    replica = Replica(crash_fs(0), make, start=5)
+    for path in replica.paths():
+        if path.suffix == ".manifest":
+            replica.fs.remove(path)
+    with pytest.raises(LogCorrupt, match="is damaged at byte 0: it begins above index 1, and no manifest in"):
+        replica.open(None)

@@ -139,6 +139,25 @@ def test_groups_appear_with_their_first_append_and_can_be_removed(tmp_path: Path
     directory.close()
 
 
+def test_a_group_that_could_not_be_used_is_kept_aside_in_the_place_of_an_older_one(
+    tmp_path: Path, make: EntryMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region.log.data_directory.DAMAGED_GROUPS_MAX", 1)
+    directory = open_directory(tmp_path)
+    for n, kept in ((2, [2]), (2, [2]), (3, [2])):  # there is room for one group
+        make.rewind(None)
+        log = directory.open_group(GroupId(n))
+        log.append([make.data()])
+        log.sync()
+        log.close()
+        directory.remove_group(GroupId(n), keep=True)
+        assert directory.group_ids() == [] and directory.marks.get(GroupId(n)) is None
+        assert [int(path.name) for path in (tmp_path / "damaged").iterdir()] == kept
+    directory.close()
+    open_directory(tmp_path).close()
+    assert [path.suffix for path in (tmp_path / "damaged" / "2").iterdir()] == [".log"]
+
+
 def test_trash_left_by_a_crash_is_emptied_at_the_next_open(tmp_path: Path) -> None:
     open_directory(tmp_path).close()
     (tmp_path / "trash" / "7-abc").mkdir()

@@ -13,6 +13,7 @@ import pytest
 from georelay.errors import StorageFailed
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from region.log.disk_space import DiskLevel, DiskSpace
+from region.log.errors import LogCorrupt
 from region.log.flushed_marks import FlushedMarks
 from region.log.flusher import Flusher, GroupWrite
 from region.log.group_log import GroupLog
@@ -271,3 +272,39 @@ def test_the_room_on_the_disk_is_measured_now_and_then(
     broker.flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, disk_space=space)
     broker.run_cycle([broker.write(1)])
     assert space.level is DiskLevel.FULL
+
+
+def test_a_log_that_is_damaged_where_it_is_to_be_cut_is_left_alone_and_the_others_go_on(broker: Broker) -> None:
+    log, _ = broker.groups[1]
+    log.limit_segments(400)
+    broker.run_cycle([broker.write(1, count=6)])
+    sealed = sorted(log.directory.glob("*.log"))[0]
+    raw = bytearray(sealed.read_bytes())
+    raw[150] ^= 1
+    sealed.write_bytes(raw)
+    before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
+    told: list[tuple[GroupLog, LogCorrupt]] = []
+    broker.flusher = Flusher(
+        broker.journal,
+        post=broker._post,
+        on_failure=broker.failures.append,
+        on_log_damaged=lambda damaged, error: told.append((damaged, error)),
+    )
+    cut = GroupWrite(group_id=GroupId(1), log=log, token="cut", truncate_from=RaftIndex(2))
+    broker.run_cycle([cut, broker.write(1), broker.write(2)])
+    broker.run_cycle([broker.write(1), broker.write(2)])
+    assert [damaged for damaged, _ in told] == [log] and not broker.flusher.failed
+    assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before
+    assert log.last_index == 6 and broker.groups[2][0].durable_index == 2
+
+
+def test_damage_that_nobody_can_be_told_of_stops_everything(broker: Broker) -> None:
+    log, _ = broker.groups[1]
+    broker.run_cycle([broker.write(1, count=2)])
+    (path,) = log.directory.glob("*.log")
+    raw = bytearray(path.read_bytes())
+    raw[30] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(LogCorrupt):
+        broker.run_cycle([GroupWrite(group_id=GroupId(1), log=log, token=0, truncate_from=RaftIndex(2))])
+    assert broker.flusher.failed

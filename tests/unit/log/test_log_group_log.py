@@ -27,7 +27,7 @@ def open_log(path: Path, *, segment_bytes_max: int = 4096) -> GroupLog:
 
 
 def frames(entries: list[Entry]) -> list[bytes]:
-    return [entry.frame for entry in entries]
+    return [bytes(entry.frame) for entry in entries]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def put_segment(fs: CrashFileSystem, content: bytes, first_index: int = 1) -> No
 
 def recovered_frames(fs: CrashFileSystem) -> list[bytes]:
     log = GroupLog.open(FOLDER, fs)
-    return [entry.frame for entry in log.read_entries(RaftIndex(1), RaftIndex(1000), 10**9)]
+    return [bytes(entry.frame) for entry in log.read_entries(RaftIndex(1), RaftIndex(1000), 10**9)]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_every_truncation_point_recovers_the_whole_entries_before_it(
         for entry in tail:
             end += entry.size
             if end <= size:
-                expected.append(entry.frame)
+                expected.append(bytes(entry.frame))
         assert recovered_frames(fs) == expected, size
         assert fs.content(SEGMENT) == b"".join(expected), size
 
@@ -118,7 +118,7 @@ def test_entries_of_another_history_behind_the_tail_are_refused(
     one, other = entry_maker(), entry_maker()
     mine, theirs = [one.data(b"a"), one.data(b"b")], [other.data(b"x"), other.data(b"y")]
     fs = crash_fs(0)
-    put_segment(fs, mine[0].frame + theirs[1].frame)
+    put_segment(fs, bytes(mine[0].frame + theirs[1].frame))
     with pytest.raises(LogCorrupt, match="does not continue"):
         GroupLog.open(FOLDER, fs)
 
@@ -190,5 +190,5 @@ def test_a_tail_that_ends_inside_a_header_is_torn(
     crash_fs: Callable[[int], CrashFileSystem], tail: list[Entry]
 ) -> None:
     fs = crash_fs(0)
-    put_segment(fs, tail[0].frame + tail[1].frame[: ENTRY_HEADER_BYTES - 1])
+    put_segment(fs, bytes(tail[0].frame + tail[1].frame[: ENTRY_HEADER_BYTES - 1]))
     assert recovered_frames(fs) == [tail[0].frame]

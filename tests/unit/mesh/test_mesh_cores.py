@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,17 @@ from mesh.replication.faults import from_fault, to_fault
 from mesh.replication.forwarding_core import GUARD_REMEMBERS, Failed, Failure, LaneCore, LaneGuard, LaneState, Refusal
 from mesh.replication.frames import Fault
 from mesh.replication.link_state import PeerProtocolError
-from mesh.replication.receiver_core import ApplyViolation, MirrorEnd, Verdict, judge, judge_skip, recheck_at_apply
+from mesh.replication.receiver_core import (
+    ApplyViolation,
+    MirrorEnd,
+    Verdict,
+    epoch_at,
+    following_row,
+    judge,
+    judge_skip,
+    recheck_at_apply,
+    table_fault,
+)
 from mesh.replication.sender_core import Refusal as HelloRefusal
 from mesh.replication.sender_core import SenderCore, refuse_hello
 from mesh.replication.stream_header import (
@@ -63,25 +74,90 @@ def verdict(one: StreamHeader, *, at: int = 0, epoch: int = 1, session: int = 1,
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("batch", "fields", "expected"),
     [
-        (verdict(header(0)), Verdict.ACCEPT),
-        (verdict(header(2)), Verdict.GAP),
-        (verdict(header(0), at=2), Verdict.ALREADY_THERE),
-        (verdict(header(0), at=1), Verdict.DIVERGED),  # boundaries differ
-        (verdict(header(0), epoch=2, session=1), Verdict.FENCED),
-        (verdict(header(0), epoch=1, session=2), Verdict.EPOCH_AHEAD),
-        (verdict(header(0), epoch=2, session=2), Verdict.ACCEPT),  # an old batch in a new session
-        (verdict(header(9, 2), at=9), Verdict.WRONG_EPOCH),  # reaches into the following epoch
-        (verdict(header(10, epoch=1), at=10), Verdict.WRONG_EPOCH),
-        (verdict(header(10, epoch=2), at=10), Verdict.WRONG_EPOCH),  # the mirror is still in epoch 1
-        (verdict(header(0, previous=b"x" * 16)), Verdict.DIVERGED),
-        (verdict(header(0), payload=PAYLOAD[:-1] + b"?"), Verdict.DAMAGED),
-        (verdict(dataclasses.replace(header(0), type=EntryType.NOOP, record_count=0)), Verdict.WRONG_EPOCH),
+        (header(0), {}, Verdict.ACCEPT),
+        (header(2), {}, Verdict.GAP),
+        (header(0), {"at": 2}, Verdict.ALREADY_THERE),
+        (header(0), {"at": 3}, Verdict.ALREADY_THERE),
+        (header(0), {"at": 1}, Verdict.DIVERGED),  # boundaries differ
+        (header(0), {"epoch": 2, "session": 1}, Verdict.FENCED),
+        (header(0), {"epoch": 1, "session": 2}, Verdict.EPOCH_AHEAD),
+        (header(0), {"epoch": 2, "session": 2}, Verdict.ACCEPT),  # an old batch in a new session
+        (header(9, 2), {"at": 9}, Verdict.WRONG_EPOCH),  # reaches into the following epoch
+        (header(8, 2), {"at": 10}, Verdict.ALREADY_THERE),  # ends where the following epoch begins
+        (header(10, epoch=1), {"at": 10}, Verdict.WRONG_EPOCH),
+        (header(10, epoch=2), {"at": 10}, Verdict.WRONG_EPOCH),  # the mirror is still in epoch 1
+        (header(0, previous=b"x" * 16), {}, Verdict.DIVERGED),
+        (header(0), {"payload": PAYLOAD[:-1] + b"?"}, Verdict.DAMAGED),
+        (dataclasses.replace(header(0), type=EntryType.NOOP, record_count=0), {}, Verdict.WRONG_EPOCH),
+        (dataclasses.replace(header(0), type=EntryType.NOOP), {}, Verdict.WRONG_EPOCH),
+        (dataclasses.replace(header(0), base_offset=Offset(-1)), {}, Verdict.WRONG_EPOCH),
     ],
 )
-def test_the_receiver_rule_clause_by_clause(given: Verdict, expected: Verdict) -> None:
-    assert given is expected
+def test_the_receiver_rule_clause_by_clause(batch: StreamHeader, fields: dict[str, Any], expected: Verdict) -> None:
+    assert verdict(batch, **fields) is expected
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ([], "the epoch table is empty"),
+        ([(1, 0)], ""),
+        ([(1, 5), (2, 5)], ""),  # an epoch without records
+        ([(1, 5), (3, 9)], ""),
+        ([(1, 5), (1, 9)], "epoch 1 at 9 does not follow epoch 1 at 5"),
+        ([(2, 5), (3, 4)], "epoch 3 at 4 does not follow epoch 2 at 5"),
+        ([(0, 0)], "the first epoch is 0 at 0"),
+        ([(1, -1)], "the first epoch is 1 at -1"),
+    ],
+)
+def test_an_epoch_table_that_cannot_be_is_named(table: list[tuple[Epoch, Offset]], text: str) -> None:
+    assert table_fault(table) == text
+
+
+def test_a_batch_that_no_row_of_the_table_covers_has_no_epoch() -> None:
+    table = [(Epoch(3), Offset(10)), (Epoch(5), Offset(20))]
+    assert [epoch_at(table, Offset(at)) for at in (9, 10, 19, 20)] == [None, 3, 3, 5]
+    assert [following_row(table, Epoch(epoch)) for epoch in (2, 3, 4, 5)] == [table[0], table[1], table[1], None]
+
+
+def test_a_batch_of_an_epoch_that_the_table_denies_is_not_applied() -> None:
+    def recheck(epoch: int, committed_epoch: int) -> None:
+        recheck_at_apply(
+            kind=EntryType.DATA,
+            epoch=Epoch(epoch),
+            base_offset=Offset(5),
+            committed_epoch=Epoch(committed_epoch),
+            committed_next=Offset(5),
+            epoch_table=[(Epoch(1), Offset(0)), (Epoch(2), Offset(5))],
+        )
+
+    recheck(2, 2)
+    with pytest.raises(ApplyViolation, match="offset 5 was sequenced in epoch 1, which the table does not say"):
+        recheck(1, 2)
+    with pytest.raises(ApplyViolation, match="offset 5 was sequenced in epoch 2"):
+        recheck(2, 1)
+
+
+def test_what_is_broken_at_apply_is_named() -> None:
+    def broken(kind: EntryType, epoch: int, base: int) -> str:
+        with pytest.raises(ApplyViolation) as caught:
+            recheck_at_apply(
+                kind=kind,
+                epoch=Epoch(epoch),
+                base_offset=Offset(base),
+                committed_epoch=Epoch(1),
+                committed_next=Offset(5),
+                epoch_table=[(Epoch(1), Offset(0))],
+            )
+        return str(caught.value)
+
+    assert broken(EntryType.EPOCH, 1, 5) == "epoch 1 does not rise above 1"
+    assert broken(EntryType.EPOCH, 2, 6) == "epoch 2 starts at 6, but 5 is next"
+    assert broken(EntryType.SKIP, 0, 6) == "a SKIP of epoch 0 is applied in epoch 1"
+    assert broken(EntryType.SKIP, 1, 5) == "a SKIP to 5 gives up records before 5"
+    assert broken(EntryType.DATA, 1, 6) == "an entry starts at 6, but 5 is next"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +207,7 @@ def test_fencing_and_contiguity_are_checked_again_at_apply(kind: EntryType, epoc
         (12, 1, TABLE, Verdict.FENCED),
         (12, 3, TABLE, Verdict.EPOCH_AHEAD),
         (12, 2, (), Verdict.WRONG_EPOCH),
+        (12, 2, ((Epoch(1), Offset(5)),), Verdict.WRONG_EPOCH),  # behind our epoch, whatever its start
         (12, 2, TABLE[::-1], Verdict.WRONG_EPOCH),
     ],
 )
@@ -351,3 +428,19 @@ def test_the_digest_chain_covers_place_epoch_and_bytes_from_21_on() -> None:
     assert digest() not in changed
     assert digest(b"?" * 21 + PAYLOAD[21:]) == digest()
     assert first_digest(KEY) != first_digest(dataclasses.replace(KEY, partition=1))
+
+
+def test_a_refusal_of_a_batch_that_is_not_in_flight_changes_nothing() -> None:
+    lane = LaneCore()
+    lane.submit(1)
+    assert lane.refused(1, Refusal.FAILED) == [] and lane.take() == [1]
+    lane.stored(1)
+    assert lane.refused(1, Refusal.FAILED) == [] and lane.state is LaneState.FLOWING
+
+
+def test_a_failure_of_an_older_generation_does_not_let_the_newer_one_in_again() -> None:
+    guard = LaneGuard()
+    guard.failed(7, 3)
+    guard.failed(7, 2)
+    guard.failed(7, 3)
+    assert [guard.admits(7, generation) for generation in (2, 3, 4)] == [False, False, True]

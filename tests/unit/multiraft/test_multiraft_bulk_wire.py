@@ -107,7 +107,7 @@ def frames(first: int, count: int) -> list[bytes]:
         draft = EntryDraft(header=header, payload=payload)
         entry = seal_entry(draft, term=Term(1), index=RaftIndex(number), previous_chain=chain)
         chain = entry.chain
-        made.append(entry.frame)
+        made.append(bytes(entry.frame))
     return made
 
 

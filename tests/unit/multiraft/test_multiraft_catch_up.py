@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from georelay.ids import GroupId, RaftIndex
+from region.log.manifest import Manifest
 from region.multiraft import catch_up
+from region.multiraft.machine import InvariantBroken
 from region.multiraft.transport import FrameKind
 from region.raft.core import RaftConfig
 
@@ -211,6 +213,23 @@ async def test_a_fetched_segment_that_does_not_continue_the_log_is_not_linked_in
     await until(lambda: agree(brokers, values))  # by Appends, after the fetch was given up
     assert absent.machines[GROUP].restored == []
     assert not any(broker.stopped_groups for broker in brokers)
+
+
+async def test_a_replica_stops_when_its_machine_cannot_take_the_state_behind_a_fetched_segment(
+    memory_region: Any, short_appends: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = await founded(memory_region, bulk_behind_bytes=1_000)
+    absent, _ = await absent_while_segments_grow(memory_region, brokers)
+    await absent.start()
+    await absent.open(GROUP, tuple(memory_region.brokers))
+
+    def refuse(manifest: Manifest) -> None:
+        raise InvariantBroken(f"the state at {manifest.index} is of a newer version")
+
+    monkeypatch.setattr(absent.machines[GROUP], "restore", refuse)
+    take_two_appends(absent, then=lambda: absent.stopped_groups)
+    await until(lambda: absent.stopped_groups)
+    assert "newer version" in absent.stopped_groups[0][1]
 
 
 async def test_opening_in_slices_gives_the_same_state_as_opening_at_once(memory_region: Any) -> None:

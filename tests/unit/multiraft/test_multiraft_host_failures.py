@@ -89,8 +89,11 @@ async def test_a_group_that_is_let_go_is_closed_behind_its_last_write(broker: An
         answer.result()
 
 
-async def test_letting_an_unknown_group_go_forgets_its_leader(broker: Any) -> None:
+async def test_letting_a_group_go_keeps_who_leads_it_unless_that_was_this_broker(broker: Any) -> None:
     broker.host.leaders.learn(GroupId(9), Term(1), PEER)
+    await broker.host.close_group(GroupId(9))
+    assert broker.host.leaders.leader(GroupId(9)) == PEER  # its other replicas go on serving it
+    broker.host.leaders.learn(GroupId(9), Term(2), broker.host.me)
     await broker.host.close_group(GroupId(9))
     assert broker.host.leaders.leader(GroupId(9)) == -1
 

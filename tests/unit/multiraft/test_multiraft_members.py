@@ -50,7 +50,7 @@ class Keepers:
         if self.refuse:
             raise Unavailable("no controller")
 
-    async def report(self, group_id: GroupId, voters: Any, learners: Any, generation: int) -> None:
+    async def report(self, group_id: GroupId, voters: Any, learners: Any, generation: int, _index: int) -> None:
         self.reports.append((group_id, frozenset(voters), frozenset(learners), generation))
 
     async def stop(self) -> None:

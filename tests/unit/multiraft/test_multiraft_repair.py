@@ -135,3 +135,47 @@ def test_a_source_serves_a_repair_only_when_its_segments_cover_the_range() -> No
     for missing in (row(25, 31), row(40, 50)):
         with pytest.raises(BulkFailed):
             _covering(rows, missing)  # type: ignore[arg-type]
+
+
+async def test_damage_that_is_found_when_a_group_is_opened_is_repaired_without_being_read(
+    memory_region: Any, sealed: Any
+) -> None:
+    broker = next(one for one in sealed if one is not memory_region.leader(GROUP))
+    await broker.stop(clean=False)
+    (path,) = broker.directory.group_path(GROUP).glob(f"*{1:020d}.log")
+    path.write_bytes(path.read_bytes() + b"more")  # its index file does not fit
+    await broker.start()
+    await broker.open(GROUP, tuple(memory_region.brokers))
+    await until(lambda: broker.host.bulk.repair.repaired == 1)
+    assert broker.host.groups[GROUP].disk.corrupt_segments() == []
+
+
+async def test_damage_in_the_open_segment_is_fetched_after_the_others_have_sealed_theirs(
+    memory_region: Any, sealed: Any
+) -> None:
+    leader = memory_region.leader(GROUP)
+    first = leader.host.groups[GROUP].disk.last_index + 1
+    for number in range(20, 30):
+        leader.publish(GROUP, b"v%d" % number)
+    await until(lambda: all(len(broker.machines[GROUP].committed) == 30 for broker in sealed))
+    broker = next(one for one in sealed if one is not leader)
+    group = broker.host.groups[GROUP]
+    damage(broker, first)
+    with pytest.raises(LogCorrupt) as found:
+        group.disk.read_entries(RaftIndex(first), RaftIndex(first + 10), 1 << 20)
+    group.corrupt_found(found.value)
+    await until(lambda: broker.host.bulk.repair.repaired == 1)
+    assert len(group.disk.read_entries(RaftIndex(first), RaftIndex(first + 10), 1 << 20)) == 10
+
+
+async def test_a_damaged_manifest_at_which_the_log_may_begin_is_fetched_again(memory_region: Any, sealed: Any) -> None:
+    broker = sealed[1]
+    group = broker.host.groups[GROUP]
+    end = group.disk.sealed_segments()[-1].last_index
+    (path,) = broker.directory.group_path(GROUP).glob(f"{end:020d}.manifest")
+    raw = bytearray(path.read_bytes())
+    raw[60] ^= 1
+    path.write_bytes(raw)
+    assert group.disk.verify_manifests() == [end]
+    broker.host.repair_segment(GROUP, RaftIndex(0))
+    await until(lambda: group.disk.verify_manifests() == [])

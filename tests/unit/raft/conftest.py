@@ -220,10 +220,10 @@ class Cluster:
             self.members[member] = Member(config, seed * 100 + member, (disks or {}).get(member, Disk()))
         self.pump()
 
-    def join(self, *members: int) -> None:
-        """Add brokers that know nothing of their group."""
+    def join(self, *members: int, joins_after: int = -1) -> None:
+        """Add brokers that know nothing of their group; their disks are empty."""
         for member in members:
-            config = RaftConfig(id=BrokerId(member), voters=(), **self.settings)
+            config = RaftConfig(id=BrokerId(member), voters=(), joins_after=joins_after, **self.settings)
             self.members[member] = Member(config, self.seed * 100 + member, Disk())
 
     # Looking

@@ -377,6 +377,27 @@ async def test_a_truncation_deeper_than_the_undo_rebuilds_from_the_state_that_wa
     assert [batch.base_sequence for batch in rows] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("uncommitted", [2, 5])
+async def test_a_state_holds_no_batch_above_the_commit_however_many_there_are(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch, uncommitted: int
+) -> None:
+    monkeypatch.setattr("region.topics.producer_table_core.UNDO_MAX", 3)
+    bench = make_bench().ready()
+    for sequence in range(3):
+        bench.publish(producer=7, epoch=0, sequence=sequence)
+        bench.log.commit()
+    at_commit = bench.stream.snapshot()
+    committed = len(bench.log.entries)
+    for sequence in range(3, 3 + uncommitted):
+        bench.publish(producer=7, epoch=0, sequence=sequence)
+    assert bench.stream.snapshot() == at_commit
+    bench.log.truncate(committed + 1)
+    again = bench.publish(producer=7, epoch=0, sequence=3)
+    assert not again.done()  # no duplicate of what was cut off
+    bench.log.commit()
+    assert again.result().base_offset == 3
+
+
 async def test_a_truncation_of_everything_above_a_restored_state_leads_back_to_that_state(make_bench: Any) -> None:
     before, after = make_bench().ready(), make_bench()
     before.publish(producer=7, epoch=0, sequence=0)

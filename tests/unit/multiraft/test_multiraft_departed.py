@@ -1,4 +1,4 @@
-"""A broker whose disk is gone comes back before the others have removed it from their groups."""
+"""Replicas that are gone: with a disk that was lost, or let go because others have them now."""
 
 from __future__ import annotations
 
@@ -64,3 +64,16 @@ async def test_an_empty_disk_that_a_leader_still_takes_for_the_former_one_waits_
     for keeper in keepers:
         await keeper.stop()
     assert not any(broker.stopped_groups for broker in brokers)
+
+
+async def test_a_broker_that_lets_a_replica_go_still_knows_who_leads_the_group(memory_region: Any) -> None:
+    brokers = await memory_region.add(3)
+    for broker in brokers:
+        await broker.open(GROUP, tuple(broker.me for broker in brokers))
+    leader = await until(lambda: memory_region.leader(GROUP))
+    others = [broker for broker in brokers if broker is not leader]
+    await until(lambda: all(broker.host.leaders.leader(GROUP) == leader.me for broker in others))
+    await others[0].host.close_group(GROUP)
+    assert others[0].host.leaders.leader(GROUP) == leader.me
+    await leader.host.close_group(GROUP)
+    assert leader.host.leaders.leader(GROUP) == -1

@@ -1,0 +1,94 @@
+"""How publishing felt while something was done: latencies and pauses, phase by phase. Pure.
+
+Rule 1: a record belongs to the phase in which it was sent; a pause to the phase in which it ended.
+Rule 2: a pause is between two acknowledgements of one partition that follow each other: what the others do meanwhile
+        does not hide it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loadtest.history.operation import Kind, Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A named stretch of a run, [from_ns, to_ns) on the monotonic clock."""
+
+    name: str
+    from_ns: int
+    to_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took."""
+        return (self.to_ns - self.from_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseReport:
+    """What was measured in one phase; times in ms, 0 when nothing was sent."""
+
+    name: str
+    seconds: float
+    sent: int
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+    longest_pause_ms: float
+
+
+@dataclass(slots=True)
+class _Measured:
+    sent: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+    longest_pause_ms: float = 0.0
+
+
+def report(phases: Sequence[Phase], operations: Sequence[Operation]) -> list[PhaseReport]:
+    """Measure each phase; phases are ascending and do not overlap, what is between them is left out."""
+    measured = [_Measured() for _ in phases]
+    begins = [phase.from_ns for phase in phases]
+
+    def at(time_ns: int) -> _Measured | None:
+        row = bisect_right(begins, time_ns) - 1
+        return measured[row] if row >= 0 and time_ns < phases[row].to_ns else None
+
+    sends = [operation for operation in operations if operation.kind is Kind.PRODUCE]
+    for send in sends:
+        of_phase = at(send.invoked_ns)
+        if of_phase is not None:
+            of_phase.sent += 1
+            if send.is_ok and send.completed_ns is not None:
+                of_phase.latencies_ms.append((send.completed_ns - send.invoked_ns) / 1e6)
+    last_ns: dict[str, int] = {}
+    for send in sorted((send for send in sends if send.is_ok), key=lambda send: send.completed_ns or 0):
+        ended_ns = send.completed_ns or 0
+        of_phase = at(ended_ns)
+        if of_phase is not None:
+            pause_ms = (ended_ns - last_ns.get(send.key, ended_ns)) / 1e6
+            of_phase.longest_pause_ms = max(of_phase.longest_pause_ms, pause_ms)
+        last_ns[send.key] = ended_ns
+    return [_row(phase, of_phase) for phase, of_phase in zip(phases, measured, strict=True)]
+
+
+def _row(phase: Phase, measured: _Measured) -> PhaseReport:
+    latencies = sorted(measured.latencies_ms)
+    return PhaseReport(
+        name=phase.name,
+        seconds=phase.seconds,
+        sent=measured.sent,
+        p50_ms=_quantile(latencies, 0.5),
+        p99_ms=_quantile(latencies, 0.99),
+        worst_ms=latencies[-1] if latencies else 0.0,
+        longest_pause_ms=measured.longest_pause_ms,
+    )
+
+
+def _quantile(ascending: Sequence[float], share: float) -> float:
+    if not ascending:
+        return 0.0
+    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]

@@ -9,13 +9,13 @@ from typing import Final
 
 MESH: Final[dict[int, str]] = {
     311: "a broker on an empty disk voted for candidates without what it had acknowledged",
-    308: "a broker on a new disk was heard as the voter that had the old one",
-    319: "an empty disk was counted for a quorum before the group had removed the old one",
-    110: "a vote that was lost with its disk was given again in the same term",
+    308: "the controller's leader still counted on what a replaced disk had held",
+    319: "the same, in another region",
+    110: "a broker on a new disk was heard as the voter that had the old one, and stopped its group",
 }
 REGION: Final[dict[int, str]] = {
     7: "after a failed sync, pages that were kept as clean were counted as durable by the next process",
-    26: "the same, behind a kill",
-    45: "the same, behind a power cut",
-    25: "a failed sync while a log is opened has that group refused, and the broker goes on",
+    26: "the same",
+    45: "the same",
+    25: "a failed sync of a file that was only staged: a false alarm of the simulator",
 }

@@ -47,9 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
         cache_logger_on_first_use=True,
     )
     spare_memory_calls()
-    # pyarrow looks for pandas when it writes its first trace file. Where pandas is installed, importing it holds the
-    # interpreter for a quarter of a second, in the middle of the traffic, and nothing of it is used.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     # The flusher waits for the interpreter lock after every sync: 5 ms, the default, is longer than the sync itself.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return uvloop.run(_run(config))

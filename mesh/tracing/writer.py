@@ -166,6 +166,9 @@ class TraceWriter:
             self._thread = None
 
     def _run(self) -> None:
+        # The first conversion imports pandas where it is installed, and holds the interpreter for a quarter of a
+        # second meanwhile: better now than in the middle of the traffic.
+        pa.array([0])
         self._remove_leftovers()
         while True:
             drained = self._queue.get()

@@ -75,6 +75,10 @@ class Housekeeping:
         self._tasks: set[asyncio.Task[None]] = set()
         self._generations: dict[BrokerId, int] = {}
         self._targets_of: dict[GroupId, tuple[Assignment, ReplicaTarget]] = {}
+        self._targets_found: dict[GroupId, ReplicaTarget] = {}
+        self._targets_at = -1  # applied index of the controller's state
+        self._preferred_found: dict[GroupId, tuple[BrokerId, ...]] = {}
+        self._preferred_at = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self.keeper = ReplicaKeeper(
             host, targets=self._targets, barrier=controller.barrier, report=controller.report_replicas
@@ -127,6 +131,13 @@ class Housekeeping:
 
     def _targets(self) -> Mapping[GroupId, ReplicaTarget]:
         state = self._controller.state
+        if state.applied_index != self._targets_at:  # thousands of groups are not looked at five times a second
+            self._targets_found = self._find_targets()
+            self._targets_at = state.applied_index
+        return self._targets_found
+
+    def _find_targets(self) -> dict[GroupId, ReplicaTarget]:
+        state = self._controller.state
         if state.feature_level < 2:
             return {}  # older brokers of this region cannot read a change of members
         generations = {broker: record.generation for broker, record in state.records.items()}
@@ -134,7 +145,8 @@ class Housekeeping:
             self._generations = generations
             self._targets_of.clear()
         control = [] if state.control is None else [state.control]
-        known, found = self._targets_of, {}
+        known = self._targets_of
+        found: dict[GroupId, ReplicaTarget] = {}
         for assignment in (*control, *state.assignments()):
             row = known.get(assignment.group_id)
             if row is None or row[0] is not assignment:  # thousands of groups are looked at, few have changed
@@ -156,7 +168,11 @@ class Housekeeping:
         )
 
     def _preferred(self) -> Mapping[GroupId, tuple[BrokerId, ...]]:
-        return {row.group_id: row.target for row in self._controller.state.assignments() if row.is_settled}
+        state = self._controller.state
+        if state.applied_index != self._preferred_at:
+            self._preferred_found = {row.group_id: row.target for row in state.assignments() if row.is_settled}
+            self._preferred_at = state.applied_index
+        return self._preferred_found
 
     def _draining(self) -> frozenset[BrokerId]:
         away = (BrokerState.DRAINING, BrokerState.DRAINED, BrokerState.REMOVED)

@@ -103,8 +103,7 @@ class FlushedMarks:
     def note(self, marks: Mapping[GroupId, FlushedMark]) -> int:
         """Write these marks, not synced. Returns the bytes written. Raises OSError."""
         with self._lock:
-            rows = [self._set(group, mark) for group, mark in marks.items()]
-            return self._write(rows)
+            return self._write([self._set(group, mark) for group, mark in marks.items()])
 
     def lower(self, group: GroupId, mark: FlushedMark) -> None:
         """Make a lower mark durable, before the log is cut. Raises OSError."""

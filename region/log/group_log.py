@@ -239,7 +239,9 @@ class GroupLog(LogReader):
     def _must_roll(self, segment: Segment, entry: Entry) -> bool:
         if segment.size_bytes == 0:
             return False
-        return entry.type is EntryType.EPOCH or segment.size_bytes + len(entry.frame) > self._segment_bytes_max
+        if entry.type is EntryType.EPOCH and not segment.may_begin_epoch(entry):
+            return True
+        return segment.size_bytes + len(entry.frame) > self._segment_bytes_max
 
     def _write(self, frames: list[Buffer]) -> int:
         if not frames:

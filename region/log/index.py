@@ -2,7 +2,7 @@
 
 Four parallel arrays, one point for the first entry that starts at or after each INDEX_INTERVAL_BYTES: arrays, because
 a garbage collection over a million small objects would be a latency spike. Base offsets never go back inside a
-segment (an EPOCH entry opens a new one), so every column is sorted and found by bisection.
+segment (an EPOCH entry that would let them opens a new one), so every column is sorted and found by bisection.
 
 Beside a segment the index is kept as `<first index>.index`: of the whole segment once it is sealed, of a durable
 beginning of it before (a checkpoint, from where the next start reads on). Layout of format 2 (big-endian):

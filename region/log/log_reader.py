@@ -107,6 +107,11 @@ class LogReader:
         """Return the segments that do not change any more, in order."""
         return [segment.info() for segment in self._view.sealed()]
 
+    @property
+    def is_damaged(self) -> bool:
+        """Return whether a segment is known to be damaged."""
+        return bool(self._corrupt)
+
     def corrupt_segments(self) -> list[int]:
         """Return the first indexes of the segments that are known to be damaged; the last may be among them."""
         return sorted(self._corrupt)

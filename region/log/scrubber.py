@@ -24,9 +24,19 @@ IDLE_SECONDS: Final = 60.0  # between two rounds, and while there is nothing to 
 ScrubTarget = tuple[GroupId, int]  # group, first index of the segment
 
 
-def next_target(targets: Iterable[ScrubTarget], after: ScrubTarget | None) -> ScrubTarget | None:
-    """Return the lowest target above `after`; None when the round is over."""
-    return min((target for target in targets if after is None or target > after), default=None)
+def next_target(
+    groups: Iterable[GroupId], segments_of: Callable[[GroupId], Iterable[int]], after: ScrubTarget | None
+) -> ScrubTarget | None:
+    """Return the lowest target above `after`; None when the round is over.
+
+    Args:
+        segments_of: first indexes of the segments of a group; asked of no group behind the target's.
+    """
+    for group in sorted(group for group in groups if after is None or group >= after[0]):
+        found = min((first for first in segments_of(group) if after is None or (group, first) > after), default=None)
+        if found is not None:
+            return group, found
+    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,13 +96,7 @@ class Scrubber:
 
     def _begin(self) -> bool:
         logs = self._logs()
-        targets = [
-            (group, info.first_index)
-            for group, found in logs.items()
-            for info in found.sealed_segments()
-            if info.first_index not in found.corrupt_segments()
-        ]
-        target = next_target(targets, self._at)
+        target = next_target(logs, lambda group: _sound_segments(logs[group]), self._at)
         if target is None:
             self.stats.rounds += self._at is not None
             self._at = None
@@ -118,3 +122,8 @@ class Scrubber:
             error = LogCorrupt(found.directory / f"{first_index:020d}.log", 0, str(error))
         found.mark_corrupt(first_index, error.reason)
         self._on_corrupt(group, first_index, error)
+
+
+def _sound_segments(found: GroupLog) -> list[int]:
+    corrupt = found.corrupt_segments()
+    return [info.first_index for info in found.sealed_segments() if info.first_index not in corrupt]

@@ -2,7 +2,9 @@
 
 `<first index, 20 digits>.log` holds entry frames back to back; only the last one may have zeros behind its last frame
 (room taken in advance). A segment is closed for ever (sealed) when the next frame would take it over its size limit,
-when its owner asks, and by every EPOCH entry, which opens a new one; so offsets never go back inside a segment.
+when its owner asks, and by an EPOCH entry, which opens a new one unless no entry of the segment owns an offset and the
+epoch does not start below it (a new group has its first EPOCH entry behind its first leader's NOOP, and to seal a
+segment costs several syncs). So offsets never go back inside a segment.
 
 Rule 1: a segment is cut to its last frame and synced, and its index file with it, before the next one is created.
 Whatever is wrong in a sealed segment is damage.
@@ -85,6 +87,10 @@ class Segment:
         self.next_offset = entry.base_offset + entry.record_count
         self.last_chain = entry.chain
         self.last_term = entry.term
+
+    def may_begin_epoch(self, entry: Entry) -> bool:
+        """Return whether an EPOCH entry may follow here without a segment of its own: offsets stay in order."""
+        return self.base_offset == self.next_offset <= entry.base_offset
 
     def info(self) -> SegmentInfo:
         """Return the segment as a whole."""

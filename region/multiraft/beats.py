@@ -5,7 +5,7 @@ Rule: liveness is a fact about a broker pair. Every frame is a sign of life, wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from random import Random
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from region.multiraft.heartbeat import BeatReceiver, BeatSender, decode_ack, dec
 from region.multiraft.leader_book import LeaderBook
 from region.multiraft.transport import FrameKind, Lane, Transport
 
+_Followed = dict[GroupId, tuple[Group, Term]]  # rows of one connection to which a beat says only "I am alive"
 PEER_SILENT_TICKS: Final = 10  # without a frame for this long a broker counts as unreachable
 
 
@@ -42,6 +43,7 @@ class Beats:
         self._heard_at_tick: dict[BrokerId, int] = {}
         self.senders: dict[BrokerId, BeatSender] = {}
         self._receivers: dict[object, BeatReceiver] = {}
+        self._followed: dict[object, _Followed] = {}
         self.alive: set[BrokerId] = set()
         self.version = 0  # changes with every change of `alive`
 
@@ -62,6 +64,7 @@ class Beats:
     def connection_closed(self, connection: object) -> None:
         """Forget what an incoming connection has told."""
         self._receivers.pop(connection, None)
+        self._followed.pop(connection, None)
 
     def tick(self, *, silent: bool) -> None:
         """Send one beat to every peer, unless this broker wants to be taken for dead; see who is alive."""
@@ -98,17 +101,32 @@ class Beats:
         beat = decode_beat(body)
         receiver = self._receivers.setdefault(connection, BeatReceiver())
         receiver.follow(beat)
+        followed = self._followed.setdefault(connection, {})
+        for group_id in beat.removed:
+            followed.pop(group_id, None)
         changed = {row[0] for row in beat.changed}
-        exceptions = self._follow(peer, receiver.told, changed)
+        for group_id in changed:
+            followed.pop(group_id, None)
+        _touch(followed, peer)
+        exceptions = self._follow(peer, receiver.told, changed, followed)
         if self._owner.transport is not None:
             self._owner.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [encode_ack(beat.sequence, exceptions)])
 
     def _follow(
-        self, peer: BrokerId, told: Mapping[GroupId, tuple[Term, RaftIndex]], changed: Iterable[GroupId]
+        self,
+        peer: BrokerId,
+        told: Mapping[GroupId, tuple[Term, RaftIndex]],
+        changed: Container[GroupId],
+        followed: _Followed,
     ) -> list[GroupId]:
-        exceptions = []
+        """Take the rows of a beat that are not `followed`; return the groups that need more than "heard you"."""
+        exceptions: list[GroupId] = []
+        if len(followed) == len(told):  # nearly always
+            return exceptions
         groups = self._owner.groups
         for group_id, (term, commit) in told.items():
+            if group_id in followed:
+                continue
             group = groups.get(group_id)
             if group is None or group.stopped or peer in group.unsafe:
                 exceptions.append(group_id)
@@ -116,6 +134,8 @@ class Beats:
                 self._owner.guard(group, group.step_heartbeat, peer, term, commit)
                 exceptions.append(group_id)  # its own answer is a Raft message
                 self._owner.mark_dirty(group)
+            else:
+                followed[group_id] = (group, term)
         return exceptions
 
     def beat_answered(self, peer: BrokerId, body: memoryview) -> None:
@@ -131,5 +151,16 @@ class Beats:
                 continue
             if not group.node.touch_peer(peer, term):
                 self._owner.guard(group, group.step_heartbeat_answer, peer, term)
-            if group.node.has_ready():
-                self._owner.mark_dirty(group)
+                if group.node.has_ready():
+                    self._owner.mark_dirty(group)
+
+
+def _touch(followed: _Followed, peer: BrokerId) -> None:
+    """Let the beat of `peer` reach the groups that follow it; those that do not any more are left out."""
+    left = [
+        group_id
+        for group_id, (group, term) in followed.items()
+        if group.stopped or group.unsafe or not group.node.touch_leader(peer, term)
+    ]
+    for group_id in left:
+        del followed[group_id]

@@ -81,8 +81,11 @@ class BulkLane:
         )
 
     def review(self) -> None:
-        """Offer to the followers that are far behind."""
+        """Offer to the followers that are far behind, and repair what anybody found to be damaged."""
         self.offers.review(self._host.groups)
+        for group in self._host.groups.values():
+            if group.disk.is_damaged and not group.stopped and not self.repair.is_repairing(group.group_id):
+                self._host.spawn(self.repair.repair(group))
 
     def received(self, peer: BrokerId, body: memoryview) -> None:
         """Take one frame of a peer. Raises BulkWireError."""

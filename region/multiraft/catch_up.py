@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 BULK_BEHIND_BYTES: Final = 64 * MIB
 FETCHES_MAX: Final = 2  # groups that fetch at the same time on one broker
-OFFER_NEWS_MS: Final = 30_000  # a follower that says nothing for this long is sent Appends again
+OFFER_NEWS_MS: Final = 15_000  # a follower that says nothing for this long (three notices) is sent Appends again
 TELL_AGAIN_MS: Final = 5_000  # a follower that waits for its turn, or fetches slowly, says so
 OFFER_REST_MS: Final = 10_000  # after a fetch that ended, before the same follower gets another offer
 _MS: Final = 1_000_000
@@ -111,7 +111,7 @@ class BulkOffers:
         del self._fetching[key]
         self._resting[key] = self._clock.monotonic_ns() + OFFER_REST_MS * _MS
         if group.node.is_leader and not group.stopped:
-            group.node.end_bulk(peer)
+            group.end_bulk(peer)
 
 
 class CatchUp:
@@ -143,33 +143,37 @@ class CatchUp:
         self._write = write
         self._advance = advance
         self._stop_group = stop_group
-        self._fetching: set[GroupId] = set()
+        self._fetching: dict[GroupId, tuple[BrokerId, BulkOffer]] = {}  # the newest offer: who wants to hear of it
         self._slots = asyncio.Semaphore(FETCHES_MAX)
 
     async def offered(self, group: Group, leader: BrokerId, offer: BulkOffer) -> None:
         """Fetch whatever is sealed beyond the own log end, then say so to the leader."""
-        if group.group_id in self._fetching or group.stopped:
+        if group.stopped:
             return
-        self._fetching.add(group.group_id)
-        news = asyncio.get_running_loop().create_task(self._tell_again(group, leader, offer))
+        is_under_way = group.group_id in self._fetching
+        self._fetching[group.group_id] = (leader, offer)
+        if is_under_way:
+            return  # a new leader offered as well: it is told how the fetch goes on, and not the one before
+        news = asyncio.get_running_loop().create_task(self._tell_again(group))
         try:
             async with self._slots:
-                while await self._fetch_one(group, leader):
-                    self._tell(group, leader, offer, more=True)
+                while await self._fetch_one(group, self._fetching[group.group_id][0]):
+                    self._tell(group, more=True)
         except (BulkFailed, LogCorrupt, StorageFailed, OSError) as error:
             log.warning("bulk.fetch_failed", group=group.group_id, reason=str(error))
         finally:
             news.cancel()
             group.adopting = False
-            self._fetching.discard(group.group_id)
-            self._tell(group, leader, offer, more=False)
+            self._tell(group, more=False)
+            del self._fetching[group.group_id]
 
-    async def _tell_again(self, group: Group, leader: BrokerId, offer: BulkOffer) -> None:
+    async def _tell_again(self, group: Group) -> None:
         while True:
             await asyncio.sleep(TELL_AGAIN_MS / 1000)
-            self._tell(group, leader, offer, more=True)
+            self._tell(group, more=True)
 
-    def _tell(self, group: Group, leader: BrokerId, offer: BulkOffer, *, more: bool) -> None:
+    def _tell(self, group: Group, *, more: bool) -> None:
+        leader, offer = self._fetching[group.group_id]
         index = RaftIndex(group.node.last_index)
         self._send(leader, BulkFetched(group=offer.group, term=offer.term, index=index, more=more))
 

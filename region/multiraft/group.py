@@ -224,6 +224,11 @@ class Group:
             self._on_dirty(self)
         return begun
 
+    def end_bulk(self, peer: BrokerId) -> None:
+        """Send Appends to `peer` again, at once: it has fetched what it wanted, or failed to."""
+        self.node.end_bulk(peer)
+        self._on_dirty(self)
+
     # --- leader ----------------------------------------------------------------------------------
 
     def propose(self, drafts: Sequence[EntryDraft]) -> Sequence[Entry]:

@@ -55,7 +55,7 @@ log = structlog.get_logger()
 STALL_TICKS: Final = 3
 TURN_MS: Final = 3.0
 WATCH_MS: Final = 5
-WATCH_IDLE_FACTOR: Final = 10  # a loop that turns for no group is looked at so much more rarely
+WATCH_IDLE_FACTOR: Final = 40  # a loop that turns for no group is looked at so much more rarely
 BULK_REVIEW_TICKS: Final = 5
 HAND_OVER_TICKS: Final = 10  # between two attempts of a broker with a slow disk
 _RAFT_LENGTH_BYTES: Final = 4  # the peer frame has its own length
@@ -455,10 +455,11 @@ class Host:
         self._ticks += 1
         self._judge_disk()
         for group in list(self.groups.values()):
-            if not group.stopped and not group.adopting:
-                self.guard(group, group.node.tick)
-                if group.node.has_ready():
-                    self.mark_dirty(group)
+            if group.stopped or group.adopting or group.node.idle_tick():
+                continue
+            self.guard(group, group.node.tick)
+            if group.node.has_ready():
+                self.mark_dirty(group)
         self.beats.tick(silent=self.silent)
         if self._ticks % BULK_REVIEW_TICKS == 0:
             self.bulk.review()

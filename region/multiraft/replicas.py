@@ -36,6 +36,7 @@ from region.raft.core import Membership, ProgressState
 log = structlog.get_logger()
 
 LOOK_MS: Final = 200
+SETTLED_LOOKS: Final = 5  # of which one is taken while all groups are as they should be and nothing else is wanted
 MOVES_MAX: Final = 8  # groups of this leader whose log is being copied to another broker
 REPORT_AGAIN_LOOKS: Final = 5
 
@@ -70,7 +71,8 @@ class ReplicaKeeper:
     """One per broker; acts on the groups it leads.
 
     Args:
-        targets: what the controller wants, by group; groups without one are left alone.
+        targets: what the controller wants, by group; groups without one are left alone. The same object again only
+            while nothing has changed.
         barrier: returns when this broker has applied everything the controller had committed when it was called.
         report: tells the controller (group, voters, learners, generation of the target, index of the membership); may
             raise GeorelayError.
@@ -93,6 +95,8 @@ class ReplicaKeeper:
         self._interval_ms = interval_ms
         self._moves_max = moves_max
         self._offices: dict[GroupId, _Office] = {}
+        self._settled_targets: Mapping[GroupId, ReplicaTarget] | None = None  # with which a look found nothing to do
+        self._looks_left_out = 0
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -111,7 +115,11 @@ class ReplicaKeeper:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _look_again(self) -> None:
-        self.look()
+        if self._targets() is self._settled_targets and self._looks_left_out + 1 < SETTLED_LOOKS:
+            self._looks_left_out += 1
+        else:
+            self._looks_left_out = 0
+            self.look()
         if not self._stopped:
             self.start()
 
@@ -122,6 +130,7 @@ class ReplicaKeeper:
         for group_id in self._offices.keys() - {group.group_id for group in led}:
             del self._offices[group_id]
         due = [group for group in led if not self._is_settled(group, targets[group.group_id])]
+        self._settled_targets = None if due else targets
         moving = sum(
             1 for group in due if is_moving(self._view(group, targets[group.group_id]), targets[group.group_id])
         )

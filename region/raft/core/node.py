@@ -69,7 +69,7 @@ class RaftNode(Leader[E]):
     membership. Any input may raise InvariantViolated: then the group stops.
     """
 
-    __slots__ = ("_shown",)
+    __slots__ = ("_peers", "_peers_of", "_shown")
 
     def __init__(
         self,
@@ -96,6 +96,8 @@ class RaftNode(Leader[E]):
         self._membership_of = membership_of
         self._read_states: list[ReadState] = []
         self._shown = self._soft_state()
+        self._peers: tuple[BrokerId, ...] = ()  # as of the membership `_peers_of`: every beat asks
+        self._peers_of: Membership | None = None
 
     # Queries
 
@@ -112,7 +114,10 @@ class RaftNode(Leader[E]):
     @property
     def peers(self) -> tuple[BrokerId, ...]:
         """Return all other members."""
-        return tuple(member for member in self.membership.members() if member != self.id)
+        if self._peers_of is not self.membership:
+            self._peers_of = self.membership
+            self._peers = tuple(member for member in self.membership.members() if member != self.id)
+        return self._peers
 
     # Messages
 

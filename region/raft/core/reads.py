@@ -54,6 +54,11 @@ class LeaderReads:
         self._waiting.append(context)
         self.due = True
 
+    @property
+    def is_asked(self) -> bool:
+        """Return whether a question is not answered yet."""
+        return bool(self._rounds)
+
     def ask_again(self) -> None:
         """Repeat the newest question if it is not answered: question or answers may be lost."""
         if self._rounds:

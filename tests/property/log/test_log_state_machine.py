@@ -59,7 +59,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 5), new_term=st.booleans())
     def begin_epoch(self, back: int, new_term: bool) -> None:
         self.term += new_term
-        entry = self.make.begin_epoch(self.make.epoch + 1, max(0, self.make.next_offset - back), term=self.term)
+        # Home and mirrors agree on a prefix of whole entries: no epoch begins inside one.
+        starts = [int(self.make.next_offset), *(int(entry.base_offset) for entry in reversed(valid_branch(self.model)))]
+        entry = self.make.begin_epoch(self.make.epoch + 1, starts[min(back, len(starts) - 1)], term=self.term)
         self.log.append([entry])
         self.model.append(entry)
 

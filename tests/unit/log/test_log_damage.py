@@ -325,11 +325,22 @@ def test_the_scrubber_reports_each_damaged_segment_once(replica: Replica) -> Non
 
 
 def test_the_scrubber_goes_round_by_group_and_index() -> None:
-    targets = [(GroupId(2), 1), (GroupId(1), 9), (GroupId(1), 4)]
-    assert next_target(targets, None) == (1, 4)
-    assert next_target(targets, (GroupId(1), 4)) == (1, 9)
-    assert next_target(targets, (GroupId(1), 9)) == (2, 1)
-    assert next_target(targets, (GroupId(2), 1)) is None
+    segments = {GroupId(2): [1], GroupId(3): [], GroupId(1): [9, 4]}
+    assert next_target(segments, segments.__getitem__, None) == (1, 4)
+    assert next_target(segments, segments.__getitem__, (GroupId(1), 4)) == (1, 9)
+    assert next_target(segments, segments.__getitem__, (GroupId(1), 9)) == (2, 1)
+    assert next_target(segments, segments.__getitem__, (GroupId(2), 1)) is None
+
+
+def test_the_scrubber_asks_no_group_behind_the_next_segment() -> None:
+    asked: list[GroupId] = []
+
+    def segments_of(group: GroupId) -> list[int]:
+        asked.append(group)
+        return [1, 5]
+
+    assert next_target([GroupId(n) for n in range(1000)], segments_of, (GroupId(7), 1)) == (7, 5)
+    assert asked == [7]
 
 
 # -- marks ------------------------------------------------------------------------------------------------------

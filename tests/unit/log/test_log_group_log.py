@@ -105,10 +105,41 @@ def test_an_entry_over_the_segment_size_stands_alone(folder: Path, make: EntryMa
 
 def test_an_epoch_entry_opens_a_segment(folder: Path, make: EntryMaker) -> None:
     log = open_log(folder)
-    log.append([make.control(), make.begin_epoch(1, 0), make.data()])
+    log.append([make.data(), make.begin_epoch(1, 1), make.data()])
     log.sync()
     assert [path.name for path in sorted(folder.glob("*.log"))] == [f"{n:020d}.log" for n in (1, 2)]
-    assert log.epoch_starts == ((2, 1, 0),)
+    assert log.epoch_starts == ((2, 1, 1),)
+
+
+def test_the_first_epoch_stays_in_the_segment_of_the_first_noop(folder: Path, make: EntryMaker) -> None:
+    log = open_log(folder)
+    log.append([make.control(), make.begin_epoch(1, 0), make.data(), make.data()])
+    log.sync()
+    for seen in (log, open_log(folder)):
+        assert [path.name for path in sorted(folder.glob("*"))] == [f"{1:020d}.log"]
+        assert seen.epoch_starts == ((2, 1, 0),)
+        assert [e.index for e in seen.read_from_offset(Offset(0), 1 << 20)] == [3, 4]
+        assert [e.index for e in seen.read_from_offset(Offset(1), 1 << 20)] == [4]
+
+
+def test_a_second_epoch_that_starts_further_on_stays_as_well_while_no_offset_is_owned(
+    folder: Path, make: EntryMaker
+) -> None:
+    log = open_log(folder)
+    log.append([make.begin_epoch(1, 0), make.control(), make.begin_epoch(2, 0), make.data()])
+    log.sync()
+    assert [path.name for path in sorted(folder.glob("*.log"))] == [f"{1:020d}.log"]
+    assert [e.index for e in log.read_from_offset(Offset(0), 1 << 20)] == [4]
+
+
+def test_an_epoch_that_starts_below_the_controls_before_it_opens_a_segment(folder: Path, make: EntryMaker) -> None:
+    log = open_log(folder)
+    log.append([*(make.data() for _ in range(3))])
+    log.seal()  # the next segment holds only controls, at offset 3
+    log.append([make.control(), make.begin_epoch(2, 1), make.data()])
+    log.sync()
+    assert [path.name for path in sorted(folder.glob("*.log"))] == [f"{n:020d}.log" for n in (1, 4, 5)]
+    assert [e.index for e in log.read_from_offset(Offset(0), 1 << 20)] == [1, 6]
 
 
 def test_a_segment_is_synced_before_the_next_is_created(

@@ -336,3 +336,10 @@ def test_while_segments_are_linked_in_nothing_else_lengthens_the_log(bench: Grou
     bench.told(entries[1:], term=1)
     bench.turn()
     assert bench.group.node.last_index == 3
+
+
+def test_the_end_of_a_bulk_fetch_is_looked_at_in_the_same_turn(bench: GroupBench) -> None:
+    dirty: list[Group] = []
+    bench.group._on_dirty = dirty.append
+    bench.group.end_bulk(OTHER)
+    assert dirty == [bench.group]

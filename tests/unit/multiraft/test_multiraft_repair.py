@@ -179,3 +179,16 @@ async def test_a_damaged_manifest_at_which_the_log_may_begin_is_fetched_again(me
     assert group.disk.verify_manifests() == [end]
     broker.host.repair_segment(GROUP, RaftIndex(0))
     await until(lambda: group.disk.verify_manifests() == [])
+
+
+async def test_damage_that_was_only_marked_by_whoever_met_it_is_repaired_all_the_same(
+    memory_region: Any, sealed: Any
+) -> None:
+    broker = next(b for b in sealed if b is not memory_region.leader(GROUP))
+    disk = broker.host.groups[GROUP].disk
+    first = disk.sealed_segments()[0].first_index
+    whole = damage(broker, first)
+    disk.mark_corrupt(first)  # as serving the segment to another broker does
+    await until(lambda: not disk.is_damaged)
+    (path,) = broker.directory.group_path(GROUP).glob(f"*{first:020d}.log")
+    assert path.read_bytes()[: len(whole)] == whole[: path.stat().st_size]

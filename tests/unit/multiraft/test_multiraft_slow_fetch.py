@@ -70,6 +70,9 @@ class LedGroup:
         self.node = LeaderNode()
         self.disk = SealedLog()
 
+    def end_bulk(self, peer: BrokerId) -> None:
+        self.node.end_bulk(peer)
+
 
 def news(*, more: bool) -> BulkFetched:
     return BulkFetched(group=GROUP, term=Term(3), index=RaftIndex(5), more=more)
@@ -147,3 +150,35 @@ async def test_a_follower_says_again_and_again_that_it_is_not_done(monkeypatch: 
         await fetch
     assert told[:3] == [news(more=True)] * 3
     assert told[-1] == news(more=False)
+
+
+async def test_a_leader_that_offers_while_a_fetch_is_under_way_is_told_how_it_ends() -> None:
+    told: list[tuple[BrokerId, BulkFrame]] = []
+
+    def send(to: BrokerId, frame: BulkFrame) -> bool:
+        told.append((to, frame))
+        return True
+
+    async def write(_: object) -> None:
+        raise AssertionError("nothing was fetched")
+
+    client, successor = WaitingClient(), BrokerId(1003)
+    with ThreadPoolExecutor(1) as executor:
+        fetcher = CatchUp(
+            client=cast("BulkClient", client),
+            executor=executor,
+            rng=random.Random(1),
+            is_alive=lambda _: True,
+            send=send,
+            write=write,
+            advance=lambda _: None,
+            stop_group=lambda _group, _reason: None,
+        )
+        group = cast("Group", FollowingGroup())
+        fetch = asyncio.create_task(fetcher.offered(group, LEADER, BulkOffer(group=GROUP, term=Term(3))))
+        await asyncio.sleep(0)
+        await fetcher.offered(group, successor, BulkOffer(group=GROUP, term=Term(4)))
+        client.turn.set()
+        await fetch
+    # Without the last word the new leader would send nothing until it gave the fetch up.
+    assert told[-1] == (successor, BulkFetched(group=GROUP, term=Term(4), index=RaftIndex(5), more=False))

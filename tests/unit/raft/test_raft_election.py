@@ -394,3 +394,33 @@ def test_a_broker_elected_by_votes_for_a_log_it_lost_is_impossible(cluster: Any)
     cluster.crash(1)
     cluster.restart(1)
     assert cluster.node(1).last_index == 1 and cluster.node(1).term == 1
+
+
+def test_an_idle_tick_passes_until_the_timer_is_due_and_then_takes_nothing(cluster: Any) -> None:
+    node = cluster.node(2)
+    passed = 0
+    while node.idle_tick():
+        passed += 1
+    assert passed == node._deadline - 1 and not node.idle_tick() and not node.has_ready()
+    node.tick()
+    assert node.has_ready()  # it asks for pre-votes
+
+
+def test_idle_ticks_count_like_other_ticks(cluster: Any) -> None:
+    node = cluster.node(2)
+    assert node.idle_tick() and node.idle_tick()
+    node.tick(node._deadline - 3)
+    assert not node.has_ready()
+    node.tick()
+    assert node.has_ready()
+
+
+def test_no_tick_of_a_leader_is_idle_while_a_read_waits_for_its_quorum(led: Any) -> None:
+    node = led.node(1)
+    assert node.idle_tick()
+    node.read_index(1)
+    led.lost = lambda m: True
+    led.pump()  # the question is lost
+    assert not node.idle_tick()
+    node.tick()
+    assert node.has_ready()  # it asks again

@@ -12,7 +12,12 @@ Rule 2: the files of a group that left are removed only when no write is on its 
 Rule 3: a group whose log is damaged, or that met a broken invariant, is out of use alone: the other replicas serve it,
         and this broker serves the rest. The controller is told, so that the replica is made anew (region.broker.
         lost_replicas). Its files are removed before it is opened again, and not before the controller said that this
-        replica does not count any more. What the operating system refused is no reason: the bytes may be whole.
+        replica does not count any more.
+Rule 7: a log that the disk does not give back when it is opened is damaged too, but the bytes may be whole and the disk
+        away: it is opened again, more and more rarely, and reported after OPEN_TRIES_MAX. Until then nothing is
+        promised, removed or cut. What the operating system refuses for another reason (no file handles, no room) says
+        nothing about the bytes: it is tried again for ever, and never reported. Where a write or sync failed, nothing
+        is tried: the broker ends, and what is on disk decides at the next start.
 Rule 4: logs are read off the event loop, a few at a time.
 """
 
@@ -22,7 +27,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
@@ -42,7 +47,7 @@ from region.controller.effects import (
 )
 from region.controller.topic import Homes, TopicDefinition
 from region.log.data_directory import DataDirectory
-from region.log.errors import LogCorrupt
+from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.log.flusher import GroupWrite
 from region.multiraft.host import Host
 from region.raft.core import InvariantViolated
@@ -53,7 +58,16 @@ log = structlog.get_logger()
 
 OPENED_AT_ONCE_MAX: Final = 4
 BARRIER_AGAIN_S: Final = 0.5
+OPEN_AGAIN_S: Final = 1.0  # doubled with each refusal
+OPEN_AGAIN_S_MAX: Final = 60.0
+OPEN_TRIES_MAX: Final = 6  # of a log that the disk does not give back: half a minute
 Placed: TypeAlias = tuple[Assignment, TopicDefinition]
+
+
+class Timer(Protocol):
+    """What will be done later, unless it is cancelled."""
+
+    def cancel(self) -> object: ...
 
 
 class HostedGroups:
@@ -70,6 +84,7 @@ class HostedGroups:
         is_registered: whether this broker's disk is the registered one.
         replica_lost: tells the controller that the replica of a group, at that generation, cannot be used here; raises
             GeorelayError.
+        later: does something after so many seconds; None: the event loop's.
     """
 
     def __init__(
@@ -91,6 +106,7 @@ class HostedGroups:
         barrier: Callable[[], Awaitable[object]],
         is_registered: Callable[[], bool],
         replica_lost: Callable[[GroupId, int], Awaitable[object]],
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         self.streams: dict[GroupId, HostedStream] = {}
         self.refused: dict[GroupId, str] = {}  # groups whose replica cannot be used, and why
@@ -118,6 +134,9 @@ class HostedGroups:
         self._slots = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
         self._unusable: set[GroupId] = set()  # found so and not removed yet: they are not opened
         self._given_up: set[GroupId] = set()  # those of them whose replica does not count any more
+        self._later = later
+        self._tries: dict[GroupId, int] = {}  # of opening, since it was last open
+        self._again: dict[GroupId, Timer] = {}  # groups that are opened again later, and not before
         self._lost = LostReplicas(
             generation_of=self._generation_of, barrier=self._confirm, report=replica_lost, given_up=self._give_up
         )
@@ -194,7 +213,7 @@ class HostedGroups:
                 await self._host.close_group(group_id)
             elif placed is None or group_id in self._given_up:
                 await self._remove(group_id)
-            elif group_id not in self.streams and group_id not in self._unusable:
+            elif not (group_id in self.streams or group_id in self._unusable or group_id in self._again):
                 async with self._slots:
                     await self._open(group_id, *placed)
 
@@ -232,11 +251,13 @@ class HostedGroups:
             group = await self._host.open_group_async(
                 group_id, assignment.base_for(self._me), stream, joins_after=assignment.joins_after(self._me)
             )
-        except (DataDirectoryError, InvariantViolated, LogCorrupt, StorageFailed) as error:
+        except OpenNotDurable as error:
+            self._failed(str(error))
+            return
+        except (DataDirectoryError, InvariantViolated, StorageFailed) as error:
             self.refused[group_id] = str(error)
             log.critical("group.refused", group=group_id, stream=str(assignment.key), reason=str(error))
-            if isinstance(error, InvariantViolated | LogCorrupt):
-                self._found_unusable(group_id)
+            self._refused(group_id, error)
             return
         self._found_usable(group_id)
         stream.attach(group, group.disk)
@@ -248,6 +269,22 @@ class HostedGroups:
             self._due.add(group_id)
             return
         self.streams[group_id] = stream
+
+    def _refused(self, group_id: GroupId, error: Exception) -> None:
+        """Open the group again later, or have its replica made anew: rules 3 and 7."""
+        tries = self._tries[group_id] = self._tries.get(group_id, 0) + 1
+        is_damaged = isinstance(error, InvariantViolated | LogCorrupt) and not isinstance(error, LogUnreadable)
+        if is_damaged or (isinstance(error, LogUnreadable) and tries >= OPEN_TRIES_MAX):
+            self._found_unusable(group_id)
+            return
+        pause_s = min(OPEN_AGAIN_S * 2 ** min(tries - 1, OPEN_TRIES_MAX), OPEN_AGAIN_S_MAX)
+        later = self._later or asyncio.get_running_loop().call_later
+        self._again[group_id] = later(pause_s, partial(self._open_again, group_id))
+
+    def _open_again(self, group_id: GroupId) -> None:
+        del self._again[group_id]
+        self._changed.setdefault(group_id, False)
+        self.settle()
 
     def _limit_segments(self, topic: TopicDefinition) -> None:
         for stream in self.streams.values():
@@ -261,6 +298,7 @@ class HostedGroups:
             stream.close()
 
     def _found_unusable(self, group_id: GroupId) -> None:
+        self._forget_tries(group_id)
         self._unusable.add(group_id)
         self._lost.note(group_id)
 
@@ -269,6 +307,12 @@ class HostedGroups:
         self._unusable.discard(group_id)
         self._given_up.discard(group_id)
         self._lost.forget(group_id)
+        self._forget_tries(group_id)
+
+    def _forget_tries(self, group_id: GroupId) -> None:
+        self._tries.pop(group_id, None)
+        if (timer := self._again.pop(group_id, None)) is not None:
+            timer.cancel()
 
     async def _remove(self, group_id: GroupId) -> None:
         self._close_stream(group_id)
@@ -326,6 +370,8 @@ class HostedGroups:
 
     async def cancel(self) -> None:
         """Give up what is under way; the next start finishes it."""
+        for group_id in list(self._again):
+            self._forget_tries(group_id)
         await self._lost.stop()
         tasks = list(self._work.values())
         for task in tasks:

@@ -176,6 +176,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.sign_in = SignIn.HANDSHAKE if sign_in_needed else SignIn.NOT_NEEDED
         self.trace_sessions: dict[tuple[str, int], TraceSession] = {}
         self.peer = ""
+        self.next_wide_fetch_ns = 0  # monotonic; see region.kafka.handlers.fetch
         self._dispatch = dispatch
         self._sasl = sasl
         self._counters = counters

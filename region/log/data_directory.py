@@ -17,6 +17,7 @@ Rule: nothing is written into a directory that is not ours. Every refusal is one
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,7 +30,15 @@ import structlog
 from georelay.errors import DataDirectoryError
 from georelay.ids import BrokerId, GroupId
 from georelay.wire.crc import crc32c
-from region.log.filesystem import FileSystem, OsFileSystem, read_file, remove_tree, replace_file
+from region.log.errors import LogUnreadable, OpenNotDurable
+from region.log.filesystem import (
+    FileSystem,
+    OsFileSystem,
+    Unreadable,
+    read_file,
+    remove_tree,
+    replace_file,
+)
 from region.log.flushed_marks import FlushedMarks
 from region.log.group_log import GroupLog
 from region.log.hard_state import JOURNAL_NAME, HardStateJournal
@@ -118,9 +127,11 @@ class DataDirectory:
 
         Raises:
             LogCorrupt: damage, and nothing tells what was durable; the text names file and position.
-            DataDirectoryError: the operating system refused.
+            LogUnreadable: the disk does not give the log back; nothing of it was changed.
+            OpenNotDurable: a write or sync failed; what is on disk decides at the next start.
+            DataDirectoryError: the operating system refused for another reason.
         """
-        with _one_line_errors(self.path):
+        with _one_line_errors(self.path), _disk_errors(self.group_path(group)):
             found = GroupLog.open(self.group_path(group), self.fs, mark=self.marks.get(group))
             if found.lost is not None:
                 self.marks.note({group: found.lost})
@@ -187,6 +198,19 @@ class DataDirectory:
     def _sync_file_system(self) -> None:
         assert self._lock_handle is not None
         self.fs.sync_file_system(self._lock_handle)
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Tell a disk that does not give bytes back from one that did not take them."""
+    try:
+        yield
+    except Unreadable as error:
+        raise LogUnreadable(path, 0, str(error)) from error
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise OpenNotDurable(f"a write or sync failed while {path} was opened: {error}") from error
+        raise
 
 
 @contextmanager

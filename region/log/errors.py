@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from georelay.errors import DataDirectoryError, Unavailable
+from georelay.errors import DataDirectoryError, StorageFailed, Unavailable
 
 
 class LogCorrupt(DataDirectoryError):
@@ -13,11 +13,27 @@ class LogCorrupt(DataDirectoryError):
     Never repaired by cutting: a replica that forgets what it acknowledged breaks its quorum.
     """
 
+    verdict = "is damaged"
+
     def __init__(self, path: Path, position: int, reason: str) -> None:
-        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+        super().__init__(f"{path} {self.verdict} at byte {position}: {reason}")
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class LogUnreadable(LogCorrupt):
+    """The disk does not give bytes back that were once durable.
+
+    Damage to whoever reads them, and repaired like it. A log that is being opened may wait for them a little: a bad
+    sector stays bad, a disk that is away comes back. Nothing is cut or put aside for it.
+    """
+
+    verdict = "cannot be read"
+
+
+class OpenNotDurable(StorageFailed):
+    """A write or sync failed while a log was opened: the data directory must not be used again by this process."""
 
 
 class ReadInterrupted(Unavailable):

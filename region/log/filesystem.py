@@ -3,6 +3,8 @@
 Rule 1: every byte that the log reads or writes goes through a FileSystem, so a test can put one underneath that
 records the order of writes and syncs, or that forgets at a crash whatever was not synced.
 Rule 2: implementations raise OSError and nothing else; what an error means is decided above.
+Rule 3: whoever reads bytes of a log does so through `reading`: a disk that cannot give bytes back
+(`Unreadable`) is not one that failed to take them.
 
 To inject another file system pass it as `fs` to `DataDirectory.open`: every log, index and journal of that data
 directory then uses it.
@@ -14,14 +16,23 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 IOV_MAX: Final = 1024  # buffers per pwritev; Linux refuses more
 SECTOR_BYTES: Final = 512  # the largest piece that a disk writes whole or not at all
 Buffer = bytes | bytearray | memoryview
+_T = TypeVar("_T")
+# What Linux and its file systems answer when a disk does not give bytes back, or gives back wrong ones.
+UNREADABLE_ERRNOS: Final = frozenset(
+    (errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG)
+)
+
+
+class Unreadable(OSError):
+    """The disk does not give back what is stored on it: a bad sector, or a disk that is away for a while."""
 
 
 class FileSystem(Protocol):
@@ -229,11 +240,31 @@ def write_fully(fs: FileSystem, handle: int, buffers: Sequence[Buffer], position
     return written
 
 
-def read_file(fs: FileSystem, path: Path) -> bytes:
-    """Return the whole content of a small file."""
-    handle = fs.open(path, write=False)
+def reading(read: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+    """Do `read`. Raises Unreadable when the disk refuses; any other OSError is about this process, or the name."""
     try:
-        return fs.pread(handle, fs.size(handle), 0)
+        return read(*arguments, **options)
+    except OSError as error:
+        if error.errno in UNREADABLE_ERRNOS:
+            raise Unreadable(error.errno, error.strerror, error.filename) from error
+        raise
+
+
+def read_at(fs: FileSystem, handle: int, size: int, position: int) -> bytes:
+    """Do `fs.pread`. Raises as `reading`."""
+    return reading(fs.pread, handle, size, position)
+
+
+def open_to_read(fs: FileSystem, path: Path) -> int:
+    """Do `fs.open` for reading. Raises as `reading`."""
+    return reading(fs.open, path, write=False)
+
+
+def read_file(fs: FileSystem, path: Path) -> bytes:
+    """Return the whole content of a small file. Raises as `reading`."""
+    handle = open_to_read(fs, path)
+    try:
+        return read_at(fs, handle, fs.size(handle), 0)
     finally:
         fs.close(handle)
 

@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from region.log.errors import LogCorrupt
-from region.log.filesystem import FileSystem, replace_file
+from region.log.filesystem import FileSystem, open_to_read, read_at, reading, replace_file
 from region.log.manifest import Manifest
 from region.log.manifest_files import load_manifest, manifest_path
 from region.log.segment import index_path
@@ -58,11 +58,11 @@ def settle_folder(fs: FileSystem, directory: Path) -> FolderContent:
     """Finish or undo what a crash interrupted; return what the folder holds (nothing when it does not exist).
 
     Raises:
-        LogCorrupt: a segment with a foreign name. OSError.
+        LogCorrupt: a segment with a foreign name. OSError: Unreadable also for a manifest that is to be installed.
     """
     if not fs.exists(directory):
         return FolderContent(segments=[], manifests=[])
-    for name in sorted(fs.list_directory(directory)):
+    for name in sorted(reading(fs.list_directory, directory)):
         if name.endswith(_INSTALL):
             _settle_install(fs, directory, number_of(directory, name))
         elif name.endswith(_START):
@@ -141,10 +141,10 @@ def remove_leftovers(fs: FileSystem, directory: Path, suffix: str) -> None:
 
 def set_aside(fs: FileSystem, path: Path, position: int) -> None:
     """Keep a copy of a damaged segment from `position` on: until the replica is repaired it may be all there is."""
-    handle = fs.open(path, write=False)
+    handle = open_to_read(fs, path)
     try:
         size = fs.size(handle)
-        tail = fs.pread(handle, size - position, position)
+        tail = read_at(fs, handle, size - position, position)
     finally:
         fs.close(handle)
     replace_file(fs, path.with_name(f"{path.stem}.{position}.damaged"), tail)

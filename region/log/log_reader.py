@@ -4,6 +4,8 @@ Rule 1: it sees only what `sync` has made durable, through an immutable view tha
 Rule 2: a truncation publishes the shorter view, then counts itself, then touches files. A reader that finds another
 count after its reads than before them throws away what it read.
 Rule 3: every entry that is handed out was checked. A segment found damaged is not read again until it is replaced.
+Rule 4: a segment that the disk does not give back (LogUnreadable) is damaged; what else the operating system refuses
+(StorageFailed: no file handles, no memory) says nothing about it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import structlog
 from georelay.errors import StorageFailed
 from georelay.ids import Offset, RaftIndex
 from region.log.entry import Entry
-from region.log.errors import LogCorrupt, ReadInterrupted, StartMoved
-from region.log.filesystem import FileSystem
+from region.log.errors import LogCorrupt, LogUnreadable, ReadInterrupted, StartMoved
+from region.log.filesystem import FileSystem, Unreadable, open_to_read, read_at
 from region.log.index import SegmentInfo
 from region.log.log_view import LogView
 from region.log.manifest import Manifest
@@ -127,11 +129,14 @@ class LogReader:
         def read(view: LogView) -> bytes:
             segment = _sealed_at(view, first_index)
             view.refuse_corrupt(segment)
-            handle = self._fs.open(segment.path, write=False)
             try:
-                return self._fs.pread(handle, max(0, min(size, segment.size_bytes - position)), position)
-            finally:
-                self._fs.close(handle)
+                handle = open_to_read(self._fs, segment.path)
+                try:
+                    return read_at(self._fs, handle, max(0, min(size, segment.size_bytes - position)), position)
+                finally:
+                    self._fs.close(handle)
+            except Unreadable as error:
+                raise LogUnreadable(segment.path, position, str(error)) from error
 
         return self._read(read)
 
@@ -149,11 +154,14 @@ class LogReader:
         truncations, view = self._truncations, self._view
         segment = _sealed_at(view, first_index)
         try:
-            handle = self._fs.open(segment.path, write=False)
+            handle = open_to_read(self._fs, segment.path)
             try:
                 yield from verify_frames(self._fs, handle, segment.path, segment.info(), piece_bytes=piece_bytes)
             finally:
                 self._fs.close(handle)
+        except Unreadable as error:
+            unreadable = LogUnreadable(segment.path, 0, str(error))
+            raise self._explained(unreadable, view, truncations) from error
         except (LogCorrupt, OSError) as error:
             raise self._explained(error, view, truncations) from error
 
@@ -199,8 +207,8 @@ class LogReader:
         Raises:
             StartMoved: `lo` is below the log's start.
             ReadInterrupted: truncated meanwhile; read again.
-            LogCorrupt: an entry is damaged.
-            StorageFailed: the disk refused the read.
+            LogCorrupt: an entry is damaged, or the disk does not give it back.
+            StorageFailed: the operating system refused the read.
         """
 
         def read(view: LogView) -> list[Entry]:

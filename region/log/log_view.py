@@ -15,8 +15,8 @@ from typing import Final
 
 from mesh.replication.stream_header import OWNS_OFFSETS
 from region.log.entry import Entry, EntryError
-from region.log.errors import LogCorrupt
-from region.log.filesystem import FileSystem
+from region.log.errors import LogCorrupt, LogUnreadable
+from region.log.filesystem import FileSystem, Unreadable, open_to_read
 from region.log.index import EpochStart
 from region.log.segment import SCAN_WINDOW_BYTES, FrameWindow, Segment, max_timestamp_ms
 
@@ -162,10 +162,14 @@ def read_segment(
 
     Raises:
         LogCorrupt: an entry is damaged, or the segment was changed meanwhile (the caller knows which).
+        LogUnreadable: the disk does not give it back.
         OSError: FileNotFoundError when the segment was removed.
     """
     index, position = segment.index.position_for_index(first)
-    handle = fs.open(segment.path, write=False)
+    try:
+        handle = open_to_read(fs, segment.path)
+    except Unreadable as error:
+        raise LogUnreadable(segment.path, position, str(error)) from error
     try:
         window = FrameWindow(fs, handle, window_bytes=window_bytes)
         while index < first:
@@ -181,6 +185,8 @@ def read_segment(
             index, chain = index + 1, entry.chain
     except EntryError as error:
         raise LogCorrupt(segment.path, position, str(error)) from error
+    except Unreadable as error:
+        raise LogUnreadable(segment.path, position, str(error)) from error
     finally:
         fs.close(handle)
 

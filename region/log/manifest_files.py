@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from region.log.filesystem import FileSystem, read_file, replace_file
+from region.log.filesystem import FileSystem, Unreadable, read_file, replace_file
 from region.log.manifest import Manifest, ManifestError
 
 log = structlog.get_logger()
@@ -26,7 +26,7 @@ def manifest_path(directory: Path, index: int) -> Path:
 
 
 def load_manifest(fs: FileSystem, path: Path, index: int) -> Manifest | None:
-    """Return the manifest in a file; None when it is missing, damaged or of another index."""
+    """Return the manifest in a file; None when it is missing, damaged or of another index. Raises OSError."""
     try:
         manifest = Manifest.decode(read_file(fs, path))
     except FileNotFoundError:
@@ -48,12 +48,18 @@ class ManifestFiles:
         self._directory = directory
         self.indexes: tuple[int, ...] = tuple(sorted(indexes))  # replaced, never changed
         self.damaged: set[int] = set()  # found wrong by a read and not written again since
+        self.unreadable: Unreadable | None = None  # the last refusal of the disk to give one back
 
     def read(self, index: int) -> Manifest | None:
         """Return the manifest of `index`, read from disk; None if there is none that can be read."""
         if index not in self.indexes:
             return None
-        found = load_manifest(self._fs, manifest_path(self._directory, index), index)
+        path, found = manifest_path(self._directory, index), None
+        try:
+            found = load_manifest(self._fs, path, index)
+        except Unreadable as error:
+            log.critical("manifest.damaged", path=str(path), reason=str(error))
+            self.unreadable = error
         if found is None and index in self.indexes:  # else it was removed meanwhile
             self.damaged.add(index)
         return found

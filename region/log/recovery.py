@@ -14,6 +14,10 @@ segment from a little before its checkpoint ends: what Raft begins with is check
       or damage above the newest manifest
     no readable manifest although the log begins above 1       all set aside, `lost` = the end of the log as it was
     any damage, and no mark at all                             the start is refused: nobody knows what was promised
+    bytes that the disk does not give back (Unreadable)        as above for a segment that its index file describes, an
+                                                               index, and a manifest while another stands in; else
+                                                               nothing is changed and the open fails: the bytes may be
+                                                               whole, and nobody can tell what they promise
 """
 
 from __future__ import annotations
@@ -27,7 +31,16 @@ import structlog
 from georelay.ids import RaftIndex, Term
 from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, frame_bytes
 from region.log.errors import LogCorrupt
-from region.log.filesystem import FileSystem, read_file, replace_file, write_fully
+from region.log.filesystem import (
+    FileSystem,
+    Unreadable,
+    open_to_read,
+    read_at,
+    read_file,
+    reading,
+    replace_file,
+    write_fully,
+)
 from region.log.flushed_marks import FlushedMark, LostTail
 from region.log.group_folder import remove_leftovers, set_aside, set_aside_whole, settle_folder
 from region.log.index import IndexFile, IndexFileError
@@ -61,7 +74,7 @@ def recover_log(
 
     Raises:
         LogCorrupt: damage, and no mark; the text names file and position.
-        OSError: from the file system.
+        OSError: from the file system; Unreadable: the disk does not give back what is needed.
     """
     content = settle_folder(fs, directory)
     manifests = ManifestFiles(fs, directory, content.manifests)
@@ -111,6 +124,8 @@ class _Recovery:
             return
         newest = None if files else self.manifests.newest(1, _NO_INDEX)
         base = self.manifests.read(files[0] - 1) if files else newest
+        if not files:
+            self._refuse_unreadable()
         if not files and (base is None or (self.mark is not None and self.mark.index > base.index)):
             # No segment at all, and there should be one: the manifest alone does not make up for what is gone.
             self.manifests.remove_above(0)
@@ -131,7 +146,7 @@ class _Recovery:
             raise LogCorrupt(
                 path, 0, f"the segment begins at index {first_index}, the one before it ends at {self.state.last_index}"
             )
-        handle = self.fs.open(path)
+        handle = reading(self.fs.open, path)
         try:
             file = self._load_index(path, first_index)
             if next_index is not None:
@@ -151,7 +166,7 @@ class _Recovery:
             file = IndexFile.decode(read_file(self.fs, index_path(path)), interval_bytes=self.interval_bytes)
         except FileNotFoundError:
             return None
-        except IndexFileError as error:
+        except (IndexFileError, Unreadable) as error:
             log.info("log.index_refused", segment=str(path), reason=str(error))
             return None
         fits = file.info.first_index == first_index and self._chain in (None, file.info.previous_chain)
@@ -189,7 +204,7 @@ class _Recovery:
         chain = info.previous_chain if start == info.first_index else None
         found: Entry | ScanStop | None = None
         for item in scan_segment(self.fs, handle, first_index=start, previous_chain=chain, position=position):
-            found = item
+            found = item  # what cannot be read could not be followed either: Unreadable goes on
         return isinstance(found, Entry) and (found.index, found.chain) == (info.last_index, info.last_chain)
 
     def _recover_active(self, path: Path, handle: int, first_index: int, file: IndexFile | None) -> None:
@@ -217,7 +232,7 @@ class _Recovery:
             return
         _, position = segment.index.position_for_index(max(segment.first_index, durable + 1))
         while position < segment.size_bytes:
-            piece = self.fs.pread(handle, min(WRITTEN_AGAIN_BYTES, segment.size_bytes - position), position)
+            piece = read_at(self.fs, handle, min(WRITTEN_AGAIN_BYTES, segment.size_bytes - position), position)
             position += write_fully(self.fs, handle, [piece], position)
             if not piece:
                 raise LogCorrupt(segment.path, position, "the file became shorter while it was read")
@@ -309,7 +324,7 @@ class _Recovery:
     def _newest_in(self, first_index: int) -> Entry | None:
         """Return the newest entry that can be read in the log's last segment."""
         newest: Entry | None = None
-        handle = self.fs.open(segment_path(self.directory, first_index), write=False)
+        handle = open_to_read(self.fs, segment_path(self.directory, first_index))
         try:
             for found in scan_segment(self.fs, handle, first_index=first_index, previous_chain=None):
                 newest = found if isinstance(found, Entry) else newest
@@ -329,6 +344,7 @@ class _Recovery:
         state = self.state
         if state.first_index == 1 or self._newest_that_fits() is not None:
             return
+        self._refuse_unreadable()
         path = segment_path(self.directory, state.first_index)
         if self.mark is None:
             raise LogCorrupt(path, 0, f"it begins above index 1, and no manifest in {self.directory} can be read")
@@ -340,6 +356,11 @@ class _Recovery:
         lost = max(filter(None, (end, state.lost)), key=lambda each: (each.term, each.index))
         self.manifests.remove_above(0)
         self.state = LogState(base=LogBase(chain=self.first_chain), lost=lost)
+
+    def _refuse_unreadable(self) -> None:
+        """Change nothing for want of a manifest that the disk did not give back. Raises Unreadable."""
+        if self.manifests.unreadable is not None:
+            raise self.manifests.unreadable
 
     def _newest_that_fits(self) -> Manifest | None:
         return self.manifests.newest(self.state.base.index, self.state.last_index)
@@ -359,10 +380,10 @@ def _contradiction(fs: FileSystem, handle: int, file: IndexFile, *, whole: bool)
     info, size = file.info, fs.size(handle)
     if size < info.size_bytes or (whole and size > info.size_bytes):
         return f"it has {size} bytes, its index says {info.size_bytes}"
-    header = fs.pread(handle, ENTRY_HEADER_BYTES, info.last_position)
     try:
+        header = read_at(fs, handle, ENTRY_HEADER_BYTES, info.last_position)
         end = info.last_position + frame_bytes(header)
-    except EntryError as error:
+    except (EntryError, Unreadable) as error:
         return str(error)
     index, chain = int.from_bytes(header[20:28], "big"), int.from_bytes(header[28:32], "big")
     if (end, index, chain) != (info.size_bytes, info.last_index, info.last_chain):

@@ -22,7 +22,7 @@ from typing import Final
 
 from region.log.entry import ENTRY_HEADER_BYTES, Entry, EntryError, decode_entry, frame_bytes
 from region.log.errors import LogCorrupt
-from region.log.filesystem import FileSystem, tear_explains
+from region.log.filesystem import FileSystem, read_at, tear_explains
 from region.log.index import NO_TIMESTAMP, IndexFile, SegmentInfo, SparseIndex
 
 SCAN_WINDOW_BYTES: Final = 1024 * 1024
@@ -141,7 +141,7 @@ class FrameWindow:
         """Return up to `size` bytes from `position`; fewer only at the end of the file."""
         at = position - self._start
         if at < 0 or at + size > len(self._buffer):
-            self._buffer = memoryview(self._fs.pread(self._handle, max(size, self._window_bytes), position))
+            self._buffer = memoryview(read_at(self._fs, self._handle, max(size, self._window_bytes), position))
             self._start, at = position, 0
         return self._buffer[at : at + size]
 

@@ -1,6 +1,8 @@
 """Reads of a group's own log that would block: cold entries and base manifests for its followers.
 
-Rule: damage that a read finds is repaired, and never stops the group: its log end is intact.
+Rule 1: damage that a read finds, a sector that the disk does not give back included, is repaired, and never stops the
+        group: its log end is intact.
+Rule 2: what else the operating system refuses (no file handles, no memory) passes: the follower asks again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ class ColdReads:
     Args:
         guard: runs a step of a group; the group stops when it breaks.
         mark_dirty: has the group looked at in this turn.
-        stop_group: for a disk that refuses to be read.
         repair: begins the repair of a group's damaged segments.
     """
 
@@ -37,13 +38,11 @@ class ColdReads:
         executor: Executor,
         guard: Callable[..., None],
         mark_dirty: Callable[[Group], None],
-        stop_group: Callable[[Group, str], None],
         repair: Callable[[Group], None],
     ) -> None:
         self._executor = executor
         self._guard = guard
         self._mark_dirty = mark_dirty
-        self._stop_group = stop_group
         self._repair = repair
 
     async def fetch(self, group: Group, fetch: Fetch) -> None:
@@ -56,9 +55,8 @@ class ColdReads:
             self._repair(group)
             entries = []  # the follower asks again, and by then it is repaired or somebody else leads
         except StorageFailed as error:
-            if not group.stopped:
-                self._stop_group(group, str(error))
-            return
+            log.warning("log.read_failed", group=group.group_id, reason=str(error))
+            entries = []
         if not group.stopped:
             self._guard(group, group.fetched, fetch, entries)
             self._mark_dirty(group)

@@ -132,7 +132,6 @@ class Host:
             executor=executor,
             guard=self.guard,
             mark_dirty=self.mark_dirty,
-            stop_group=self.stop_group,
             repair=self._repair_soon,
         )
         self.bulk = BulkLane(

@@ -178,11 +178,8 @@ class BrokerWorld(World):
         if life is None:
             return
         loop: SimLoop = life.loop
-        refuses = bool(life.refused)
         if self.lives.get(broker) is not life:
             return
-        if refuses:
-            return  # it failed while a log was opened: that group alone is refused, and promises nothing
         rest_ns = loop.paused_until_ns - self.clockwork.now_ns
         if rest_ns > 0:
             self.clockwork.after(rest_ns + SYNC_FAILURE_OUTLIVED_NS, self._check_ended, broker, life)

@@ -515,9 +515,10 @@ class SimDisk:
         self._mark("disk.bit_flipped")
         return path
 
-    def spoil_sector(self) -> Path | None:
-        """Make one sector of one log file unreadable; return which file."""
-        files = [(path, inode) for path, inode in self.files() if inode.durable and path.suffix == ".log"]
+    def spoil_sector(self, *, sealed: bool = False) -> Path | None:
+        """Make one sector of one log file unreadable, of a sealed segment if so wanted; return which file."""
+        files = self._sealed() if sealed else self.files()
+        files = [(path, inode) for path, inode in files if inode.durable and path.suffix == ".log"]
         if not files:
             return None
         path, inode = self._rng.choice(files)

@@ -18,4 +18,5 @@ REGION: Final[dict[int, str]] = {
     26: "the same",
     45: "the same",
     25: "a failed sync of a file that was only staged: a false alarm of the simulator",
+    30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
 }

@@ -3,7 +3,7 @@
 Rule 1: only committed data; batches are handed on as views, whole, and never decoded.
 Rule 2: the first batch of an answer is whole even when it is over max_bytes; no later one may pass the limits
         (of its partition or of the whole answer).
-Rule 3: waiting is by the streams' wake-ups: no polling, one timer per waiting request.
+Rule 3: waiting is by the streams' wake-ups: no polling, one timer per waiting request; only what woke it is read again.
 Rule 4: OFFSET_OUT_OF_RANGE below the log start, and beyond the log end at the home only: a mirror cannot know
         the end, there a reader waits.
 Rule 5: no fetch sessions (session id 0 always); isolation levels are alike, there are no transactions.
@@ -12,8 +12,9 @@ Rule 5: no fetch sessions (session id 0 always); isolation levels are alike, the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from georelay.errors import GeorelayError
@@ -32,6 +33,11 @@ from region.kafka.services import KafkaServices, plain_name
 MAX_WAIT_MS_MAX: Final = 300_000
 TRACE_SESSIONS_MAX: Final = 10_000  # per connection; the oldest is forgotten
 ZSTD_SINCE_VERSION: Final = 10
+# A fetch of many partitions costs its width, for client and broker, whether one of them has records or all: a client
+# that was answered a moment ago waits until more have some. 25 us is what one partition costs in both.
+WIDE_PARTITIONS: Final = 64
+WIDE_PAUSE_NS_PER_PARTITION: Final = 25_000
+WIDE_PAUSE_NS_MAX: Final = 10_000_000
 _CODEC_POSITION: Final = 22  # low byte of a batch's attributes
 _CODEC_MASK: Final = 0x07
 
@@ -63,6 +69,7 @@ class _Gathered:
     bytes_read: int = 0
     must_answer: bool = False  # an error or a diverging epoch: waiting would hide it
     cold: list[tuple[_Row, int]] = field(default_factory=list)  # (row, bytes wanted) not in memory
+    cold_bytes: int = 0  # wanted by them together
 
     @property
     def rows(self) -> list[_Row]:
@@ -75,6 +82,7 @@ class FetchHandler:
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
         self._cluster = services.cluster
+        self.monotonic_ns = services.monotonic_ns
 
     def handle(self, slot: Slot, request: FetchRequest) -> None:
         """Answer at once when there is enough, else wait for it."""
@@ -89,22 +97,32 @@ class FetchHandler:
     def gather(self, slot: Slot, request: FetchRequest, cold: _Cold) -> _Gathered:
         """Read every partition within the limits; `cold` holds what was read from disk for this request."""
         gathered = _Gathered()
-        left = min(request.max_bytes, FETCH_RESPONSE_BYTES_MAX)
         for topic in request.topics:
-            rows = []
-            for wanted in topic.partitions:
-                row = self._check(topic.topic, wanted)
-                if row.stream is not None and not row.error and row.diverging is None and not row.is_at_end:
-                    left -= self._fill(row, left, gathered, cold)
-                if row.error or row.diverging is not None:
-                    gathered.must_answer = True
-                elif row.is_at_end:
-                    self._session(slot.connection, row).caught_up(self._services.wall_ns())
-                if row.entries and slot.api_version < ZSTD_SINCE_VERSION and _has_zstd(row.entries):
-                    row.error, row.entries, gathered.must_answer = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, (), True
-                rows.append(row)
+            rows = [_Row(topic.topic, wanted) for wanted in topic.partitions]
+            for row in rows:
+                self._look(slot, request, row, gathered, cold)
             gathered.topics.append((topic.topic, rows))
         return gathered
+
+    def look_again(self, slot: Slot, request: FetchRequest, gathered: _Gathered, woken: Iterable[_Row]) -> None:
+        """Read anew the partitions in which something has happened; in the others nothing can have."""
+        for row in woken:
+            gathered.bytes_read -= sum(len(entry.payload) for entry in row.entries)
+            row.entries, row.error, row.diverging = (), ErrorCode.NONE, None
+            self._look(slot, request, row, gathered, {})
+
+    def _look(self, slot: Slot, request: FetchRequest, row: _Row, gathered: _Gathered, cold: _Cold) -> None:
+        """Fill one row: an error, records within the limits, or nothing yet."""
+        self._check(row)
+        if row.stream is not None and not row.error and row.diverging is None and not row.is_at_end:
+            left = min(request.max_bytes, FETCH_RESPONSE_BYTES_MAX) - gathered.bytes_read - gathered.cold_bytes
+            self._fill(row, left, gathered, cold)
+        if row.error or row.diverging is not None:
+            gathered.must_answer = True
+        elif row.is_at_end:
+            self._session(slot.connection, row).caught_up(self._services.wall_ns())
+        if row.entries and slot.api_version < ZSTD_SINCE_VERSION and _has_zstd(row.entries):
+            row.error, row.entries, gathered.must_answer = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, (), True
 
     def response(self, slot: Slot, gathered: _Gathered) -> FetchResponse:
         """Return the answer and record what it delivers."""
@@ -123,45 +141,45 @@ class FetchHandler:
     def is_enough(request: FetchRequest, gathered: _Gathered) -> bool:
         return gathered.must_answer or request.max_wait_ms <= 0 or gathered.bytes_read >= request.min_bytes
 
-    def _check(self, topic: str, wanted: FetchPartition) -> _Row:
-        """Return the row with its stream, or with the error that keeps it from being read."""
-        row = _Row(topic, wanted)
-        found = led_stream(self._cluster, topic, wanted.partition)
+    def _check(self, row: _Row) -> None:
+        """Give the row its stream, or the error that keeps it from being read."""
+        wanted = row.wanted
+        found = led_stream(self._cluster, row.topic, wanted.partition)
         if isinstance(found, ErrorCode):
-            row.error = found
-            return row
+            row.stream, row.error = None, found
+            return
         row.stream = found
         row.error = epoch_error(found, wanted.current_leader_epoch)
         if row.error:
-            return row
+            return
         offset = wanted.fetch_offset
         if wanted.last_fetched_epoch != NO_EPOCH:
             row.diverging = _diverging(found, wanted)
         if offset < found.log_start or (found.is_home and offset > found.next_offset):
             row.error = ErrorCode.OFFSET_OUT_OF_RANGE
-        return row
 
     @staticmethod
-    def _fill(row: _Row, left: int, gathered: _Gathered, cold: _Cold) -> int:
-        """Read one partition; returns the bytes it takes from the whole answer."""
+    def _fill(row: _Row, left: int, gathered: _Gathered, cold: _Cold) -> None:
+        """Read one partition with at most `left` bytes."""
         assert row.stream is not None
         limit = min(row.wanted.partition_max_bytes, left)
         if limit <= 0 and (gathered.bytes_read or gathered.cold):
-            return 0
+            return
         entries = row.stream.read(Offset(row.wanted.fetch_offset), max(limit, 1))
         if entries is None:
             found = cold.get((row.topic, row.wanted.partition))
             if found is None:
                 gathered.cold.append((row, max(limit, 1)))
-                return max(limit, 0)
+                gathered.cold_bytes += max(limit, 0)
+                return
             if isinstance(found, ErrorCode):
                 row.error = found
-                return 0
+                return
             entries = found
         if not entries:
-            return 0
+            return
         if gathered.bytes_read and len(entries[0].payload) > limit:
-            return 0  # rule 2: only the first batch of the answer may be over
+            return  # rule 2: only the first batch of the answer may be over
         size = len(entries[0].payload)
         fitting = 1
         for entry in entries[1:]:  # what came from disk was read before the others were known
@@ -171,7 +189,6 @@ class FetchHandler:
             fitting += 1
         row.entries = entries if fitting == len(entries) else entries[:fitting]
         gathered.bytes_read += size
-        return size
 
     async def read_cold(self, slot: Slot, request: FetchRequest, gathered: _Gathered) -> FetchResponse:
         """Read from disk what memory does not hold, then answer with what there is."""
@@ -221,25 +238,36 @@ class FetchHandler:
 class _LongPoll:
     """A Fetch that waits: for `min_bytes`, for an error, or for its time to pass."""
 
-    __slots__ = ("_handler", "_handles", "_is_scheduled", "_request", "_slot", "_timer")
+    __slots__ = ("_gathered", "_handler", "_handles", "_is_scheduled", "_request", "_slot", "_timer", "_woken")
 
     def __init__(self, handler: FetchHandler, slot: Slot, request: FetchRequest, gathered: _Gathered) -> None:
         self._handler = handler
         self._slot = slot
         self._request = request
+        self._gathered = gathered
         self._is_scheduled = False
+        self._woken: dict[int, _Row] = {}  # by identity: a request may name a partition twice
         wait_s = min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_is_over)
         self._handles: list[tuple[Stream, Any]] = [
-            (row.stream, row.stream.add_waiter(self._wake)) for row in gathered.rows if row.stream is not None
+            (row.stream, row.stream.add_waiter(partial(self._wake, row)))
+            for row in gathered.rows
+            if row.stream is not None
         ]
         slot.on_cancel(self._stop)
 
-    def _wake(self) -> None:
-        """Look again once this loop turn has told of all its commits."""
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._look)
+    def _wake(self, row: _Row) -> None:
+        """Look again once this loop turn has told of all its commits, or when a wide fetch may be answered again."""
+        self._woken[id(row)] = row
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        loop = asyncio.get_running_loop()
+        wait_ns = self._slot.connection.next_wide_fetch_ns - self._handler.monotonic_ns()
+        if len(self._handles) < WIDE_PARTITIONS or wait_ns <= 0:
+            loop.call_soon(self._look)
+        else:
+            loop.call_later(min(wait_ns, WIDE_PAUSE_NS_MAX) / 1e9, self._look)
 
     def _look(self) -> None:
         self._is_scheduled = False
@@ -250,11 +278,15 @@ class _LongPoll:
         self._try(is_over=True)
 
     def _try(self, *, is_over: bool) -> None:
-        gathered = self._handler.gather(self._slot, self._request, {})
+        woken, self._woken = self._woken, {}
+        gathered = self._gathered
+        self._handler.look_again(self._slot, self._request, gathered, woken.values())
         if gathered.cold:  # retention or pressure took it out of memory meanwhile
             self._stop()
             self._slot.spawn(self._handler.read_cold(self._slot, self._request, gathered))
         elif is_over or self._handler.is_enough(self._request, gathered):
+            pause_ns = min(len(self._handles) * WIDE_PAUSE_NS_PER_PARTITION, WIDE_PAUSE_NS_MAX)
+            self._slot.connection.next_wide_fetch_ns = self._handler.monotonic_ns() + pause_ns
             self._stop()
             self._slot.answer(self._handler.response(self._slot, gathered))
 

@@ -13,11 +13,11 @@ import pytest
 
 from georelay.errors import BadRequest, Busy, DataDirectoryError
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
-from region.broker.hosted_groups import HostedGroups
+from region.broker.hosted_groups import OPEN_TRIES_MAX, HostedGroups
 from region.controller.assignment import Assignment
 from region.controller.effects import BrokersChanged, GroupDropped, ReplicasWanted
 from region.controller.topic import Homes
-from region.log.errors import LogCorrupt
+from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.multiraft.leader_book import LeaderBook
 from region.topics.committed_tail import TailBudget
 
@@ -44,6 +44,9 @@ class Node:
         self.reports: list[int] = []
         self.report_fails = 0
         self.on_barrier: Callable[[], None] = lambda: None
+        self.tries = 0
+        self.later: list[tuple[float, Callable[[], None]]] = []  # what waits, and for how many seconds
+        self.cancelled = 0
         self.groups = HostedGroups(
             me=ME,
             region=RegionNumber(1),
@@ -61,6 +64,7 @@ class Node:
             barrier=self.barrier,
             is_registered=lambda: self.registered,
             replica_lost=self.replica_lost,
+            later=self.do_later,
         )
         self.groups.informed()
 
@@ -84,7 +88,24 @@ class Node:
             raise Busy("it changed meanwhile")
         self.wants(self.assignment.without(ME, generation=generation + 10))
 
+    def do_later(self, pause_s: float, action: Callable[[], None]) -> Any:
+        self.later.append((pause_s, action))
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self.later.clear()
+
+    async def time_passes(self) -> float:
+        """Let the one thing happen that waits; return for how long it waited."""
+        ((pause_s, action),) = self.later
+        self.later.clear()
+        action()
+        await self.settled()
+        return pause_s
+
     async def open_group_async(self, group_id: GroupId, *_: Any, **__: Any) -> Any:
+        self.tries += 1
         if self.damaged is not None:
             raise self.damaged
         self.open.add(group_id)
@@ -263,12 +284,96 @@ async def test_files_are_removed_although_the_replica_was_wanted_again_before_th
     assert node.open == {GROUP} and node.removed == [GROUP] and node.reports == [5]
 
 
-async def test_what_the_operating_system_refused_is_not_given_up(node: Node) -> None:
+async def test_what_the_operating_system_refused_is_tried_again_for_ever_and_never_given_up(node: Node) -> None:
     node.damaged = DataDirectoryError("too many open files")
     node.wants(node.shared())
     await node.settled()
-    await asyncio.sleep(0.01)
+    pauses = [await node.time_passes() for _ in range(10)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60] and node.tries == 11
     assert node.groups.refused and not node.reports and not node.removed
+    node.damaged = None
+    await node.time_passes()
+    assert node.open == {GROUP} and not node.groups.refused and not node.later
+
+
+UNREADABLE = LogUnreadable(Path("00.log"), 7, "input/output error")
+
+
+async def test_a_log_that_the_disk_gives_back_later_is_opened_and_not_reported(node: Node) -> None:
+    node.damaged = UNREADABLE
+    node.wants(node.shared())
+    await node.settled()
+    for _ in range(OPEN_TRIES_MAX - 2):
+        await node.time_passes()
+    assert node.groups.refused and not node.open and not node.reports
+    node.damaged = None
+    await node.time_passes()
+    assert node.open == {GROUP} and not node.groups.refused
+    assert not node.reports and not node.removed and not node.later
+
+
+async def test_a_log_that_the_disk_never_gives_back_is_reported_and_begun_anew(node: Node) -> None:
+    node.damaged = UNREADABLE
+    node.wants(node.shared())
+    await node.settled()
+    pauses = [await node.time_passes() for _ in range(OPEN_TRIES_MAX - 1)]
+    assert pauses == [1, 2, 4, 8, 16] and node.tries == OPEN_TRIES_MAX and not node.later
+    await node.until(lambda: node.removed)
+    assert node.reports == [5] and node.kept == [GROUP]
+    node.comes_back()
+    await node.until(lambda: node.groups.streams)
+    assert node.open == {GROUP} and not node.groups.refused
+
+
+async def test_an_unreadable_log_is_not_removed_before_the_controller_gave_the_replica_up(
+    node: Node, quick: None
+) -> None:
+    node.damaged = UNREADABLE
+    node.report_fails = 3
+    node.wants(node.shared())
+    await node.settled()
+    for _ in range(OPEN_TRIES_MAX - 1):
+        assert not node.reports and not node.removed
+        await node.time_passes()
+    await node.until(lambda: len(node.reports) == 3)
+    assert not node.removed and node.groups.refused
+    await node.until(lambda: node.removed)
+    assert node.reports == [5] * 4
+
+
+async def test_wishes_that_come_while_an_unreadable_log_waits_do_not_shorten_the_wait(node: Node) -> None:
+    node.damaged = UNREADABLE
+    node.wants(node.shared())
+    await node.settled()
+    for _ in range(3 * OPEN_TRIES_MAX):
+        node.wants()
+        await node.settled()
+    assert node.tries == 1 and len(node.later) == 1 and not node.reports
+
+
+async def test_a_group_that_leaves_while_its_log_cannot_be_read_is_removed_and_not_opened_again(node: Node) -> None:
+    node.damaged = UNREADABLE
+    node.wants(node.shared())
+    await node.settled()
+    node.drops()
+    await node.settled()
+    assert node.removed == [GROUP] and node.cancelled == 1 and not node.later and not node.groups.refused
+
+
+async def test_a_broker_whose_disk_refused_a_write_while_a_group_was_opened_ends(node: Node) -> None:
+    node.damaged = OpenNotDurable("a write or sync failed")
+    node.wants(node.shared())
+    await node.settled()
+    assert node.failures == ["a write or sync failed"]
+    assert not node.open and not node.later and not node.reports and not node.removed
+
+
+async def test_nothing_is_opened_again_once_the_broker_stops(node: Node) -> None:
+    node.damaged = UNREADABLE
+    node.wants(node.shared())
+    await node.settled()
+    await node.groups.cancel()
+    assert node.cancelled == 1 and not node.later
 
 
 async def test_a_replica_that_is_lost_again_is_reported_later(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

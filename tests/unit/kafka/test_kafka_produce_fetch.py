@@ -19,6 +19,7 @@ from georelay.wire.requests import (
     ProduceRequest,
     TopicProduceData,
 )
+from region.kafka.handlers import fetch as fetch_handler
 
 MIB = 1024 * 1024
 
@@ -315,6 +316,32 @@ async def test_long_poll_answers_empty_when_its_time_is_over(bed: Any) -> None:
     bed.cluster.add_topic("orders")
     client = await bed.client()
     assert fetched(await call_fetch(client, fetch(("orders", 0, 0), max_wait_ms=1))) == [(0, [])]
+
+
+async def test_a_wide_fetch_that_was_answered_a_moment_ago_waits_for_more_partitions_to_have_records(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_handler, "WIDE_PAUSE_NS_PER_PARTITION", 1_000_000)
+    monkeypatch.setattr(fetch_handler, "WIDE_PAUSE_NS_MAX", 400_000_000)
+    bed.cluster.add_topic("orders", partitions=400)
+    first, second = bed.cluster.stream("orders", 0), bed.cluster.stream("orders", 399)
+    client = await bed.client()
+
+    async def fetch_all(offset: int) -> None:
+        client.send(fetch(*(("orders", at, offset if at == 0 else 0) for at in range(400)), max_wait_ms=60_000), 12)
+        await wait_until(lambda: second.waiter_count == 1)
+
+    await fetch_all(0)
+    first.add(b"a")
+    assert (0, [b"a"]) in fetched((await client.receive(ApiKey.FETCH, 12))[1])  # nothing was answered before: at once
+    await fetch_all(1)
+    first.add(b"b")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert first.waiter_count == 1
+    second.add(b"c")
+    rows = fetched((await client.receive(ApiKey.FETCH, 12))[1])
+    assert [values for _, values in rows if values] == [[b"b"], [b"c"]]
 
 
 async def test_losing_the_leadership_ends_a_long_poll(bed: Any) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from georelay.errors import StorageFailed
 from georelay.ids import GroupId, RaftIndex, Term
-from region.log.errors import LogCorrupt
+from region.log.errors import LogCorrupt, LogUnreadable
 from region.multiraft.bulk_client import BulkFailed
 from region.multiraft.bulk_wire import SegmentRow
 from region.multiraft.repair import _covering
@@ -94,7 +97,33 @@ async def test_a_leader_with_damage_hands_over(memory_region: Any, sealed: Any) 
     await until(lambda: leader.host.bulk.repair.repaired == 1)
 
 
-async def test_a_cold_read_for_a_follower_that_meets_damage_begins_a_repair(memory_region: Any, sealed: Any) -> None:
+def make_unreadable(broker: Any, first_index: int) -> None:
+    """Let the disk give nothing of this file back; a file that takes its place is another one."""
+    (path,) = broker.directory.group_path(GROUP).glob(f"*{first_index:020d}.log")
+    fs, bad = broker.directory.fs, path.stat().st_ino
+    read = fs.pread
+
+    def pread(handle: int, size: int, position: int) -> bytes:
+        if os.fstat(handle).st_ino == bad:
+            raise OSError(errno.EIO, "unreadable sector")
+        return bytes(read(handle, size, position))
+
+    keep_open.append(path.open("rb"))  # or the new file could get its number
+    fs.pread = pread
+
+
+keep_open: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_again() -> Any:
+    yield
+    while keep_open:
+        keep_open.pop().close()
+
+
+async def follower_that_needs_the_disk(memory_region: Any, sealed: Any) -> tuple[Any, Any, int]:
+    """Return the leader, a broker that is down, and the first index of a segment that it lacks."""
     leader = memory_region.leader(GROUP)
     absent = next(one for one in sealed if one is not leader)
     await absent.stop(clean=False)
@@ -109,11 +138,59 @@ async def test_a_cold_read_for_a_follower_that_meets_damage_begins_a_repair(memo
     leader.publish(GROUP, b"last")
     await until(lambda: len(leader.machines[GROUP].committed) == 31)
     group.node.log.evict(group.node.applied_index)  # only the disk has them now
-    damage(leader, first)
+    return leader, absent, first
+
+
+@pytest.mark.parametrize("spoil", [damage, make_unreadable], ids=["flipped", "unreadable"])
+async def test_a_cold_read_for_a_follower_that_meets_damage_begins_a_repair(
+    memory_region: Any, sealed: Any, spoil: Callable[[Any, int], object]
+) -> None:
+    leader, absent, first = await follower_that_needs_the_disk(memory_region, sealed)
+    spoil(leader, first)
     await absent.start()
     await absent.open(GROUP, tuple(memory_region.brokers))
     await until(lambda: len(absent.machines[GROUP].committed) == 31)
     await until(lambda: leader.host.bulk.repair.repaired == 1)
+    assert not any(one.stopped_groups for one in sealed)
+    leader.host.groups[GROUP].disk.verify_segment(first)
+
+
+async def test_a_cold_read_without_file_handles_is_asked_again_and_repairs_nothing(
+    memory_region: Any, sealed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, absent, _ = await follower_that_needs_the_disk(memory_region, sealed)
+    disk = leader.host.groups[GROUP].disk
+    read = disk.read_entries
+    refused: list[object] = []
+
+    def read_entries(*arguments: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(arguments)
+            raise StorageFailed("too many open files")
+        return read(*arguments)
+
+    monkeypatch.setattr(disk, "read_entries", read_entries)
+    await absent.start()
+    await absent.open(GROUP, tuple(memory_region.brokers))
+    await until(lambda: len(absent.machines[GROUP].committed) == 31)
+    assert len(refused) == 3 and leader.host.bulk.repair.repaired == 0
+    assert not any(one.stopped_groups for one in sealed)
+
+
+async def test_an_unreadable_sector_of_the_open_segment_is_repaired_as_well(memory_region: Any, sealed: Any) -> None:
+    leader = memory_region.leader(GROUP)
+    first = leader.host.groups[GROUP].disk.last_index + 1
+    for number in range(20, 30):
+        leader.publish(GROUP, b"v%d" % number)
+    await until(lambda: all(len(broker.machines[GROUP].committed) == 30 for broker in sealed))
+    group = leader.host.groups[GROUP]
+    make_unreadable(leader, first)
+    with pytest.raises(LogUnreadable) as found:
+        group.disk.read_entries(RaftIndex(first), RaftIndex(first + 10), 1 << 20)
+    group.corrupt_found(found.value)
+    await until(lambda: leader.host.bulk.repair.repaired == 1)
+    assert len(group.disk.read_entries(RaftIndex(first), RaftIndex(first + 10), 1 << 20)) == 10
+    assert memory_region.leader(GROUP) not in (None, leader)  # it handed over
     assert not any(one.stopped_groups for one in sealed)
 
 

@@ -12,12 +12,12 @@ WORLD ?= region
 JOBS ?= 1
 INPUT ?=
 
-.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign golden clean
+.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py proto/broker.proto proto/georelay/v1/admin.proto tools/setup.sh
+$(STAMP): pyproject.toml constraints.txt hatch_build.py sdk/build_hook.py proto/broker.proto proto/georelay/v1/admin.proto proto/georelay/v1/streams.proto tools/setup.sh
 	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 
@@ -39,8 +39,10 @@ check: $(STAMP) ## ruff, mypy --strict, import rules
 bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory
 	@$(BIN)/python -m loadtest.bench
 
-fuzz: setup ## mutate FRAMES=200000 frames against the wire codec (SEED=1)
+fuzz: setup ## mutate FRAMES=200000 inputs: wire codec, text protocol, every listener before a sign-in (SEED=1)
 	@$(BIN)/python tests/fuzz/fuzz_wire.py --frames $(FRAMES) --seed $(SEED)
+	@$(BIN)/python tests/fuzz/fuzz_text.py --inputs $(FRAMES) --seed $(SEED)
+	@$(BIN)/python tests/fuzz/fuzz_listeners.py --inputs $(FRAMES) --seed $(SEED)
 
 interop: setup ## foreign Kafka clients, gRPC and REST against a 3x3 mesh, 10,000 records each
 	@GEORELAY_INTEROP_RECORDS=10000 GEORELAY_INTEROP_BROKERS=3 $(BIN)/python -m pytest -q tests/interop
@@ -50,7 +52,16 @@ campaign: setup ## kill -9 of leaders and regions and link cuts under 1000 recor
 	@$(BIN)/python -m loadtest.campaign region-restart --runs 3
 	@$(BIN)/python -m loadtest.campaign link-cut --runs 2
 
-sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh JOBS=1)
+campaign-groups: setup ## consumer groups of every foreign client; members and coordinator come and go
+	@$(BIN)/python -m loadtest.campaign groups
+
+interop-kafkajs: setup ## the same for kafkajs alone; says what is missing (KAFKAJS=folder with node_modules)
+	@KAFKAJS=$(KAFKAJS) $(BIN)/python -m loadtest.campaign groups --clients kafkajs
+
+interop-java: setup ## Kafka's own client for Java; says what is missing (JARS=folder of jars from Maven Central)
+	@$(BIN)/python -m tests.interop.java $(JARS)
+
+sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator JOBS=1)
 	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)
 
 chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)
@@ -68,5 +79,5 @@ golden: $(STAMP) ## rewrite golden transcripts with what the code says now; revi
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"
 
 clean: ## remove the venv, caches and build output
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache region/api/_pb
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache region/api/_pb sdk/georelay/_pb
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

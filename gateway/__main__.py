@@ -13,7 +13,6 @@ import uvloop
 from gateway.app import Gateway
 from gateway.config import GatewayConfig, load_config
 from georelay import process_guard
-from georelay.credentials import Credentials
 from georelay.errors import GeorelayError
 
 
@@ -26,8 +25,7 @@ def main() -> None:
         if config.die_with_parent is not None:
             process_guard.die_with_parent(config.die_with_parent)
         process_guard.refuse_foreign_packages()
-        credentials = Credentials.load(config.users_file or None)
-        uvloop.run(_serve(config, credentials))
+        uvloop.run(_serve(config))
     except GeorelayError as error:
         sys.exit(f"georelay-gateway: {error}")
 
@@ -38,11 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(config: GatewayConfig, credentials: Credentials) -> None:
+async def _serve(config: GatewayConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    gateway = Gateway(config, credentials)
+    gateway = Gateway(config)
     await gateway.start()
     try:
         await stop.wait()

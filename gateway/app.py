@@ -9,20 +9,23 @@ from dataclasses import dataclass
 
 import aiohttp
 import structlog
-from aiohttp import web
 
-from gateway.authentication import SignIn
-from gateway.config import GatewayConfig, split_address
+from gateway.authentication import BrokerSignIn, SignIn
+from gateway.config import LISTENERS, GatewayConfig, split_address
 from gateway.kafka.listener import KafkaListener
 from gateway.metrics import GatewayMetrics
 from gateway.passthrough.broker_service import BrokerPassthrough
 from gateway.rest.application import RestApplication
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
+from gateway.routing.broker_connector import broker_connector
 from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
 from gateway.routing.router import Router
+from georelay.credentials import Credentials
 from georelay.errors import ConfigError
+from mesh.listening.http_site import HttpSite
+from mesh.listening.listeners import Listeners, ListeningCollector
 
 BROKER_CONNECTIONS_MAX = 1_000  # HTTP, to all brokers together, for reads and as many for writes; others wait
 # Shorter than a broker keeps idle connections, so that a publish is not sent into one that is being closed.
@@ -43,12 +46,16 @@ class GatewayPorts:
 class Gateway:
     """One gateway. `start` and `close` are called once each."""
 
-    def __init__(self, config: GatewayConfig, sign_in: SignIn) -> None:
+    def __init__(self, config: GatewayConfig, sign_in: SignIn | None = None) -> None:
         self._config = config
-        self._sign_in = sign_in
+        self._given_sign_in = sign_in
+        self._upstream = config.upstream_tls.contexts()
+        self._listeners = Listeners(config.tls, config.limits, names=LISTENERS)
         self._view = RegionView([region.endpoints() for region in config.regions])
         self._router = Router(self._view, monotonic_ns=time.monotonic_ns)
         self._metrics = GatewayMetrics(self._router)
+        dialing = () if self._upstream is None else (self._upstream,)
+        self._metrics.register(ListeningCollector(self._listeners, dialing=dialing))
         self._stack = AsyncExitStack()
 
     async def start(self) -> GatewayPorts:
@@ -71,9 +78,10 @@ class Gateway:
         log.info("gateway.stopped", mesh=self._config.mesh_id)
 
     async def _start(self) -> GatewayPorts:
-        prober = Prober(self._view, monotonic_ns=time.monotonic_ns, rng=random.Random())
+        prober = Prober(self._view, monotonic_ns=time.monotonic_ns, rng=random.Random(), tls=self._upstream)
         prober.start()
         self._stack.push_async_callback(prober.close)
+        self._judge = self._given_sign_in or await self._ask_brokers()
         listen = self._config.listen
         return GatewayPorts(
             http=await self._start_http(listen.http),
@@ -81,38 +89,67 @@ class Gateway:
             grpc=await self._start_grpc(listen.grpc),
         )
 
+    async def _ask_brokers(self) -> SignIn:
+        config = self._config
+        sign_in = BrokerSignIn(
+            Credentials.load(config.users_file or None),
+            router=self._router,
+            session=await self._session(),
+            scheme=self._scheme,
+            always=config.sign_in == "required",
+            monotonic_s=time.monotonic,
+        )
+        sign_in.start()
+        self._stack.push_async_callback(sign_in.close)
+        return sign_in
+
     async def _start_http(self, address: str) -> int:
         reads, writes = await self._session(), await self._session()
         application = RestApplication(
             mesh_id=self._config.mesh_id,
             router=self._router,
-            proxy=Proxy(self._router, reads=reads, writes=writes, metrics=self._metrics),
-            status=StatusCollector(self._config.mesh_id, self._router, writes),
-            sign_in=self._sign_in,
+            proxy=Proxy(self._router, reads=reads, writes=writes, metrics=self._metrics, scheme=self._scheme),
+            status=StatusCollector(self._config.mesh_id, self._router, writes, scheme=self._scheme),
+            sign_in=self._judge,
             metrics=self._metrics,
         )
-        # A client that leaves ends its long poll at the broker too.
-        runner = web.AppRunner(application.build(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        host, port = split_address(address)
+        parts = self._listeners["http"]
+        site = HttpSite(
+            application.build(),
+            name="http",
+            shutdown_s=1.0,
+            contexts=parts.contexts,
+            limits=parts.limits,
+            counters=parts.counters,
+        )
+        self._stack.push_async_callback(site.close)
         try:
-            await web.TCPSite(runner, host, port).start()
+            return await site.start(*split_address(address))
         except OSError as error:
             raise _cannot_listen("http", address, error) from error
-        bound: int = runner.addresses[0][1]
-        return bound
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self._upstream is None else "https"
 
     async def _session(self) -> aiohttp.ClientSession:
         return await self._stack.enter_async_context(
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=BROKER_CONNECTIONS_MAX, keepalive_timeout=BROKER_KEEPALIVE_S),
+                connector=broker_connector(
+                    self._upstream, limit=BROKER_CONNECTIONS_MAX, keepalive_timeout=BROKER_KEEPALIVE_S
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         )
 
     async def _start_kafka(self, address: str) -> int:
-        listener = KafkaListener(self._router, self._metrics, sign_in_required=self._sign_in.required)
+        listener = KafkaListener(
+            self._router,
+            self._metrics,
+            sign_in_required=lambda: self._judge.required,
+            parts=self._listeners["kafka"],
+            upstream=self._upstream,
+        )
         try:
             port = await listener.start(*split_address(address))
         except OSError as error:
@@ -121,7 +158,9 @@ class Gateway:
         return port
 
     async def _start_grpc(self, address: str) -> int:
-        passthrough = BrokerPassthrough(self._router, self._metrics, self._sign_in)
+        passthrough = BrokerPassthrough(
+            self._router, self._metrics, self._judge, parts=self._listeners["grpc"], upstream=self._upstream
+        )
         self._stack.push_async_callback(passthrough.close)
         try:
             return await passthrough.start(address)

@@ -1,8 +1,35 @@
-"""What the gateway needs to know about users; georelay.credentials.Credentials satisfies it."""
+"""Who may use the gateway: it has no users of its own and asks a broker, `GET /v1/whoami` in the caller's name.
+
+Rule 1: what is forwarded carries the caller's `authorization`, and the broker decides; the gateway asks first only
+        where it must not let anybody through that brokers would let in without credentials (`sign_in = "required"`).
+Rule 2: a users file, where there is one, is asked first; whom it does not know a broker may.
+Rule 3: a good answer is remembered for REMEMBERED_S by HMAC under a key of this process, a bad one never.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import hmac
+import json
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import aiohttp
+import structlog
+
+from gateway.routing.router import Router
+from georelay.credentials import Credentials
+from georelay.errors import GeorelayError, Unauthenticated, Unavailable
+
+log = structlog.get_logger()
+
+REMEMBERED_S: Final = 5.0
+REMEMBERED_MAX: Final = 4_096
+ASK_TIMEOUT_S: Final = 5.0
+WATCH_S: Final = 2.0  # how often brokers are asked whether they require a sign-in
+ANSWER_BYTES_MAX: Final = 64 * 1024
+HTTP_UNAUTHENTICATED: Final = 401
 
 
 class SignIn(Protocol):
@@ -10,7 +37,133 @@ class SignIn(Protocol):
 
     @property
     def required(self) -> bool:
-        """Return whether clients must sign in."""
+        """Return whether clients must sign in, as far as is known."""
+
+    @property
+    def checks_forwarded(self) -> bool:
+        """Return whether what brokers check anyway is checked here first."""
 
     async def authenticate_header(self, authorization: str | None) -> str:
-        """Return the user's name (Unauthenticated: missing or wrong)."""
+        """Return the user's name, "" for somebody who does not have to have one (Unauthenticated: wrong or missing)."""
+
+
+class BrokerSignIn:
+    """Sign-ins that brokers judge.
+
+    Args:
+        static: the users file, if any. always: whether nobody is let through without credentials.
+    """
+
+    def __init__(
+        self,
+        static: Credentials,
+        *,
+        router: Router,
+        session: aiohttp.ClientSession,
+        scheme: str = "http",
+        always: bool = False,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._static = static
+        self._router = router
+        self._session = session
+        self._scheme = scheme
+        self._always = always
+        self._monotonic_s = monotonic_s
+        self._key = secrets.token_bytes(32)
+        self._remembered: dict[bytes, tuple[float, str]] = {}  # HMAC -> (until, user)
+        self._brokers_require = False
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def required(self) -> bool:
+        """Return whether clients must sign in, as far as is known."""
+        return self._always or self._static.required or self._brokers_require
+
+    @property
+    def checks_forwarded(self) -> bool:
+        """Return whether what brokers check anyway is checked here first."""
+        return self._always or self._static.required
+
+    def start(self) -> None:
+        """Begin to watch whether brokers require a sign-in."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="sign-in-watch")
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def authenticate_header(self, authorization: str | None) -> str:
+        """Return the user that a header signs in, "" where nobody has to.
+
+        Raises:
+            Unauthenticated: missing or wrong. Unavailable: no broker answered.
+        """
+        if authorization is None and self.checks_forwarded:
+            raise Unauthenticated("sign in: send 'authorization: basic base64(user:password)' or 'bearer <token>'")
+        digest = hmac.digest(self._key, (authorization or "").encode("utf-8", "surrogatepass"), "sha256")
+        known = self._remembered.get(digest)
+        if known is not None and self._monotonic_s() < known[0]:
+            return known[1]
+        user = await self._judge(authorization)
+        self._remembered.pop(digest, None)
+        self._remembered[digest] = (self._monotonic_s() + REMEMBERED_S, user)
+        while len(self._remembered) > REMEMBERED_MAX:
+            del self._remembered[next(iter(self._remembered))]
+        return user
+
+    async def _judge(self, authorization: str | None) -> str:
+        if self._static.required and authorization is not None and authorization[:6].lower() == "basic ":
+            try:
+                return await self._static.authenticate_header(authorization)
+            except Unauthenticated:
+                pass  # it may be a user that brokers know
+        answer = await self._ask(authorization)
+        if self.checks_forwarded and not answer.get("sign_in_required"):
+            raise Unauthenticated("wrong user or password")  # a broker that lets everybody in has judged nothing
+        return str(answer.get("principal", "")) if answer.get("sign_in_required") else ""
+
+    async def _ask(self, authorization: str | None) -> dict[str, Any]:
+        headers = {} if authorization is None else {"Authorization": authorization}
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+        for broker in self._router.candidates():
+            url = f"{self._scheme}://{broker.admin}/v1/whoami"
+            try:
+                async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as answer:
+                    raw = await answer.content.read(ANSWER_BYTES_MAX)
+                    status = answer.status
+            except (aiohttp.ClientError, TimeoutError):
+                continue
+            if status == HTTP_UNAUTHENTICATED:
+                self._brokers_require = True
+                raise Unauthenticated(_detail(raw))
+            document = _object(raw) if status == 200 else None
+            if document is not None:
+                self._brokers_require = bool(document.get("sign_in_required"))
+                return document
+        raise Unavailable("no broker could say who you are; try again")
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._ask(None)
+            except GeorelayError as error:
+                log.debug("sign_in.watched", answer=error.code)
+            await asyncio.sleep(WATCH_S)
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _detail(raw: bytes) -> str:
+    """Return what the broker said, or the same in our words."""
+    document = _object(raw) or {}
+    detail = document.get("detail")
+    return detail[:200] if isinstance(detail, str) else "wrong or missing credentials"

@@ -1,13 +1,12 @@
 """Configuration of a gateway: one TOML file, every key known, nothing read from elsewhere.
 
-Credentials and records travel in plain text until listeners have TLS, so every address must be a loopback one.
+Without TLS credentials and records travel in plain text: only loopback addresses may be listened on, or dialed, so.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -21,6 +20,8 @@ from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from georelay.tls import TlsContexts, TlsSettings
+from mesh.listening.settings import LimitsSection, TlsSection, is_loopback, known_listeners, refuse_open_listener
 
 PORT_MAX = 65_535
 
@@ -37,18 +38,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _loopback_address(address: str) -> str:
-    host, _ = split_address(address)
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
-        raise ValueError(f"{address} is not a loopback address: without TLS only 127.0.0.0/8, ::1 or localhost is used")
+def _checked_address(address: str) -> str:
+    split_address(address)
     return address
 
 
-LoopbackAddress = Annotated[str, AfterValidator(_loopback_address)]
+Address = Annotated[str, AfterValidator(_checked_address)]
+LISTENERS = ("http", "kafka", "grpc")
 
 
 class _Section(BaseModel):
@@ -58,18 +54,18 @@ class _Section(BaseModel):
 class ListenConfig(_Section):
     """Where this gateway listens, host:port (port 0: any free one)."""
 
-    http: LoopbackAddress = "127.0.0.1:8080"  # REST, /metrics
-    kafka: LoopbackAddress = "127.0.0.1:19092"  # Kafka bootstrap
-    grpc: LoopbackAddress = "127.0.0.1:8090"  # broker.Broker as bytes
+    http: Address = "127.0.0.1:8080"  # REST, /metrics
+    kafka: Address = "127.0.0.1:19092"  # Kafka bootstrap
+    grpc: Address = "127.0.0.1:8090"  # broker.Broker as bytes
 
 
 class BrokerConfig(_Section):
     """One broker's addresses; `number` counts inside the region, from 1."""
 
     number: int = Field(ge=1, le=BROKERS_PER_REGION_MAX)
-    kafka: LoopbackAddress
-    grpc: LoopbackAddress
-    admin: LoopbackAddress
+    kafka: Address
+    grpc: Address
+    admin: Address
 
 
 class RegionConfig(_Section):
@@ -99,6 +95,33 @@ class RegionConfig(_Section):
         )
 
 
+class UpstreamTls(_Section):
+    """TLS to the brokers. The gateway's own certificate is shown only when one is named here.
+
+    What it is shown for is done in the name of the gateway: grant that name nothing that clients have not.
+    """
+
+    enabled: bool = False
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file belong together: set both or none")
+        if self.enabled and not self.ca_file:
+            raise ValueError("ca_file: whom to trust; with `georelay pki` it is bundle.crt")
+        return self
+
+    def contexts(self) -> TlsContexts | None:
+        """Return what brokers are dialed with, None for plain text. Raises ConfigError."""
+        if not self.enabled:
+            return None
+        cert, key = (Path(text) if text else None for text in (self.cert_file, self.key_file))
+        return TlsContexts(TlsSettings(cert_file=cert, key_file=key, ca_file=Path(self.ca_file)), name="brokers")
+
+
 class GatewayConfig(BaseSettings):
     """The whole file. `users_file` empty: clients need not sign in."""
 
@@ -107,7 +130,11 @@ class GatewayConfig(BaseSettings):
     mesh_id: str = Field(min_length=1, max_length=200)
     users_file: str = ""
     die_with_parent: int | None = Field(default=None, ge=1)  # process id of the parent to end with
+    sign_in: Literal["auto", "required"] = "auto"  # required: nobody passes whom brokers let in without credentials
     listen: ListenConfig = ListenConfig()
+    tls: TlsSection = TlsSection()
+    upstream_tls: UpstreamTls = UpstreamTls()
+    limits: LimitsSection = LimitsSection()
     regions: tuple[RegionConfig, ...] = Field(min_length=1, max_length=REGIONS_MAX)
 
     @classmethod
@@ -121,6 +148,28 @@ class GatewayConfig(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Use the file only: a stray environment variable must not move a listener."""
         return (init_settings,)
+
+    @model_validator(mode="after")
+    def _nothing_in_the_open(self) -> Self:
+        known_listeners(self.tls, LISTENERS)
+        for name in LISTENERS:
+            refuse_open_listener(
+                name, getattr(self.listen, name), settings=self.tls.of(name), authenticates=self.authenticates
+            )
+        for region in self.regions:
+            for broker in region.brokers:
+                for address in (broker.kafka, broker.grpc, broker.admin):
+                    if not self.upstream_tls.enabled and not is_loopback(split_address(address)[0]):
+                        raise ValueError(
+                            f"regions: {address} is not a loopback address: set enabled = true and ca_file in "
+                            "[upstream_tls]"
+                        )
+        return self
+
+    @property
+    def authenticates(self) -> bool:
+        """Return whether nobody passes without credentials."""
+        return bool(self.users_file) or self.sign_in == "required"
 
     @model_validator(mode="after")
     def _unique_regions(self) -> Self:

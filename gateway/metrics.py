@@ -70,6 +70,16 @@ class GatewayMetrics:
             ["method", "code"],
             registry=self._registry,
         )
+        self.grpc_streams = Gauge(
+            "georelay_gateway_grpc_streams",
+            "Calls that stream both ways and are open now, by method",
+            ["method"],
+            registry=self._registry,
+        )
+
+    def register(self, collector: Collector) -> None:
+        """Show what another collector reads."""
+        self._registry.register(collector)
 
     def expose(self) -> bytes:
         """Return the Prometheus text format."""

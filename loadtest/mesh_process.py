@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from georelay.tls import client_contexts
 
 READY_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 20
@@ -26,14 +30,18 @@ class MeshProcess:
         brokers_per_region: int,
         quiet: bool = True,
         arguments: tuple[str, ...] = (),
+        user: tuple[str, str] | None = None,
     ) -> None:
+        """Take what `georelay up` is told; `user` (name, password) is the one whom it lets do everything."""
         self.directory = directory
+        self._user = user
         self.endpoints: dict[str, Any] = {}
         self._endpoints_file = directory / "endpoints.json"
         self._arguments = [
             *(sys.executable, "-m", "georelay.cli", "up"),
             *("--regions", regions, "--brokers-per-region", str(brokers_per_region)),
             *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self._endpoints_file)),
+            *(() if user is None else ("--user", ":".join(user))),
             *arguments,
         ]
         self._quiet = quiet
@@ -72,9 +80,31 @@ class MeshProcess:
         return self._process.pid
 
     @property
+    def ca(self) -> Path | None:
+        """Return whom clients trust, None without TLS."""
+        return Path(self.endpoints["ca"]) if "ca" in self.endpoints else None
+
+    @property
+    def scheme(self) -> str:
+        """Return the scheme of its HTTP listeners."""
+        return "http" if self.ca is None else "https"
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return what HTTP clients dial with, None without TLS."""
+        return None if self.ca is None else client_contexts(ca=self.ca).client()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return what HTTP requests carry: the user's credentials, nothing without one."""
+        if self._user is None:
+            return {}
+        return {"authorization": f"Basic {base64.b64encode(':'.join(self._user).encode()).decode()}"}
+
+    @property
     def gateway(self) -> str:
         """Return the base URL of the gateway."""
-        return f"http://{self.endpoints['gateway']['http'][0]}"
+        return f"{self.scheme}://{self.endpoints['gateway']['http'][0]}"
 
     @property
     def traces(self) -> Path:

@@ -18,14 +18,17 @@ import structlog
 from georelay.clock import Clock, SystemClock
 from georelay.credentials import Credentials
 from georelay.ids import RegionNumber
+from mesh.listening.listeners import Listeners
 from mesh.tracing.recorder import Recorder, TraceSettings
 from region.broker.core import BrokerCore
 from region.broker.edge import Edge
+from region.broker.guard import Guard
 from region.broker.health import read_health
 from region.broker.link_metrics import LinkCollector
 from region.broker.local_cluster import LocalCluster
+from region.broker.security_metrics import SecurityCollector
 from region.broker.storage_metrics import StorageCollector
-from region.config import BrokerConfig
+from region.config import BROKER_LISTENERS, CLIENT_LISTENERS, BrokerConfig
 from region.log.filesystem import FileSystem, OsFileSystem
 
 log = structlog.get_logger()
@@ -42,6 +45,7 @@ class Broker:
     ) -> None:
         self.config = config
         clock = clock or SystemClock()
+        listeners = Listeners(config.tls, config.limits, names=CLIENT_LISTENERS, mutual=BROKER_LISTENERS)
         self._region_names = {number: name for name, number in config.region_numbers().items()}
         self._executor = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="cold-read")
         self._recorder = Recorder(
@@ -63,15 +67,26 @@ class Broker:
             file_system=file_system or OsFileSystem(),
             executor=self._executor,
             recorder=self._recorder,
+            listeners=listeners,
         )
+        credentials = Credentials.load(config.users_file or None)
+        self._guard = Guard(config, controller=self.core.controller, credentials=credentials, clock=clock)
         self._edge = Edge(
             listen=config.listen,
             cluster=self.core.cluster,
-            credentials=Credentials.load(config.users_file or None),
+            credentials=credentials,
+            guard=self._guard,
             recorder=self._recorder,
             clock=clock,
             region_name=self._region_name,
             health=lambda: read_health(self.core),
+            limits=config.limits,
+            listeners=listeners,
+            coordinators=self.core.coordinators,
+            group_counters=self.core.group_counters,
+            queue_counters=self.core.queues.counters,
+            bindings=self.core.queues.bindings,
+            routing=self.core.queues.routing,
         )
         metrics = self._edge.metrics.registry
         metrics.register(
@@ -79,6 +94,7 @@ class Broker:
                 flusher=self.core.flusher, host=self.core.host, budget=self.core.budget, recorder=self._recorder
             )
         )
+        metrics.register(SecurityCollector(self._guard, book=lambda: self.core.controller.state.security))
         metrics.register(LinkCollector(sessions=self.core.links.snapshot, region_name=self._region_name))
 
     @property
@@ -114,6 +130,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop serving, then storing."""
         await self._edge.stop()
+        self._guard.close()
         await self.core.stop()
         await self._recorder.close()
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,22 +1,23 @@
 """Configuration of one broker process: a TOML file, every key checked, unknown keys refused.
 
-Plain-text listeners are allowed on loopback only: until TLS is configured any other address refuses to start.
+Plain-text listeners are allowed on loopback only: any other address needs TLS, and clients' listeners authentication.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from mesh.listening.settings import BrokerLimitsSection, TlsSection, known_listeners, refuse_open_listener
 from region.log.disk_space import DISK_RESERVE_BYTES
 from region.multiraft.bulk_client import BYTES_PER_S
+from region.security.settings import SecuritySection
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -32,19 +33,9 @@ def _address(address: str) -> str:
     return address
 
 
-def _loopback(address: str) -> str:
-    host, _ = split_address(address)
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
-        raise ValueError(f"{address} is not a loopback address: without TLS georelay listens on 127.0.0.1 only")
-    return address
-
-
 Address = Annotated[str, AfterValidator(_address)]
-ListenAddress = Annotated[str, AfterValidator(_loopback)]
+CLIENT_LISTENERS: Final = ("kafka", "grpc", "admin", "text")
+BROKER_LISTENERS: Final = ("peers", "link")  # certificates on both sides, always
 RegionName = Annotated[str, Field(pattern=rf"^[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}$")]
 
 
@@ -52,14 +43,19 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _address_or_off(address: str) -> str:
+    return address and _address(address)
+
+
 class Listen(_Section):
     """Addresses this broker listens on."""
 
-    kafka: ListenAddress
-    grpc: ListenAddress
-    peers: ListenAddress
-    link: ListenAddress
-    admin: ListenAddress
+    kafka: Address
+    grpc: Address
+    peers: Address
+    link: Address
+    admin: Address
+    text: Annotated[str, AfterValidator(_address_or_off)] = ""
 
 
 class BrokerAddresses(_Section):
@@ -90,6 +86,9 @@ class BrokerConfig(_Section):
     trace_dir: str = ""
     die_with_parent: int = 0
     listen: Listen
+    tls: TlsSection = TlsSection()
+    limits: BrokerLimitsSection = BrokerLimitsSection()
+    security: SecuritySection = SecuritySection()
     regions: Annotated[list[RegionSection], Field(min_length=1, max_length=REGIONS_MAX)]
     auto_create_topics: bool = True
     tick_ms: Annotated[int, Field(ge=10, le=1000)] = 100  # Raft tick and heartbeat; election 10-20 ticks
@@ -101,6 +100,10 @@ class BrokerConfig(_Section):
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = DISK_RESERVE_BYTES  # free room kept; 0: no watch
     moves_in_flight_max: Annotated[int, Field(ge=1, le=1_000)] = 4  # groups that copy their log at a time
     bulk_bytes_per_s: Annotated[int, Field(ge=1_000_000, le=100_000_000_000)] = BYTES_PER_S  # whole segments it fetches
+    group_initial_rebalance_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100  # for more members
+    offsets_retention_ms: Annotated[int, Field(ge=60_000, le=31_536_000_000)] = 604_800_000  # of groups without members
+    transaction_timeout_max_ms: Annotated[int, Field(ge=1_000, le=86_400_000)] = 900_000  # a producer may ask for
+    transactional_id_expiry_ms: Annotated[int, Field(ge=60_000, le=31_536_000_000)] = 604_800_000  # of idle ids
 
     @model_validator(mode="after")
     def _names_exist(self) -> BrokerConfig:
@@ -117,6 +120,28 @@ class BrokerConfig(_Section):
         if self.broker not in [broker.number for broker in self.own_region.brokers]:
             raise ValueError(f"broker {self.broker} is not listed in region '{self.region}'")
         return self
+
+    @model_validator(mode="after")
+    def _nobody_listens_in_the_open(self) -> BrokerConfig:
+        known_listeners(self.tls, (*CLIENT_LISTENERS, *BROKER_LISTENERS))
+        for name in (*CLIENT_LISTENERS, *BROKER_LISTENERS):
+            address = getattr(self.listen, name, "")  # an optional listener that is off has no address
+            if address:
+                for_clients = name in CLIENT_LISTENERS
+                refuse_open_listener(
+                    name,
+                    address,
+                    settings=self.tls.of(name, mutual=not for_clients),
+                    authenticates=self.authenticates,
+                    for_clients=for_clients,
+                    advice='set users_file, or sign_in = "required" in [security]',
+                )
+        return self
+
+    @property
+    def authenticates(self) -> bool:
+        """Return whether clients must sign in, whatever certificate they have."""
+        return bool(self.users_file) or self.security.sign_in_needed
 
     @property
     def own_region(self) -> RegionSection:

@@ -4,7 +4,7 @@ A bootstrap connection is relayed to one broker byte for byte, so that ApiVersio
 broker's own words. What is decided here, before a byte of a frame goes on:
 Rule 1: a frame is never longer than its API allows, and its body is never kept: memory is a few bytes.
 Rule 2: while sign-in is outstanding only ApiVersions, SaslHandshake and SaslAuthenticate pass. The broker
-enforces the same; its answer to SaslAuthenticate is what ends the rule.
+enforces the same; its answer to SaslAuthenticate is what ends the rule, the last one where SCRAM takes two.
 Kafka's first SASL form (SaslHandshake v0) sends the token as a bare length-prefixed frame and is followed here too.
 """
 
@@ -22,7 +22,10 @@ from georelay.wire.keys import ApiKey, frame_bytes_max, is_flexible
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEAD: Final = struct.Struct(">ihh")  # length, api key, api version
 _REQUEST_BYTES_MIN: Final = 8  # api key, api version, correlation id
-_RESPONSE_HEAD_BYTES: Final = 11  # length, correlation id, empty tag section of header v1, error code
+# Length, correlation id, empty tag section of header v1, error code, no error message, length of the token and its
+# first two bytes: enough to see whether a SCRAM exchange has ended.
+_RESPONSE_HEAD_BYTES: Final = 18
+_CHALLENGE: Final = b"r="  # how a SCRAM server's first message begins (RFC 5802); its last begins with "v="
 _BEFORE_SIGN_IN: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 _LEGACY_HANDSHAKE_VERSION: Final = 0
 
@@ -146,5 +149,15 @@ class BootstrapSession:
         if expected is _Expected.TOKEN:
             self._signed_in = True  # a refused token is answered by closing
         elif expected is not _Expected.OTHER:
-            error_at = 9 if expected is _Expected.SIGN_IN_FLEXIBLE else 8
-            self._signed_in = len(head) >= error_at + 2 and head[error_at : error_at + 2] == b"\0\0"
+            self._signed_in = _has_signed_in(head, is_flexible=expected is _Expected.SIGN_IN_FLEXIBLE)
+
+
+def _has_signed_in(head: bytes, *, is_flexible: bool) -> bool:
+    """Return whether an answer to SaslAuthenticate ends the sign-in well: no error, and no challenge."""
+    error_at = 9 if is_flexible else 8
+    if head[error_at : error_at + 2] != b"\0\0":
+        return False
+    # After the error a null message; then the token with its length, compact (one byte below 127, two above) or not.
+    token = head[error_at + 4 :] if is_flexible else head[error_at + 8 :]
+    is_long = is_flexible and head[error_at + 3 : error_at + 4] >= b"\x80"
+    return not (token[1:] if is_long else token).startswith(_CHALLENGE)

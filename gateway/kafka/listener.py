@@ -8,7 +8,8 @@ Rule 3: when one side ends, the other ends; every end has a counted reason.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import structlog
 
@@ -17,6 +18,9 @@ from gateway.kafka.bootstrap_core import BootstrapSession, FrameRefused
 from gateway.metrics import GatewayMetrics
 from gateway.routing.router import Router
 from georelay.limits import KAFKA_CONNECTIONS_MAX
+from georelay.tls import TlsContexts
+from mesh.listening.acceptor import Acceptor
+from mesh.listening.listeners import ListenerParts
 
 CONNECT_TIMEOUT_S: Final = 2.0
 
@@ -51,7 +55,7 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, listener: KafkaListener) -> None:
         self._listener = listener
-        self._session = BootstrapSession(sign_in_required=listener.sign_in_required)
+        self._session = BootstrapSession(sign_in_required=listener.sign_in_required())
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
         self._early = b""  # what came before the broker was connected: one read at most
@@ -128,32 +132,41 @@ class _Client(asyncio.Protocol):
 class KafkaListener:
     """Accepts bootstrap connections."""
 
-    def __init__(self, router: Router, metrics: GatewayMetrics, *, sign_in_required: bool) -> None:
+    def __init__(
+        self,
+        router: Router,
+        metrics: GatewayMetrics,
+        *,
+        sign_in_required: Callable[[], bool],
+        parts: ListenerParts | None = None,
+        upstream: TlsContexts | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._acceptor = Acceptor(
+            lambda: _Client(self),
+            name="kafka",
+            limits=None if parts is None else parts.limits,
+            counters=None if parts is None else parts.counters,
+            contexts=None if parts is None else parts.contexts,
+        )
         self.sign_in_required = sign_in_required
         self._router = router
         self._metrics = metrics
         self._clients: set[_Client] = set()
         self._joining: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (OSError: it is taken)."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Client(self), host, port)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        return await self._acceptor.start(host, port)
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
-        if self._server is not None:
-            self._server.close()
+        await self._acceptor.close()
         for task in self._joining:
             task.cancel()
         await asyncio.gather(*self._joining, return_exceptions=True)
         for client in list(self._clients):
             client.end("gateway_closed")
-        if self._server is not None:
-            await self._server.wait_closed()
 
     def opened(self, client: _Client) -> None:
         """Take in a new connection, or end it when there are too many."""
@@ -175,6 +188,9 @@ class KafkaListener:
         """Count why a connection ended."""
         self._metrics.kafka_closed.labels(reason).inc()
 
+    def _tls(self) -> dict[str, Any]:
+        return {} if self._upstream is None else {"ssl": self._upstream.client()}
+
     async def _join(self, client: _Client) -> None:
         loop = asyncio.get_running_loop()
         candidates = self._router.candidates()
@@ -182,8 +198,8 @@ class KafkaListener:
             host, port = split_address(broker.kafka)
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    transport, _ = await loop.create_connection(lambda: _Upstream(client), host, port)
-            except OSError:  # refused, unreachable or, as TimeoutError, no answer
+                    transport, _ = await loop.create_connection(lambda: _Upstream(client), host, port, **self._tls())
+            except OSError:  # refused, unreachable, a certificate that does not fit or, as TimeoutError, no answer
                 self._metrics.failovers.labels("kafka").inc()
                 continue
             client.joined(transport)

@@ -1,16 +1,17 @@
-"""`broker.Broker` and `georelay.v1.Admin` for clients of the gateway: bytes are carried, never decoded.
+"""`broker.Broker`, `georelay.v1.Admin` and `georelay.v1.Streams` for clients of the gateway: bytes, never decoded.
 
 Rule 1: what changes something is handed to another broker only while no connection to the first came about; after it
 was sent, a lost answer is reported as a broker reports an unknown outcome (DEADLINE_EXCEEDED, OUTCOME_UNKNOWN), never
 retried. What only reads (DescribeTopic, ListTopics) is asked of another broker whenever an answer is lost.
-Rule 2: a Subscribe may move to another broker until its first record; later the client resumes by timestamp.
+Rule 2: a Subscribe of `broker.Broker` may move to another broker until its first record; later the client resumes by
+timestamp. A call that streams both ways stays with the broker that took it; a new call goes to the nearest region.
 Rule 3: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import grpc
@@ -19,10 +20,19 @@ import structlog
 
 from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
+from gateway.passthrough.carried_stream import CarriedStream
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.router import Router
 from georelay.errors import BadRequest, GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
+from georelay.tls import TlsContexts
+from georelay.tls_grpc import channel_credentials
+from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
+from mesh.listening.grpc_health import SERVICE as HEALTH_SERVICE
+from mesh.listening.grpc_health import GrpcHealth
+from mesh.listening.grpc_limits import CallLimits, connection_options
+from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.listeners import ListenerParts
 
 BROKER_SERVICE: Final = "broker.Broker"
 ADMIN_SERVICE: Final = "georelay.v1.Admin"
@@ -38,9 +48,31 @@ ADMIN_METHODS: Final = (
     "AddBroker",
     "DrainBroker",
     "RemoveBroker",
+    "ListGroups",
+    "DescribeGroup",
+    "DeleteGroup",
+    "SetGroupOffsets",
+    "ListQueues",
+    "CreateQueue",
+    "DescribeQueue",
+    "DeleteQueue",
 )
-READS: Final = frozenset({"DescribeTopic", "ListTopics", "ListBrokers"})
+STREAMS_SERVICE: Final = "georelay.v1.Streams"
+STREAMS_METHODS: Final = ("Locate", "FindOffsets", "InitProducer", "AddToTransaction", "EndTransaction")
+REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
+STREAMED_BOTH_WAYS: Final = (
+    (STREAMS_SERVICE, "PublishStream"),
+    (STREAMS_SERVICE, "Subscribe"),
+    (REFLECTION_SERVICE, "ServerReflectionInfo"),
+)
+READS: Final = frozenset(
+    {
+        *("DescribeTopic", "ListTopics", "ListBrokers", "Locate", "FindOffsets"),
+        *("ListGroups", "DescribeGroup", "ListQueues", "DescribeQueue"),
+    }
+)
 REGION_METADATA: Final = "georelay-region"  # restricts a call to one region, as ?region= does over HTTP
+BROKER_METADATA: Final = "georelay-broker"  # the broker id that a call that streams both ways wants
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0  # of a unary call
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
@@ -74,25 +106,45 @@ log = structlog.get_logger()
 class BrokerPassthrough:
     """Server side and the channels behind it."""
 
-    def __init__(self, router: Router, metrics: GatewayMetrics, sign_in: SignIn) -> None:
+    def __init__(
+        self,
+        router: Router,
+        metrics: GatewayMetrics,
+        sign_in: SignIn,
+        *,
+        parts: ListenerParts | None = None,
+        upstream: TlsContexts | None = None,
+    ) -> None:
+        self._parts = parts
+        self._upstream = upstream
         self._router = router
         self._metrics = metrics
         self._sign_in = sign_in
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._server: grpc.aio.Server | None = None
+        self._channels_version = 0
+        self._server: GrpcServer | None = None
 
     async def start(self, address: str) -> int:
         """Listen; returns the port (RuntimeError: it is taken)."""
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_AT_ONCE_MAX)
-        self._server.add_generic_rpc_handlers(self._handlers())
-        port: int = self._server.add_insecure_port(address)
-        await self._server.start()
-        return port
+        counters = AdmissionCounters() if self._parts is None else self._parts.counters
+        tls = None if self._parts is None else self._parts.contexts
+        self._server = GrpcServer(lambda: self._made(counters), address, tls=tls, counters=counters)
+        return await self._server.start()
+
+    def _made(self, counters: AdmissionCounters) -> grpc.aio.Server:
+        limits = AdmissionLimits() if self._parts is None else self._parts.limits
+        server = grpc.aio.server(
+            options=(*SERVER_OPTIONS, *connection_options(limits)),
+            maximum_concurrent_rpcs=CALLS_AT_ONCE_MAX,
+            interceptors=(CallLimits(limits, counters),),
+        )
+        server.add_generic_rpc_handlers(self._handlers())
+        return server
 
     async def close(self) -> None:
         """End every call and close the channels."""
         if self._server is not None:
-            await self._server.stop(grace=None)
+            await self._server.stop(None)
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
@@ -102,10 +154,18 @@ class BrokerPassthrough:
             "Publish": self._unary(BROKER_SERVICE, "Publish"),
             "Subscribe": grpc.unary_stream_rpc_method_handler(self._subscribe),
         }
-        admin = {method: self._unary(ADMIN_SERVICE, method) for method in ADMIN_METHODS}
+        methods: dict[str, dict[str, Any]] = {
+            BROKER_SERVICE: broker,
+            ADMIN_SERVICE: {method: self._unary(ADMIN_SERVICE, method) for method in ADMIN_METHODS},
+            STREAMS_SERVICE: {method: self._unary(STREAMS_SERVICE, method) for method in STREAMS_METHODS},
+            REFLECTION_SERVICE: {},
+        }
+        for service, method in STREAMED_BOTH_WAYS:
+            methods[service][method] = self._both_ways(service, method)
+        health = GrpcHealth((*methods, HEALTH_SERVICE), lambda: self._router.ready)
         return (
-            grpc.method_handlers_generic_handler(BROKER_SERVICE, broker),
-            grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin),
+            *(grpc.method_handlers_generic_handler(service, table) for service, table in methods.items()),
+            health.handler(),
         )
 
     def _unary(self, service: str, method: str) -> Any:
@@ -116,7 +176,7 @@ class BrokerPassthrough:
 
     async def _carry(self, service: str, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         metadata = await self._admit(method, context)
-        region = next((str(v) for k, v in context.invocation_metadata() or () if k == REGION_METADATA), None)
+        region = _metadata_of(context, REGION_METADATA)
         try:
             candidates = self._router.candidates(region)
         except BadRequest as error:
@@ -139,6 +199,47 @@ class BrokerPassthrough:
             self._count(method, grpc.StatusCode.OK)
             return answer
         return await self._abort_unavailable(method, context)
+
+    def _both_ways(self, service: str, method: str) -> Any:
+        async def carry(_: Any, context: grpc.aio.ServicerContext) -> None:
+            await self._carry_stream(service, method, context)
+
+        return grpc.stream_stream_rpc_method_handler(carry)
+
+    async def _carry_stream(self, service: str, method: str, context: grpc.aio.ServicerContext) -> None:
+        label = f"{service.rpartition('.')[2]}.{method}"  # "Subscribe" alone is that of broker.Broker
+        metadata = await self._admit(label, context)
+        region = _metadata_of(context, REGION_METADATA)
+        try:
+            candidates = self._router.candidates(region)
+        except BadRequest as error:
+            await self._abort(label, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), _trailing_of(error))
+        for broker in self._preferred(candidates, _metadata_of(context, BROKER_METADATA)):
+            channel = self._channel(broker)
+            if not await _connected(channel):
+                self._metrics.failovers.labels("grpc").inc()
+                continue
+            with self._metrics.grpc_streams.labels(label).track_inprogress():
+                call = channel.stream_stream(f"/{service}/{method}")(metadata=metadata)
+                code, details, trailing = await CarriedStream(context, call).run()
+            if code is grpc.StatusCode.OK:
+                self._count(label, code)
+                return
+            carried = tuple((key, value) for key, value in trailing or () if not key.startswith("grpc-"))
+            if code in _MADE_UP_CODES and not carried:
+                log.warning("stream.lost", broker=broker.id, method=label, code=code.name)
+                code, details = grpc.StatusCode.UNAVAILABLE, f"the connection to broker {broker.id} broke: {details}"
+                carried = _trailing_of(Unavailable())
+            await self._abort(label, context, code, details, carried)
+        await self._abort_unavailable(label, context)
+
+    def _preferred(self, candidates: Sequence[BrokerEndpoints], wanted: str | None) -> Sequence[BrokerEndpoints]:
+        """Put the broker that a client asks for first, if it is ready: the leader of what it will publish to."""
+        for region in self._router.ranking() if wanted else ():
+            for broker in region.ready_brokers:
+                if str(broker.endpoints.id) == wanted:
+                    return (broker.endpoints, *(other for other in candidates if other is not broker.endpoints))
+        return candidates
 
     async def _subscribe(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         metadata = await self._admit("Subscribe", context)
@@ -167,7 +268,7 @@ class BrokerPassthrough:
     async def _admit(self, method: str, context: grpc.aio.ServicerContext) -> tuple[tuple[str, str], ...]:
         """Check the credentials; returns the metadata to pass on."""
         authorization = next((v for k, v in context.invocation_metadata() or () if k == "authorization"), None)
-        if self._sign_in.required:
+        if self._sign_in.checks_forwarded:
             try:
                 await self._sign_in.authenticate_header(authorization)
             except Unauthenticated as error:
@@ -214,9 +315,21 @@ class BrokerPassthrough:
 
     def _channel(self, broker: BrokerEndpoints) -> grpc.aio.Channel:
         """Return the one channel per broker; their number is bounded by the configuration."""
+        if self._upstream is not None and self._upstream.pem()[0] != self._channels_version:
+            # What runs keeps its channel until it ends; from now on the new files are used.
+            self._channels_version, self._channels = self._upstream.pem()[0], {}
         if broker.grpc not in self._channels:
-            self._channels[broker.grpc] = grpc.aio.insecure_channel(broker.grpc, options=CHANNEL_OPTIONS)
+            self._channels[broker.grpc] = self._new_channel(broker.grpc)
         return self._channels[broker.grpc]
+
+    def _new_channel(self, address: str) -> grpc.aio.Channel:
+        if self._upstream is None:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(address, channel_credentials(self._upstream), options=CHANNEL_OPTIONS)
+
+
+def _metadata_of(context: grpc.aio.ServicerContext, name: str) -> str | None:
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == name), None)
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:

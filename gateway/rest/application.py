@@ -17,6 +17,7 @@ from gateway.routing.router import Router
 from georelay.errors import GeorelayError
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
+OWN_PATHS: Final = frozenset({"/metrics", "/v1/resolve", "/v1/status"})  # what no broker answers, and so none judges
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 log = structlog.get_logger()
@@ -46,6 +47,7 @@ class RestApplication:
         """Return the application with its routes."""
         app = web.Application(middlewares=[self._answer_errors, self._require_sign_in])
         forward = self._proxy.forward
+        in_one_region = self._proxy.in_one_region
         app.add_routes(
             [
                 web.get("/healthz", self._healthz, allow_head=False),
@@ -60,10 +62,37 @@ class RestApplication:
                 web.patch("/v1/topics/{topic}", forward),
                 web.post("/v1/topics/{topic}/reassign", forward),
                 web.post("/v1/topics/{topic}/delete-records", forward),
+                web.get("/v1/groups", in_one_region, allow_head=False),
+                web.get("/v1/groups/{group}", in_one_region, allow_head=False),
+                web.delete("/v1/groups/{group}", in_one_region),
+                web.post("/v1/groups/{group}/reset-offsets", in_one_region),
+                web.get("/v1/queues", in_one_region, allow_head=False),
+                web.post("/v1/queues", in_one_region),
+                web.get("/v1/queues/{queue}", in_one_region, allow_head=False),
+                web.patch("/v1/queues/{queue}", in_one_region),
+                web.delete("/v1/queues/{queue}", in_one_region),
+                web.post("/v1/queues/{queue}/purge", in_one_region),
+                web.post("/v1/queues/{queue}/records", in_one_region),
+                web.post("/v1/queues/{queue}/leases", in_one_region),
+                web.get("/v1/bindings", forward, allow_head=False),
+                web.post("/v1/bindings", forward),
+                web.delete("/v1/bindings/{binding}", forward),
                 web.get("/v1/brokers", forward, allow_head=False),
                 web.post("/v1/brokers/{broker}", forward),
                 web.post("/v1/brokers/{broker}/drain", forward),
                 web.delete("/v1/brokers/{broker}", forward),
+                web.get("/v1/whoami", forward, allow_head=False),
+                web.get("/v1/users", forward, allow_head=False),
+                web.post("/v1/users", forward),
+                web.patch("/v1/users/{user}", forward),
+                web.delete("/v1/users/{user}", forward),
+                web.post("/v1/users/{user}/tokens", forward),
+                web.delete("/v1/users/{user}/tokens/{token}", forward),
+                web.get("/v1/acls", forward, allow_head=False),
+                web.post("/v1/acls", forward),
+                web.post("/v1/acls/remove", forward),
+                web.get("/v1/quotas", forward, allow_head=False),
+                web.post("/v1/quotas", forward),
                 web.get("/v1/topics/{topic}/records", self._proxy.read_records, allow_head=False),
                 web.post("/v1/topics/{topic}/records", forward),
             ]
@@ -89,7 +118,8 @@ class RestApplication:
 
     @web.middleware
     async def _require_sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._sign_in.required and request.path not in PUBLIC_PATHS:
+        is_own = request.path in OWN_PATHS
+        if request.path not in PUBLIC_PATHS and (is_own or self._sign_in.checks_forwarded):
             await self._sign_in.authenticate_header(request.headers.get("Authorization"))
         return await handler(request)
 

@@ -30,6 +30,7 @@ from georelay.limits import HTTP_BODY_BYTES_MAX
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0  # on top of the wait the client asked for
 WAIT_MS_MAX: Final = 60_000  # how much asked-for waiting is believed
+WAIT_DIGITS_MAX: Final = 19  # Python refuses to read thousands of them
 ANSWER_BYTES_MAX: Final = 4 * HTTP_BODY_BYTES_MAX  # REST_RECORDS_MAX records as base64 text, with room
 REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Accept")
 RESPONSE_HEADERS: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "Location", "Allow")
@@ -71,7 +72,9 @@ class Proxy:
         reads: aiohttp.ClientSession,
         writes: aiohttp.ClientSession,
         metrics: GatewayMetrics,
+        scheme: str = "http",
     ) -> None:
+        self._scheme = scheme
         self._router = router
         self._reads = reads
         self._writes = writes
@@ -103,6 +106,19 @@ class Proxy:
             none_ready="no region is ready; try again",
             advice=f"try again, or give region= to read elsewhere than in the nearest region, {nearest}:"
             " there the offsets of a homes=every topic are other records",
+        )
+
+    async def in_one_region(self, request: web.Request) -> web.StreamResponse:
+        """Answer what is about something that one region has, such as a consumer group; raises as `forward`.
+
+        In another region than the one asked for (`?region=`, else the nearest) it is another thing or none.
+        """
+        region = request.query.get("region", self._router.nearest)
+        return await self._forward(
+            request,
+            self._router.candidates(region) if region is not None else (),
+            none_ready=f"region {region} is not ready" if region else "no region is ready; try again",
+            advice=f"try again; only region {region} was asked",
         )
 
     async def _forward(
@@ -138,10 +154,10 @@ class Proxy:
         self, request: web.Request, body: _Body, broker: BrokerEndpoints, *, pass_busy: bool
     ) -> web.StreamResponse | None:
         """Ask one broker; None when it is busy and another may be asked."""
-        session = self._reads if request.method == "GET" else self._writes
+        session = self._reads if request.method == "GET" or _wait_s(request) else self._writes
         async with session.request(
             request.method,
-            _broker_url(request, broker),
+            _broker_url(self._scheme, request, broker),
             headers={name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
             | {"Accept-Encoding": "identity"},
             data=body.stream(),
@@ -189,12 +205,13 @@ async def _stream_back(
     return response
 
 
-def _broker_url(request: web.Request, broker: BrokerEndpoints) -> URL:
+def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> URL:
     """Return the same path and query at the broker, without `region`, which only the gateway reads."""
     kept = [(name, value) for name, value in request.query.items() if name != "region"]
-    return URL(f"http://{broker.admin}{request.rel_url.raw_path}", encoded=True).with_query(kept)
+    return URL(f"{scheme}://{broker.admin}{request.rel_url.raw_path}", encoded=True).with_query(kept)
 
 
 def _wait_s(request: web.Request) -> float:
     wait_ms = request.query.get("wait_ms", "")
-    return min(int(wait_ms), WAIT_MS_MAX) / 1000 if wait_ms.isascii() and wait_ms.isdigit() else 0.0
+    is_number = wait_ms.isascii() and wait_ms.isdigit() and len(wait_ms) <= WAIT_DIGITS_MAX
+    return min(int(wait_ms), WAIT_MS_MAX) / 1000 if is_number else 0.0

@@ -38,7 +38,8 @@ def resolve_document(mesh_id: str, ranked: tuple[RankedRegion, ...]) -> dict[str
 class StatusCollector:
     """Asks every broker for its /v1/status at once; one that does not answer is part of the answer."""
 
-    def __init__(self, mesh_id: str, router: Router, session: aiohttp.ClientSession) -> None:
+    def __init__(self, mesh_id: str, router: Router, session: aiohttp.ClientSession, *, scheme: str = "http") -> None:
+        self._scheme = scheme
         self._mesh_id = mesh_id
         self._router = router
         self._session = session
@@ -63,7 +64,7 @@ class StatusCollector:
         status, error = None, ""
         try:
             async with self._session.get(
-                f"http://{broker.endpoints.admin}/v1/status",
+                f"{self._scheme}://{broker.endpoints.admin}/v1/status",
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S),
             ) as answer:

@@ -16,9 +16,11 @@ from typing import Final
 import aiohttp
 import structlog
 
+from gateway.routing.broker_connector import broker_connector
 from gateway.routing.broker_health import Probe
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from gateway.routing.region_view_core import RegionView
+from georelay.tls import TlsContexts
 
 INTERVAL_S_MIN: Final = 0.5
 INTERVAL_S_MAX: Final = 1.0
@@ -49,7 +51,10 @@ class Prober:
         monotonic_ns: Callable[[], int],
         rng: random.Random,
         interval_s: tuple[float, float] = (INTERVAL_S_MIN, INTERVAL_S_MAX),
+        tls: TlsContexts | None = None,
     ) -> None:
+        self._tls = tls
+        self._scheme = "http" if tls is None else "https"
         self._view = view
         self._monotonic_ns = monotonic_ns
         self._rng = rng
@@ -75,7 +80,7 @@ class Prober:
             connection = _Connection()
             session = await stack.enter_async_context(
                 aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=10 * INTERVAL_S_MAX),
+                    connector=broker_connector(self._tls, limit=1, keepalive_timeout=10 * INTERVAL_S_MAX),
                     timeout=aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S),
                     trace_configs=[connection.trace],
                     cookie_jar=aiohttp.DummyCookieJar(),
@@ -96,7 +101,7 @@ class Prober:
         started_ns = self._monotonic_ns()
         rtt_ns: int | None = None
         try:
-            async with session.get(f"http://{broker.admin}/readyz", allow_redirects=False) as response:
+            async with session.get(f"{self._scheme}://{broker.admin}/readyz", allow_redirects=False) as response:
                 rtt_ns = self._monotonic_ns() - started_ns
                 await response.read()  # an unread body would close the connection
                 probe = Probe.OK if response.status == 200 else Probe.FAILED

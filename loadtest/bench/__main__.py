@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from loadtest.bench import active, batched, idle, opening, paced, single
+from loadtest.bench import active, batched, groups, idle, native, opening, paced, secured, single, tls
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
 
@@ -22,9 +22,13 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "batched": batched.run,
     "paced": paced.run,
     "single": single.run,
+    "native": native.run,
+    "groups": groups.run,
     "active": active.run,
     "mirror": single.run,
     "idle": idle.run,
+    "tls": tls.run,
+    "secured": secured.run,
 }
 MESHES = {"mirror": ("us,eu", 1)}  # regions and brokers of each; the others have
 DEFAULT_MESH = ("us", 3)

@@ -7,7 +7,9 @@ import statistics
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
+from loadtest.bench.client_settings import PLAIN, Settings, environment
 from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.bench.producer import LINGER_MS
 from loadtest.mesh_process import MeshProcess
@@ -54,10 +56,21 @@ def run(mesh: MeshProcess, *, records: int = RECORDS_PER_PRODUCER, runs: int = R
 
 def create_topic(mesh: MeshProcess, topic: str, partitions: int, *, home: str = "us") -> None:
     """Create a topic through the gateway."""
-    body = json.dumps({"name": topic, "partitions": partitions, "homes": "one", "home": home}).encode()
-    request = urllib.request.Request(f"{mesh.gateway}/v1/topics", data=body, method="POST")  # noqa: S310 - own gateway
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-        answer.read()
+    ask(mesh, "/v1/topics", {"name": topic, "partitions": partitions, "homes": "one", "home": home})
+
+
+def ask(mesh: MeshProcess, path: str, body: dict[str, Any] | None = None, *, address: str = "") -> bytes:
+    """Return the answer to a GET, or to a POST of `body`, of the gateway or of the admin listener at `address`.
+
+    Raises:
+        urllib.error.URLError: no answer, or not a good one (HTTPError).
+    """
+    base = f"{mesh.scheme}://{address}" if address else mesh.gateway
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(base + path, data=data, headers=mesh.headers)  # noqa: S310 - own mesh
+    with urllib.request.urlopen(request, timeout=60, context=mesh.ssl_context) as answer:  # noqa: S310
+        text: bytes = answer.read()
+    return text
 
 
 def sync_count(mesh: MeshProcess, region: str = "us") -> float:
@@ -69,19 +82,29 @@ def metric(mesh: MeshProcess, region: str, name: str) -> list[float]:
     """Return a metric without labels of every broker of a region; 0 where it is not known."""
     values = []
     for admin in mesh.endpoints["regions"][region]["admin"]:
-        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as answer:
-            rows = [line.split() for line in answer.read().decode().splitlines()]
+        rows = [line.split() for line in ask(mesh, "/metrics", address=admin).decode().splitlines()]
         values.append(next((float(row[1]) for row in rows if row and row[0] == name), 0.0))
     return values
 
 
 def produce(
-    bootstrap: str, topic: str, records: int, *, idempotent: bool, rate_per_second: int = 0, linger_ms: int = LINGER_MS
+    bootstrap: str,
+    topic: str,
+    records: int,
+    *,
+    idempotent: bool,
+    rate_per_second: int = 0,
+    linger_ms: int = LINGER_MS,
+    settings: Settings = PLAIN,
 ) -> list[dict[str, float]]:
-    """Run the producers and return what each says; `records` and rate (0: as fast as it can) are of each of them."""
+    """Run the producers and return what each says; `records` and rate (0: as fast as it can) are of each of them.
+
+    Args:
+        settings: how they connect.
+    """
     numbers = (records, int(idempotent), rate_per_second, linger_ms)
     arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, topic, *map(str, numbers)]
-    running = [subprocess.Popen(arguments, stdout=subprocess.PIPE) for _ in range(PRODUCERS)]
+    running = [subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(settings)) for _ in range(PRODUCERS)]
     outcomes = []
     for process in running:
         output, _ = process.communicate(timeout=PRODUCER_SECONDS_MAX)

@@ -1,7 +1,8 @@
 """One producer process of the batched benchmark.
 
 `python -m loadtest.bench.producer BOOTSTRAP TOPIC RECORDS IDEMPOTENT [RATE LINGER_MS]`: IDEMPOTENT is 1 or 0, RATE
-records per second (0, the default: as fast as it can), LINGER_MS how long a batch waits for more records (5).
+records per second (0, the default: as fast as it can), LINGER_MS how long a batch waits for more records (5). How it
+connects is in its environment (loadtest.bench.client_settings).
 
 Prints one JSON line: seconds from the first record to the last acknowledgement, and how many were acknowledged.
 """
@@ -14,6 +15,8 @@ import time
 from typing import Any
 
 from confluent_kafka import Producer
+
+from loadtest.bench.client_settings import from_environment
 
 VALUE = b"x" * 100
 FLUSH_SECONDS_MAX = 120
@@ -40,6 +43,7 @@ def produce(
             "linger.ms": linger_ms,
             "enable.idempotence": idempotent,
             "queue.buffering.max.messages": 1_000_000,
+            **from_environment(),
         }
     )
     producer.list_topics(topic, timeout=10)

@@ -10,9 +10,11 @@ import json
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from loadtest.bench.batched import create_topic
+from loadtest.bench.client_settings import PLAIN, Settings, environment
 from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.bench.single_client import quantile
 from loadtest.mesh_process import MeshProcess
@@ -23,6 +25,16 @@ SECONDS = 10
 WARM_UP_SECONDS = 3
 SETTLE_SECONDS = 3
 RUNS = 3
+
+Reader = tuple[object, ...]  # role of loadtest.bench.single_client and its last arguments
+
+
+class Figure(NamedTuple):
+    """What one run measured in one region; `cpu` of its brokers, in cores."""
+
+    p50_ms: float
+    p99_ms: float
+    cpu: float
 
 
 def run(mesh: MeshProcess, *, seconds: int = SECONDS, runs: int = RUNS) -> list[str]:
@@ -37,30 +49,50 @@ def measure(mesh: MeshProcess, topics: list[str], *, partitions: int, seconds: i
     """Return report lines for records that go round `partitions` partitions of each of the topics."""
     time.sleep(SETTLE_SECONDS)
     regions = list(mesh.endpoints["regions"])
-    figures: dict[str, list[tuple[float, float, float]]] = {region: [] for region in regions}
+    figures: dict[str, list[Figure]] = {region: [] for region in regions}
     notes = []
     for _ in range(runs):
-        one, note = _run_once(mesh, topics, partitions, seconds)
+        one, note = run_once(mesh, topics, partitions=partitions, seconds=seconds)
         notes.append(note)
         for region, figure in one.items():
             figures[region].append(figure)
     lines = []
     for row, region in enumerate(regions):
-        p50, p99, cpu = (sorted(column)[len(column) // 2] for column in zip(*figures[region], strict=True))
         brokers = len(mesh.endpoints["regions"][region]["kafka"])
-        runs_p99 = ", ".join(f"{figure[1]:.1f}" for figure in figures[region])
-        lines.append(
-            f"single records at {RATE_PER_SECOND}/s over {len(topics)} x {partitions} partitions, "
-            f"{'mirror' if row else 'home'} region "
-            f"{region} ({brokers} broker{'s' if brokers > 1 else ''}): publish->deliver p50 {p50:.2f} ms, "
-            f"p99 {p99:.2f} ms (p99 of the runs: {runs_p99}); CPU {cpu:.0%} of a core"
-        )
+        place = f"{'mirror' if row else 'home'} region {region} ({brokers} broker{'s' if brokers > 1 else ''})"
+        lines.append(line_of(f"{what(topics, partitions)}, {place}", figures[region]))
     return lines + [f"  {note}" for note in notes]
 
 
-def _run_once(
-    mesh: MeshProcess, topics: list[str], partitions: int, seconds: int
-) -> tuple[dict[str, tuple[float, float, float]], str]:
+def what(topics: list[str], partitions: int) -> str:
+    """Return what is sent, for the report."""
+    return f"single records at {RATE_PER_SECOND}/s over {len(topics)} x {partitions} partitions"
+
+
+def line_of(label: str, figures: list[Figure]) -> str:
+    """Return the report line of several runs."""
+    p50_ms, p99_ms, cpu = (sorted(column)[len(column) // 2] for column in zip(*figures, strict=True))
+    return (
+        f"{label}: publish->deliver p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms "
+        f"(p99 of the runs: {', '.join(f'{figure.p99_ms:.1f}' for figure in figures)}); CPU {cpu:.0%} of a core"
+    )
+
+
+def run_once(
+    mesh: MeshProcess,
+    topics: list[str],
+    *,
+    partitions: int,
+    seconds: int,
+    settings: Settings = PLAIN,
+    readers: Sequence[Reader] = (("consume",),),
+) -> tuple[dict[str, Figure], str]:
+    """Send for `seconds` after a time to warm up; return the figures of each region and a note on the producer.
+
+    Args:
+        settings: how the clients connect.
+        readers: role and last arguments of the clients that read in each region.
+    """
     regions = list(mesh.endpoints["regions"])
     pids = {
         region: [mesh.pid_of(f"{region}-{row + 1}") for row in range(len(mesh.endpoints["regions"][region]["kafka"]))]
@@ -68,15 +100,19 @@ def _run_once(
     }
     total = WARM_UP_SECONDS + seconds
     names = ",".join(topics)
+    read_seconds = total + SETTLE_SECONDS + 2
     consumers = {
-        region: _client(
-            "consume", mesh.endpoints["regions"][region]["kafka"][0], names, partitions, total + SETTLE_SECONDS + 2
-        )
+        region: [
+            _client(
+                settings, role, mesh.endpoints["regions"][region]["kafka"][0], names, partitions, read_seconds, *last
+            )
+            for role, *last in readers
+        ]
         for region in regions
     }
     time.sleep(SETTLE_SECONDS)
     bootstrap = mesh.endpoints["regions"][regions[0]]["kafka"][0]
-    producer = _client("produce", bootstrap, names, partitions, RATE_PER_SECOND, total)
+    producer = _client(settings, "produce", bootstrap, names, partitions, RATE_PER_SECOND, total)
     time.sleep(WARM_UP_SECONDS)
     measured_from = time.monotonic_ns()
     before = {region: sum(map(cpu_seconds, rows)) for region, rows in pids.items()}
@@ -87,9 +123,10 @@ def _run_once(
     idle = watch.share()
     sent = _answer(producer)
     figures = {}
-    for region, process in consumers.items():
-        latencies = [latency for due, latency in _answer(process)["rows"] if due >= measured_from]
-        figures[region] = (quantile(latencies, 0.5) / 1e6, quantile(latencies, 0.99) / 1e6, used[region])
+    for region, processes in consumers.items():
+        rows = [row for process in processes for row in _answer(process)["rows"]]
+        latencies = [latency for due, latency in rows if due >= measured_from]
+        figures[region] = Figure(quantile(latencies, 0.5) / 1e6, quantile(latencies, 0.99) / 1e6, used[region])
     note = (
         f"producer: {sent['sent']} sent, {sent['failed']} failed, own lag p99 {sent['lag_p99_ms']:.2f} ms; "
         f"idle CPU {idle:.0%}"
@@ -97,9 +134,9 @@ def _run_once(
     return figures, note + ("; note: less than 10 % idle" if idle < 0.1 else "")
 
 
-def _client(*arguments: object) -> subprocess.Popen[bytes]:
+def _client(settings: Settings, *arguments: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "loadtest.bench.single_client", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(settings))
 
 
 def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:

@@ -6,7 +6,11 @@ link-cut        every connection between two regions reset and refused for a whi
 grow            one region of one broker becomes three, then five, then three, then one
 replace-disk    kill -9 of one of three brokers, its data directory deleted, started again
 reassign        all replicas of a topic that holds much move from one broker to another
+flood           100,000 connection attempts, then slow clients (options: `flood --help`)
 bit-flip        one bit of one file of a broker, every kind of file in turn (options: `bit-flip --help`)
+queue           consumers of a work queue die and are killed, its coordinator too (options: `queue --help`)
+transactions    kill -9 of brokers and clients while transactions are written (options: `transactions --help`)
+groups          consumer groups of all clients; members and coordinator come and go (options: `groups --help`)
 
 Foreign producers (confluent-kafka, idempotent, acks=all) send meanwhile. Exit code 1 when an acknowledged record
 is missing, a record is there twice or out of order, or a region or a replica differs; 2 when it could not run.
@@ -26,7 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtest.campaign import bit_flip
+from loadtest.campaign import bit_flip, flood, group_runs, queue, transactions
 from loadtest.campaign.membership_runs import MEMBERSHIP_RUNS, Work
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.phases_table import print_report
@@ -181,6 +185,14 @@ def main() -> int:
     """Run it."""
     if sys.argv[1:2] == ["bit-flip"]:
         return bit_flip.main(sys.argv[2:])
+    if sys.argv[1:2] == ["flood"]:
+        return flood.main(sys.argv[2:])
+    if sys.argv[1:2] == ["transactions"]:
+        return transactions.main(sys.argv[2:])
+    if sys.argv[1:2] == ["groups"]:
+        return group_runs.main(sys.argv[2:])
+    if sys.argv[1:2] == ["queue"]:
+        return queue.main(sys.argv[2:])
     options = parser().parse_args()
     if options.runs < 1 or options.rate <= 0 or options.seconds <= options.fault_after:
         parser().error("--runs and --rate must be positive and --seconds longer than --fault-after")

@@ -14,7 +14,7 @@ import aiohttp
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
 from loadtest.campaign.producer import number_of
-from loadtest.campaign.verdict_core import Acknowledgement, RecordName
+from loadtest.campaign.verdict_core import UNTOLD, Acknowledgement, RecordName
 from loadtest.history.history_file import read_history
 from loadtest.history.operation import Operation
 
@@ -174,6 +174,7 @@ class ForeignProducer:
 
 def acknowledgement_of(send: Operation) -> Acknowledgement:
     """Return an acknowledged send as the judge of the campaigns wants it."""
-    assert send.offset is not None and send.completed_ns is not None and send.value is not None, send
+    assert send.completed_ns is not None and send.value is not None, send
     name, _, number = send.value.rpartition(":")
-    return Acknowledgement(record=(name, int(number)), offset=send.offset, at_ns=send.completed_ns)
+    offset = UNTOLD if send.offset is None else send.offset
+    return Acknowledgement(record=(name, int(number)), offset=offset, at_ns=send.completed_ns)

@@ -1,6 +1,7 @@
 """What was acknowledged against what was found. Pure.
 
-Rule 1: missing counts acknowledged records that are not at the offset that was acknowledged.
+Rule 1: missing counts acknowledged records that are not at the offset that was acknowledged; those whose producer was
+        not told an offset (see loadtest.history.operation) may be anywhere, but must be there.
 Rule 2: extra counts every occurrence after the first, acknowledged or not.
 Rule 3: a record that was sent and never acknowledged may be found or not; neither is an error.
 """
@@ -10,14 +11,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 RecordName: TypeAlias = tuple[str, int]  # (producer, number)
+
+UNTOLD: Final = -1  # the offset of a record that is stored, its producer does not know where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """One line of a producer's log; `at_ns` is on the monotonic clock of this machine."""
+    """One line of a producer's log; `offset` may be UNTOLD, `at_ns` is on the monotonic clock of this machine."""
 
     record: RecordName
     offset: int
@@ -59,18 +62,25 @@ def judge(
     mirrors: Mapping[str, Sequence[RecordName]],
 ) -> Verdict:
     """Compare; `found` and `mirrors` are the records by offset, from offset 0 on."""
-    missing = sum(ack.offset >= len(found) or found[ack.offset] != ack.record for ack in acknowledgements)
+    names = set(found)
+    missing = sum(not _is_there(ack, found, names) for ack in acknowledgements)
     return Verdict(
         sent=sent,
         acked=len(acknowledgements),
         found=len(found),
         missing=missing,
-        extra=len(found) - len(set(found)),
+        extra=len(found) - len(names),
         disordered=_disordered(found),
         failed=failed,
         mirrors_differ=tuple(sorted(region for region, records in mirrors.items() if list(records) != list(found))),
         longest_gap_ms=longest_gap_ms(acknowledgements),
     )
+
+
+def _is_there(ack: Acknowledgement, found: Sequence[RecordName], names: set[RecordName]) -> bool:
+    if ack.offset == UNTOLD:
+        return ack.record in names
+    return ack.offset < len(found) and found[ack.offset] == ack.record
 
 
 def longest_gap_ms(acknowledgements: Sequence[Acknowledgement]) -> float:

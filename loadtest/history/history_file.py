@@ -8,7 +8,8 @@
 
 p: process, n: number of the operation in that process, from 0 without a gap, t: monotonic nanoseconds. op is produce
 (value), fetch (position, final), end (linear) or start; site and note may be with any. An operation ends with one of
-ok (offset, or records), fail and unknown; without an end it is unknown.
+ok (offset, or records), fail and unknown; without an end it is unknown. The offset of a produce may be null or left
+out: stored, and the client was not told where.
 
 Rule 1: a line is one write, so a killed writer leaves at most its last line torn; the reader leaves that line out.
 Rule 2: the processes of one workload may write one file each; the files are read together.
@@ -79,9 +80,9 @@ class HistoryWriter:
         self._write(event | ({"linear": True} if linear else {}) | ({"final": True} if final else {}))
         return number
 
-    def produced(self, number: int, offset: int) -> None:
-        """Record an acknowledgement, now."""
-        self._write(self._event("ok", number) | {"offset": offset})
+    def produced(self, number: int, offset: int | None) -> None:
+        """Record an acknowledgement, now; None: the client was not told the offset."""
+        self._write(self._event("ok", number) | ({} if offset is None else {"offset": offset}))
 
     def answered(self, number: int, offset: int) -> None:
         """Record the answer of an END or START, now."""
@@ -190,7 +191,7 @@ class _FileReader:
             ended["note"] = self._field(event, "note", str)
         if outcome is Outcome.OK and begun["kind"] is Kind.FETCH:
             ended["records"] = tuple(self._record(row) for row in self._field(event, "records", list))
-        elif outcome is Outcome.OK:
+        elif outcome is Outcome.OK and not (begun["kind"] is Kind.PRODUCE and event.get("offset") is None):
             ended["offset"] = self._field(event, "offset", int)
         self._done.append(self._made(ended))
 

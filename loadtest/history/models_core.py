@@ -51,7 +51,8 @@ class AppendLog:
 def log_calls(operations: Sequence[Operation], key: str) -> list[Call]:
     """Return the sends and linear end queries of one key as calls of an AppendLog.
 
-    Fetches are left out: they may return less than what is committed, so they are not reads of the whole log.
+    Fetches are left out: they may return less than what is committed, so they are not reads of the whole log. A send
+    that was acknowledged without an offset has no result to compare: it counts as one without an answer.
     """
     calls = []
     for operation in operations:
@@ -64,7 +65,7 @@ def log_calls(operations: Sequence[Operation], key: str) -> list[Call]:
                     argument=operation.value,
                     result=operation.offset,
                     invoked_ns=operation.invoked_ns,
-                    completed_ns=operation.completed_ns if operation.is_ok else None,
+                    completed_ns=operation.completed_ns if operation.is_ok and operation.offset is not None else None,
                 )
             )
     return calls

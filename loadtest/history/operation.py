@@ -3,6 +3,8 @@
 Rule 1: times are nanoseconds of ONE monotonic clock; operations recorded on two machines do not mix.
 Rule 2: OK and FAIL are promises: an OK happened, a FAIL never will. Whoever is not sure records UNKNOWN.
 Rule 3: the values of one key are unique: what was read names the one operation that sent it.
+Rule 4: a record may be stored for sure at an offset that its client was never told (librdkafka: its request was lost,
+        and the answer to a later one, or to its retry, shows that it was stored). It is acknowledged all the same.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Operation:
         invoked_ns, completed_ns: monotonic; completed_ns is None when no answer came.
         site: whose copy answered, such as a region's name; "" when there is one only.
         value: PRODUCE: what was sent.
-        offset: PRODUCE: where it is. END, START: the answer. Known with OK only.
+        offset: PRODUCE: where it is, None where the client was not told. END, START: the answer. Known with OK only.
         position: FETCH: the offset asked for; None goes on where the fetch of this process and key before it ended.
         records: FETCH: what was answered.
         linear: END: the answer promises to count everything that was acknowledged before it was asked for.
@@ -78,7 +80,7 @@ class Operation:
             raise HistoryError(f"{self.process}#{self.number} is {self.outcome.value} and has no time of completion")
         if self.kind is Kind.PRODUCE and self.value is None:
             raise HistoryError(f"{self.process}#{self.number} produces no value")
-        if self.is_ok and self.kind is not Kind.FETCH and self.offset is None:
+        if self.is_ok and self.kind in (Kind.END, Kind.START) and self.offset is None:
             raise HistoryError(f"{self.process}#{self.number} is ok and has no offset")
 
     @property
@@ -95,7 +97,8 @@ class Operation:
 
     def _what(self, where: str) -> str:
         note = f" ({self.note})" if self.note else ""
-        said = f"offset {self.offset}" if self.is_ok else self.outcome.value
+        stored = "stored, offset unknown" if self.offset is None else f"offset {self.offset}"
+        said = stored if self.is_ok else self.outcome.value
         if self.kind is Kind.PRODUCE:
             return f"produce {self.value!r} to {where} -> {said}{note}"
         if self.kind is not Kind.FETCH:

@@ -71,8 +71,9 @@ def stale_ends(evidence: Evidence) -> Iterator[Finding]:
 def _known_ends(evidence: Evidence) -> Iterator[tuple[int, int, Operation]]:
     """Yield (known since, end of the log at least, who was told)."""
     for send in evidence.sends:
-        if send.is_ok and send.offset is not None and send.completed_ns is not None:
-            yield send.completed_ns, send.offset + 1, send
+        offset = evidence.offset_of(send)
+        if send.is_ok and offset is not None and send.completed_ns is not None:
+            yield send.completed_ns, offset + 1, send
     for read in evidence.reads:
         if read.records and read.completed_ns is not None:
             yield read.completed_ns, max(offset for offset, _ in read.records) + 1, read

@@ -13,7 +13,8 @@ def lost_and_unseen(evidence: Evidence) -> Iterator[Finding]:
     """Yield, site by site, acknowledged records that were not read, and read ones that are not there any more.
 
     A site with a complete read is judged by that read alone; another one by everything read from it, and there a
-    record above the highest offset seen is no error: nobody had come so far yet.
+    record above the highest offset seen is no error: nobody had come so far yet. Of a record that was acknowledged
+    without an offset only a complete read of a log that still has its beginning can say that it is not there.
     """
     for site in sorted({read.site for read in evidence.reads}):
         reads = [read for read in evidence.reads if read.site == site]
@@ -23,9 +24,15 @@ def lost_and_unseen(evidence: Evidence) -> Iterator[Finding]:
         last_read = (complete or reads)[-1]
         at = f" in {site}" if site else ""
         for send in evidence.sends:
-            if not send.is_ok or send.offset is None or send.value in found or send.offset < evidence.log_start:
+            if not send.is_ok or send.value in found:
                 continue
-            if send.offset <= highest:
+            if send.offset is None:
+                if complete and not evidence.log_start:
+                    text = f"{send.value!r} was acknowledged, its offset not told, and is not there{at}"
+                    yield _finding(evidence, Category.LOST_WRITE, text, send, last_read)
+            elif send.offset < evidence.log_start:
+                continue
+            elif send.offset <= highest:
                 text = f"{send.value!r} was acknowledged at offset {send.offset} and is not there{at}"
                 yield _finding(evidence, Category.LOST_WRITE, text, send, last_read)
             elif complete:
@@ -87,18 +94,20 @@ def overtaken_sends(evidence: Evidence) -> Iterator[Finding]:
         (send for send in evidence.sends if send.is_ok and send.completed_ns is not None),
         key=lambda send: send.completed_ns or 0,
     )
-    row, highest = 0, None
+    row: int = 0
+    highest: tuple[int, Operation] | None = None
     for send in sorted(evidence.sends, key=lambda send: send.invoked_ns):
         while row < len(answered) and (answered[row].completed_ns or 0) < send.invoked_ns:
-            if highest is None or (answered[row].offset or 0) > (highest.offset or 0):
-                highest = answered[row]
+            known = evidence.offset_of(answered[row])
+            if known is not None and (highest is None or known > highest[0]):
+                highest = known, answered[row]
             row += 1
         offset = evidence.offset_of(send)
-        if highest is None or offset is None or highest.process == send.process:
+        if highest is None or offset is None or highest[1].process == send.process:
             continue
-        if offset < (highest.offset or 0):
-            text = f"{send.value!r} at {offset} was sent after {highest.value!r} was acknowledged at {highest.offset}"
-            yield _finding(evidence, Category.OVERTAKEN_SEND, text, highest, send)
+        if offset < highest[0]:
+            text = f"{send.value!r} at {offset} was sent after {highest[1].value!r}, at {highest[0]}, was acknowledged"
+            yield _finding(evidence, Category.OVERTAKEN_SEND, text, highest[1], send)
 
 
 def _finding(evidence: Evidence, category: Category, text: str, *operations: Operation) -> Finding:

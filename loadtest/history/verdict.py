@@ -16,7 +16,7 @@ EXAMPLES_MAX: Final = 3  # per category; the counts are always complete
 class Category(Enum):
     """What a finding is. The text says what was promised and broken."""
 
-    LOST_WRITE = "lost write: acknowledged, at or below the highest offset seen, and not read"
+    LOST_WRITE = "lost write: acknowledged, at or below the highest offset seen or at no known one, and not read"
     UNSEEN = "unseen at the end: acknowledged, above everything that the complete read returned"
     VANISHED = "vanished: was read, and is not in the complete read that came later"
     DUPLICATE = "duplicate: one value at two offsets"

@@ -16,6 +16,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import Busy, GeorelayError, OutcomeUnknown, TooLarge
 from georelay.limits import LINK_STREAMS_MAX
+from georelay.tls import broker_name
 from mesh.replication.faults import LANE_RESET, poisons_lane, to_fault
 from mesh.replication.forwarding_core import LaneGuard
 from mesh.replication.frames import (
@@ -96,6 +97,8 @@ class IncomingLink:
             link, identity=identity, conversation=self, clock=clock, settings=settings, dials=False
         )
         self.peer = link.peer
+        self._peer_names = link.peer_names
+        self._mesh_id = identity.mesh_id
 
     def start(self) -> None:
         """Begin to receive."""
@@ -117,8 +120,12 @@ class IncomingLink:
     # --- Conversation -----------------------------------------------------------------------------
 
     def check_peer(self, peer: Open) -> str:
-        """Any broker of the mesh may dial."""
-        return ""
+        """Any broker of the mesh may dial; with TLS its certificate must name it."""
+        names = self._peer_names
+        needed = broker_name(peer.broker_id, self._mesh_id)
+        if names is None or needed in names:
+            return ""
+        return f"the certificate is for {', '.join(sorted(names)[:8]) or 'nobody'}, not for {needed}"
 
     def link_opened(self, peer: Open) -> None:
         """Nothing to do: the dialling side asks."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from mesh.replication.settings import BrokerAddress
+
 
 class LinkReceiver(Protocol):
     """What a link tells its owner; called on the event loop, never from inside `send` or `close`."""
@@ -30,6 +32,10 @@ class Link(Protocol):
         """Address of the other end, for people."""
 
     @property
+    def peer_names(self) -> frozenset[str] | None:
+        """Names in the certificate of the dialling end, None without TLS or at the dialling end itself."""
+
+    @property
     def is_writable(self) -> bool:
         """Whether `send` may be called now: the frame before was taken by the carrier."""
 
@@ -43,7 +49,7 @@ class Link(Protocol):
         """Close at once, both directions."""
 
 
-Dial = Callable[[str], Link]  # address -> a link that reports its failure through link_closed
+Dial = Callable[[BrokerAddress], Link]  # a link that reports its failure through link_closed
 
 
 class Listener(Protocol):

@@ -4,6 +4,8 @@ Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off af
         is shared by address, while a healed link must carry records again within redial_ms.
 Rule 2: one frame is in the carrier's hands at a time; what comes meanwhile is coalesced above it.
 Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once.
+Rule 4: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
+        names of the dialling end are handed up, because only its OPEN says which broker it is.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ import structlog
 
 from georelay.errors import Unavailable
 from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
+from georelay.tls import TlsContexts, broker_name, call_names
+from georelay.tls_grpc import channel_credentials
+from mesh.listening.admission_core import AdmissionCounters
+from mesh.listening.grpc_server import GrpcServer
 from mesh.replication.link import LinkReceiver
+from mesh.replication.settings import BrokerAddress
 
 log = structlog.get_logger()
 
@@ -30,15 +37,22 @@ _OPTIONS: Final = (
     ("grpc.enable_retries", 0),
 )
 _CHANNEL_OPTIONS: Final = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
-_SERVER_OPTIONS: Final = (*_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 1000))
+_SERVER_OPTIONS: Final = (
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 1000),
+    ("grpc.server_handshake_timeout_ms", 2_000),
+    ("grpc.max_allowed_incoming_connections", 1_000),
+)
 _STOP_GRACE_S: Final = 0.1
 
 
 class _GrpcLink:
     """Reader and writer of one stream; both ends differ only in where the stream comes from."""
 
-    def __init__(self, *, peer: str) -> None:
+    def __init__(self, *, peer: str, peer_names: frozenset[str] | None = None) -> None:
         self._peer = peer
+        self._peer_names = peer_names
         self._receiver: LinkReceiver | None = None
         self._frame: bytes | None = None
         self._wake_writer: asyncio.Future[None] | None = None
@@ -49,6 +63,11 @@ class _GrpcLink:
     def peer(self) -> str:
         """Return the address of the other end."""
         return self._peer
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        """Return the names in the certificate of the dialling end."""
+        return self._peer_names
 
     @property
     def is_writable(self) -> bool:
@@ -130,8 +149,11 @@ def _reason_of(ended: list[Any]) -> str:
 class DialledLink(_GrpcLink):
     """The dialling end: owns its channel."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(peer=address)
+    def __init__(self, target: BrokerAddress, *, tls: TlsContexts | None = None, mesh_id: str = "") -> None:
+        super().__init__(peer=target.address)
+        self._target = target
+        self._tls = tls
+        self._mesh_id = mesh_id
         self._run_task: asyncio.Task[None] | None = None
 
     def start(self, receiver: LinkReceiver) -> None:
@@ -140,12 +162,19 @@ class DialledLink(_GrpcLink):
         self._run_task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self._peer}")
 
     async def _run(self) -> None:
-        channel = grpc.aio.insecure_channel(self._peer, options=_CHANNEL_OPTIONS)
+        channel = self._channel()
         try:
             call = channel.stream_stream(METHOD)()
             await self._exchange(call.read, call.write)
         finally:
             await channel.close()
+
+    def _channel(self) -> Any:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self._peer, options=_CHANNEL_OPTIONS)
+        name = broker_name(self._target.broker_id, self._mesh_id)
+        options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name))
+        return grpc.aio.secure_channel(self._peer, channel_credentials(self._tls), options=options)
 
     async def closed(self) -> None:
         """Wait until the channel is gone."""
@@ -168,8 +197,9 @@ class AcceptedLink(_GrpcLink):
 class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     """Accepts links on a grpc.aio server: `accept(link)` must call `link.start`."""
 
-    def __init__(self, accept: Callable[[AcceptedLink], None]) -> None:
+    def __init__(self, accept: Callable[[AcceptedLink], None], *, secure: bool = False) -> None:
         self._accept = accept
+        self._secure = secure
         self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
 
     def service(self, handler_call_details: Any) -> Any:
@@ -177,7 +207,8 @@ class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships n
         return self._handler if handler_call_details.method == METHOD else None
 
     async def _serve(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        link = AcceptedLink(peer=context.peer())
+        names = call_names(context.auth_context()) if self._secure else None
+        link = AcceptedLink(peer=context.peer(), peer_names=names)
         self._accept(link)
         await link.serve(context)
 
@@ -185,9 +216,17 @@ class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships n
 class LinkListener:
     """The gRPC server of one broker's links."""
 
-    def __init__(self, accept: Callable[[AcceptedLink], None]) -> None:
-        self._service = LinkService(accept)
-        self._server: Any = None
+    def __init__(
+        self,
+        accept: Callable[[AcceptedLink], None],
+        *,
+        tls: TlsContexts | None = None,
+        counters: AdmissionCounters | None = None,
+    ) -> None:
+        self._counters = counters
+        self._service = LinkService(accept, secure=tls is not None)
+        self._tls = tls
+        self._server: GrpcServer | None = None
 
     async def start(self, listen: str) -> int:
         """Listen on "host:port" and return the bound port.
@@ -195,15 +234,18 @@ class LinkListener:
         Raises:
             Unavailable: the address cannot be bound.
         """
-        server = grpc.aio.server(options=_SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self._service,))
+        server = GrpcServer(self._made, listen, tls=self._tls, counters=self._counters)
         try:
-            port = int(server.add_insecure_port(listen))
+            port = await server.start()
         except RuntimeError as error:
             raise Unavailable(f"cannot listen for links on {listen}: {error}") from error
-        await server.start()
         self._server = server
         return port
+
+    def _made(self) -> Any:
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((self._service,))
+        return server
 
     async def stop(self) -> None:
         """Stop listening and end every accepted link."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
+from mesh.listening.listeners import ListenerParts
 from mesh.replication.forwarder import Forwarder
 from mesh.replication.home_link import HomeLink
 from mesh.replication.home_session import HomeSession
@@ -43,7 +45,8 @@ class MeshLinks:
     Args:
         brokers: link addresses of every region, our own included, in the order of the configuration.
         directory, publisher, requests: the broker's side of what others ask of us.
-        dial, make_listener: how to reach an address, and how to be reached; others only in tests.
+        dial, make_listener: how to reach a broker, and how to be reached; others only in tests.
+        parts: of the link listener; its TLS is also that of what is dialled. None: plain text, counted by nobody.
     """
 
     def __init__(
@@ -56,9 +59,13 @@ class MeshLinks:
         requests: RequestHandler,
         clock: Clock,
         settings: LinkSettings | None = None,
-        dial: Dial = DialledLink,
-        make_listener: MakeListener = LinkListener,
+        dial: Dial | None = None,
+        make_listener: MakeListener | None = None,
+        parts: ListenerParts | None = None,
     ) -> None:
+        tls, counters = (None, None) if parts is None else (parts.contexts, parts.counters)
+        dial = dial or partial(DialledLink, tls=tls, mesh_id=identity.mesh_id)
+        make_listener = make_listener or partial(LinkListener, tls=tls, counters=counters)
         settings = settings or LinkSettings()
         self._identity = identity
         self._directory = directory

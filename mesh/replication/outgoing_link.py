@@ -116,7 +116,7 @@ class OutgoingLink:
 
     def _connect(self) -> None:
         self._endpoint = LinkEndpoint(
-            self._dial(self.target.address),
+            self._dial(self.target),
             identity=self._identity,
             conversation=self,
             clock=self._clock,

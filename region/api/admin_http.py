@@ -1,7 +1,8 @@
 """The admin HTTP listener: health, readiness, metrics, status, brokers, topics and records under /v1.
 
 Rule 1: every error is a problem document (RFC 9457); no page, no traceback.
-Rule 2: with users set, only /healthz and /readyz answer without credentials.
+Rule 2: where clients have to sign in, only /healthz and /readyz answer without credentials. Every other handler asks
+        the access control lists before it does anything.
 Rule 3: ready means "can commit", alive means "answers".
 """
 
@@ -13,14 +14,24 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from georelay.errors import GeorelayError, Unavailable
+from georelay.errors import GeorelayError, Unauthenticated, Unavailable
 from georelay.limits import HTTP_BODY_BYTES_MAX
+from mesh.listening.http_site import HttpSite
+from mesh.listening.listeners import ListenerParts
+from region.api.bindings_http import BindingsHttp
 from region.api.brokers_http import BrokersHttp
+from region.api.groups_http import GroupsHttp
 from region.api.metrics import CONTENT_TYPE, BrokerMetrics
+from region.api.principal import PRINCIPAL
 from region.api.problem import http_problem, problem_response
+from region.api.queues_http import QueuesHttp
 from region.api.records_http import RecordsHttp, json_response
+from region.api.security_http import SecurityHttp
 from region.api.topics_http import TopicsHttp
 from region.kafka.ports import Cluster, CredentialCheck
+from region.security.access import Access, Operation, Resource
+from region.security.administration import SecurityAdmin
+from region.security.sign_in import SignInService
 
 log = structlog.get_logger()
 
@@ -34,15 +45,33 @@ class AdminHttp:
     """Routes and the handlers that are not about records."""
 
     def __init__(
-        self, *, cluster: Cluster, credentials: CredentialCheck, metrics: BrokerMetrics, records: RecordsHttp
+        self,
+        *,
+        cluster: Cluster,
+        credentials: CredentialCheck,
+        metrics: BrokerMetrics,
+        records: RecordsHttp,
+        parts: ListenerParts | None = None,
+        sign_in: SignInService | None = None,
+        access: Access | None = None,
+        security: SecurityAdmin | None = None,
+        groups: GroupsHttp | None = None,
+        queues: QueuesHttp | None = None,
+        bindings: BindingsHttp | None = None,
     ) -> None:
         self._cluster = cluster
-        self._credentials = credentials
+        self._sign_in_service = sign_in if sign_in is not None else SignInService(credentials)
+        self._access = access if access is not None else Access.open()
+        self._security = SecurityHttp(sign_in=self._sign_in_service, access=self._access, admin=security)
         self._metrics = metrics
         self._records = records
-        self._topics = TopicsHttp(cluster)
-        self._brokers = BrokersHttp(cluster)
-        self._runner: web.AppRunner | None = None
+        self._groups = groups
+        self._queues = queues
+        self._bindings = bindings
+        self._topics = TopicsHttp(cluster, self._access)
+        self._brokers = BrokersHttp(cluster, self._access)
+        self._parts = parts
+        self._site: HttpSite | None = None
 
     def app(self) -> web.Application:
         """Return the application."""
@@ -64,24 +93,34 @@ class AdminHttp:
         app.router.add_post("/v1/topics/{topic}/delete-records", self._topics.delete_records)
         app.router.add_get("/v1/topics/{topic}/records", self._records.read)
         app.router.add_post("/v1/topics/{topic}/records", self._records.publish)
+        app.add_routes(self._security.routes())
+        if self._groups is not None:
+            app.add_routes(self._groups.routes())
+        if self._queues is not None:
+            app.add_routes(self._queues.routes())
+        if self._bindings is not None:
+            app.add_routes(self._bindings.routes())
         return app
 
     async def start(self, host: str, port: int) -> int:
         """Bind and serve; returns the port (OSError: it cannot be bound)."""
-        self._runner = web.AppRunner(
-            self.app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
+        parts = self._parts
+        self._site = HttpSite(
+            self.app(),
+            name="admin",
+            shutdown_s=SHUTDOWN_S,
+            contexts=None if parts is None else parts.contexts,
+            limits=None if parts is None else parts.limits,
+            counters=None if parts is None else parts.counters,
         )
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        bound = int(self._runner.addresses[0][1])
+        bound = await self._site.start(host, port)
         log.info("admin_listener.started", host=host, port=bound)
         return bound
 
     async def close(self) -> None:
         """Stop serving."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._site is not None:
+            await self._site.close()
 
     # --- middlewares -----------------------------------------------------------------------------
 
@@ -105,8 +144,17 @@ class AdminHttp:
 
     @web.middleware
     async def _sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._credentials.required and request.path not in OPEN_PATHS:
-            await self._credentials.authenticate_header(request.headers.get("Authorization"))
+        if request.path not in OPEN_PATHS:
+            contexts = None if self._parts is None else self._parts.contexts
+            ssl_object = request.get_extra_info("ssl_object")
+            certificate = "" if contexts is None else contexts.principal_of(ssl_object)
+            principal = request[PRINCIPAL] = await self._sign_in_service.caller(
+                request.headers.get("Authorization"), certificate=certificate, host=request.remote or ""
+            )
+            response = await handler(request)
+            if request.method == "GET" and not self._sign_in_service.is_still_valid(principal):
+                raise Unauthenticated("the sign-in has ended while the request waited")
+            return response
         return await handler(request)
 
     def _count(self, request: web.Request, code: str) -> None:
@@ -124,8 +172,10 @@ class AdminHttp:
             raise Unavailable("not ready: the region's controller has no leader that commits, or it is not reached")
         return json_response({"status": "ready"})
 
-    async def _render_metrics(self, _: web.Request) -> web.Response:
+    async def _render_metrics(self, request: web.Request) -> web.Response:
+        self._access.check(request[PRINCIPAL], Operation.DESCRIBE, Resource.CLUSTER)
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _status(self, _: web.Request) -> web.Response:
+    async def _status(self, request: web.Request) -> web.Response:
+        self._access.check(request[PRINCIPAL], Operation.DESCRIBE, Resource.CLUSTER)
         return json_response(self._cluster.status())

@@ -11,11 +11,12 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from georelay._pb import admin_pb2
 from georelay.errors import BadRequest, GeorelayError, UnknownTopic
 from georelay.ids import BROKERS_PER_REGION_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
-from region.api._pb.georelay.v1 import admin_pb2
 from region.api.brokers_http import check_broker_id, check_peers
+from region.api.coordination_admin import CoordinationAdmin
 from region.api.grpc_calls import GrpcCalls
 from region.api.topic_changes import SETTING_OF, check_replicas, settings_of
 from region.controller.topic import DEFAULT, SEGMENT_BYTES, UNLIMITED, Homes
@@ -27,6 +28,7 @@ from region.kafka.ports import (
     TopicSpec,
     TopicView,
 )
+from region.security.access import Operation, Principal, Resource
 
 SERVICE: Final = "georelay.v1.Admin"
 INT64_MAX: Final = 2**63 - 1
@@ -57,7 +59,18 @@ class AdminService:
         region_name: region number -> name.
     """
 
-    def __init__(self, *, cluster: Cluster, calls: GrpcCalls, region_name: Callable[[int], str]) -> None:
+    name: Final = SERVICE
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        calls: GrpcCalls,
+        region_name: Callable[[int], str],
+        coordination: CoordinationAdmin | None = None,
+    ) -> None:
+        """Without `coordination` there are no methods for groups and queues."""
+        self._coordination = coordination
         self._cluster = cluster
         self._calls = calls
         self._region_name = region_name
@@ -78,14 +91,26 @@ class AdminService:
                 "AddBroker": self._unary("add_broker", self._add_broker, admin_pb2.AddBrokerRequest),
                 "DrainBroker": self._unary("drain_broker", self._drain_broker, admin_pb2.DrainBrokerRequest),
                 "RemoveBroker": self._unary("remove_broker", self._remove_broker, admin_pb2.RemoveBrokerRequest),
+                **({} if self._coordination is None else self._coordinated(self._coordination)),
             },
         )
 
-    def _unary(self, method: str, work: Callable[[Request], Awaitable[Answer]], request_type: Any) -> Any:
+    def _coordinated(self, admin: CoordinationAdmin) -> dict[str, Any]:
+        return {
+            "ListGroups": self._unary("list_groups", admin.list_groups, admin_pb2.ListGroupsRequest),
+            "DescribeGroup": self._unary("describe_group", admin.describe_group, admin_pb2.DescribeGroupRequest),
+            "DeleteGroup": self._unary("delete_group", admin.delete_group, admin_pb2.DeleteGroupRequest),
+            "SetGroupOffsets": self._unary("set_group_offsets", admin.set_offsets, admin_pb2.SetGroupOffsetsRequest),
+            "ListQueues": self._unary("list_queues", admin.list_queues, admin_pb2.ListQueuesRequest),
+            "CreateQueue": self._unary("create_queue", admin.create_queue, admin_pb2.QueueDefinition),
+            "DescribeQueue": self._unary("describe_queue", admin.describe_queue, admin_pb2.DescribeQueueRequest),
+            "DeleteQueue": self._unary("delete_queue", admin.delete_queue, admin_pb2.DeleteQueueRequest),
+        }
+
+    def _unary(self, method: str, work: Callable[[Request, Principal], Awaitable[Answer]], request_type: Any) -> Any:
         async def answer(request: Request, context: Any) -> Answer:
             try:
-                await self._calls.sign_in(context)
-                done = await work(request)
+                done = await work(request, await self._calls.sign_in(context))
             except GeorelayError as error:
                 await self._calls.refuse(context, method, error)
             except Exception:  # noqa: BLE001 - logged there; the caller gets INTERNAL instead of its text
@@ -99,33 +124,46 @@ class AdminService:
             response_serializer=lambda message: message.SerializeToString(),
         )
 
-    async def _create(self, request: admin_pb2.CreateTopicRequest) -> admin_pb2.Topic:
-        return await self._described(await self._cluster.create_topic(spec_of(request)))
+    async def _create(self, request: admin_pb2.CreateTopicRequest, principal: Principal) -> admin_pb2.Topic:
+        spec = spec_of(request)
+        self._calls.access.check_create_topic(principal, spec.name)
+        return await self._described(await self._cluster.create_topic(spec))
 
-    async def _delete(self, request: admin_pb2.DeleteTopicRequest) -> admin_pb2.DeleteTopicResponse:
+    async def _delete(
+        self, request: admin_pb2.DeleteTopicRequest, principal: Principal
+    ) -> admin_pb2.DeleteTopicResponse:
+        self._check_topic(principal, Operation.DELETE, request.name)
         await self._cluster.delete_topic(_named(request.name))
         return admin_pb2.DeleteTopicResponse()
 
-    async def _describe(self, request: admin_pb2.DescribeTopicRequest) -> admin_pb2.Topic:
+    async def _describe(self, request: admin_pb2.DescribeTopicRequest, principal: Principal) -> admin_pb2.Topic:
+        self._check_topic(principal, Operation.DESCRIBE, request.name)
         return await self._described(self._view(request.name))
 
-    async def _list(self, _: admin_pb2.ListTopicsRequest) -> admin_pb2.ListTopicsResponse:
-        return admin_pb2.ListTopicsResponse(topics=[self._topic(view) for view in self._cluster.topics()])
+    async def _list(self, _: admin_pb2.ListTopicsRequest, principal: Principal) -> admin_pb2.ListTopicsResponse:
+        allows = self._calls.access.allows
+        shown = [v for v in self._cluster.topics() if allows(principal, Operation.DESCRIBE, Resource.TOPIC, v.name)]
+        return admin_pb2.ListTopicsResponse(topics=map(self._topic, shown))
 
-    async def _alter(self, request: admin_pb2.AlterTopicRequest) -> admin_pb2.Topic:
+    async def _alter(self, request: admin_pb2.AlterTopicRequest, principal: Principal) -> admin_pb2.Topic:
+        self._check_topic(principal, Operation.ALTER_CONFIGS, request.name)
         named = [name for name in SETTING_OF if request.HasField(name)]
         if not named:
             raise BadRequest(f"name what changes: {', '.join(sorted(SETTING_OF))}")
         values = {name: _integer(request, name, low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED) for name in named}
         return await self._described(await self._cluster.alter_topic(_named(request.name), settings_of(values)))
 
-    async def _delete_records(self, request: admin_pb2.DeleteRecordsRequest) -> admin_pb2.DeleteRecordsResponse:
+    async def _delete_records(
+        self, request: admin_pb2.DeleteRecordsRequest, principal: Principal
+    ) -> admin_pb2.DeleteRecordsResponse:
+        self._check_topic(principal, Operation.DELETE, request.name)
         partition = _partition_of(request.partition)
         before = _integer(request, "before", low=0, high=INT64_MAX, absent=BEFORE_HIGH_WATERMARK)
         log_start = await self._cluster.delete_records(_named(request.name), partition, before)
         return admin_pb2.DeleteRecordsResponse(log_start=log_start)
 
-    async def _reassign(self, request: admin_pb2.ReassignTopicRequest) -> admin_pb2.Topic:
+    async def _reassign(self, request: admin_pb2.ReassignTopicRequest, principal: Principal) -> admin_pb2.Topic:
+        self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
         view = self._view(request.name)
         replicas = check_replicas(list(request.replicas))
         one = request.HasField("partition")
@@ -133,19 +171,27 @@ class AdminService:
             await self._cluster.reassign(view.name, partition, replicas)
         return await self._described(view)
 
-    async def _list_brokers(self, _: admin_pb2.ListBrokersRequest) -> admin_pb2.ListBrokersResponse:
+    async def _list_brokers(
+        self, _: admin_pb2.ListBrokersRequest, principal: Principal
+    ) -> admin_pb2.ListBrokersResponse:
+        self._calls.access.check(principal, Operation.DESCRIBE, Resource.CLUSTER)
         rows = await self._cluster.brokers_status()
         return admin_pb2.ListBrokersResponse(region=self._cluster.region, brokers=map(_broker, rows))
 
-    async def _add_broker(self, request: admin_pb2.AddBrokerRequest) -> admin_pb2.Broker:
+    async def _add_broker(self, request: admin_pb2.AddBrokerRequest, principal: Principal) -> admin_pb2.Broker:
+        self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
         await self._cluster.add_broker(check_broker_id(request.id), check_peers(request.peers))
         return await self._listed(request.id)
 
-    async def _drain_broker(self, request: admin_pb2.DrainBrokerRequest) -> admin_pb2.Broker:
+    async def _drain_broker(self, request: admin_pb2.DrainBrokerRequest, principal: Principal) -> admin_pb2.Broker:
+        self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
         await self._cluster.drain_broker(check_broker_id(request.id))
         return await self._listed(request.id)
 
-    async def _remove_broker(self, request: admin_pb2.RemoveBrokerRequest) -> admin_pb2.RemoveBrokerResponse:
+    async def _remove_broker(
+        self, request: admin_pb2.RemoveBrokerRequest, principal: Principal
+    ) -> admin_pb2.RemoveBrokerResponse:
+        self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
         await self._cluster.remove_broker(check_broker_id(request.id))
         return admin_pb2.RemoveBrokerResponse()
 
@@ -153,6 +199,9 @@ class AdminService:
         """Return the broker as it is listed now; only its id when it is not."""
         rows = await self._cluster.brokers_status()
         return next((_broker(row) for row in rows if row.id == broker), admin_pb2.Broker(id=broker))
+
+    def _check_topic(self, principal: Principal, operation: Operation, name: str) -> None:
+        self._calls.access.check(principal, operation, Resource.TOPIC, _named(name))
 
     def _view(self, name: str) -> TopicView:
         view = self._cluster.topic(_named(name))

@@ -12,7 +12,8 @@ Unsubscribing is cancelling the call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -21,15 +22,17 @@ import structlog
 from georelay import errors
 from georelay.errors import BadRequest, GeorelayError, OffsetOutOfRange, Retry
 from georelay.limits import KIB
-from georelay.wire.batch import Record, iterate_records
 from region.api._pb import broker_pb2
 from region.api.coalescer import NewRecord
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
+from region.api.permits import check_topic
 from region.api.publishing import RecordPublisher, require_topic
 from region.api.reading import EARLIEST, StreamReader
+from region.api.unfolding import record_chunks
 from region.kafka.ports import Cluster, EntryLike, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
+from region.security.access import Operation, Principal, Resource
 
 log = structlog.get_logger()
 
@@ -38,11 +41,14 @@ TOPICS_PER_SUBSCRIPTION_MAX: Final = 1_000
 STREAMS_PER_SUBSCRIPTION_MAX: Final = 10_000
 READ_BYTES: Final = 256 * KIB
 READ_WAIT_MS: Final = 10_000
+RECHECK_S: Final = 0.5  # of the sign-in and the rights of an open subscription
 RETRY_S: Final = 0.2  # after a leader change and the like
 
 
 class BrokerService:
     """Both methods; `handler` registers them on a grpc.aio server."""
+
+    name: Final = SERVICE
 
     def __init__(
         self,
@@ -86,12 +92,16 @@ class BrokerService:
         """Publish one record and answer when it is committed at its home."""
         with self._metrics.edge_seconds.labels("grpc", "publish").time():
             try:
-                await self._calls.sign_in(context)
+                principal = await self._calls.sign_in(context)
                 if not request.topic:
                     raise BadRequest("topic: must not be empty")
+                check_topic(self._calls.access, self._cluster, principal, Operation.WRITE, request.topic)
                 (place,) = await self._publisher.publish(request.topic, [(NewRecord(request.body), None)])
+                await self._calls.pause(self._calls.quotas.produce(principal, len(request.body)))
             except GeorelayError as error:
                 await self._calls.refuse(context, "publish", error)
+            except Exception:  # noqa: BLE001 - logged there; the caller gets INTERNAL instead of its text
+                await self._calls.refuse_defect(context, "publish")
         self._calls.served("publish")
         self._metrics.edge_records.labels("grpc", "in").inc()
         name = self._written_name(request.topic)
@@ -102,19 +112,32 @@ class BrokerService:
     ) -> AsyncIterator[broker_pb2.MessageResponse]:
         """Deliver records of all partitions of the topics, from the given timestamps on, until cancelled."""
         try:
-            await self._calls.sign_in(context)
+            principal = await self._calls.sign_in(context)
+            for topic in request.topics:
+                if topic:
+                    check_topic(self._calls.access, self._cluster, principal, Operation.READ, topic)
             subscription = await self._open(request)
+            subscription.watch(partial(self._check_rights, principal, tuple(request.topics)))
         except GeorelayError as error:
             await self._calls.refuse(context, "subscribe", error)
         self._calls.served("subscribe")
         try:
             async for message in subscription.messages():
+                self._check_rights(principal, (message.topic,))
+                await self._calls.pause(self._calls.quotas.fetch(principal, len(message.body)))
                 self._records_out.inc()
                 yield message
         except GeorelayError as error:
             await self._calls.refuse(context, "subscribe", error)
+        except Exception:  # noqa: BLE001 - as above
+            await self._calls.refuse_defect(context, "subscribe")
         finally:
             await subscription.close()
+
+    def _check_rights(self, principal: Principal, topics: Iterable[str]) -> None:
+        self._calls.check_still_valid(principal)
+        for topic in topics:
+            self._calls.access.check(principal, Operation.READ, Resource.TOPIC, topic)
 
     async def _open(self, request: broker_pb2.SubscribeRequest) -> Subscription:
         if not request.topics:
@@ -201,6 +224,19 @@ class Subscription:
             task = loop.create_task(self._guarded_pump(source), name=f"subscribe {source.name}/{source.partition}")
             self._tasks.add(task)
 
+    def watch(self, check: Callable[[], None]) -> None:
+        """End it when `check` raises, records or not."""
+        self._tasks.add(asyncio.get_running_loop().create_task(self._watch(check), name="subscription rights"))
+
+    async def _watch(self, check: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            try:
+                check()
+            except GeorelayError as error:
+                await self._queue.put(error)
+                return
+
     async def messages(self) -> AsyncIterator[broker_pb2.MessageResponse]:
         """Yield records as they are committed.
 
@@ -215,13 +251,14 @@ class Subscription:
             header = entry.header()
             place = (source.topic, source.partition)
             stamp_us = self._newest_us[place] = max(self._newest_us.get(place, 0), header.append_us)
-            for record in await records_of(entry):
-                yield broker_pb2.MessageResponse(
-                    id=f"{source.name}/{source.partition}/{record.offset}",
-                    timestamp=stamp_us,
-                    topic=source.topic,
-                    body=record.value or b"",
-                )
+            async for records in record_chunks(entry):
+                for record in records:
+                    yield broker_pb2.MessageResponse(
+                        id=f"{source.name}/{source.partition}/{record.offset}",
+                        timestamp=stamp_us,
+                        topic=source.topic,
+                        body=record.value or b"",
+                    )
             session.delivered(
                 epoch=header.epoch,
                 base_offset=entry.base_offset,
@@ -268,13 +305,14 @@ class Subscription:
                     return
                 await asyncio.sleep(RETRY_S)
                 continue
-            if source.next_offset >= answer.high_watermark:
+            if source.next_offset >= answer.end:
                 session.caught_up(self._wall_ns())
             for entry in answer.entries:
                 if entry.header().append_us >= source.since_us:
                     await self._queue.put((source, entry, session))
                 source.next_offset = entry.base_offset + entry.record_count
-            if source.next_offset >= answer.high_watermark:
+            source.next_offset = max(source.next_offset, answer.next_offset)
+            if source.next_offset >= answer.end:
                 session.caught_up(self._wall_ns())
 
     async def _first_offset(self, source: Source) -> int:
@@ -282,14 +320,3 @@ class Subscription:
             return await self._reader.first_offset_since(source.name, source.partition, source.since_us)
         answer = await self._reader.read(source.name, source.partition, EARLIEST, max_bytes=1, wait_ms=0)
         return answer.log_start
-
-
-DECODE_ON_LOOP_BYTES: Final = 64 * KIB
-
-
-async def records_of(entry: EntryLike) -> list[Record]:
-    """Return a committed batch's records; a large one is unfolded in a thread, off the event loop."""
-    payload = entry.payload
-    if len(payload) <= DECODE_ON_LOOP_BYTES:
-        return list(iterate_records(payload, validated=True))
-    return await asyncio.to_thread(lambda: list(iterate_records(payload, validated=True)))

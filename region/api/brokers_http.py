@@ -12,10 +12,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from georelay.errors import BadRequest
+from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
 from region.controller.topology import BROKER_ID_MAX
 from region.kafka.ports import NO_REPLICAS, BrokerStatus, Cluster
+from region.security.access import Access, Operation, Resource
 
 PEERS_CHARS_MAX: Final = 260  # a DNS name, a colon and a port
 PORT_MAX: Final = 65_535
@@ -26,28 +28,33 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5
 class BrokersHttp:
     """Handlers of /v1/brokers."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, access: Access) -> None:
         self._cluster = cluster
+        self._access = access
 
-    async def list(self, _: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.Response:
         """Answer GET /v1/brokers."""
+        self._access.check(request[PRINCIPAL], Operation.DESCRIBE, Resource.CLUSTER)
         rows = await self._cluster.brokers_status()
         return json_response({"region": self._cluster.region, "brokers": [broker_json(row) for row in rows]})
 
     async def add(self, request: web.Request) -> web.Response:
         """Answer POST /v1/brokers/{broker}; the body is empty or {"peers": "host:port"}."""
+        self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         broker = _broker_of(request)
         await self._cluster.add_broker(broker, parse_peers(await request.read()))
         return json_response(await self._shown(broker))
 
     async def drain(self, request: web.Request) -> web.Response:
         """Answer POST /v1/brokers/{broker}/drain."""
+        self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         broker = _broker_of(request)
         await self._cluster.drain_broker(broker)
         return json_response(await self._shown(broker), status=202)
 
     async def remove(self, request: web.Request) -> web.Response:
         """Answer DELETE /v1/brokers/{broker}."""
+        self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         await self._cluster.remove_broker(_broker_of(request))
         return web.Response(status=204)
 

@@ -6,17 +6,23 @@ Rule 2: anything else is a defect: it leaves as INTERNAL, and only the log has i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 import structlog
 
 from georelay import errors
 from georelay.errors import GeorelayError
+from georelay.tls import PrincipalFrom, principal_of_call
 from region.api.metrics import BrokerMetrics
 from region.kafka.ports import CredentialCheck
+from region.security.access import Access, Principal
+from region.security.quotas import Quotas
+from region.security.sign_in import SignInService
 
 log = structlog.get_logger()
 
@@ -27,16 +33,28 @@ GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
         errors.TooLarge: "INVALID_ARGUMENT",
         errors.InvalidTopic: "INVALID_ARGUMENT",
         errors.Unauthenticated: "UNAUTHENTICATED",
+        errors.AccessDenied: "PERMISSION_DENIED",
         errors.PolicyViolation: "PERMISSION_DENIED",
         errors.UnknownTopic: "NOT_FOUND",
         errors.TopicExists: "ALREADY_EXISTS",
+        errors.UnknownGroup: "NOT_FOUND",
+        errors.GroupNotEmpty: "FAILED_PRECONDITION",
+        errors.UnknownQueue: "NOT_FOUND",
+        errors.QueueExists: "ALREADY_EXISTS",
+        errors.LeaseExpired: "ABORTED",
+        errors.UnknownBinding: "NOT_FOUND",
         errors.OffsetOutOfRange: "OUT_OF_RANGE",
         errors.OutOfOrderSequence: "ABORTED",
         errors.ProducerFenced: "ABORTED",
+        errors.ConcurrentTransactions: "UNAVAILABLE",
+        errors.InvalidTransactionState: "ABORTED",
+        errors.UnknownTransactionalId: "NOT_FOUND",
+        errors.InvalidTransactionTimeout: "INVALID_ARGUMENT",
         errors.Fenced: "ABORTED",
         errors.Busy: "RESOURCE_EXHAUSTED",
         errors.DiskFull: "RESOURCE_EXHAUSTED",
         errors.NotLeader: "UNAVAILABLE",
+        errors.NotCoordinator: "UNAVAILABLE",
         errors.NotHome: "UNAVAILABLE",
         errors.HomeUnreachable: "UNAVAILABLE",
         errors.Unavailable: "UNAVAILABLE",
@@ -51,19 +69,49 @@ def grpc_status(error: GeorelayError) -> str:
     return next((GRPC_STATUS[kind] for kind in type(error).__mro__ if kind in GRPC_STATUS), "INTERNAL")
 
 
+def host_of(peer: str) -> str:
+    """Return the IP address in gRPC's name of a peer: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
+
+
 class GrpcCalls:
     """Shared by the services of one listener; `method` is the label of georelay_edge_requests."""
 
-    def __init__(self, credentials: CredentialCheck, metrics: BrokerMetrics) -> None:
-        self._credentials = credentials
+    def __init__(
+        self,
+        credentials: CredentialCheck,
+        metrics: BrokerMetrics,
+        access: Access | None = None,
+        *,
+        sign_in: SignInService | None = None,
+        principal_from: PrincipalFrom = PrincipalFrom.CN,
+        quotas: Quotas | None = None,
+    ) -> None:
+        self.quotas = quotas if quotas is not None else Quotas()
+        self.access = access or Access.open()
+        self._sign_in = sign_in if sign_in is not None else SignInService(credentials)
+        self._principal_from = principal_from
         self._requests = metrics.edge_requests
 
-    async def sign_in(self, context: Any) -> None:
-        """Check the credentials of a call (Unauthenticated: missing or wrong, though users are set)."""
-        if not self._credentials.required:
-            return
+    async def sign_in(self, context: Any) -> Principal:
+        """Return who calls (Unauthenticated: missing or wrong credentials, though users are set)."""
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
-        await self._credentials.authenticate_header(metadata.get("authorization"))
+        certificate = principal_of_call(context.auth_context(), self._principal_from)
+        return await self._sign_in.caller(
+            metadata.get("authorization"), certificate=certificate, host=host_of(context.peer())
+        )
+
+    def check_still_valid(self, principal: Principal) -> None:
+        """Pass while what the caller of an open call signed in by still stands (Unauthenticated: it does not)."""
+        if not self._sign_in.is_still_valid(principal):
+            raise errors.Unauthenticated("the sign-in of this call has ended: sign in again")
+
+    @staticmethod
+    async def pause(pause_ms: int) -> None:
+        """Let a call wait until its caller's quota is kept."""
+        if pause_ms:
+            await asyncio.sleep(pause_ms / 1_000)
 
     def served(self, method: str) -> None:
         """Count a call that went well."""

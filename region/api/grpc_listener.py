@@ -9,6 +9,10 @@ import grpc
 import structlog
 
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
+from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
+from mesh.listening.grpc_limits import CallLimits, connection_options
+from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.listeners import ListenerParts
 
 log = structlog.get_logger()
 
@@ -20,11 +24,12 @@ MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 class GrpcListener:
     """Serves generic handlers on one address until `close`."""
 
-    def __init__(self, handlers: Sequence[Any], *, host: str, port: int) -> None:
+    def __init__(self, handlers: Sequence[Any], *, host: str, port: int, parts: ListenerParts | None = None) -> None:
+        self._parts = parts
         self._handlers = handlers
         self._host = host
         self._port = port
-        self._server: Any = None
+        self._server: GrpcServer | None = None
 
     async def start(self) -> int:
         """Bind and serve; returns the port.
@@ -32,20 +37,32 @@ class GrpcListener:
         Raises:
             OSError: the address cannot be bound.
         """
+        address = f"{self._host}:{self._port}"
+        parts = self._parts
+        counters = AdmissionCounters() if parts is None else parts.counters
+        self._server = GrpcServer(
+            lambda: self._made(counters), address, tls=None if parts is None else parts.contexts, counters=counters
+        )
+        try:
+            bound = await self._server.start()
+        except RuntimeError as error:  # grpcio's way of saying "address in use"
+            raise OSError(f"gRPC cannot listen on {address}: {error}") from error
+        log.info("grpc_listener.started", host=self._host, port=bound)
+        return bound
+
+    def _made(self, counters: AdmissionCounters) -> Any:
+        limits = AdmissionLimits() if self._parts is None else self._parts.limits
         options = (
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ("grpc.so_reuseport", 0),  # a port taken by another process must be an error
+            *connection_options(limits),
         )
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
-        self._server.add_generic_rpc_handlers(tuple(self._handlers))
-        try:
-            bound = int(self._server.add_insecure_port(f"{self._host}:{self._port}"))
-        except RuntimeError as error:  # grpcio's way of saying "address in use"
-            raise OSError(f"gRPC cannot listen on {self._host}:{self._port}: {error}") from error
-        await self._server.start()
-        log.info("grpc_listener.started", host=self._host, port=bound)
-        return bound
+        server = grpc.aio.server(
+            options=options, maximum_concurrent_rpcs=CALLS_MAX, interceptors=(CallLimits(limits, counters),)
+        )
+        server.add_generic_rpc_handlers(tuple(self._handlers))
+        return server
 
     async def close(self) -> None:
         """Stop accepting, give running calls a moment, then cancel them."""

@@ -8,8 +8,8 @@ Rule 3: "not stored" is only said when none of the records of a request is store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
 
 from georelay.errors import GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, UnknownTopic
 from region.api.coalescer import Coalescer, NewRecord
@@ -23,6 +23,7 @@ class RecordPlace(NamedTuple):
     partition: int
     offset: int
     epoch: int
+    append_us: int = 0  # append time at the home
 
 
 async def require_topic(cluster: Cluster, name: str) -> TopicView:
@@ -54,7 +55,15 @@ class RecordPublisher:
             UnknownTopic, InvalidTopic, PolicyViolation, TooLarge, Busy, Unavailable: nothing is stored.
             OutcomeUnknown: some may be.
         """
-        topic = await require_topic(self._cluster, name)
+        return await self.begin(await require_topic(self._cluster, name), name, records)
+
+    def begin(
+        self, topic: TopicView, name: str, records: Sequence[tuple[NewRecord, int | None]]
+    ) -> Coroutine[Any, Any, list[RecordPlace]]:
+        """Hand the records on before this returns, so that calls keep their order; await the result for the places.
+
+        Raises as `publish`, here or from the result.
+        """
         if topic.is_mirror_name or topic.internal:
             raise PolicyViolation(f"{name!r} is written by its home region only; publish to the plain name")
         positions = self._by_partition(topic, records)
@@ -73,7 +82,7 @@ class RecordPublisher:
             for future, part in zip(futures, self._coalescer.split(chosen), strict=True):
                 waits.append((partition, indexes[start : start + len(part)], future))
                 start += len(part)
-        return await _gather(len(records), waits, refused)
+        return _gather(len(records), waits, refused)
 
     def _by_partition(self, topic: TopicView, records: Sequence[tuple[NewRecord, int | None]]) -> dict[int, list[int]]:
         positions: dict[int, list[int]] = {}
@@ -108,7 +117,9 @@ async def _gather(
             published = future.result()
             stored += len(indexes)
             for step, index in enumerate(indexes):
-                places[index] = RecordPlace(partition, published.base_offset + step, published.epoch)
+                places[index] = RecordPlace(
+                    partition, published.base_offset + step, published.epoch, published.append_us
+                )
     if not refused:
         return [place for place in places if place is not None]
     if stored:

@@ -5,6 +5,8 @@ Rule 2: a mirror or a follower may be behind: above its high watermark a reader 
         knows the end, so only there an offset beyond it is an error.
 Rule 3: LATEST is what the leader in this region says: a replica that has just started knows of no commit, and its
         "latest" would be the beginning of the log.
+Rule 4: readers see decided records only, unless they ask for all: they stop at the last stable offset, and batches of
+        aborted transactions are left out. A marker is no record and is never shown.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from collections.abc import Sequence
 
 from georelay.errors import OffsetOutOfRange, UnknownTopic
 from georelay.ids import Offset
+from georelay.wire.header import parse_header
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, Stream
 
 EARLIEST = -2
 LATEST = -1
 SEARCH_RESTARTS_MAX = 3  # when retention overtakes a search
+LEFT_OUT_READS_MAX = 64  # reads of one request that find nothing to show; the next request goes on after them
 
 
 class StreamReader:
@@ -28,10 +32,20 @@ class StreamReader:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def read(self, name: str, partition: int, offset: int, *, max_bytes: int, wait_ms: int) -> ReadAnswer:
-        """Return committed batches from the one that holds `offset` on (EARLIEST, LATEST allowed).
+    async def read(
+        self,
+        name: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        wait_ms: int,
+        read_uncommitted: bool = False,
+    ) -> ReadAnswer:
+        """Return decided batches from the one that holds `offset` on (EARLIEST, LATEST allowed).
 
-        At the high watermark it waits up to `wait_ms` for the next batch; the answer may be empty.
+        At the last stable offset it waits up to `wait_ms` for the next batch; the answer may be empty. Read on at its
+        `next_offset`.
 
         Raises:
             UnknownTopic, OffsetOutOfRange, Unavailable, NotLeader.
@@ -43,11 +57,15 @@ class StreamReader:
             raise UnknownTopic(f"topic {name!r} has partitions 0..{topic.partitions - 1}, not {partition}")
         stream = self._cluster.stream(name, partition)
         if stream is None or (offset == LATEST and not stream.is_leader):
-            return await self._cluster.read_records(name, partition, offset, max_bytes, wait_ms)
-        return await read_stream(stream, offset, max_bytes=max_bytes, wait_ms=wait_ms)
+            return await self._cluster.read_records(
+                name, partition, offset, max_bytes, wait_ms, read_uncommitted=read_uncommitted
+            )
+        return await read_stream(
+            stream, offset, max_bytes=max_bytes, wait_ms=wait_ms, read_uncommitted=read_uncommitted
+        )
 
     async def first_offset_since(self, name: str, partition: int, append_us: int) -> Offset:
-        """Return the first offset whose append time is not before `append_us`; the high watermark if none is.
+        """Return the first offset whose append time is not before `append_us`; the last stable offset if none is.
 
         Append times never go back within a stream, so a binary search over batches finds it.
         """
@@ -58,36 +76,83 @@ class StreamReader:
 
     async def _search(self, name: str, partition: int, append_us: int) -> Offset:
         answer = await self.read(name, partition, EARLIEST, max_bytes=1, wait_ms=0)
-        low, high = answer.log_start, answer.high_watermark
+        low, high = answer.log_start, Offset(answer.end)
         while low < high:
             middle = Offset((low + high) // 2)
-            answer = await self.read(name, partition, middle, max_bytes=1, wait_ms=0)
-            if not answer.entries:  # another replica that has less: what it lacks is newer
-                high = middle
-                continue
-            entry = answer.entries[0]
-            if entry.header().append_us >= append_us:
-                high = Offset(max(low, entry.base_offset))
+            entry = await self._first_shown(name, partition, middle, high)
+            if entry is None or entry.header().append_us >= append_us:
+                # None: nothing to show, or another replica that has less (what it lacks is newer).
+                high = middle if entry is None else Offset(min(middle, max(low, entry.base_offset)))
             else:
                 low = Offset(entry.base_offset + entry.record_count)
         return low
 
+    async def _first_shown(self, name: str, partition: int, offset: int, below: int) -> EntryLike | None:
+        """Return the first batch that readers see from the one that holds `offset` on, up to `below`."""
+        while offset < below:
+            answer = await self.read(name, partition, offset, max_bytes=1, wait_ms=0)
+            if answer.entries:
+                return answer.entries[0]
+            if answer.next_offset <= offset:
+                break
+            offset = answer.next_offset
+        return None
 
-async def read_stream(stream: Stream, offset: int, *, max_bytes: int, wait_ms: int) -> ReadAnswer:
+
+async def read_stream(
+    stream: Stream, offset: int, *, max_bytes: int, wait_ms: int, read_uncommitted: bool = False
+) -> ReadAnswer:
     """Read a hosted stream; see `StreamReader.read`. NotLeader: LATEST is asked of another replica than the leader."""
     if offset == EARLIEST:
         offset = stream.log_start
     elif offset == LATEST:
-        offset = await stream.confirmed_end()
+        await stream.confirmed_end()
+        offset = _end(stream, read_uncommitted=read_uncommitted)
     _check_range(stream, offset)
-    if offset >= stream.high_watermark and wait_ms > 0:
-        await _wait_for(stream, offset, wait_ms / 1000)
+    if offset >= _end(stream, read_uncommitted=read_uncommitted) and wait_ms > 0:
+        await _wait_for(stream, offset, wait_ms / 1000, read_uncommitted=read_uncommitted)
         _check_range(stream, offset)
     entries: Sequence[EntryLike] = ()
-    if offset < stream.high_watermark:
-        found = stream.read(Offset(offset), max_bytes)
-        entries = await stream.read_cold(Offset(offset), max_bytes) if found is None else found
-    return ReadAnswer(entries=entries, log_start=stream.log_start, high_watermark=stream.high_watermark)
+    following = offset
+    for _ in range(LEFT_OUT_READS_MAX):
+        end = _end(stream, read_uncommitted=read_uncommitted)
+        if entries or following >= end:
+            break
+        found = stream.read(Offset(following), max_bytes)
+        raw = await stream.read_cold(Offset(following), max_bytes) if found is None else found
+        stable = [entry for entry in raw if entry.base_offset + entry.record_count <= end]
+        if not stable:
+            break
+        entries = _shown(stream, stable, read_uncommitted=read_uncommitted)
+        following = Offset(stable[-1].base_offset + stable[-1].record_count)
+    return ReadAnswer(
+        entries=entries,
+        log_start=stream.log_start,
+        high_watermark=stream.high_watermark,
+        next_offset=following,
+        last_stable_offset=_end(stream, read_uncommitted=read_uncommitted),
+    )
+
+
+def _end(stream: Stream, *, read_uncommitted: bool) -> Offset:
+    return stream.high_watermark if read_uncommitted else stream.last_stable_offset
+
+
+def _shown(stream: Stream, entries: Sequence[EntryLike], *, read_uncommitted: bool) -> list[EntryLike]:
+    """Return the entries that hold records for readers: without markers and batches of aborted transactions."""
+    first, following = Offset(entries[0].base_offset), Offset(entries[-1].base_offset + entries[-1].record_count)
+    gone: dict[int, list[tuple[int, int]]] = {}
+    for row in () if read_uncommitted else stream.aborted_between(first, following):
+        gone.setdefault(row.producer_id, []).append((row.first_offset, row.last_offset))
+    shown = []
+    for entry in entries:
+        header = parse_header(entry.payload)
+        if header.is_control:
+            continue
+        spans = gone.get(header.producer_id, ()) if header.is_transactional else ()
+        if not any(low <= entry.base_offset <= high for low, high in spans):
+            shown.append(entry)
+    return shown
 
 
 def _check_range(stream: Stream, offset: int) -> None:
@@ -97,13 +162,13 @@ def _check_range(stream: Stream, offset: int) -> None:
         raise OffsetOutOfRange(f"offset {offset} is beyond the log end {stream.next_offset}")
 
 
-async def _wait_for(stream: Stream, offset: int, seconds: float) -> None:
-    """Return when the high watermark passes `offset` or the time is over."""
+async def _wait_for(stream: Stream, offset: int, seconds: float, *, read_uncommitted: bool) -> None:
+    """Return when the end for this reader passes `offset` or the time is over."""
     loop = asyncio.get_running_loop()
     moved: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
-        if stream.high_watermark > offset and not moved.done():
+        if _end(stream, read_uncommitted=read_uncommitted) > offset and not moved.done():
             moved.set_result(None)
 
     def time_is_over() -> None:

@@ -50,9 +50,9 @@ def _refuse_constant(name: str) -> NoReturn:
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadRequest(f"{twice}: the field stands twice in one object")
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise BadRequest(f"{twice[:64]}: the field stands twice in one object")
     return value
 
 

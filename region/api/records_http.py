@@ -9,6 +9,7 @@ a long poll waited for is in the latency histogram; what lay there already is ba
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -19,16 +20,21 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, OffsetOutOfRange
 from georelay.limits import MIB, REST_RECORDS_MAX
-from region.api.broker_service import records_of
 from region.api.metrics import BrokerMetrics
+from region.api.permits import check_topic
+from region.api.principal import PRINCIPAL
 from region.api.publishing import RecordPublisher, require_topic
 from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.record_json import parse_records, record_json
+from region.api.unfolding import record_chunks
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
+from region.security.access import Access, Operation, Resource
+from region.security.quotas import Quotas
 
 RECORDS_DEFAULT: Final = 500
 READ_BYTES: Final = 1 * MIB
+ANSWER_BYTES_MAX: Final = 16 * MIB  # of keys and values, and a record more: batches unfold to more than they are
 WAIT_MS_MAX: Final = 30_000
 PARAMETERS: Final = frozenset({"partition", "offset", "max", "wait_ms", "region"})
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -47,7 +53,11 @@ class RecordsHttp:
         recorder: TraceRecorder,
         metrics: BrokerMetrics,
         wall_ns: Callable[[], int],
+        access: Access | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
+        self._access = access if access is not None else Access.open()
+        self._quotas = quotas if quotas is not None else Quotas()
         self._cluster = cluster
         self._publisher = publisher
         self._reader = reader
@@ -60,8 +70,11 @@ class RecordsHttp:
     async def publish(self, request: web.Request) -> web.Response:
         """Publish one record or an array; answers the place of each, in the order of the request."""
         started = time.perf_counter()
-        records = parse_records(await request.read())
-        places = await self._publisher.publish(request.match_info["topic"], records)
+        principal, topic = request[PRINCIPAL], request.match_info["topic"]
+        check_topic(self._access, self._cluster, principal, Operation.WRITE, topic)
+        body = await request.read()
+        places = await self._publisher.publish(topic, parse_records(body))
+        await self._pause(self._quotas.produce(principal, len(body)))
         self._seconds.observe(time.perf_counter() - started)
         self._records_in.inc(len(places))
         rows = [{"partition": at.partition, "offset": at.offset, "epoch": at.epoch} for at in places]
@@ -74,7 +87,9 @@ class RecordsHttp:
         offset = _offset(query)
         max_records = _number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
         wait_ms = _number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
-        view = await require_topic(self._cluster, request.match_info["topic"])
+        principal, topic = request[PRINCIPAL], request.match_info["topic"]
+        check_topic(self._access, self._cluster, principal, Operation.READ, topic)
+        view = await require_topic(self._cluster, topic)
         start, end = await self._start(view, partition, offset)
         session = self._recorder.open_session(
             topic=plain_name(view), origin=view.origin, partition=partition, offset=start
@@ -82,9 +97,10 @@ class RecordsHttp:
         if end is not None and start >= end:
             session.caught_up(self._wall_ns())
         answer = await self._read(view, partition, start, wait_ms)
+        self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
         items, next_offset = await self._items(session, start, answer, max_records)
         self._records_out.inc(len(items))
-        return json_response(
+        response = json_response(
             {
                 "topic": view.name,
                 "partition": partition,
@@ -94,14 +110,22 @@ class RecordsHttp:
                 "log_start": answer.log_start,
             }
         )
+        await self._pause(self._quotas.fetch(principal, response.content_length or 0))
+        return response
+
+    @staticmethod
+    async def _pause(pause_ms: int) -> None:
+        """Let the answer wait until the caller's quota is kept."""
+        if pause_ms:
+            await asyncio.sleep(pause_ms / 1_000)
 
     async def _start(self, view: TopicView, partition: int, offset: int) -> tuple[int, int | None]:
-        """Return the offset that "earliest" or "latest" stands for, and the high watermark where it is known."""
+        """Return the offset that "earliest" or "latest" stands for, and the end for readers where it is known."""
         if offset in (EARLIEST, LATEST):
             bounds = await self._reader.read(view.name, partition, offset, max_bytes=1, wait_ms=0)
-            return (bounds.log_start if offset == EARLIEST else bounds.high_watermark), bounds.high_watermark
+            return (bounds.log_start if offset == EARLIEST else bounds.end), bounds.end
         stream = self._cluster.stream(view.name, partition)
-        return offset, None if stream is None else stream.high_watermark
+        return offset, None if stream is None else stream.last_stable_offset
 
     async def _read(self, view: TopicView, partition: int, start: int, wait_ms: int) -> ReadAnswer:
         answer = await self._reader.read(view.name, partition, start, max_bytes=READ_BYTES, wait_ms=wait_ms)
@@ -113,17 +137,26 @@ class RecordsHttp:
         self, session: TraceSession, start: int, answer: ReadAnswer, max_records: int
     ) -> tuple[list[dict[str, Any]], int]:
         items: list[dict[str, Any]] = []
-        next_offset = start
+        next_offset, size_bytes = start, 0
         for entry in answer.entries:
-            if len(items) >= max_records:
-                break
-            for record in await records_of(entry):
-                if record.offset >= start and len(items) < max_records:
+            is_full = False
+            async for records in record_chunks(entry):
+                for record in records:
+                    if record.offset < start:
+                        continue
                     items.append(record_json(record))
+                    size_bytes += len(record.key or b"") + len(record.value or b"")
                     next_offset = record.offset + 1
+                    is_full = len(items) >= max_records or size_bytes >= ANSWER_BYTES_MAX
+                    if is_full:
+                        break
+                if is_full:
+                    break
             if next_offset > entry.base_offset:  # what `max` cuts off is the next request's
                 self._delivered(session, entry, min(next_offset - entry.base_offset, entry.record_count))
-        return items, next_offset
+            if is_full:
+                return items, next_offset
+        return items, max(next_offset, answer.next_offset)  # past what is not shown: markers, aborted transactions
 
     def _delivered(self, session: TraceSession, entry: EntryLike, record_count: int) -> None:
         header = entry.header()

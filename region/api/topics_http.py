@@ -11,11 +11,13 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, UnknownTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, SEGMENT_BYTES_MAX
+from region.api.principal import PRINCIPAL
 from region.api.record_json import integer_field, parse_json
 from region.api.records_http import json_response
 from region.api.topic_changes import parse_alteration, parse_deletion, parse_reassignment
 from region.controller.topic import SEGMENT_BYTES, Homes
 from region.kafka.ports import Cluster, PartitionReplicas, TopicSpec, TopicView
+from region.security.access import Access, Operation, Resource
 
 REPLICATION_FACTOR_MAX: Final = 999
 INT64_MAX: Final = 2**63 - 1
@@ -27,34 +29,47 @@ TOPIC_FIELDS: Final = frozenset(
 class TopicsHttp:
     """Handlers of /v1/topics that are not about publishing and reading."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, access: Access) -> None:
         self._cluster = cluster
+        self._access = access
 
-    async def list(self, _: web.Request) -> web.Response:
-        """Answer GET /v1/topics."""
-        return json_response({"topics": [topic_json(view) for view in self._cluster.topics()]})
+    def _check(self, request: web.Request, operation: Operation) -> str:
+        """Return the topic's name, which the caller may do this with (AccessDenied)."""
+        name = request.match_info["topic"]
+        self._access.check(request[PRINCIPAL], operation, Resource.TOPIC, name)
+        return name
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Answer GET /v1/topics with those that the caller may describe."""
+        principal, allows = request[PRINCIPAL], self._access.allows
+        shown = [v for v in self._cluster.topics() if allows(principal, Operation.DESCRIBE, Resource.TOPIC, v.name)]
+        return json_response({"topics": [topic_json(view) for view in shown]})
 
     async def create(self, request: web.Request) -> web.Response:
         """Answer POST /v1/topics."""
-        view = await self._cluster.create_topic(parse_topic(await request.read()))
+        spec = parse_topic(await request.read())
+        self._access.check_create_topic(request[PRINCIPAL], spec.name)
+        view = await self._cluster.create_topic(spec)
         return json_response(topic_json(view), status=201)
 
     async def describe(self, request: web.Request) -> web.Response:
         """Answer GET /v1/topics/{topic}."""
-        return json_response(await self._described(request.match_info["topic"]))
+        return json_response(await self._described(self._check(request, Operation.DESCRIBE)))
 
     async def delete(self, request: web.Request) -> web.Response:
         """Answer DELETE /v1/topics/{topic}."""
-        await self._cluster.delete_topic(request.match_info["topic"])
+        await self._cluster.delete_topic(self._check(request, Operation.DELETE))
         return web.Response(status=204)
 
     async def alter(self, request: web.Request) -> web.Response:
         """Answer PATCH /v1/topics/{topic}: fields that are not named stay, null is the default."""
-        view = await self._cluster.alter_topic(request.match_info["topic"], parse_alteration(await request.read()))
+        name = self._check(request, Operation.ALTER_CONFIGS)
+        view = await self._cluster.alter_topic(name, parse_alteration(await request.read()))
         return json_response(topic_json(view))
 
     async def reassign(self, request: web.Request) -> web.Response:
         """Answer POST /v1/topics/{topic}/reassign with the description of the topic."""
+        self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         name = request.match_info["topic"]
         wanted = parse_reassignment(await request.read())
         view = self._cluster.topic(name)
@@ -67,7 +82,7 @@ class TopicsHttp:
 
     async def delete_records(self, request: web.Request) -> web.Response:
         """Answer POST /v1/topics/{topic}/delete-records with the log start that resulted."""
-        name = request.match_info["topic"]
+        name = self._check(request, Operation.DELETE)
         wanted = parse_deletion(await request.read())
         log_start = await self._cluster.delete_records(name, wanted.partition, wanted.before)
         return json_response({"topic": name, "partition": wanted.partition, "log_start": log_start})

@@ -22,26 +22,32 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import BadRequest, DataDirectoryError, GeorelayError, StorageFailed, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber, broker_id
+from mesh.listening.listeners import Listeners
 from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
 from mesh.replication.settings import LinkSettings
 from region.broker.controller_machine import ControllerMachine
 from region.broker.entrance import NEVER_JOINED, Entrance
+from region.broker.group_coordinators import register_groups
 from region.broker.hosted_groups import HostedGroups
 from region.broker.housekeeping import Housekeeping
 from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
 from region.broker.operations import Operations
+from region.broker.queue_coordinators import QueueRoom
 from region.broker.record_deletion import RecordDeletion
 from region.broker.recovered_disks import RecoveredDisks
 from region.broker.region_directory import RegionDirectory
+from region.broker.transaction_port import TransactionPort
 from region.config import BrokerConfig, split_address
 from region.controller.assignment import Assignment
 from region.controller.commands import FEATURE_LEVEL_MAX
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import ControllerSettings
 from region.controller.service import ControllerService
-from region.controller.topic import TopicDefinition
+from region.controller.topic import INTERNAL_PREFIX, TopicDefinition
 from region.controller.topology import RegionInfo, Topology
+from region.coordination.part import Part
+from region.coordination.region_coordinators import RegionCoordinators
 from region.log.data_directory import DataDirectory
 from region.log.disk_space import DiskLevel, DiskSpace
 from region.log.entry import Entry
@@ -56,6 +62,8 @@ from region.multiraft.transport import Transport
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import FIRST_LEVEL, Stream
+from region.transactions.part import TransactionsPart
+from region.transactions.settings import TransactionSettings
 
 log = structlog.get_logger()
 
@@ -82,6 +90,7 @@ class BrokerCore:
     Args:
         recorder: notes commits for the SLA report.
         executor: where files are read without holding up the event loop.
+        listeners: TLS of peers and links; None: plain text.
         make_flusher, make_transport, make_links: the classes that do I/O; others only in the simulator.
     """
 
@@ -94,6 +103,7 @@ class BrokerCore:
         file_system: FileSystem,
         executor: Executor,
         recorder: CommitRecorder,
+        listeners: Listeners | None = None,
         make_flusher: Callable[..., Flusher] = Flusher,
         make_transport: Callable[..., Transport] = PeerTransport,
         make_links: Callable[..., MeshLinks] = MeshLinks,
@@ -105,6 +115,7 @@ class BrokerCore:
         self._rng = rng
         self._recorder = recorder
         self._make_transport = make_transport
+        self._listeners = listeners
         self._joining: asyncio.Task[None] | None = None
         self._recovered_disks = RecoveredDisks()
         self._topology = _topology(config)
@@ -153,6 +164,7 @@ class BrokerCore:
             barrier=lambda: self.controller.barrier(),
             is_registered=self._is_registered,
             replica_lost=lambda group, generation: self.controller.replica_lost(group, generation),
+            make_coordinator=lambda **arguments: self.coordinators.make_stream(**arguments),
         )
         self.machine = ControllerMachine(
             clock=clock,
@@ -227,7 +239,19 @@ class BrokerCore:
             founding_disks=lambda: self.entrance.disks,
             peers_learned=self._learn_peers,
         )
-        port = MeshPort(controller=self.controller, streams=self.streams)
+        self.coordinators = RegionCoordinators(
+            me=config.broker_id,
+            region=config.region_number,
+            feature_level=lambda: self.controller.feature_level,
+            find_topic=self.controller.catalog.topic,
+            assignment_of=self.controller.state.assignment,
+            ensure_topic=self.controller.ensure_internal_topic,
+            streams=self.streams,
+            leader=self.host.leaders.leader,
+            ask=self._remote.ask,
+            rng=self._rng,
+        )
+        port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
         self.links = make_links(
             identity=MeshIdentity(
                 mesh_id=config.mesh_id,
@@ -247,6 +271,7 @@ class BrokerCore:
             requests=port,
             clock=self._clock,
             settings=LinkSettings(forward_timeout_ms=config.forward_timeout_ms),
+            parts=None if self._listeners is None else self._listeners["link"],
         )
         self._remote.use(self.links)
         self.directory_of_regions = RegionDirectory(
@@ -273,10 +298,34 @@ class BrokerCore:
             remote=self._remote,
             topology=self._topology,
             controller_leader=lambda: self.machine.leader_id,
+            is_informed=lambda: self.groups.is_informed,
             operations=Operations(controller=self.controller, host=self.host),
             deletion=port.deletion,
         )
         port.cluster = self.cluster
+        self._transactions = port.transactions = TransactionPort(
+            me=config.broker_id,
+            region=config.region_number,
+            catalog=self.controller.catalog,
+            coordinators=self.coordinators,
+            hosted=port.hosted,
+            leader_of=port.leader_of,
+            barrier=self.controller.barrier,
+            allocate=self.controller.allocate_producer_id,
+            ask=self._remote.ask,
+        )
+        self.group_counters = register_groups(self.coordinators, self.controller, config, rng=self._rng)
+        settings = TransactionSettings(
+            timeout_ms_max=config.transaction_timeout_max_ms, expiry_ms=config.transactional_id_expiry_ms
+        )
+        self.coordinators.register(Part.TRANSACTIONS, lambda log: TransactionsPart(log, self._transactions, settings))
+        self.queues = QueueRoom(
+            cluster=self.cluster,
+            coordinators=self.coordinators,
+            controller=self.controller,
+            streams=self.streams.values,
+            clock=self._clock,
+        )
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -301,6 +350,8 @@ class BrokerCore:
             receiver=self.host,
             rng=self._rng,
             registered_disk=self._registered_disk,
+            tls=None if self._listeners is None else self._listeners["peers"].contexts,
+            counters=None if self._listeners is None else self._listeners["peers"].counters,
         )
         await self.host.start(transport)
         if self.entrance.is_settled:
@@ -309,6 +360,7 @@ class BrokerCore:
         self._controller_task = asyncio.create_task(self._run_controller(), name="controller")
         self._directory_task = asyncio.create_task(self.directory_of_regions.run(), name="region-directory")
         self.housekeeping.start()
+        self.queues.routing.start()
 
     async def _open_controller(self) -> None:
         group = await self.host.open_group_async(
@@ -321,10 +373,12 @@ class BrokerCore:
     async def stop(self) -> None:
         """Stop serving, then storing."""
         await self.housekeeping.stop()
+        await self.queues.routing.close()
         tasks = [task for task in (self._controller_task, self._directory_task, self._joining) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.coordinators.close()
         await self.controller.close()
         await self.links.stop()
         await self.groups.cancel()
@@ -500,6 +554,7 @@ class BrokerCore:
     def _stream_joined(self, stream: HostedStream) -> None:
         stream.on_committed = self._committed
         stream.on_leadership = self._leadership_changed
+        stream.lanes.verifier = self._transactions
 
     def _leadership_changed(self, stream: Stream) -> None:
         if stream.is_home:
@@ -511,8 +566,8 @@ class BrokerCore:
             self.links.mirror_stopped(stream.key)
 
     def _committed(self, stream: Stream, entries: Sequence[Entry]) -> None:
-        if not stream.is_leader:
-            return
+        if not stream.is_leader or stream.topic.startswith(INTERNAL_PREFIX):
+            return  # what brokers write for themselves is nobody's delivery
         owning = [entry for entry in entries if entry.record_count]
         if not owning:
             return

@@ -46,10 +46,12 @@ from region.controller.effects import (
     TopicAltered,
 )
 from region.controller.topic import Homes, TopicDefinition
+from region.coordination.coordinators import INTERNAL_TOPIC
 from region.log.data_directory import DataDirectory
 from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.log.flusher import GroupWrite
 from region.multiraft.host import Host
+from region.multiraft.machine import InvariantBroken
 from region.raft.core import InvariantViolated
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
@@ -85,6 +87,7 @@ class HostedGroups:
         replica_lost: tells the controller that the replica of a group, at that generation, cannot be used here; raises
             GeorelayError.
         later: does something after so many seconds; None: the event loop's.
+        make_coordinator: makes the machine of a stream of the internal topic whose home is this region.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class HostedGroups:
         is_registered: Callable[[], bool],
         replica_lost: Callable[[GroupId, int], Awaitable[object]],
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        make_coordinator: Callable[..., HostedStream] = HostedStream,
     ) -> None:
         self.streams: dict[GroupId, HostedStream] = {}
         self.refused: dict[GroupId, str] = {}  # groups whose replica cannot be used, and why
@@ -135,11 +139,17 @@ class HostedGroups:
         self._unusable: set[GroupId] = set()  # found so and not removed yet: they are not opened
         self._given_up: set[GroupId] = set()  # those of them whose replica does not count any more
         self._later = later
+        self._make_coordinator = make_coordinator
         self._tries: dict[GroupId, int] = {}  # of opening, since it was last open
         self._again: dict[GroupId, Timer] = {}  # groups that are opened again later, and not before
         self._lost = LostReplicas(
             generation_of=self._generation_of, barrier=self._confirm, report=replica_lost, given_up=self._give_up
         )
+
+    @property
+    def is_informed(self) -> bool:
+        """Return whether the controller's state is that of a moment after this broker started."""
+        return self._informed
 
     @property
     def busy(self) -> bool:
@@ -234,11 +244,14 @@ class HostedGroups:
         self.settle()
 
     async def _open(self, group_id: GroupId, assignment: Assignment, topic: TopicDefinition) -> None:
-        stream = HostedStream(
+        home = topic.home if topic.homes is Homes.ONE else assignment.key.origin
+        is_coordinator = topic.name == INTERNAL_TOPIC and topic.homes is Homes.EVERY and home == self._region
+        make = self._make_coordinator if is_coordinator else HostedStream
+        stream = make(
             key=assignment.key,
             topic=topic.name,
             group_id=group_id,
-            home=topic.home if topic.homes is Homes.ONE else assignment.key.origin,
+            home=home,
             region=self._region,
             clock=self._clock,
             budget=self._budget,
@@ -252,9 +265,11 @@ class HostedGroups:
                 group_id, assignment.base_for(self._me), stream, joins_after=assignment.joins_after(self._me)
             )
         except OpenNotDurable as error:
+            stream.close()
             self._failed(str(error))
             return
-        except (DataDirectoryError, InvariantViolated, StorageFailed) as error:
+        except (DataDirectoryError, InvariantBroken, InvariantViolated, StorageFailed) as error:
+            stream.close()
             self.refused[group_id] = str(error)
             log.critical("group.refused", group=group_id, stream=str(assignment.key), reason=str(error))
             self._refused(group_id, error)
@@ -265,6 +280,7 @@ class HostedGroups:
         group.distrust(assignment.unsafe)
         now = self._placed(group_id)
         if now is None or now[0].joins_after(self._me) != assignment.joins_after(self._me):
+            stream.close()
             await self._host.close_group(group_id)  # it left, or left and came back, while it was read
             self._due.add(group_id)
             return
@@ -273,7 +289,8 @@ class HostedGroups:
     def _refused(self, group_id: GroupId, error: Exception) -> None:
         """Open the group again later, or have its replica made anew: rules 3 and 7."""
         tries = self._tries[group_id] = self._tries.get(group_id, 0) + 1
-        is_damaged = isinstance(error, InvariantViolated | LogCorrupt) and not isinstance(error, LogUnreadable)
+        is_damaged = isinstance(error, InvariantBroken | InvariantViolated | LogCorrupt)
+        is_damaged = is_damaged and not isinstance(error, LogUnreadable)
         if is_damaged or (isinstance(error, LogUnreadable) and tries >= OPEN_TRIES_MAX):
             self._found_unusable(group_id)
             return

@@ -19,6 +19,8 @@ from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerState
 from region.controller.service import ControllerService
 from region.controller.topic import Homes
+from region.coordination.coordinators import INTERNAL_TOPIC
+from region.coordination.limits import MIRROR_HOLD_BYTES, RETAINED_BYTES
 from region.log.disk_space import DiskSpace
 from region.log.errors import LogCorrupt
 from region.log.scrubber import Scrubber
@@ -184,6 +186,8 @@ class Housekeeping:
         topic = self._controller.state.topic_by_id(stream.key.topic_id)
         if topic is None:
             return RetentionLimits()
+        if topic.name == INTERNAL_TOPIC:  # manifests hold what matters; an operator's wish would be no reason
+            return RetentionLimits(retention_bytes=RETAINED_BYTES, mirror_hold_bytes=MIRROR_HOLD_BYTES)
         return RetentionLimits(retention_ms=topic.retention_ms, retention_bytes=topic.retention_bytes)
 
     def _positions_of(self, stream: HostedStream) -> Sequence[Offset]:

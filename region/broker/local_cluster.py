@@ -18,13 +18,24 @@ from georelay.wire.batch import BatchHeader
 from region.api.reading import LATEST, read_stream
 from region.broker.operations import Operations
 from region.broker.record_deletion import RecordDeletion
+from region.broker.stream_reports import producers_of, sizes_of
 from region.config import BrokerConfig
 from region.controller.definition_rules import define
 from region.controller.service import ControllerService
-from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicSpec, TopicView
+from region.controller.topic import INTERNAL_PREFIX, TOPIC_ID_BYTES, Homes, TopicSpec, TopicView
 from region.controller.topology import Topology
-from region.kafka.ports import BrokerInfo, BrokerStatus, PartitionReplicas, Published, ReadAnswer, StreamSnapshot
+from region.kafka.ports import (
+    BrokerInfo,
+    BrokerStatus,
+    BrokerStorage,
+    PartitionReplicas,
+    ProducerInfo,
+    Published,
+    ReadAnswer,
+    StreamSnapshot,
+)
 from region.multiraft.host import Host
+from region.routing.router import Routing
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import FIRST_EPOCH
 
@@ -45,8 +56,17 @@ class RemoteStreams(Protocol):
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home; see mesh.replication.forwarder."""
 
-    async def read(self, key: StreamKey, broker: BrokerId, *, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
-        """Read committed records at another broker of this region."""
+    async def read(
+        self,
+        key: StreamKey,
+        broker: BrokerId,
+        *,
+        offset: int,
+        max_bytes: int,
+        wait_ms: int,
+        read_uncommitted: bool = False,
+    ) -> ReadAnswer:
+        """Read decided records, or all, at another broker of this region."""
 
     def mirror_lag(self, key: StreamKey) -> tuple[int, float]:
         """Return (the home's high watermark, lag in ms on the home's clock); (-1, 0.0) while unknown."""
@@ -68,23 +88,32 @@ class LocalCluster:
         remote: RemoteStreams,
         topology: Topology,
         controller_leader: Callable[[], int],
+        is_informed: Callable[[], bool] = lambda: True,
         operations: Operations,
         deletion: RecordDeletion,
     ) -> None:
-        """`controller_leader`: as the controller group itself sees it on this broker, -1 without one that is heard."""
+        """Look at the region through its controller.
+
+        Args:
+            controller_leader: as the controller group itself sees it on this broker, -1 without one that is heard.
+            is_informed: whether this broker has applied what the controller had committed when it started.
+        """
         self.mesh_id = config.mesh_id
         self.region = config.region
         self.region_number = config.region_number
         self.broker_id = int(config.broker_id)
         self.auto_create_topics = config.auto_create_topics
+        self.routing: Routing | None = None
         self._host = host
         self._controller = controller
         self._streams = streams
         self._remote = remote
         self._topology = topology
         self._controller_leader = controller_leader
+        self._is_informed = is_informed
         self._operations = operations
         self._deletion = deletion
+        self._data_dir = str(config.data_dir)
         self._region_names = {number: name for name, number in config.region_numbers().items()}
 
     # --- the region -------------------------------------------------------------------------------
@@ -107,7 +136,10 @@ class LocalCluster:
         """
         state = self._controller.state
         return (
-            self._controller_leader() > 0 and state.topology is not None and BrokerId(self.broker_id) in state.brokers
+            self._is_informed()
+            and self._controller_leader() > 0
+            and state.topology is not None
+            and BrokerId(self.broker_id) in state.brokers
         )
 
     def brokers(self) -> Sequence[BrokerInfo]:
@@ -188,6 +220,8 @@ class LocalCluster:
 
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
         """Return `spec` with its defaults; see region.kafka.ports.Cluster."""
+        if spec.name.startswith(INTERNAL_PREFIX):
+            raise PolicyViolation(f"topics whose names start with {INTERNAL_PREFIX} are made by brokers only")
         if self.topic(spec.name) is not None:
             raise TopicExists(f"topic '{spec.name}' exists already")
         if spec.homes is Homes.ONE and not spec.home:
@@ -216,6 +250,10 @@ class LocalCluster:
         """Change settings of a topic at the definitions home; see region.kafka.ports.Cluster."""
         return await self._controller.alter_topic(name, settings)
 
+    async def add_partitions(self, name: str, count: int) -> TopicView:
+        """Let a topic grow at the definitions home; see region.kafka.ports.Cluster."""
+        return await self._controller.add_partitions(name, count)
+
     # --- records ----------------------------------------------------------------------------------
 
     def publish(
@@ -228,6 +266,7 @@ class LocalCluster:
         received_ns: int,
         entry_region: int,
         lane: object,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[Published]:
         """Publish one validated batch wherever its home is; see region.kafka.ports.Cluster."""
         view = self.topic(name)
@@ -241,10 +280,21 @@ class LocalCluster:
         if home == self.region_number:
             stream = self.stream(name, partition)
             if stream is not None and stream.is_leader:
-                return stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
+                copies = None if self.routing is None else self.routing.admit(stream, header)
+                stored = stream.publish(
+                    header, raw, received_ns=received_ns, entry_region=entry_region, transactional_id=transactional_id
+                )
+                return stored if self.routing is None or copies is None else self.routing.gate(copies, header, stored)
             leader = self.leader_of_key(key)
             if leader < 0 or leader == self.broker_id:
                 raise NotLeader(f"partition {partition} of '{name}' has no leader yet", leader=-1)
+        if header.is_transactional:
+            if home == self.region_number:
+                raise NotLeader(f"broker {leader} leads partition {partition} of '{name}'", leader=leader)
+            raise PolicyViolation(
+                f"the home of partition {partition} of '{name}' is region {home}: "
+                "a transaction holds partitions of one region, use a producer there"
+            )
         return self._remote.forward(
             key,
             region=home,
@@ -255,12 +305,16 @@ class LocalCluster:
             leader=leader,
         )
 
-    async def read_records(self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
-        """Read committed records here or at another replica of this region."""
+    async def read_records(
+        self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False
+    ) -> ReadAnswer:
+        """Read decided records here or at another replica of this region."""
         key = self._key(name, partition)
         stream = self.stream(name, partition)
         if stream is not None and (offset != LATEST or stream.is_leader):
-            return await read_stream(stream, offset, max_bytes=max_bytes, wait_ms=wait_ms)
+            return await read_stream(
+                stream, offset, max_bytes=max_bytes, wait_ms=wait_ms, read_uncommitted=read_uncommitted
+            )
         leader = self.leader_of_key(key)
         candidates = (
             [leader, *self.replicas_of(name, partition)] if leader > 0 else list(self.replicas_of(name, partition))
@@ -268,7 +322,12 @@ class LocalCluster:
         for broker in candidates:
             if broker != self.broker_id and self._host.is_alive(BrokerId(broker)):
                 return await self._remote.read(
-                    key, BrokerId(broker), offset=offset, max_bytes=max_bytes, wait_ms=wait_ms
+                    key,
+                    BrokerId(broker),
+                    offset=offset,
+                    max_bytes=max_bytes,
+                    wait_ms=wait_ms,
+                    read_uncommitted=read_uncommitted,
                 )
         raise Unavailable(f"no replica of partition {partition} of '{name}' can be reached")
 
@@ -302,6 +361,23 @@ class LocalCluster:
                 )
             )
         return rows
+
+    def producers_of(self, name: str, partition: int) -> Sequence[ProducerInfo]:
+        """Return the producers that a hosted partition remembers."""
+        stream = self.stream(name, partition)
+        if stream is None:
+            raise NotLeader(leader=self.leader_of(name, partition))
+        return producers_of(stream)
+
+    def storage(self) -> BrokerStorage:
+        """Return what this broker stores."""
+        return BrokerStorage(directory=self._data_dir, replicas=sizes_of(self._streams.values(), self._local_name))
+
+    def _local_name(self, stream: HostedStream, origin: RegionNumber) -> str:
+        """Return the name that clients of this region use for one stream: qualified where every region has its own."""
+        if not origin or origin == self.region_number:
+            return stream.topic
+        return f"{self._region_names.get(origin, str(origin))}.{stream.topic}"
 
     async def brokers_status(self) -> Sequence[BrokerStatus]:
         """Return the brokers of this region with their states."""

@@ -1,8 +1,9 @@
 """What the mesh asks of this broker, and how this broker asks the mesh: the ports of mesh.replication, implemented.
 
 Rule 1: a forwarded batch is published here or refused; it is never forwarded again.
-Rule 2: requests of other brokers are answered by the controller, or are reads of streams hosted here, or deletions of
-        their oldest records.
+Rule 2: requests of other brokers are answered by the controller or by coordinators led here, or are reads of streams
+        hosted here, deletions of their oldest records, or markers that end transactions in them.
+Rule 3: a transactional batch is never forwarded: only its producer's own connection keeps the order that it needs.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from georelay.errors import BadRequest, NotLeader, Unavailable, UnknownTopic
-from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey
+from georelay.errors import BadRequest, NotLeader, PolicyViolation, Unavailable, UnknownTopic
+from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey, region_of
 from georelay.limits import MIB
 from georelay.wire.batch import validate
 from mesh.replication.mesh_links import MeshLinks
@@ -22,13 +23,15 @@ from region.api.reading import read_stream
 from region.broker.local_cluster import LocalCluster
 from region.broker.record_deletion import DELETE_METHOD, RecordDeletion
 from region.broker.region_directory import BROKERS_METHOD, RegionDirectory
+from region.broker.transaction_port import MARKER_METHOD, TransactionPort
 from region.controller.service import ControllerService
+from region.coordination.region_coordinators import CALL_METHOD, RegionCoordinators
 from region.kafka.ports import ReadAnswer
 from region.log.entry import Entry, decode_entry
 from region.topics.hosted_stream import HostedStream
 
 READ_METHOD: Final = "stream.read"
-CONTROLLER_METHODS: Final = ("definitions.", "controller.")
+CONTROLLER_METHODS: Final = ("definitions.", "controller.", "security.")
 READ_BYTES_MAX: Final = 4 * MIB
 READ_WAIT_MS_MAX: Final = 30_000
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -40,12 +43,20 @@ JsonObject = Mapping[str, Any]
 class MeshPort:
     """Implements Publisher, RequestHandler and StreamDirectory of mesh.replication.ports."""
 
-    def __init__(self, *, controller: ControllerService, streams: Mapping[GroupId, HostedStream]) -> None:
+    def __init__(
+        self,
+        *,
+        controller: ControllerService,
+        streams: Mapping[GroupId, HostedStream],
+        coordinators: RegionCoordinators | None = None,
+    ) -> None:
         self._controller = controller
+        self._coordinators = coordinators
         self._streams = streams
         self.cluster: LocalCluster | None = None
         self.deletion: RecordDeletion | None = None
         self.region_directory: RegionDirectory | None = None
+        self.transactions: TransactionPort | None = None
 
     def hosted(self, key: StreamKey) -> HostedStream | None:
         """Return the stream when a replica of it is on this broker."""
@@ -65,13 +76,18 @@ class MeshPort:
         self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber
     ) -> asyncio.Future[Published]:
         """Publish a batch that another broker received; see mesh.replication.ports.Publisher."""
-        header = validate(batch, from_client=True)
+        header = validate(batch, from_client=True, transactional_ok=True)
+        if header.is_transactional:
+            raise PolicyViolation("a transactional batch goes to the leader of its partition, it is never forwarded")
         stream = self.hosted(key)
         if stream is None:
             if self._controller.catalog.home_of(key) is None:
                 raise UnknownTopic(f"stream {key} is unknown here")
             raise NotLeader(leader=self.leader_of(key))
-        return stream.publish(header, bytearray(batch), received_ns=received_ns, entry_region=entry_region)
+        routing = None if self.cluster is None or not stream.is_leader else self.cluster.routing
+        copies = None if routing is None else routing.admit(stream, header)
+        stored = stream.publish(header, bytearray(batch), received_ns=received_ns, entry_region=entry_region)
+        return stored if routing is None or copies is None else routing.gate(copies, header, stored)
 
     async def handle(self, method: str, body: JsonObject, *, from_broker: BrokerId) -> Answer:
         """Answer one request of another broker."""
@@ -81,6 +97,12 @@ class MeshPort:
             return await self._read(body)
         if method == DELETE_METHOD and self.deletion is not None:
             return Answer(body={"log_start": await self.deletion.serve(body)})
+        if method == CALL_METHOD and self._coordinators is not None:
+            return Answer(body=await self._coordinators.serve(body, from_broker=from_broker))
+        if method == MARKER_METHOD and self.transactions is not None:
+            if region_of(from_broker) != region_of(self.transactions.me):
+                raise PolicyViolation("transactions are ended by coordinators of the same region only")
+            return Answer(body=await self.transactions.serve_marker(body))
         if method == BROKERS_METHOD and self.region_directory is not None:
             return Answer(body=self.region_directory.answer())
         raise BadRequest(f"method '{method[:64]}' is unknown")
@@ -101,13 +123,20 @@ class MeshPort:
             offset,
             max_bytes=min(max(max_bytes, 1), READ_BYTES_MAX),
             wait_ms=min(max(wait_ms, 0), READ_WAIT_MS_MAX),
+            read_uncommitted=body.get("read_uncommitted") is True,
         )
         frames: list[bytes | bytearray] = []
         for entry in answer.entries:
             assert isinstance(entry, Entry)
             frames += (_LENGTH.pack(entry.size), entry.frame)
         return Answer(
-            body={"log_start": answer.log_start, "high_watermark": answer.high_watermark}, attachment=b"".join(frames)
+            body={
+                "log_start": answer.log_start,
+                "high_watermark": answer.high_watermark,
+                "next_offset": answer.next_offset,
+                "last_stable_offset": answer.last_stable_offset,
+            },
+            attachment=b"".join(frames),
         )
 
 
@@ -161,8 +190,17 @@ class RemoteStreamsOverLinks:
             leader=leader,
         )
 
-    async def read(self, key: StreamKey, broker: BrokerId, *, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
-        """Read committed records at another broker of this region."""
+    async def read(
+        self,
+        key: StreamKey,
+        broker: BrokerId,
+        *,
+        offset: int,
+        max_bytes: int,
+        wait_ms: int,
+        read_uncommitted: bool = False,
+    ) -> ReadAnswer:
+        """Read decided records, or all, at another broker of this region."""
         body = {
             "topic_id": key.topic_id.hex(),
             "origin": key.origin,
@@ -170,6 +208,7 @@ class RemoteStreamsOverLinks:
             "offset": offset,
             "max_bytes": max_bytes,
             "wait_ms": wait_ms,
+            "read_uncommitted": read_uncommitted,
         }
         answer = await self._links.request(
             self._region, READ_METHOD, body, timeout_s=REQUEST_TIMEOUT_S + wait_ms / 1000, broker=broker
@@ -179,6 +218,8 @@ class RemoteStreamsOverLinks:
                 entries=_entries(answer.attachment),
                 log_start=Offset(int(answer.body["log_start"])),
                 high_watermark=Offset(int(answer.body["high_watermark"])),
+                next_offset=int(answer.body.get("next_offset", -1)),  # a broker of before transactions says nothing
+                last_stable_offset=int(answer.body.get("last_stable_offset", -1)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
             raise Unavailable(f"broker {broker} answered {READ_METHOD} with something else: {error}") from error
@@ -196,4 +237,9 @@ class RemoteStreamsOverLinks:
     ) -> dict[str, Any]:
         """Carry a call to the controller of another broker."""
         answer = await self._links.request(region, method, dict(body), timeout_s=REQUEST_TIMEOUT_S, broker=broker)
+        return dict(answer.body)
+
+    async def ask(self, broker: BrokerId, method: str, body: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Carry a request to another broker of this region."""
+        answer = await self._links.request(self._region, method, dict(body), timeout_s=timeout_s, broker=broker)
         return dict(answer.body)

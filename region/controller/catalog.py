@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from georelay.ids import RegionNumber, StreamKey
 from region.controller.state_core import Assignment, ControllerState
-from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicDefinition, TopicView
+from region.controller.topic import INTERNAL_PREFIX, TOPIC_ID_BYTES, Homes, TopicDefinition, TopicView
 from region.controller.topology import RegionInfo, Topology
 
 
@@ -118,6 +118,6 @@ def _view(
         home=home,
         is_mirror_name=is_mirror_name,
         origin=origin,
-        internal=topic.name.startswith("__georelay"),
+        internal=topic.name.startswith(INTERNAL_PREFIX),
         definition=topic,
     )

@@ -13,9 +13,10 @@ from georelay.ids import BrokerId, GroupId
 from region.controller.registration import BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import Topology
+from region.security.definition import SecurityDefinition
 
 FEATURE_LEVEL: Final = 1  # at which a region forms
-FEATURE_LEVEL_MAX: Final = 2  # the highest that this version reads and writes
+FEATURE_LEVEL_MAX: Final = 3  # the highest that this version reads and writes
 PRODUCER_BLOCK_MAX: Final = 100_000
 
 
@@ -158,6 +159,17 @@ class ReplicaLost:
     generation: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefineSecurity:
+    """Define, change or delete a user, a list, a quota. Index as in DefineTopic.
+
+    `replaces` is the index of the definition that this one was made from, 0 for none; see security_rules.
+    """
+
+    definition: SecurityDefinition
+    replaces: int = 0
+
+
 Command: TypeAlias = (
     FormRegion
     | RegisterBroker
@@ -175,6 +187,7 @@ Command: TypeAlias = (
     | ReplicasChanged
     | Reassign
     | ReplicaLost
+    | DefineSecurity
 )
 SINCE_LEVEL_2: Final = (
     AlterTopic,

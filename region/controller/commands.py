@@ -21,6 +21,7 @@ from region.controller.command_kinds import (
     AlterTopic,
     Command,
     CommandError,
+    DefineSecurity,
     DefineTopic,
     DrainBroker,
     DropTopic,
@@ -39,6 +40,7 @@ from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, 
 from region.controller.registration import ADDRESS_CHARS_MAX, DISK_UUID_CHARS_MAX, BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import BROKER_ID_MAX, Topology
+from region.security import definition as security
 
 __all__ = [
     "FEATURE_LEVEL",
@@ -49,6 +51,7 @@ __all__ = [
     "AlterTopic",
     "Command",
     "CommandError",
+    "DefineSecurity",
     "DefineTopic",
     "DrainBroker",
     "DropTopic",
@@ -115,9 +118,16 @@ def _life_cycle_body(
     | MarkPresent
     | ReplicasChanged
     | Reassign
-    | ReplicaLost,
+    | ReplicaLost
+    | DefineSecurity,
 ) -> JsonObject:
     match command:
+        case DefineSecurity():
+            return {
+                "kind": "define_security",
+                "definition": security.to_json(command.definition),
+                "replaces": command.replaces,
+            }
         case RaiseFeatureLevel():
             return {"kind": "raise_feature_level", "level": command.level}
         case AddBroker():
@@ -230,6 +240,11 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
                 group_id=_read_group(fields),
                 broker=_read_broker(fields),
                 generation=fields.integer("generation", low=0, high=INT64_MAX),
+            )
+        case "define_security":
+            return DefineSecurity(
+                definition=security.from_json(fields.value("definition")),
+                replaces=fields.integer("replaces", low=0, high=INT64_MAX),
             )
         case _:
             raise FieldError(f"kind {kind!r} is unknown")

@@ -4,7 +4,8 @@ Rule 1: only the controller leader of the definitions home orders; everybody els
 cannot be reached.
 Rule 2: a creation carries the topic id from the start, so that the same wish sent twice makes one topic.
 Rule 3: another region proposes pulled definitions one after the other in order of their index, and stops at the first
-that fails: a region never holds a later definition without the earlier ones.
+that fails: a region never holds a later definition without the earlier ones. Topics and security have a position each,
+see security_book.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Final
 import structlog
 
 from georelay.errors import BadRequest, PolicyViolation, TopicExists, UnknownTopic
+from region.controller import security_pull
 from region.controller.commands import AlterTopic, Command, DefineTopic, DropTopic
 from region.controller.definition_rules import ALTERABLE, alter, define, region_prefix
 from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.routing import PASSING, Route
+from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState, Done
 from region.controller.topic import (
     SETTING_NAME_CHARS_MAX,
@@ -129,7 +132,10 @@ class Definitions:
             HomeUnreachable, OutcomeUnknown, Unavailable, BadRequest: try again later.
         """
         since = self._state.definitions_index
-        result = await self._route.to_region(self._topology.definitions_home, SINCE, {"since": since})
+        body: JsonObject = {"since": since}
+        if self._state.feature_level >= SECURITY_LEVEL:
+            body["security_since"] = self._state.security.index
+        result = await self._route.to_region(self._topology.definitions_home, SINCE, body)
         pulled = _definitions_in(result)
         for definition in pulled:
             if definition.index <= since:
@@ -142,7 +148,8 @@ class Definitions:
             )
         if pulled:
             log.info("definitions.pulled", count=len(pulled), index=since)
-        return len(pulled) == DEFINITIONS_PER_PULL
+        has_more = await security_pull.take(result, self._state.security.index, self._commit)
+        return has_more or len(pulled) == DEFINITIONS_PER_PULL
 
     # --- what other brokers ask ---------------------------------------------------------------------------------------
 
@@ -204,9 +211,13 @@ class Definitions:
     async def serve_since(self, body: JsonObject) -> JsonObject:
         """Return definitions above an index; any broker may, since all it has applied is committed."""
         self._require_home()
-        since = Fields(body, SINCE).integer("since", low=0, high=INT64_MAX)
+        fields = Fields(body, SINCE)
+        since = fields.integer("since", low=0, high=INT64_MAX)
         newer = self._state.definitions_since(since, limit=DEFINITIONS_PER_PULL)
-        return {"definitions": [_to_json(definition) for definition in newer]}
+        answer: JsonObject = {"definitions": [_to_json(definition) for definition in newer]}
+        if fields.has("security_since"):  # a region of the second feature level does not ask: it could not read them
+            answer |= security_pull.give(self._state.security, fields)
+        return answer
 
     def _require_home(self) -> None:
         if not self._topology.is_definitions_home:

@@ -100,9 +100,10 @@ Effect: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Outcome: applied. `definition` for definitions, `first_producer_id` for a block of ids."""
+    """Outcome: applied. `definition` for topics, `definition_index` for security, `first_producer_id` for ids."""
 
     definition: Definition | None = None
+    definition_index: int = 0
     first_producer_id: int = -1
 
 

@@ -16,6 +16,7 @@ from georelay.ids import RegionNumber
 from region.controller.definitions import HINT
 from region.controller.fields import INT64_MAX, Fields, JsonObject
 from region.controller.routing import Route
+from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState
 from region.controller.topology import Topology
 
@@ -84,7 +85,10 @@ class Hints:
 
     async def serve(self, body: JsonObject) -> JsonObject:
         """Take a hint, as leader."""
-        if Fields(body, HINT).integer("index", low=0, high=INT64_MAX) > self._state.definitions_index:
+        known = self._state.definitions_index
+        if self._state.feature_level >= SECURITY_LEVEL:
+            known = min(known, self._state.security.index)  # a hint does not say which of both it is about
+        if Fields(body, HINT).integer("index", low=0, high=INT64_MAX) > known:
             self._wake()
         return {}
 

@@ -84,9 +84,12 @@ class LeaderDuties:
         """Do what is due at `now_s` (monotonic seconds). Raises what a commit raises."""
         self._watch.look(now_s, {broker: self._hears(broker) for broker in self._everybody()})
         if self._state.feature_level < FEATURE_LEVEL_MAX:
-            if self._can_raise(now_s):
-                await self._commit(RaiseFeatureLevel(level=FEATURE_LEVEL_MAX))
-                log.info("region.feature_level_raised", level=FEATURE_LEVEL_MAX)
+            level = self._level_of_all(now_s)
+            if level > self._state.feature_level:
+                await self._commit(RaiseFeatureLevel(level=level))
+                log.info("region.feature_level_raised", level=level)
+                return
+        if not self._state.has_life_cycle:
             return
         await self._follow_absences(now_s)
         await self._move()
@@ -98,12 +101,17 @@ class LeaderDuties:
         removed = {b for b, record in self._state.records.items() if record.state is BrokerState.REMOVED}
         return sorted({*self._topology.own.brokers, *self._state.records} - removed)
 
-    def _can_raise(self, now_s: float) -> bool:
-        return all(
-            self._watch.is_absent(broker, now_s)
-            or (broker in self._state.brokers and self._levels.get(broker, 1) >= FEATURE_LEVEL_MAX)
+    def _level_of_all(self, now_s: float) -> int:
+        """Return the highest level that every broker reads that is not absent; one that says nothing reads the first.
+
+        A broker of version 2 in a region of level 2 says nothing any more: its level is not needed then.
+        """
+        levels = [
+            self._levels.get(broker, 1) if broker in self._state.brokers else 1
             for broker in self._everybody()
-        )
+            if not self._watch.is_absent(broker, now_s)
+        ]
+        return min([FEATURE_LEVEL_MAX, *levels])
 
     async def _follow_absences(self, now_s: float) -> None:
         for broker, record in list(self._state.records.items()):

@@ -23,6 +23,7 @@ from region.controller.effects import (
 )
 from region.controller.group_table import GroupTable
 from region.controller.registration import BrokerRegistration
+from region.controller.security_book import SecurityBook
 from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicDefinition
 from region.controller.topology import Topology
 
@@ -43,7 +44,13 @@ class RegionLedger:
         self.records: dict[BrokerId, BrokerRecord] = {}
         self.brokers: dict[BrokerId, BrokerRegistration] = {}  # registered and not removed
         self.definitions = DefinitionBook()
+        self.security = SecurityBook()
         self.groups = GroupTable()
+
+    @property
+    def next_definition_index(self) -> int:
+        """Return the index that the definitions home gives next: topics and security share one sequence."""
+        return max(self.definitions.index, self.security.index) + 1
 
     @property
     def has_life_cycle(self) -> bool:

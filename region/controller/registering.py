@@ -3,7 +3,8 @@
 Rule 1: at feature level 1 only what the first version reads is committed; address of the peer listener and highest
 feature level travel beside it, so the leader learns who can do more before the log says so.
 Rule 2: a broker that is not in the region yet asks any broker of it; the answer says where the others listen.
-Rule 3: another disk is taken for a new life of a broker only while the one with the old disk is not heard.
+Rule 3: another disk is taken for a new life of a broker only while the one with the old disk is not heard, and only
+from feature level 2 on: who comes with one before that is not let in yet, and asks again and again.
 Rule 4: what would be refused is not committed: who is not let in asks again and again.
 Rule 5: a broker that is not known is let in by hand, by the configuration of the leader, or by `auto_join`.
 """
@@ -16,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from georelay.errors import DataDirectoryError, HomeUnreachable, Unavailable
+from georelay.errors import DataDirectoryError, HomeUnreachable, PolicyViolation, Unavailable
 from georelay.ids import BrokerId, region_of
 from region.controller.commands import AddBroker, Command, RegisterBroker, ReplaceDisk
 from region.controller.effects import Done
@@ -158,6 +159,10 @@ class Registrar:
                 return
             # Its new life has to wait for level 2, and level 2 for its word.
             self._note_level(told)
+            raise PolicyViolation(
+                f"broker {told.broker} is known with disk {known}, not {told.disk_uuid}: a lost disk is replaced at "
+                "feature level 2, when every broker of this region was upgraded"
+            )
         refused = state.refusal_of(wanted)
         if refused is not None:
             raise refused.error(refused.text)

@@ -21,6 +21,7 @@ from georelay.errors import (
     HomeUnreachable,
     InvalidTopic,
     OutcomeUnknown,
+    PolicyViolation,
     TopicExists,
     Unavailable,
     UnknownTopic,
@@ -41,8 +42,9 @@ from region.controller.producer_ids import ProducerIds
 from region.controller.registering import REGISTER, Registrar
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import HOPS_MAX, PASSING, ControllerSettings, Propose, Request, Route
+from region.controller.security_definitions import CHANGE, SecurityDefinitions
 from region.controller.state_core import ControllerState, Done, Effect, Refused
-from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
+from region.controller.topic import INTERNAL_PREFIX, Homes, TopicDefinition, TopicSpec, TopicView
 from region.controller.topology import BROKER_ID_MAX, Topology
 
 log = structlog.get_logger()
@@ -113,6 +115,14 @@ class ControllerService:
             new_topic_id=new_topic_id,
             ordered=self._hints.tell_other_regions,
         )
+        self._security = SecurityDefinitions(
+            state=self.state,
+            topology=topology,
+            route=self._route,
+            commit=self._commit,
+            ordered=self._hints.tell_other_regions,
+            applied=self._await_security,
+        )
         self._registrar = Registrar(
             state=self.state,
             topology=topology,
@@ -149,6 +159,7 @@ class ControllerService:
             CREATE: self._definitions.serve_create,
             ALTER: self._definitions.serve_alter,
             DELETE: self._definitions.serve_delete,
+            CHANGE: self._security.serve_change,
             HINT: self._hints.serve,
             REGISTER: self._registrar.serve,
             ALLOCATE: self._serve_allocate,
@@ -234,7 +245,12 @@ class ControllerService:
             InvalidTopic, TopicExists, PolicyViolation, HomeUnreachable: nothing was created.
             Unavailable, OutcomeUnknown: it may exist; ask again.
         """
+        _refuse_internal(spec.name)
         return await self._create(spec, if_absent=False)
+
+    async def ensure_internal_topic(self, spec: TopicSpec) -> TopicView:
+        """Return a topic that brokers made for themselves, created when it is unknown. Raises as create_topic."""
+        return await self._create(spec, if_absent=True)
 
     async def alter_topic(self, name: str, settings: Mapping[str, str | None]) -> TopicView:
         """Change settings of a topic (None: back to the default); return once this broker knows it.
@@ -243,14 +259,17 @@ class ControllerService:
             UnknownTopic, InvalidTopic, PolicyViolation, HomeUnreachable: nothing was changed.
             Unavailable, OutcomeUnknown: it may be changed; ask again.
         """
+        _refuse_internal(name)
         return await self._known(await self._definitions.alter(name, settings))
 
     async def add_partitions(self, name: str, count: int) -> TopicView:
         """Let a topic have `count` partitions, not fewer than now; return once this broker knows. Raises as alter."""
+        _refuse_internal(name)
         return await self._known(await self._definitions.alter(name, {}, partitions=count))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records for ever; return once this broker has dropped it. Raises as create_topic."""
+        _refuse_internal(name)
         tombstone = await self._definitions.delete(name)
         await self._await_index(tombstone.index)
 
@@ -263,7 +282,8 @@ class ControllerService:
         view = self.catalog.topic(name)
         if view is not None:
             return view
-        if not self._settings.auto_create or region_prefix(name, self._topology) is not None:
+        is_reserved = name.startswith(INTERNAL_PREFIX) or region_prefix(name, self._topology) is not None
+        if not self._settings.auto_create or is_reserved:
             raise UnknownTopic(f"there is no topic {name[:60]!r}")
         creating = self._creating.get(name)
         if creating is None:
@@ -271,6 +291,15 @@ class ControllerService:
             self._creating[name] = creating
             creating.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(creating)
+
+    async def change_security(self, wish: JsonObject) -> None:
+        """Change users, lists or quotas, see security_wishes; return once this broker knows.
+
+        Raises:
+            BadRequest, PolicyViolation, HomeUnreachable: nothing was changed, or not all of several lists.
+            Unavailable, OutcomeUnknown: it may be changed; ask again.
+        """
+        await self._security.change(wish)
 
     async def allocate_producer_id(self) -> int:
         """Return a producer id that is unique in the mesh. Raises Unavailable, OutcomeUnknown: ask again."""
@@ -368,6 +397,15 @@ class ControllerService:
             await self._until(lambda: self.state.definitions_index >= index)
         except TimeoutError as error:
             text = f"definition {index} is ordered, this broker has applied {self.state.definitions_index}; ask again"
+            raise OutcomeUnknown(text) from error
+
+    async def _await_security(self, index: int) -> None:
+        if self.state.security.index < index and not self._topology.is_definitions_home:
+            self._hints.tell(self._topology.region, index)
+        try:
+            await self._until(lambda: self.state.security.index >= index)
+        except TimeoutError as error:
+            text = f"definition {index} is ordered, this broker has not applied it; ask again"
             raise OutcomeUnknown(text) from error
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
@@ -483,6 +521,11 @@ class ControllerService:
         if self._claiming_since is None:
             self._claiming_since = now
         return now - self._claiming_since < self._settings.disk_claim_s
+
+
+def _refuse_internal(name: str) -> None:
+    if name.startswith(INTERNAL_PREFIX):
+        raise PolicyViolation(f"topics whose names start with {INTERNAL_PREFIX} are made and changed by brokers only")
 
 
 def _integer_in(answer: JsonObject, name: str, *, low: int = 0) -> int:

@@ -16,7 +16,7 @@ from typing import Final
 
 from georelay.errors import DataDirectoryError, PolicyViolation, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, StreamKey
-from region.controller import broker_rules, replica_rules, state_snapshot, topic_rules
+from region.controller import broker_rules, replica_rules, security_rules, state_snapshot, topic_rules
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord, BrokerState
 from region.controller.command_kinds import (
@@ -25,6 +25,7 @@ from region.controller.command_kinds import (
     AllocateProducerIds,
     AlterTopic,
     Command,
+    DefineSecurity,
     DefineTopic,
     DrainBroker,
     DropTopic,
@@ -55,7 +56,8 @@ from region.controller.effects import (
 from region.controller.ledger import CONTROLLER_KEY, LIFE_CYCLE_LEVEL, RegionLedger, stream_keys
 from region.controller.placement_core import ReplicaLoad
 from region.controller.registration import BrokerRegistration
-from region.controller.topic import Definition, TopicDefinition
+from region.controller.security_book import SecurityBook
+from region.controller.topic import Definition, Tombstone, TopicDefinition
 from region.controller.topology import Topology
 
 __all__ = [
@@ -119,6 +121,11 @@ class ControllerState:
         return self._ledger.definitions.index
 
     @property
+    def security(self) -> SecurityBook:
+        """Return users, lists and quotas; its index tells its version. Never kept: a snapshot brings another one."""
+        return self._ledger.security
+
+    @property
     def topology(self) -> Topology | None:
         """Return the shape of mesh and region, None before it is formed."""
         return self._ledger.topology
@@ -160,6 +167,10 @@ class ControllerState:
     def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
         """Return the live topic with that id."""
         return self._ledger.definitions.topic_by_id(topic_id)
+
+    def is_deleted(self, topic_id: bytes) -> bool:
+        """Return whether a topic is gone for ever; False for one that is not known here yet."""
+        return isinstance(self._ledger.definitions.find(topic_id), Tombstone)
 
     def topics(self) -> Iterator[TopicDefinition]:
         """Return the live topics, in order of definition."""
@@ -277,6 +288,8 @@ class ControllerState:
                 return topic_rules.alter(ledger, command.definition, effects)
             case DropTopic():
                 return topic_rules.drop(ledger, command.tombstone, effects)
+            case DefineSecurity():
+                return security_rules.define(ledger, command.definition, replaces=command.replaces)
             case AllocateProducerIds():
                 return self._allocate(command)
             case RaiseFeatureLevel():

@@ -10,20 +10,23 @@ from __future__ import annotations
 from typing import Final
 
 from georelay.ids import BROKERS_PER_REGION_MAX, CONTROLLER_GROUP, RaftIndex
-from georelay.limits import MIB, TOPICS_MAX
+from georelay.limits import ACL_ENTRIES_MAX, MIB, SECURITY_GRAVES_MAX, TOPICS_MAX, USERS_MAX
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord
 from region.controller.command_kinds import FEATURE_LEVEL_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, dump_object, parse_object
+from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from region.controller.ledger import RegionLedger
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topic_rules import TOMBSTONES_MAX
 from region.controller.topology import Topology
+from region.routing.binding import BINDINGS_MAX
+from region.security import definition as security
 
 SNAPSHOT_VERSION: Final = 1
 SNAPSHOT_BYTES_MAX: Final = 48 * MIB  # below a peer frame; all limits reached at once need about 25 MiB
 # More than may be created: regions that join the mesh bring streams, and what was committed has to be read.
 GROUPS_READ_MAX: Final = 1_000_000
+SECURITY_READ_MAX: Final = 2 * USERS_MAX + ACL_ENTRIES_MAX + SECURITY_GRAVES_MAX + BINDINGS_MAX + 1
 
 
 class SnapshotError(ValueError):
@@ -49,8 +52,16 @@ def dump(ledger: RegionLedger) -> bytes:
             ],
             "next_group": ledger.groups.next_id,
             "groups": [group.to_json() for group in sorted(ledger.groups, key=lambda group: group.group_id)],
+            **_security(ledger),
         }
     )
+
+
+def _security(ledger: RegionLedger) -> JsonObject:
+    """Return nothing before there is anything: versions that know no users read such a snapshot."""
+    if ledger.security.index == 0:
+        return {}
+    return {"security": [security.to_json(definition) for definition in ledger.security.everything()]}
 
 
 def load(raw: bytes) -> RegionLedger:
@@ -83,6 +94,7 @@ def _read(fields: Fields) -> RegionLedger:
     _read_brokers(ledger, fields)
     _read_definitions(ledger, fields)
     _read_groups(ledger, fields)
+    _read_security(ledger, fields)
     return ledger
 
 
@@ -106,6 +118,17 @@ def _read_definitions(ledger: RegionLedger, fields: Fields) -> None:
     if index < ledger.definitions.index:
         raise FieldError(f"a definition is above {index}")
     ledger.definitions.index = index
+
+
+def _read_security(ledger: RegionLedger, fields: Fields) -> None:
+    if not fields.has("security"):
+        return
+    for item in fields.items("security", count_max=SECURITY_READ_MAX):
+        definition = security.from_json(item)
+        book = ledger.security
+        if definition.index <= book.index or book.find(security.kind_of(definition), definition.key) is not None:
+            raise FieldError(f"security definition {definition.index} is out of order or there twice")
+        book.remember(definition)
 
 
 def _read_definition(item: object) -> TopicDefinition | Tombstone:

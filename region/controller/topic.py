@@ -34,6 +34,7 @@ SETTINGS_MAX: Final = 32
 SETTING_NAME_CHARS_MAX: Final = 64
 SETTING_VALUE_CHARS_MAX: Final = 256
 SEGMENT_BYTES: Final = "segment.bytes"
+INTERNAL_PREFIX: Final = "__georelay"  # topics that brokers make for themselves; clients neither make nor change them
 SEGMENT_BYTES_MIN: Final = 16 * KIB  # smaller ones would be files without content
 
 
@@ -267,7 +268,11 @@ def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
         case "cleanup.policy" if value == "delete":
             return spec
         case "cleanup.policy":
-            raise InvalidTopic(f"setting cleanup.policy={value[:40]!r}: only 'delete' is there")
+            raise InvalidTopic(
+                f"setting cleanup.policy={value[:40]!r}: only 'delete' is there, because record batches are never "
+                "rewritten; bound a topic by retention.ms or retention.bytes, keep the newest value of each key in the "
+                "consumer, and use a queue for work that is done once"
+            )
         case _:
             known = "retention.ms, retention.bytes, segment.bytes, homes, home, cleanup.policy"
             raise InvalidTopic(f"setting {name[:64]!r} is unknown; known are {known}")

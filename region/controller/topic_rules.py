@@ -34,7 +34,7 @@ def define(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect])
         existing = book.topic_by_id(wanted.topic_id)
         if existing is not None:  # the same wish again, after an answer that got lost
             return Done(definition=existing)
-        wanted = replace(wanted, index=book.index + 1)
+        wanted = replace(wanted, index=ledger.next_definition_index)
     elif wanted.index <= book.index:
         return Done(definition=book.topic_by_id(wanted.topic_id))
     replaced = book.id_of(wanted.name)
@@ -69,7 +69,7 @@ def alter(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect]) 
     refused = _refuse_growth(ledger, altered, topology)
     if refused is not None:
         return refused
-    altered = replace(altered, index=ledger.definitions.index + 1)
+    altered = replace(altered, index=ledger.next_definition_index)
     _enter(ledger, altered, effects)
     return Done(definition=altered)
 
@@ -85,7 +85,7 @@ def drop(ledger: RegionLedger, wanted: Tombstone, effects: list[Effect]) -> Outc
             return Done(definition=known)
         if known is None:
             return Refused(error=UnknownTopic, text=f"there is no topic {wanted.name}")
-        wanted = replace(wanted, name=known.name, index=book.index + 1)
+        wanted = replace(wanted, name=known.name, index=ledger.next_definition_index)
     elif wanted.index <= book.index:
         return Done(definition=book.find(wanted.topic_id))
     _bury(ledger, wanted, effects)

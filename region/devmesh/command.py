@@ -12,6 +12,7 @@ from rich.console import Console
 
 from georelay.errors import ConfigError, GeorelayError
 from georelay.process_guard import refuse_foreign_packages, refuse_optimised_python
+from region.devmesh.certificates import DevPki
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, MeshPlan, check_brokers_per_region, parse_regions
 from region.devmesh.session import READY_TIMEOUT_S, Progress, UpOptions, run
 
@@ -41,6 +42,9 @@ def up(
         list[str] | None, typer.Option(help="NAME:PASSWORD that clients sign in with; may be repeated.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Start brokers again that end by themselves.")] = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="TLS everywhere, mutual between brokers; certificates are made in DATA/pki.")
+    ] = False,
     ready_timeout_s: Annotated[float, typer.Option(min=1.0, help="Give up when not ready by then.")] = READY_TIMEOUT_S,
     link_override: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -58,6 +62,7 @@ def up(
             endpoints=endpoints,
             users=parse_users(user or []),
             restart=restart,
+            tls=tls,
             link_overrides=tuple(link_override or ()),
             ready_timeout_s=ready_timeout_s,
         )
@@ -121,13 +126,16 @@ class TerminalProgress(Progress):
         if self._task is not None:
             self._bar.update(self._task, advance=1, description=f"{name} is ready")
 
-    def all_ready(self, layout: MeshPlan, endpoints: Path) -> None:
+    def all_ready(self, layout: MeshPlan, endpoints: Path, pki: DevPki | None = None) -> None:
         """Replace the bar by where to connect."""
+        scheme = "http" if pki is None else "https"
         self._stop_bar()
         names = ", ".join(region.name for region in layout.regions)
         self.line(f"mesh {layout.mesh_id} is ready: {names}; {len(layout.brokers)} brokers")
-        self.line(f"  Kafka bootstrap {layout.gateway.kafka}   REST http://{layout.gateway.http}")
+        self.line(f"  Kafka bootstrap {layout.gateway.kafka}   REST {scheme}://{layout.gateway.http}")
         self.line(f"  gRPC {layout.gateway.grpc}   endpoints {endpoints}")
+        if pki is not None:
+            self.line(f"  TLS, authorities {pki.ca}")
 
     def line(self, text: str) -> None:
         """Print one line, above the bar if it is there."""

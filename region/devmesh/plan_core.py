@@ -2,7 +2,8 @@
 
 Rule 1: pure; the same wish and the same record give the same layout.
 Rule 2: one block of consecutive ports. Broker i (from 0, regions in order) has base + 5 i + (0 Kafka, 1 gRPC, 2 peers,
-3 link, 4 admin); after the brokers the gateway has (0 HTTP, 1 Kafka, 2 gRPC).
+3 link, 4 admin); after the brokers the gateway has (0 HTTP, 1 Kafka, 2 gRPC), and after it broker i has the text
+protocol at + i.
 Rule 3: region numbers are never reused, because producer ids are made of them.
 """
 
@@ -37,6 +38,7 @@ class BrokerPlan:
     peers: str
     link: str
     admin: str
+    text: str
 
     @property
     def name(self) -> str:
@@ -122,7 +124,7 @@ def check_brokers_per_region(count: int) -> None:
 
 def port_count(regions: int, brokers_per_region: int) -> int:
     """Return how many consecutive ports a mesh takes."""
-    return regions * brokers_per_region * PORTS_PER_BROKER + GATEWAY_PORTS
+    return regions * brokers_per_region * (PORTS_PER_BROKER + 1) + GATEWAY_PORTS
 
 
 def new_record(*, mesh_id: str, regions: tuple[str, ...], brokers_per_region: int, base_port: int) -> MeshRecord:
@@ -161,17 +163,30 @@ def check_block(base_port: int, count: int) -> None:
 def plan(record: MeshRecord) -> MeshPlan:
     """Return the layout of a recorded mesh."""
     port = record.base_port
+    gateway_port = port + len(record.regions) * record.brokers_per_region * PORTS_PER_BROKER
+    text_port = gateway_port + GATEWAY_PORTS
     regions = []
     for name, number in record.regions:
         brokers = []
         for broker in range(1, record.brokers_per_region + 1):
-            brokers.append(_broker(name, broker, port))
+            brokers.append(_broker(name, broker, port, text_port))
             port += PORTS_PER_BROKER
+            text_port += 1
         regions.append(RegionPlan(name=name, number=number, brokers=tuple(brokers)))
-    gateway = GatewayPlan(http=f"{HOST}:{port}", kafka=f"{HOST}:{port + 1}", grpc=f"{HOST}:{port + 2}")
+    http, kafka, grpc = (f"{HOST}:{gateway_port + offset}" for offset in range(GATEWAY_PORTS))
+    gateway = GatewayPlan(http=http, kafka=kafka, grpc=grpc)
     return MeshPlan(mesh_id=record.mesh_id, regions=tuple(regions), gateway=gateway)
 
 
-def _broker(region: str, number: int, port: int) -> BrokerPlan:
+def _broker(region: str, number: int, port: int, text_port: int) -> BrokerPlan:
     kafka, grpc, peers, link, admin = (f"{HOST}:{port + offset}" for offset in range(PORTS_PER_BROKER))
-    return BrokerPlan(region=region, number=number, kafka=kafka, grpc=grpc, peers=peers, link=link, admin=admin)
+    return BrokerPlan(
+        region=region,
+        number=number,
+        kafka=kafka,
+        grpc=grpc,
+        peers=peers,
+        link=link,
+        admin=admin,
+        text=f"{HOST}:{text_port}",
+    )

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from georelay.ids import broker_id
+from region.devmesh.certificates import CLIENT, GATEWAY, DevPki
 from region.devmesh.overrides import LinkOverrides
 from region.devmesh.plan_core import BrokerPlan, MeshPlan, RegionPlan
 
@@ -17,11 +19,13 @@ class ProcessPaths:
     Args:
         users_file: None when nobody has to sign in.
         parent_pid: processes end when this one does.
+        pki: None: no TLS.
     """
 
     directory: Path
     users_file: Path | None
     parent_pid: int
+    pki: DevPki | None = None
 
     def data_dir(self, broker: BrokerPlan) -> Path:
         """Return a broker's own data directory."""
@@ -48,7 +52,8 @@ def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, over
         "trace_roll_ms = 2000",
         "",
         "[listen]",
-        *(f"{port} = {_text(getattr(broker, port))}" for port in ("kafka", "grpc", "peers", "link", "admin")),
+        *(f"{port} = {_text(getattr(broker, port))}" for port in ("kafka", "grpc", "peers", "link", "admin", "text")),
+        *_tls(paths, f"broker-{_id(plan, broker)}"),
     ]
     for region in plan.regions:
         rows = [_reached(other, _link(broker, other, overrides)) for other in region.brokers]
@@ -65,6 +70,8 @@ def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
         "",
         "[listen]",
         *(f"{port} = {_text(getattr(plan.gateway, port))}" for port in ("http", "kafka", "grpc")),
+        *_tls(paths, f"gateway-{GATEWAY}"),
+        *_upstream_tls(paths),
     ]
     for region in plan.regions:
         rows = [
@@ -76,18 +83,23 @@ def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
     return "\n".join(lines) + "\n"
 
 
-def endpoints_json(plan: MeshPlan) -> str:
-    """Return the endpoint file: where clients of the running mesh connect."""
+def endpoints_json(plan: MeshPlan, pki: DevPki | None = None) -> str:
+    """Return the endpoint file: where clients of the running mesh connect, and whom they trust."""
     regions = {
         region.name: {
             "kafka": [broker.kafka for broker in region.brokers],
             "grpc": [broker.grpc for broker in region.brokers],
             "admin": [broker.admin for broker in region.brokers],
+            "text": [broker.text for broker in region.brokers],
         }
         for region in plan.regions
     }
     gateway = {"http": [plan.gateway.http], "kafka": [plan.gateway.kafka], "grpc": [plan.gateway.grpc]}
-    return json.dumps({"version": 1, "mesh": plan.mesh_id, "regions": regions, "gateway": gateway}, indent=2) + "\n"
+    document = {"version": 1, "mesh": plan.mesh_id, "regions": regions, "gateway": gateway}
+    if pki is not None:
+        cert, key = pki.pair(f"client-{CLIENT}")
+        document |= {"ca": str(pki.ca), "cert": str(cert), "key": str(key)}
+    return json.dumps(document, indent=2) + "\n"
 
 
 def _text(value: str | Path) -> str:
@@ -97,6 +109,25 @@ def _text(value: str | Path) -> str:
 
 def _users(paths: ProcessPaths) -> list[str]:
     return [] if paths.users_file is None else [f"users_file = {_text(paths.users_file)}"]
+
+
+def _tls(paths: ProcessPaths, name: str) -> list[str]:
+    if paths.pki is None:
+        return []
+    cert, key = paths.pki.pair(name)
+    rows = {"cert_file": cert, "key_file": key, "ca_file": paths.pki.ca}
+    return ["", "[tls]", *(f"{key} = {_text(path)}" for key, path in rows.items()), 'client_auth = "optional"']
+
+
+def _upstream_tls(paths: ProcessPaths) -> list[str]:
+    if paths.pki is None:
+        return []
+    return ["", "[upstream_tls]", "enabled = true", f"ca_file = {_text(paths.pki.ca)}"]
+
+
+def _id(plan: MeshPlan, broker: BrokerPlan) -> int:
+    region = next(region for region in plan.regions if region.name == broker.region)
+    return broker_id(region.number, broker.number)
 
 
 def _link(broker: BrokerPlan, other: BrokerPlan, overrides: LinkOverrides) -> str:

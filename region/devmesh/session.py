@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from georelay.credentials import write_users_file
 from georelay.errors import ConfigError, Unavailable
+from georelay.tls import client_contexts
 from region.devmesh import ports
+from region.devmesh.certificates import DevPki, prepare
 from region.devmesh.directory import locked, read_record, replace_file, write_record
 from region.devmesh.overrides import parse_overrides, read_overrides
 from region.devmesh.plan_core import (
@@ -47,6 +49,7 @@ class UpOptions:
         base_port: None keeps the directory's block, or takes 21000 for a new one; 0 the same, but searches.
         endpoints: None is DIR/endpoints.json.
         users: name to password; empty keeps the users that the directory has.
+        tls: certificates for every process, made when they are missing.
         broker_argv, gateway_argv: programs; `--config FILE` is added.
     """
 
@@ -57,6 +60,7 @@ class UpOptions:
     endpoints: Path | None = None
     users: tuple[tuple[str, str], ...] = ()
     restart: bool = False
+    tls: bool = False
     link_overrides: tuple[str, ...] = ()
     ready_timeout_s: float = READY_TIMEOUT_S
     broker_argv: tuple[str, ...] = BROKER_ARGV
@@ -72,7 +76,7 @@ class Progress:
     def became_ready(self, name: str) -> None:
         """Tell that one process answers /readyz with 200."""
 
-    def all_ready(self, layout: MeshPlan, endpoints: Path) -> None:
+    def all_ready(self, layout: MeshPlan, endpoints: Path, pki: DevPki | None = None) -> None:
         """Tell that the mesh is usable."""
 
     def line(self, text: str) -> None:
@@ -88,13 +92,13 @@ async def run(options: UpOptions, progress: Progress) -> None:
     """
     options = replace(options, directory=options.directory.absolute())
     with locked(options.directory):
-        layout = _prepare(options)
+        layout, pki = _prepare(options)
         endpoints = (options.endpoints or options.directory / "endpoints.json").absolute()
         _remove_stale(endpoints)
-        await _Session(options, layout, endpoints, progress).run(_specs(options, layout))
+        await _Session(options, layout, endpoints, progress, pki).run(_specs(options, layout))
 
 
-def _prepare(options: UpOptions) -> MeshPlan:
+def _prepare(options: UpOptions) -> tuple[MeshPlan, DevPki | None]:
     """Decide the layout and write every file the processes are started with."""
     directory = options.directory
     record = _record(options)
@@ -104,15 +108,19 @@ def _prepare(options: UpOptions) -> MeshPlan:
     users_file = directory / USERS_NAME
     if options.users:
         write_users_file(users_file, dict(options.users))
+    pki = prepare(directory, layout) if options.tls else None
     paths = ProcessPaths(
-        directory=directory, users_file=users_file if users_file.exists() else None, parent_pid=os.getpid()
+        directory=directory,
+        users_file=users_file if users_file.exists() else None,
+        parent_pid=os.getpid(),
+        pki=pki,
     )
     write_record(directory, record)
     for broker in layout.brokers:
         text = broker_toml(layout, broker, paths=paths, overrides=overrides)
         replace_file(_config_path(directory, broker.name), text)
     replace_file(_config_path(directory, "gateway"), gateway_toml(layout, paths=paths))
-    return layout
+    return layout, pki
 
 
 def _record(options: UpOptions) -> MeshRecord:
@@ -167,7 +175,11 @@ def _remove_stale(endpoints: Path) -> None:
 class _Session:
     """The running part: children up, endpoint file there, until somebody asks to stop."""
 
-    def __init__(self, options: UpOptions, layout: MeshPlan, endpoints: Path, progress: Progress) -> None:
+    def __init__(
+        self, options: UpOptions, layout: MeshPlan, endpoints: Path, progress: Progress, pki: DevPki | None
+    ) -> None:
+        self._pki = pki
+        self._tls = None if pki is None else client_contexts(ca=pki.ca, name="readiness")
         self._options = options
         self._layout = layout
         self._endpoints = endpoints
@@ -182,8 +194,8 @@ class _Session:
             loop.add_signal_handler(number, self._stop_asked)
         try:
             if await self._unless_stopped(self._bring_up(specs)):
-                replace_file(self._endpoints, endpoints_json(self._layout))
-                self._progress.all_ready(self._layout, self._endpoints)
+                replace_file(self._endpoints, endpoints_json(self._layout, self._pki))
+                self._progress.all_ready(self._layout, self._endpoints, self._pki)
                 await self._asked_to_stop.wait()
         finally:
             self._endpoints.unlink(missing_ok=True)
@@ -210,7 +222,7 @@ class _Session:
             raise Unavailable(self._early_exit.result().describe())
         specs = list(waiting.values())
         for spec, ready in zip(
-            specs, await asyncio.gather(*(is_ready(spec.ready_address) for spec in specs)), strict=True
+            specs, await asyncio.gather(*(is_ready(spec.ready_address, self._tls) for spec in specs)), strict=True
         ):
             if ready:
                 del waiting[spec.name]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication.ports import Published
 from region.controller.topic import TopicSpec, TopicView
+from region.kafka.operator_views import BrokerStorage, ProducerInfo, ReplicaSize
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,15 +24,19 @@ if TYPE_CHECKING:
     from georelay.wire.batch import BatchHeader
 
 __all__ = [
+    "AbortedRecords",
     "BrokerInfo",
     "BrokerStatus",
+    "BrokerStorage",
     "Cluster",
     "CredentialCheck",
     "EntryHeaderLike",
     "EntryLike",
     "PartitionReplicas",
+    "ProducerInfo",
     "Published",
     "ReadAnswer",
+    "ReplicaSize",
     "Stream",
     "StreamSnapshot",
     "TopicSpec",
@@ -126,7 +131,7 @@ class EntryHeaderLike(Protocol):
 
 
 class EntryLike(Protocol):
-    """One committed DATA entry (region.log.entry.Entry)."""
+    """One committed entry that owns offsets: a record batch or a marker (region.log.entry.Entry)."""
 
     @property
     def base_offset(self) -> int:
@@ -144,13 +149,41 @@ class EntryLike(Protocol):
         """Decode the stream part."""
 
 
+class AbortedRecords(Protocol):
+    """The records of one producer that an aborted transaction left in a stream (region.topics AbortedTransaction)."""
+
+    @property
+    def producer_id(self) -> int:
+        """Whose."""
+
+    @property
+    def first_offset(self) -> Offset:
+        """Its first record."""
+
+    @property
+    def last_offset(self) -> Offset:
+        """Its marker: what this producer has above it belongs to another transaction."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAnswer:
-    """Committed entries and the bounds of the stream at the moment of reading."""
+    """Committed entries and the bounds of the stream at the moment of reading.
+
+    Args:
+        next_offset: where to read on: past what was left out because it was aborted or a marker; -1: after `entries`.
+        last_stable_offset: readers of committed records have seen everything when they stand here; -1: unknown.
+    """
 
     entries: Sequence[EntryLike]
     log_start: Offset
     high_watermark: Offset
+    next_offset: int = -1
+    last_stable_offset: int = -1
+
+    @property
+    def end(self) -> int:
+        """Return where a reader that has caught up stands."""
+        return self.high_watermark if self.last_stable_offset < 0 else self.last_stable_offset
 
 
 class Stream(Protocol):
@@ -191,6 +224,13 @@ class Stream(Protocol):
     @property
     def high_watermark(self) -> Offset:
         """First offset not committed yet."""
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """First offset that is not decided: an open transaction's first record, or the high watermark."""
+
+    def aborted_between(self, first: Offset, following: Offset) -> Sequence[AbortedRecords]:
+        """Return the aborted transactions that have records in first..following - 1, in the order of their markers."""
 
     @property
     def next_offset(self) -> Offset:
@@ -345,6 +385,14 @@ class Cluster(Protocol):
             PolicyViolation: a mirror's name; HomeUnreachable, Unavailable: nothing changed; OutcomeUnknown.
         """
 
+    async def add_partitions(self, name: str, count: int) -> TopicView:
+        """Let a topic have `count` partitions, not fewer than now; wait until this broker knows them.
+
+        Raises:
+            UnknownTopic; InvalidTopic: fewer, or over PARTITIONS_PER_TOPIC_MAX; PolicyViolation: a mirror's name, or
+            too many streams; HomeUnreachable, Unavailable: nothing changed; OutcomeUnknown.
+        """
+
     async def delete_records(self, name: str, partition: int, before: int) -> Offset:
         """Delete the records below offset `before` for ever, in every region; return the log start that results.
 
@@ -355,6 +403,12 @@ class Cluster(Protocol):
             UnknownTopic; PolicyViolation: a mirror's name; OffsetOutOfRange: above the high watermark;
             NotLeader, NotHome, HomeUnreachable, Busy, Unavailable: nothing was deleted; OutcomeUnknown.
         """
+
+    def producers_of(self, name: str, partition: int) -> Sequence[ProducerInfo]:
+        """Return the producers that a hosted partition remembers, ascending by id (NotLeader: no replica here)."""
+
+    def storage(self) -> BrokerStorage:
+        """Return what this broker stores."""
 
     async def brokers_status(self) -> Sequence[BrokerStatus]:
         """Return the brokers of this region with their states, ascending by id (Unavailable)."""
@@ -404,22 +458,28 @@ class Cluster(Protocol):
         received_ns: int,
         entry_region: int,
         lane: object,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[Published]:
         """Publish one validated batch; routes to the leader here or in the home region.
 
         `raw` is the caller's again when the method returns: it is copied before, once. Calls of one
         `lane` for one partition are stored in call order: the method does its ordering work before it returns.
+        A transactional batch needs `transactional_id` and is never forwarded: elsewhere than at the leader of its home
+        it is refused with NotLeader or, where the home is another region, PolicyViolation.
 
         Raises:
             synchronously or in the future: UnknownTopic, PolicyViolation, NotLeader, NotHome, Busy,
-            OutOfOrderSequence, ProducerFenced, HomeUnreachable, Unavailable (not stored), OutcomeUnknown.
+            OutOfOrderSequence, ProducerFenced, InvalidTransactionState, HomeUnreachable, Unavailable (not stored),
+            OutcomeUnknown.
         """
 
-    async def read_records(self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
-        """Read committed records wherever a replica is (this broker or another one of the region).
+    async def read_records(
+        self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False
+    ) -> ReadAnswer:
+        """Read decided records (all with `read_uncommitted`) wherever a replica is: here or on another broker here.
 
-        At the high watermark it waits up to `wait_ms` for more. Offset -2 reads from the log start, -1 from
-        the high watermark.
+        At the end for this reader it waits up to `wait_ms` for more. Offset -2 reads from the log start, -1 from
+        that end.
 
         Raises:
             OffsetOutOfRange, UnknownTopic, Unavailable.

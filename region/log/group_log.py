@@ -275,9 +275,10 @@ class GroupLog(LogReader):
             self._syncs += 1
 
     def _make_directory(self) -> None:
+        """Have a folder, whose name is durable after the next sync: whoever made it may not have come to that."""
         if not self._fs.exists(self.directory):
             self._fs.make_directory(self.directory)
-            self._directories_dirty.append(self.directory.parent)
+        self._directories_dirty.append(self.directory.parent)
 
     def _sync_files(self) -> None:
         self._syncs += self._file.sync()

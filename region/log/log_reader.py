@@ -50,6 +50,11 @@ class LogReader:
         """Return the index up to which `sync` has returned."""
         return RaftIndex(self._view.last_index)
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all segments."""
+        return sum(segment.size_bytes for segment in self._view.segments)
+
     # -- manifests ----------------------------------------------------------------------------------------------
 
     @property

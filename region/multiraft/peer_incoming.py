@@ -14,6 +14,7 @@ import structlog
 
 from georelay.ids import BrokerId
 from georelay.limits import KIB, PEER_FRAME_BYTES_MAX
+from georelay.tls import TlsContexts, broker_name, certificate_names
 from region.multiraft.peer_hello import HEAD, HELLO_BYTES_MAX, PeerProtocolError, decode_hello
 from region.multiraft.transport import Address, FrameKind, Lane, PeerReceiver
 
@@ -35,6 +36,7 @@ class IncomingOwner(Protocol):
     incoming: set[IncomingConnection]
     stopped: bool
     appends_paused: bool
+    tls: TlsContexts | None
 
     @property
     def peers(self) -> Mapping[BrokerId, Address]:
@@ -88,6 +90,7 @@ class IncomingConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._owner.incoming.discard(self)
+        self._large = None  # whatever still refers to this object must not keep megabytes
         if self._deadline is not None:
             self._deadline.cancel()
         self._owner.receiver.connection_closed(self)
@@ -153,6 +156,7 @@ class IncomingConnection(asyncio.BufferedProtocol):
         peer, lane, disk = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
         if peer not in self._owner.peers:
             raise PeerProtocolError(f"broker {peer} is not of this region")
+        self._check_certificate(peer)
         if not self._owner.admits(peer, disk):
             self.close()
             return
@@ -160,6 +164,16 @@ class IncomingConnection(asyncio.BufferedProtocol):
             older.close()  # its broker has gone without a word: nothing of the past is read any more
         self._peer, self._lane, self._disk = peer, lane, disk
         self.follow_pause()
+
+    def _check_certificate(self, peer: BrokerId) -> None:
+        """Refuse a broker whose certificate is another's. Raises PeerProtocolError."""
+        if self._owner.tls is None:
+            return
+        assert self._transport is not None
+        needed = broker_name(peer, self._owner.mesh_id)
+        names = certificate_names(self._transport.get_extra_info("ssl_object"))
+        if needed not in names:
+            raise PeerProtocolError(f"the certificate of broker {peer} is for {_listed(names)}, not for {needed}")
 
     def follow_pause(self) -> None:
         """Read, or do not read, as the owner wants it for this lane."""
@@ -176,3 +190,7 @@ class IncomingConnection(asyncio.BufferedProtocol):
         """Close when the peer turns out to have the wrong disk."""
         if self._peer is not None and not self._owner.admits(self._peer, self._disk):
             self.close()
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)[:8]) or "no name"

@@ -10,12 +10,13 @@ import asyncio
 import random
 import socket
 from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
 from georelay.ids import BrokerId
 from georelay.limits import KIB, MIB
+from georelay.tls import TlsContexts, broker_name
 from region.multiraft.peer_hello import HEAD, encode_hello
 from region.multiraft.transport import FrameKind, Lane, Part, PeerReceiver
 
@@ -37,6 +38,7 @@ class OutgoingOwner(Protocol):
     disk: bytes
     receiver: PeerReceiver
     rng: random.Random
+    tls: TlsContexts | None
 
     def connection_gone(self) -> None:
         """Note that a connection is lost."""
@@ -85,16 +87,23 @@ class OutgoingConnection(asyncio.Protocol):
             self._closed.clear()
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                    await loop.create_connection(lambda: self, *self.address)
-            except OSError as error:
+                    await loop.create_connection(lambda: self, *self.address, **self._tls_options())
+            except OSError as error:  # a certificate that does not fit is one too
                 if not refused:
-                    log.info("peer.unreachable", peer=self._peer, lane=self._lane.name, reason=str(error))
+                    log.info("peer.unreachable", peer=self._peer, lane=self._lane.name, reason=_one_line(error))
                     refused = True
                     self._owner.receiver.peer_lost(self._peer, self._lane)
             else:
                 refused = False
                 await self._closed.wait()
             await asyncio.sleep(REDIAL_MS / 1000 * (0.5 + self._owner.rng.random()))
+
+    def _tls_options(self) -> dict[str, Any]:
+        tls = self._owner.tls
+        if tls is None:
+            return {}
+        # The name is the broker's, whatever the address is: nobody else of the mesh can take its place.
+        return {"ssl": tls.client(), "server_hostname": broker_name(self._peer, self._owner.mesh_id)}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop has transport classes of its own: isinstance would refuse them.
@@ -168,3 +177,7 @@ class OutgoingConnection(asyncio.Protocol):
             transport.write(b"".join(pending))
         else:
             transport.writelines(pending)
+
+
+def _one_line(error: OSError) -> str:
+    return (str(getattr(error, "verify_message", "")) or str(error) or type(error).__name__).splitlines()[0]

@@ -11,7 +11,9 @@ another protocol version or a frame over the limit closes the connection.
 Rule 1: the accepting side believes nothing before HELLO.
 Rule 2: sending never blocks and never raises: without a connection, or over the buffer limit, frames are
         dropped and counted; Raft repairs it.
-Rule 3: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
+Rule 3: with TLS both ends show certificates of the mesh's authority: the dialled end must have the DNS name
+        `broker-<id>.<mesh>` of the broker that was looked for, the dialling end that of the broker its HELLO names.
+Rule 4: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
         votes under an old id can lose what was committed.
 """
 
@@ -26,6 +28,9 @@ from typing import Final
 import structlog
 
 from georelay.ids import BrokerId
+from georelay.tls import TlsContexts
+from mesh.listening.acceptor import Acceptor
+from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from region.multiraft.peer_hello import PeerProtocolError, decode_hello, encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.peer_outgoing import OutgoingConnection
@@ -35,6 +40,15 @@ __all__ = ["FrameKind", "Lane", "PeerProtocolError", "PeerReceiver", "PeerTransp
 
 log = structlog.get_logger()
 
+# Brokers dial again every REDIAL_MS, from few addresses: what is counted per address is not what they take.
+PEER_LIMITS: Final = AdmissionLimits(
+    connections_max=1_000,
+    connections_per_address_max=1_000,
+    handshakes_max=256,
+    handshakes_per_address_max=256,
+    admits_per_address_per_s=500,
+    handshake_s=2.0,
+)
 _DIALLED_AT_ONCE: Final = (Lane.CONTROL, Lane.APPEND)
 
 
@@ -44,6 +58,7 @@ class PeerTransport:
     Args:
         disk: uuid of this broker's own disk, 16 bytes.
         registered_disk: the uuid that a broker is registered with, None while nothing is known of it.
+        tls: None for plain text.
     """
 
     def __init__(
@@ -57,6 +72,9 @@ class PeerTransport:
         receiver: PeerReceiver,
         rng: random.Random,
         registered_disk: Callable[[BrokerId], str | None] = lambda _: None,
+        tls: TlsContexts | None = None,
+        limits: AdmissionLimits = PEER_LIMITS,
+        counters: AdmissionCounters | None = None,
     ) -> None:
         self.me = me
         self.mesh_id = mesh_id
@@ -70,7 +88,11 @@ class PeerTransport:
         self._refused: set[BrokerId] = set()  # told once, not at every dial
         self._all_gone = asyncio.Event()
         self._listen = listen
-        self._server: asyncio.Server | None = None
+        self.tls = tls
+        self._acceptor = Acceptor(
+            lambda: IncomingConnection(self), name="peers", limits=limits, counters=counters, contexts=tls
+        )
+        self._listening = False
         self._peers: dict[BrokerId, Address] = {}
         self._outgoing: dict[tuple[BrokerId, Lane], OutgoingConnection] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -85,8 +107,8 @@ class PeerTransport:
 
     async def start(self) -> None:
         """Listen and dial. Raises OSError when the address is taken."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: IncomingConnection(self), *self._listen)
+        await self._acceptor.start(*self._listen)
+        self._listening = True
         for (_, lane), connection in self._outgoing.items():
             if lane in _DIALLED_AT_ONCE:
                 connection.start()
@@ -94,8 +116,7 @@ class PeerTransport:
     async def stop(self) -> None:
         """Close every connection; returns when all are gone."""
         self.stopped = True
-        if self._server is not None:
-            self._server.close()
+        await self._acceptor.close()
         await asyncio.gather(*(connection.stop() for connection in self._outgoing.values()), *self._leaving)
         for accepted in list(self.incoming):
             accepted.close()
@@ -119,7 +140,7 @@ class PeerTransport:
                 self._outgoing[broker, lane].close()
                 continue
             connection = self._outgoing[broker, lane] = OutgoingConnection(self, broker, lane, address)
-            if self._server is not None and lane in _DIALLED_AT_ONCE:
+            if self._listening and lane in _DIALLED_AT_ONCE:
                 connection.start()
 
     def remove_peer(self, broker: BrokerId) -> None:
@@ -143,7 +164,7 @@ class PeerTransport:
         connection = self._outgoing.get((peer, lane))
         if connection is None:
             return False
-        if not connection.started and not self.stopped and self._server is not None:
+        if not connection.started and not self.stopped and self._listening:
             connection.start()
         return connection.send(kind, parts, can_wait=can_wait)
 
@@ -161,7 +182,7 @@ class PeerTransport:
             accepted.follow_pause()
 
     def admits(self, peer: BrokerId, disk: bytes) -> bool:
-        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 3)."""
+        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 4)."""
         registered, shown = self._registered_disk(peer), str(uuid.UUID(bytes=disk))
         if registered is None or registered == shown:
             self._refused.discard(peer)

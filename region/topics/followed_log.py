@@ -10,14 +10,17 @@ Rule 3: everything here is a function of the log: `restore` of a snapshot and th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
-from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from georelay.errors import CorruptRecordBatch
+from georelay.ids import NO_PRODUCER, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from georelay.wire.control_batch import parse_marker
+from georelay.wire.header import TRANSACTIONAL
 from mesh.replication.receiver_core import ApplyViolation, recheck_at_apply
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader
-from region.log.entry import Entry, control_header
+from region.log.entry import ENTRY_HEADER_BYTES, Entry, control_header
 from region.multiraft.machine import InvariantBroken, Proposer
 from region.topics.commit_waiters import CommitWaiters
 from region.topics.committed_tail import CommittedTail, TailBudget
@@ -27,8 +30,12 @@ from region.topics.log_start_core import LogStart
 from region.topics.producer_table_core import ProducerTable, Row
 from region.topics.skip_core import decode_skip
 from region.topics.stream_state import StreamState
+from region.topics.transaction_table_core import AbortedTransaction, Change, Kind, TransactionTable
 
 log = structlog.get_logger()
+
+_BENDS: Final = {EntryType.EPOCH: Kind.CUT, EntryType.SKIP: Kind.FORGET}
+_ATTRIBUTES_AT: Final = ENTRY_HEADER_BYTES + 22  # low byte of a batch's attributes in the frame of its entry
 
 
 class StateAt(Protocol):
@@ -44,7 +51,7 @@ class StateAt(Protocol):
 
 
 class FollowedLog:
-    """Log end, producers, epochs, bounds, committed tail and waiters of one stream."""
+    """Log end, producers, transactions, epochs, bounds, committed tail and waiters of one stream."""
 
     def __init__(
         self,
@@ -71,6 +78,7 @@ class FollowedLog:
         self.applied_end = self.end
         self.epochs = EpochTable()
         self.producers = ProducerTable()
+        self.transactions = TransactionTable()
         self.bounds = LogBounds(key)
         self.tail = CommittedTail(budget)
         self.proposer: Proposer | None = None
@@ -95,6 +103,21 @@ class FollowedLog:
     def log_start(self) -> Offset:
         """Return the first offset that readers may ask for."""
         return self.bounds.start.offset
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Return the end for readers of committed records: everything below it is decided. log start..high watermark.
+
+        A transaction whose first records retention has deleted holds readers at the log start, as in Kafka.
+        """
+        unstable = self.transactions.committed.first_unstable
+        if unstable is None:
+            return self.high_watermark
+        return max(min(unstable, self.high_watermark), self.log_start)
+
+    def aborted_between(self, first: Offset, following: Offset) -> list[AbortedTransaction]:
+        """Return the aborted transactions that have records in first..following - 1, in the order of their markers."""
+        return self.transactions.aborted_between(first, following)
 
     @property
     def skipped_records(self) -> int:
@@ -136,6 +159,7 @@ class FollowedLog:
             newest=self.bounds.newest,
             epochs=tuple(self.epochs.indexed(self.commit_index)),
             producers=tuple(self.committed_producers()),
+            transactions=self.transactions.rows(log_start=self.log_start, append_us=self.applied_end.append_us),
         ).encode()
         self._base = (self.commit_index, state)
         return state
@@ -163,6 +187,7 @@ class FollowedLog:
         self.commit_index = manifest.index
         self.epochs.restore(state.epochs)
         self.producers.restore(manifest.index, state.producers)
+        self.transactions.restore(state.transactions)
         self._base = (manifest.index, manifest.state)
         self.bounds.restore(start=state.start, newest=state.newest, skipped_records=state.skipped_records)
         self.tail.clear()
@@ -198,8 +223,14 @@ class FollowedLog:
         if header.type in OWNS_OFFSETS:
             self.bounds.batch_appended(entry.index, header)
             self.producers.appended(entry.index, header)
+            if header.type is EntryType.TXN_MARKER or (
+                header.producer_id != NO_PRODUCER and entry.frame[_ATTRIBUTES_AT] & TRANSACTIONAL
+            ):
+                self._follow_transaction(entry, header)
             return
         self.epochs.appended(entry.index, header)
+        if header.type in _BENDS:
+            self.transactions.appended(Change(entry.index, _BENDS[header.type], header.base_offset, header.append_us))
         try:
             self.bounds.control_appended(entry.index, header, entry.payload, previous_next=previous_next)
             if header.type is EntryType.SKIP:
@@ -209,12 +240,26 @@ class FollowedLog:
         except ValueError as error:
             raise InvariantBroken(f"{self.key}: entry {entry.index}: {error}") from error
 
+    def _follow_transaction(self, entry: Entry, header: StreamHeader) -> None:
+        kind, producer_id, epoch, number = Kind.OPEN, header.producer_id, header.producer_epoch, -1
+        if header.type is EntryType.TXN_MARKER:
+            try:
+                marker = parse_marker(entry.payload)
+            except CorruptRecordBatch as error:
+                raise InvariantBroken(f"{self.key}: entry {entry.index} is no marker: {error}") from error
+            kind = Kind.COMMIT if marker.is_commit else Kind.ABORT
+            producer_id, epoch, number = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+        self.transactions.appended(
+            Change(entry.index, kind, header.base_offset, header.append_us, producer_id, epoch, number)
+        )
+
     def truncated(self, from_index: RaftIndex, newest: Entry | None) -> None:
         """Forget the entries from `from_index` on; publishes that waited for them have an unknown outcome."""
         # Without an entry before it, everything before it is applied: nothing committed is ever truncated.
         self.end = self.applied_end if newest is None else LogEnd.after(newest.header())
         self.epochs.truncated(from_index)
         self.bounds.truncated(from_index)
+        self.transactions.truncated(from_index)
         if not self.producers.truncated(from_index):
             self.producers = self._producers_below(from_index)
         self._commits.fail(from_index)
@@ -289,9 +334,11 @@ class FollowedLog:
         """Let everything up to `newest`, now committed, take effect."""
         self.applied_end = LogEnd.after(newest.header())
         self.producers.committed(newest.index, self.applied_end.append_us)
+        self.transactions.commit(newest.index, self.applied_end.append_us)
         start_moved = self.bounds.commit(newest.index)
         self._commits.committed(newest.index)
         if start_moved:
+            self.transactions.drop_below(self.log_start)
             self.tail.drop_below(self.start.boundary)
             if self.proposer is not None:  # else it is told at the next look of retention
                 self.proposer.advance_start(self.start.first_index)

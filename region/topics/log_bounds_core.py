@@ -78,7 +78,7 @@ class LogBounds:
             bend = _Bend(index, start, following, following - previous_next)
         if bend is not None:
             self._pending.append(bend)
-            self._timestamps.bend()
+            self._timestamps.bend(index)
 
     def truncated(self, from_index: RaftIndex) -> None:
         """Forget the entries at or above `from_index`."""

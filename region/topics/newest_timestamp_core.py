@@ -37,30 +37,35 @@ class TimestampTracker:
     def __init__(self) -> None:
         self.committed = NewestTimestamp()
         self._candidates: deque[Row] = deque()
-        self._bent = False  # the next candidate is kept whatever came before: that may leave the log
+        self._bends: deque[RaftIndex] = deque()  # uncommitted: what came before them may leave the log
 
     def restore(self, known: NewestTimestamp) -> None:
         """Begin again at a committed state."""
         self.committed = known
         self._candidates.clear()
+        self._bends.clear()
 
     def appended(self, index: RaftIndex, timestamp_ms: int, base_offset: Offset) -> None:
         """Follow one appended batch."""
-        if self._bent or not self._candidates or timestamp_ms > self._candidates[-1][1]:
+        newest = self._candidates[-1] if self._candidates else None
+        if newest is None or timestamp_ms > newest[1] or (self._bends and newest[0] < self._bends[-1]):
             self._candidates.append((index, timestamp_ms, base_offset))
-            self._bent = False
 
-    def bend(self) -> None:
+    def bend(self, index: RaftIndex) -> None:
         """An entry was appended that can take batches before it out of the log."""
-        self._bent = True
+        self._bends.append(index)
 
     def truncated(self, from_index: RaftIndex) -> None:
-        """Forget the batches at or above `from_index`."""
+        """Forget the batches and bends at or above `from_index`."""
         while self._candidates and self._candidates[-1][0] >= from_index:
             self._candidates.pop()
+        while self._bends and self._bends[-1] >= from_index:
+            self._bends.pop()
 
     def commit(self, index: RaftIndex) -> None:
         """Account for the batches up to `index`."""
+        while self._bends and self._bends[0] <= index:
+            self._bends.popleft()
         candidates = self._candidates
         while candidates and candidates[0][0] <= index:
             _, timestamp_ms, offset = candidates.popleft()

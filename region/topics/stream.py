@@ -1,12 +1,9 @@
 """One stream hosted by this broker: what its leader decides, on top of what the log says.
 
-At its home the leader sequences: it stamps base offset and home epoch into the batch, continues the digest
-chain and proposes ONE entry per batch. At a mirror the leader appends what the home sent, verbatim.
+At its home the leader sequences what is published (region.topics.sequenced_stream). At a mirror the leader appends what
+the home sent, verbatim. Both append the control entries of their own group.
 
-Rule 1: every decision is made against the log END; every answer waits for the commit.
-Rule 2: only a leader whose own first entry of the term is committed publishes: then its high watermark is
-        not behind anything that was ever acknowledged.
-Rule 3: START and SKIP entries are proposed only in a region whose brokers all understand them (RETENTION_LEVEL).
+Rule: START and SKIP entries are proposed only in a region whose brokers all understand them (RETENTION_LEVEL).
 """
 
 from __future__ import annotations
@@ -17,30 +14,22 @@ from contextlib import suppress
 from typing import Final
 
 from georelay.clock import Clock
-from georelay.errors import Busy, DiskFull, Fenced, NotHome, NotLeader, Unavailable
+from georelay.errors import Busy, Fenced, NotLeader, Unavailable
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
-from georelay.wire.batch import BatchHeader, stamp
-from georelay.wire.crc import crc32c
-from mesh.replication.stream_header import EntryType, StreamHeader, first_digest, next_digest
+from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
 from region.kafka.ports import Published
-from region.log.entry import Entry, EntryDraft, control_header, frame_for
-from region.multiraft.machine import Proposer
+from region.log.entry import Entry, EntryDraft, control_header
 from region.topics.committed_tail import TailBudget
-from region.topics.followed_log import FollowedLog
 from region.topics.log_start_core import LogStart, encode_start
+from region.topics.sequenced_stream import FIRST_EPOCH, FIRST_LEVEL, TRANSACTION_LEVEL, SequencedStream
 
-FIRST_EPOCH: Final = Epoch(1)
-FIRST_LEVEL: Final = 1
+__all__ = ["FIRST_EPOCH", "FIRST_LEVEL", "RETENTION_LEVEL", "TRANSACTION_LEVEL", "Stream"]
+
 RETENTION_LEVEL: Final = 2  # feature level from which START and SKIP entries are understood
 
 
-class Stream(FollowedLog):
-    """Publishing, and the control entries that a leader adds.
-
-    Args:
-        feature_level: of this region now.
-        disk_writable: whether the disk has room for more records.
-    """
+class Stream(SequencedStream):
+    """Publishing, and the control entries that a leader adds. Arguments: see SequencedStream."""
 
     def __init__(
         self,
@@ -55,12 +44,19 @@ class Stream(FollowedLog):
         feature_level: Callable[[], int] = lambda: FIRST_LEVEL,
         disk_writable: Callable[[], bool] = lambda: True,
     ) -> None:
-        super().__init__(key=key, topic=topic, group_id=group_id, home=home, region=region, budget=budget)
+        super().__init__(
+            key=key,
+            topic=topic,
+            group_id=group_id,
+            home=home,
+            region=region,
+            clock=clock,
+            budget=budget,
+            feature_level=feature_level,
+            disk_writable=disk_writable,
+        )
         self.on_committed: Callable[[Stream, Sequence[Entry]], None] = lambda _stream, _entries: None
         self.on_leadership: Callable[[Stream], None] = lambda _stream: None
-        self._clock = clock
-        self._feature_level = feature_level
-        self._disk_writable = disk_writable
 
     def _end_moved(self, entries: Sequence[Entry]) -> None:
         self.on_committed(self, entries)
@@ -71,79 +67,6 @@ class Stream(FollowedLog):
         if known >= FIRST_EPOCH and known == self.epoch and not self.is_home:
             return known, Offset(2**63 - 1)
         return known, end
-
-    def _leading(self) -> Proposer:
-        if not self.is_leader or self.proposer is None:
-            raise NotLeader(leader=self.leader_id)
-        return self.proposer
-
-    # --- publishing at the home -------------------------------------------------------------------
-
-    def publish(
-        self, header: BatchHeader, raw: bytes | bytearray | memoryview, *, received_ns: int, entry_region: int
-    ) -> asyncio.Future[Published]:
-        """Append one validated batch, copied here, at the home leader; the future resolves at its commit.
-
-        Raises:
-            NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced: not stored.
-        """
-        if not self.is_home:
-            raise NotHome(f"the home of {self.topic} is region {self.home}", epoch=self.epoch, home=self.home)
-        proposer = self._leading()
-        if self.end.epoch < FIRST_EPOCH:
-            self._open_first_epoch()
-        end = self.end
-        append_us = max(self._clock.wall_ns() // 1000, end.append_us)
-        original = self.producers.check(
-            producer_id=header.producer_id,
-            epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            record_count=header.record_count,
-            append_us=append_us,
-        )
-        if original is not None:
-            return self._at_commit(
-                original.index,
-                epoch=original.home_epoch,
-                base_offset=original.base_offset,
-                append_us=original.append_us,
-            )
-        if not self._disk_writable():
-            raise DiskFull(f"the disk of broker {self.leader_id} is nearly full: nothing is stored until there is room")
-        frame, batch = frame_for(raw)
-        stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
-        stream_header = self._data_header(
-            header, batch, append_us=append_us, received_ns=received_ns, entry_region=entry_region
-        )
-        entry = proposer.propose([EntryDraft(header=stream_header, payload=batch, frame=frame)])[0]
-        return self._at_commit(entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us)
-
-    def _data_header(
-        self, header: BatchHeader, batch: memoryview, *, append_us: int, received_ns: int, entry_region: int
-    ) -> StreamHeader:
-        end = self.end
-        last = Offset(end.next_offset + header.record_count - 1)
-        return StreamHeader(
-            type=EntryType.DATA,
-            entry_region=entry_region,
-            record_count=header.record_count,
-            epoch=end.epoch,
-            base_offset=end.next_offset,
-            append_us=append_us,
-            received_ns=received_ns,
-            max_timestamp_ms=header.max_timestamp_ms,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            payload_crc=crc32c(batch),
-            digest=next_digest(end.digest, epoch=end.epoch, first=end.next_offset, last=last, batch=batch),
-        )
-
-    def _at_commit(
-        self, index: RaftIndex, *, epoch: Epoch, base_offset: Offset, append_us: int
-    ) -> asyncio.Future[Published]:
-        answer = Published(epoch=epoch, base_offset=base_offset, append_us=append_us, log_start=self.log_start)
-        return self._commits.add(index, answer, committed=self.commit_index)
 
     # --- what a mirror's leader appends -----------------------------------------------------------
 
@@ -242,6 +165,7 @@ class Stream(FollowedLog):
         self.is_leader = is_leader
         if was_leader and not is_leader:
             self._commits.fail(RaftIndex(0))
+            self.lanes.fail(NotLeader(leader=leader))
             self._wake()
         if is_leader and self.epochs.newest() < FIRST_EPOCH:
             with suppress(Busy):  # being handed over: the next leader opens it, or the first publish here
@@ -256,5 +180,6 @@ class Stream(FollowedLog):
         self.is_leader = False
         self.leader_id = -1
         self._commits.fail(RaftIndex(0))
+        self.lanes.fail(NotLeader())
         self._wake()
         self.tail.clear()

@@ -1,23 +1,26 @@
 """The state of one stream after its applied entries, as bytes: what a manifest holds beside the log.
 
-Layout of version 1 (big-endian; it never changes):
+Layout (big-endian; it never changes):
 
-    u8 version (1)
+    u8 version (1 or 2)
     i64 next offset | 16 digest | i64 append_us | u32 epoch          the log end at the applied index
     u64 first index | i64 log start | i64 boundary | 16 digest       the log start
     u64 records skipped                                              by SKIP entries, for operators
     i64 timestamp | i64 offset | i64 unseen below                    the newest timestamp
     u32 rows, each u64 index, u32 epoch, i64 start                   epochs, ascending
+    version 2 only: transactions (region.topics.transaction_rows)
     producer states (region.topics.producer_rows)
 
 Rule 1: it is a function of the log up to the applied index: replicas hold equal bytes at equal index.
-Rule 2: bounded: producers and epochs are.
+Rule 2: bounded: producers, epochs and transactions are.
+Rule 3: a stream that never held a transaction has version 1, which brokers of before transactions read; that, too, is
+        a function of the log alone. Both versions are read for ever.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from georelay.ids import Epoch, Offset, RaftIndex
@@ -27,11 +30,14 @@ from region.topics.log_start_core import LogStart
 from region.topics.newest_timestamp_core import NewestTimestamp
 from region.topics.producer_rows import PRODUCER_ROWS_BYTES_MAX, decode_producers, encode_producers
 from region.topics.producer_table_core import Row
+from region.topics.transaction_rows import TRANSACTION_ROWS_BYTES_MAX, decode_transactions, encode_transactions
+from region.topics.transaction_table_core import TransactionRows
 
 STATE_VERSION: Final = 1
+TRANSACTIONAL_VERSION: Final = 2
 _HEAD: Final = struct.Struct(">Bq16sqIQqq16sQqqqI")
 _ROW: Final = struct.Struct(">QIq")
-STATE_BYTES_MAX: Final = _HEAD.size + EPOCH_ROWS_MAX * _ROW.size + PRODUCER_ROWS_BYTES_MAX
+STATE_BYTES_MAX: Final = _HEAD.size + EPOCH_ROWS_MAX * _ROW.size + PRODUCER_ROWS_BYTES_MAX + TRANSACTION_ROWS_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +50,13 @@ class StreamState:
     newest: NewestTimestamp
     epochs: tuple[IndexedEpoch, ...]
     producers: tuple[Row, ...]
+    transactions: TransactionRows = field(default_factory=TransactionRows)
 
     def encode(self) -> bytes:
-        """Return the bytes of version 1."""
+        """Return the bytes: of version 1 unless there are transactions."""
+        has_transactions = not self.transactions.is_empty
         head = _HEAD.pack(
-            STATE_VERSION,
+            TRANSACTIONAL_VERSION if has_transactions else STATE_VERSION,
             self.end.next_offset,
             self.end.digest,
             self.end.append_us,
@@ -63,7 +71,9 @@ class StreamState:
             self.newest.unseen_below,
             len(self.epochs),
         )
-        return b"".join((head, *(_ROW.pack(*row) for row in self.epochs), encode_producers(self.producers)))
+        transactions = encode_transactions(self.transactions) if has_transactions else b""
+        rows = (_ROW.pack(*row) for row in self.epochs)
+        return b"".join((head, *rows, transactions, encode_producers(self.producers)))
 
     @classmethod
     def decode(cls, raw: bytes | memoryview) -> StreamState:
@@ -74,13 +84,18 @@ class StreamState:
         """
         try:
             fields = _HEAD.unpack_from(raw)
-            if fields[0] != STATE_VERSION:
-                raise ValueError(f"stream state version {fields[0]} is unknown, this broker reads {STATE_VERSION}")
+            if fields[0] not in (STATE_VERSION, TRANSACTIONAL_VERSION):
+                known = f"{STATE_VERSION} and {TRANSACTIONAL_VERSION}"
+                raise ValueError(f"stream state version {fields[0]} is unknown, this broker reads {known}")
             if fields[13] > EPOCH_ROWS_MAX:
                 raise ValueError(f"{fields[13]} epochs are over {EPOCH_ROWS_MAX}")
             rows = [_ROW.unpack_from(raw, _HEAD.size + at * _ROW.size) for at in range(fields[13])]
         except struct.error as error:
             raise ValueError(f"a stream state ends too early: {error}") from error
+        position = _HEAD.size + len(rows) * _ROW.size
+        transactions = TransactionRows()
+        if fields[0] == TRANSACTIONAL_VERSION:
+            transactions, position = decode_transactions(raw, position)
         state = cls(
             end=LogEnd(next_offset=Offset(fields[1]), digest=fields[2], append_us=fields[3], epoch=Epoch(fields[4])),
             start=LogStart(
@@ -89,7 +104,8 @@ class StreamState:
             skipped_records=fields[9],
             newest=NewestTimestamp(timestamp_ms=fields[10], offset=Offset(fields[11]), unseen_below=Offset(fields[12])),
             epochs=tuple((index, Epoch(epoch), Offset(start)) for index, epoch, start in rows),
-            producers=tuple(decode_producers(memoryview(raw)[_HEAD.size + len(rows) * _ROW.size :])),
+            producers=tuple(decode_producers(memoryview(raw)[position:])),
+            transactions=transactions,
         )
         if state.start.offset > state.end.next_offset:
             raise ValueError(f"log start {state.start.offset} is beyond the end {state.end.next_offset}")

@@ -76,6 +76,11 @@ class Credentials:
         """Return whether clients have to sign in."""
         return self._required
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the users."""
+        return frozenset(self._users)
+
     def verify(self, user: str, password: str) -> bool:
         """Return whether the password is the user's. Blocks about 40 ms the first time, microseconds later."""
         if len(user) > USER_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:

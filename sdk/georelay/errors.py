@@ -65,6 +65,23 @@ class Unauthenticated(GeorelayError):
     http_status = 401
 
 
+class AccessDenied(GeorelayError):
+    """The caller is known and may not do this; the broker's audit log says what to grant."""
+
+    code = "ACCESS_DENIED"
+    retry = Retry.SIGN_IN
+    http_status = 403
+
+    resource: str = ""  # the word for its kind; never its name: the caller may not know whether it exists
+
+    @classmethod
+    def to(cls, resource: str) -> AccessDenied:
+        """Return the error for a kind of resource ("topic", "group", ...)."""
+        error = cls(f"not authorized for this {resource}")
+        error.resource = resource
+        return error
+
+
 class PolicyViolation(GeorelayError):
     """Well-formed but not allowed, such as producing to a mirror's qualified name."""
 
@@ -92,6 +109,49 @@ class TopicExists(GeorelayError):
 
     code = "TOPIC_EXISTS"
     http_status = 409
+
+
+class UnknownGroup(GeorelayError):
+    """No consumer group of that name in this region."""
+
+    code = "UNKNOWN_GROUP"
+    http_status = 404
+
+
+class GroupNotEmpty(GeorelayError):
+    """The consumer group has members; what was asked for is done to groups without members only."""
+
+    code = "GROUP_NOT_EMPTY"
+    retry = Retry.LATER
+    http_status = 409
+
+
+class UnknownQueue(GeorelayError):
+    """No queue of this name in this region."""
+
+    code = "UNKNOWN_QUEUE"
+    http_status = 404
+
+
+class QueueExists(GeorelayError):
+    """A queue of this name is there already, with another definition."""
+
+    code = "QUEUE_EXISTS"
+    http_status = 409
+
+
+class LeaseExpired(GeorelayError):
+    """The lease is over: its record was given back, acknowledged, or belongs to another consumer now."""
+
+    code = "LEASE_EXPIRED"
+    http_status = 409
+
+
+class UnknownBinding(GeorelayError):
+    """No binding of this name."""
+
+    code = "UNKNOWN_BINDING"
+    http_status = 404
 
 
 class OffsetOutOfRange(GeorelayError):
@@ -122,6 +182,35 @@ class ProducerFenced(GeorelayError):
 
     code = "PRODUCER_FENCED"
     http_status = 409
+
+
+class ConcurrentTransactions(GeorelayError):
+    """The transactional id's previous transaction, or an earlier request for it, is still being finished."""
+
+    code = "CONCURRENT_TRANSACTIONS"
+    retry = Retry.LATER
+    http_status = 503
+
+
+class InvalidTransactionState(GeorelayError):
+    """The transaction is not open, or is already being ended the other way; the text says which."""
+
+    code = "INVALID_TRANSACTION_STATE"
+    http_status = 409
+
+
+class UnknownTransactionalId(GeorelayError):
+    """No transactional id of this name, or another producer id than the one it has: it expired or was never begun."""
+
+    code = "UNKNOWN_TRANSACTIONAL_ID"
+    http_status = 404
+
+
+class InvalidTransactionTimeout(GeorelayError):
+    """A transaction timeout outside of what the broker allows; the text names the limit."""
+
+    code = "INVALID_TRANSACTION_TIMEOUT"
+    http_status = 400
 
 
 class NotLeader(GeorelayError):
@@ -181,6 +270,32 @@ class Unavailable(GeorelayError):
     code = "UNAVAILABLE"
     retry = Retry.LATER
     http_status = 503
+
+
+class CoordinatorUnavailable(Unavailable):
+    """No broker leads the coordinator of this group, transactional id or queue at the moment."""
+
+    code = "COORDINATOR_UNAVAILABLE"
+
+
+class CoordinatorLoading(Unavailable):
+    """This broker was elected coordinator and does not know yet everything that was acknowledged before."""
+
+    code = "COORDINATOR_LOADING"
+
+
+class NotCoordinator(GeorelayError):
+    """Another broker is the coordinator of this group, transactional id or queue."""
+
+    code = "NOT_COORDINATOR"
+    retry = Retry.REFRESH
+    http_status = 503
+
+    def __init__(
+        self, text: str = "this broker is not the coordinator; ask for the coordinator again", *, leader: int = -1
+    ) -> None:
+        super().__init__(text)
+        self.leader = leader  # broker id, -1 when unknown
 
 
 class OutcomeUnknown(GeorelayError):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import coverage
 
-MEASURED = ("api", "codec", "compression", "frames", "header", "hot", "primitives", "records")
+MEASURED = ("api", "codec", "compression", "control_batch", "frames", "header", "hot", "primitives", "records")
 FRAME_MS_MAX = 100.0  # processor time; a frame of the corpus is below 4 KiB
 MEMORY_FACTOR = 64  # bytes of values for one byte of frame
 MEMORY_SLACK_BYTES = 256 * 1024
@@ -55,6 +55,7 @@ def random_value(rng: random.Random, row: Any, version: int) -> Any:
         Kind.INT16: rng.choice((-1, 0, 1, rng.randrange(-(2**15), 2**15))),
         Kind.INT32: rng.choice((-1, 0, 1, rng.randrange(-(2**31), 2**31))),
         Kind.INT64: rng.choice((-1, 0, 1, rng.randrange(-(2**63), 2**63))),
+        Kind.FLOAT64: rng.uniform(-1e12, 1e12),
         Kind.UUID: rng.randbytes(16),
         Kind.STRING: "".join(rng.choices("abcé-.☃", k=rng.choice((0, 1, 5, 20, 140)))),
         Kind.BYTES: blob,
@@ -78,18 +79,18 @@ def random_struct(rng: random.Random, cls: type, version: int) -> Any:
 def frame_targets(rng: random.Random, per_version: int) -> list[Target]:
     """Return requests and responses of every API and version."""
     from georelay.wire import api
-    from georelay.wire.api import SUPPORTED, WireError, decode_request, decode_response, encode_request, encode_response
+    from georelay.wire.api import CODED, WireError, decode_request, decode_response, encode_request, encode_response
 
     errors = (WireError,)
     targets: list[Target] = []
-    for key, versions in SUPPORTED.items():
+    for key, versions in CODED.items():
         for version in versions:
             for _ in range(per_version):
-                request = random_struct(rng, api._REQUESTS[key], version)
+                request = random_struct(rng, api.REQUESTS[key], version)
                 client_id = rng.choice((None, "", "fuzz"))
                 raw = b"".join(encode_request(request, api_version=version, correlation_id=1, client_id=client_id))
                 targets.append(Target(f"{key.name}-{version} request", raw[4:], decode_request, errors))
-                response = random_struct(rng, api._RESPONSES[key], version)
+                response = random_struct(rng, api.RESPONSES[key], version)
                 raw = b"".join(encode_response(response, api_version=version, correlation_id=1))
 
                 def read(frame: bytes, key: Any = key, version: int = version) -> object:
@@ -143,7 +144,9 @@ def batch_targets(rng: random.Random) -> list[Target]:
         decompress,
         iterate_records,
         split_batches,
+        validate,
     )
+    from georelay.wire.control_batch import build_marker, parse_marker
 
     errors = (CorruptRecordBatch, TooLarge)
 
@@ -177,6 +180,21 @@ def batch_targets(rng: random.Random) -> list[Target]:
             targets.append(Target(f"{codec.name} batch body, twice", small + small, unfold, errors))
     streamed = zstandard.ZstdCompressor(write_content_size=False).compress(b"small" * 50)
     targets.append(Target("ZSTD batch body without a size", streamed, unfold, errors))
+    marker = build_marker(producer_id=7, producer_epoch=1, is_commit=True, coordinator_epoch=3, timestamp_ms=1)
+    targets.append(Target("marker batch", marker, parse_marker, errors))
+    sent = build_batch(records(2), timestamps_ms=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    in_transaction = build_batch(
+        records(2), timestamps_ms=1, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+
+    def judge(raw: bytes) -> object:
+        return validate(raw, from_client=True)
+
+    def judge_transactional(raw: bytes) -> object:
+        return validate(raw, from_client=True, transactional_ok=True)
+
+    targets.append(Target("batch of a client", sent, judge, errors))
+    targets.append(Target("batch of a client's transaction", in_transaction, judge_transactional, errors))
     plain = build_batch(records(5), timestamps_ms=1)
     logged = resealed(plain[:21] + b"\x00\x08" + plain[23:])
     targets.append(Target("log append time batch", logged, read, errors))

@@ -9,8 +9,8 @@ from pathlib import Path
 DRIVER = Path(__file__).with_name("fuzz_wire.py")
 
 
-def test_three_thousand_mutated_frames_raise_only_the_protocol_error_and_hit_nine_branches_of_ten() -> None:
-    command = [sys.executable, str(DRIVER), "--frames", "3000", "--seed", "7", "--coverage"]
+def test_seven_thousand_mutated_frames_raise_only_the_protocol_error_and_hit_nine_branches_of_ten() -> None:
+    command = [sys.executable, str(DRIVER), "--frames", "7000", "--seed", "7", "--coverage"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -207,9 +207,10 @@ print(json.dumps(next(subscribe(stub)).body.decode()))
 @pytest.mark.parametrize(
     ("contract", "file_name", "ours", "message"),
     [
-        ("broker.proto", "broker.proto", "broker_pb2", "SubscribeRequest(topics={'a': 5})"),
-        ("broker.proto", "my_company_broker.proto", "broker_pb2", "SubscribeRequest(topics={'a': 5})"),
-        ("georelay/v1/admin.proto", "admin.proto", "georelay.v1.admin_pb2", "CreateTopicRequest(name='a')"),
+        ("broker.proto", "broker.proto", "region.api._pb.broker_pb2", "SubscribeRequest(topics={'a': 5})"),
+        ("broker.proto", "my_company_broker.proto", "region.api._pb.broker_pb2", "SubscribeRequest(topics={'a': 5})"),
+        ("georelay/v1/streams.proto", "streams.proto", "georelay._pb.streams_pb2", "FindOffsetsRequest(since_us=5)"),
+        ("georelay/v1/admin.proto", "admin.proto", "georelay._pb.admin_pb2", "CreateTopicRequest(name='a')"),
     ],
 )
 def test_stubs_of_a_user_load_beside_ours_in_one_process(
@@ -221,7 +222,7 @@ def test_stubs_of_a_user_load_beside_ours_in_one_process(
         check=True,
         timeout=SECONDS,
     )
-    theirs, ours = file_name.removesuffix(".proto") + "_pb2", f"region.api._pb.{ours}"
+    theirs = file_name.removesuffix(".proto") + "_pb2"
     for first, second in ((theirs, ours), (ours, theirs)):
         code = f"""
 import importlib, sys

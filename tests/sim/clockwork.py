@@ -8,6 +8,7 @@ Rule 2: what a loop schedules for now runs in its next turn, as in asyncio; turn
 virtual time, then by the order in which they were scheduled.
 Rule 3: a dead loop's events are dropped: no `finally` of a crashed broker ever runs while the world lives.
 Rule 4: a paused loop's events wait, in order, like those of a stopped process; so does its disk thread.
+Rule 5: a timer that was set for later fires later, be it by a nanosecond; only one of 0 may fire at the same time.
 """
 
 from __future__ import annotations
@@ -236,7 +237,10 @@ class SimLoop(asyncio.BaseEventLoop):
         delay = max(delay, 0.0)
         handle = SimHandle(self.time() + delay, callback, args, self, context)
         clockwork = self.clockwork
-        clockwork.at(clockwork.now_ns + int(delay * NS_PER_S / self.rate), self, self._run_timer, handle)
+        delay_ns = int(delay * NS_PER_S / self.rate)
+        if not delay_ns and delay:
+            delay_ns = 1  # of a fast clock's last nanosecond nothing is left: who waits for it would wait for ever
+        clockwork.at(clockwork.now_ns + delay_ns, self, self._run_timer, handle)
         return handle
 
     def call_at(  # type: ignore[override]

@@ -130,7 +130,7 @@ class CoreLife:
             make_transport=partial(make_transport, network, loop),
             make_links=partial(
                 MeshLinks,
-                dial=lambda address: self._carrier.dial(self.me, loop, address),
+                dial=lambda target: self._carrier.dial(self.me, loop, target.address),
                 make_listener=lambda accept: self._carrier.listener(self.me, loop, accept),
             ),
         )

@@ -9,7 +9,7 @@ compares that with what any replica showed before. Each rule raises a Violation 
     leader-completeness   a leader holds everything committed in earlier terms
     committed-changed     what is committed never changes
     commit-of-old-term    a leader moves its commit index onto entries of its own term only
-    commit-not-durable    committed is on the disks of a quorum
+    commit-not-durable    committed is on the disks of a quorum, or was when the word of it left
     stable-not-durable    what a replica counts as stable, or acknowledges, is on its disk
     applied-not-stable    nothing is applied before it is stable there
     went-back             term, commit index and log start never go back in one life; term not even over a restart
@@ -164,7 +164,8 @@ class ReplicaView:
         self.led_term = -1
         self.level = 2  # the feature level that its broker knows
         self.matches: dict[BrokerId, int] = {}  # of its followers, while it leads
-        self.excused: set[BrokerId] = set()  # their disk was replaced, and this leader need not know it yet
+        # Whose disk was replaced, and what it held: this leader need not know it yet, and counts what it heard before.
+        self.excused: dict[BrokerId, Row | None] = {}
 
 
 class GroupLedger:
@@ -234,13 +235,13 @@ class GroupLedger:
 
     def lost_disk(self, broker: BrokerId) -> None:
         """A broker comes back as a new replica: nothing it promised binds the new one."""
-        self._claims.pop(broker, None)
+        held = self._claims.pop(broker, None)
         self._promised.pop(broker, None)
         self.views.pop(broker, None)
         for key in [key for key in self._votes if key[0] == broker]:
             del self._votes[key]
         for view in self.views.values():
-            view.excused.add(broker)
+            view.excused[broker] = held
 
     # --- after every event ----------------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class GroupLedger:
                     # The disk is gone; its leader has to be told, and then to take back what it believes.
                     if progress.match and not progress.repairing:
                         continue
-                    view.excused.discard(peer)
+                    del view.excused[peer]
                 if progress.match > view.matches.get(peer, 0):
                     self._match_moved(broker, node, peer, progress.match)
                 view.matches[peer] = progress.match
@@ -425,7 +426,7 @@ class GroupLedger:
         if node.membership_index <= commit and node.membership_index >= self._membership_index:
             self._membership, self._membership_index = node.membership, node.membership_index
         if len(committed) > known_before:
-            self._check_quorum(broker, node, commit)
+            self._check_quorum(broker, node, view, commit)
         view.commit = commit
 
     def _first_commit(self, index: int, term: int) -> None:
@@ -449,13 +450,15 @@ class GroupLedger:
             if home is not None and home.offsets.get(base) != key:
                 raise self._broken("mirror-differs", f"offset {base} is {key}, the home has {home.offsets.get(base)}")
 
-    def _check_quorum(self, broker: BrokerId, node: Any, index: int) -> None:
+    def _check_quorum(self, broker: BrokerId, node: Any, view: ReplicaView, index: int) -> None:
         term, chain, _ = self.committed[index - 1]
         membership = node.membership
         for half in (membership.voters, membership.outgoing):
             if not half:
                 continue
-            holders = [voter for voter in half if self._has(voter, (index, term, chain))]
+            holders = [
+                voter for voter in half if self._has(voter, (index, term, chain)) or self._had(voter, view, node, index)
+            ]
             if 2 * len(holders) <= len(half):
                 raise self._broken(
                     "commit-not-durable", f"broker {broker} commits {index}; of {half} only {holders} have it on disk"
@@ -469,6 +472,11 @@ class GroupLedger:
             return True  # a replica that lost entries says so by itself
         found = view.disk.entry(row[0])
         return found == row or (found is None and row[0] < view.disk.first_index())
+
+    def _had(self, voter: BrokerId, view: ReplicaView, node: Any, index: int) -> bool:
+        """Return whether a voter held an entry of this leader's log when its disk was lost: its word may come later."""
+        held = view.excused.get(voter)
+        return held is not None and held[0] >= index and node.log.term(held[0]) == held[1]
 
     # --- messages -------------------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import region.multiraft.group as group_module
 from region.log.group_log import GroupLog
 from region.raft.core import RaftConfig
+from tests.sim.patching import replaced
 from tests.sim.world import World
 
 
@@ -34,4 +35,15 @@ def small_limits(world: World) -> Iterator[None]:
         options.update(segment_bytes_max=segment_bytes, index_interval_bytes=1_024)
         raft.update(append_message_bytes_max=messages, inflight_messages_max=window)
         vars(group_module)["TAIL_BYTES_MAX"] = tail_bytes
+        # A topic's own limit is far more than a world writes.
+        stack.enter_context(replaced(GroupLog, "limit_segments", _at_most(segment_bytes)))
         yield
+
+
+def _at_most(bytes_max: int) -> Callable[[GroupLog, int], None]:
+    limit_segments = GroupLog.limit_segments
+
+    def limit(log: GroupLog, size_bytes: int) -> None:
+        limit_segments(log, min(size_bytes, bytes_max))
+
+    return limit

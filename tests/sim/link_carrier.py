@@ -73,6 +73,7 @@ class SimLink:
         self.broker = broker
         self.loop = loop
         self.peer = address
+        self.peer_names: frozenset[str] | None = None
         self.accepted_by: SimListener | None = None
         self._carrier = carrier
         self._network = carrier.network

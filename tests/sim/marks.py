@@ -89,6 +89,8 @@ MESH_MARKS: Final = (
     "net.partition",
     "raft.leader_changed",
     "raft.log_truncated",
+    "raft.snapshot_sent",
+    "log.recovered_several_segments",
     "link.stalled_frames",
     "log.start_moved",
     "stream.duplicate_answered",
@@ -98,6 +100,16 @@ MESH_MARKS: Final = (
     "storage.failed",
 )
 """Every one must be hit in a run of 150 seeds or more of the mesh."""
+
+COORDINATOR_MARKS: Final = (
+    "coordinator.acknowledged",
+    "coordinator.deposed",
+    "coordinator.elected_with_state",
+    "coordinator.NotLeader",
+    "coordinator.outcome_unknown",
+    "coordinator.restored",
+)
+"""Every one must be hit in a run of 100 seeds or more of the coordinators."""
 
 
 def missing(hits: Counter[str], wanted: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
 from region.log.errors import LogUnreadable
 from region.multiraft.peers import FrameKind
+from region.topics.hosted_stream import HostedStream
 from tests.sim.broker_world import BrokerWorld
 from tests.sim.clients import Producer, Reader
 from tests.sim.clockwork import NS_PER_MS, SimClock, SimLoop
@@ -21,7 +22,7 @@ from tests.sim.faults import Nemesis
 from tests.sim.flushing import SimFlusher
 from tests.sim.ledger import DurableLog, GroupLedger, frames_of
 from tests.sim.limits import small_limits
-from tests.sim.sim_broker import DATA_PATH, Life, Tuning
+from tests.sim.sim_broker import DATA_PATH, FEATURE_LEVEL, Life, Tuning
 from tests.sim.violation import Violation
 
 TABLE_PERIOD_NS: Final = 200 * NS_PER_MS
@@ -50,6 +51,8 @@ class RegionSettings:
 
 class RegionWorld(BrokerWorld):
     """Brokers, their disks and their network; `run` plays one seed."""
+
+    feature_level = FEATURE_LEVEL
 
     def __init__(self, seed: int, settings: RegionSettings | None = None) -> None:
         super().__init__(seed)
@@ -96,7 +99,13 @@ class RegionWorld(BrokerWorld):
             on_refused=self._group_refused,
             power_cut=lambda: self.crash(broker, power=True, restart_ns=None),
             flusher=self.settings.flusher,
+            make_stream=self.make_stream,
+            feature_level=self.feature_level,
         )
+
+    def make_stream(self, **arguments: Any) -> HostedStream:
+        """Return the machine of a group on one broker."""
+        return HostedStream(**arguments)
 
     def _started(self, broker: BrokerId) -> None:
         self.note("started", broker)

@@ -11,6 +11,12 @@ MESH: Final[dict[int, str]] = {
     311: "a broker on an empty disk voted for candidates without what it had acknowledged",
     308: "the controller's leader still counted on what a replaced disk had held",
     319: "the same, in another region",
+    200060: "replicas of a deleted topic remove it one after the other: a false alarm of the simulator",
+    200110: "a new replica refused a pre-vote in term 0, which made its peer close the connection of all groups",
+    200140: "who waited for the last nanosecond of a fast clock waited for ever: an artefact of the simulator",
+    300027: "who lost its disk in a region at feature level 1 gave up instead of waiting for the upgrade",
+    300043: "the folder of a group whose first segment had no room was lost with the power, and what was in it",
+    300192: "an acknowledgement that arrived after its disk was replaced: a false alarm of the simulator",
     110: "a broker on a new disk was heard as the voter that had the old one, and stopped its group",
 }
 REGION: Final[dict[int, str]] = {
@@ -19,4 +25,7 @@ REGION: Final[dict[int, str]] = {
     45: "the same",
     25: "a failed sync of a file that was only staged: a false alarm of the simulator",
     30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
+}
+COORDINATOR: Final[dict[int, str]] = {
+    301097: "a replica whose disk does not give its log back was asked for its state: an error of the simulator",
 }

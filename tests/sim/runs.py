@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.sim.broker_world import BrokerWorld
 from tests.sim.clockwork import SimLoop
+from tests.sim.coordinator_world import CoordinatorWorld
 from tests.sim.mesh_world import MeshSettings, MeshWorld
 from tests.sim.region_world import RegionSettings, RegionWorld
 from tests.sim.violation import RAISED
@@ -58,7 +59,10 @@ def play(
     global _played
     begun = time.process_time()
     world: RegionWorld | MeshWorld
-    if kind == "mesh":
+    if kind == "coordinator":
+        assert not isinstance(settings, MeshSettings)
+        world = CoordinatorWorld(seed, settings)
+    elif kind == "mesh":
         assert not isinstance(settings, RegionSettings)
         world = MeshWorld(seed, settings)
     else:

@@ -67,6 +67,8 @@ class Life:
         on_refused: Callable[[BrokerId, GroupId, str], None],
         power_cut: Callable[[], None],
         flusher: Callable[..., Flusher] = SimFlusher,
+        make_stream: Callable[..., HostedStream] = HostedStream,
+        feature_level: int = FEATURE_LEVEL,
     ) -> None:
         self.me = me
         self.loop = loop
@@ -93,6 +95,8 @@ class Life:
         self._power_cut = power_cut
         self._main: asyncio.Future[None] | None = None
         self._make_flusher = flusher
+        self._make_stream = make_stream
+        self._feature_level = feature_level
         self._flusher: Flusher | None = None
         self._directory: DataDirectory | None = None
         self._retention: asyncio.Future[None] | None = None
@@ -153,7 +157,7 @@ class Life:
         await host.start(cast("Any", transport))
         budget = TailBudget()
         for group_id, key in self._groups.items():
-            stream = HostedStream(
+            stream = self._make_stream(
                 key=key,
                 topic=f"topic-{group_id}",
                 group_id=group_id,
@@ -162,7 +166,7 @@ class Life:
                 clock=self.clock,
                 budget=budget,
                 executor=self._executor,
-                feature_level=lambda: FEATURE_LEVEL,
+                feature_level=lambda: self._feature_level,
             )
             try:
                 group = host.open_group(group_id, self._founders, stream)

@@ -36,6 +36,17 @@ def test_the_mesh_under_faults_keeps_every_rule(seed: int) -> None:
     assert not outcome.rule, f"make sim WORLD=mesh SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
 
 
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_coordinators_under_faults_keep_every_rule(seed: int) -> None:
+    from tests.sim.runs import play
+
+    outcome = play("coordinator", seed)
+    assert not outcome.rule, (
+        f"make sim WORLD=coordinator SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+    )
+    assert outcome.marks["coordinator.acknowledged"] > 100
+
+
 def test_the_same_seed_plays_the_same_world() -> None:
     from tests.sim.region_world import RegionSettings
     from tests.sim.runs import play
@@ -62,6 +73,25 @@ def test_the_simulator_finds_a_bug_of_the_zoo(name: str, first_seed: int) -> Non
 
     _, outcome = find(ZOO[name], seeds_max=20, first_seed=first_seed)
     assert outcome is not None
+
+
+@pytest.mark.parametrize("drift", [0.02, 0.0, -0.02])
+def test_a_timer_of_a_broker_whose_clock_drifts_fires_later_than_it_was_set(drift: float) -> None:
+    from tests.sim.clockwork import Clockwork, SimLoop
+
+    clockwork = Clockwork()
+    loop = SimLoop(clockwork, drift=drift, settled=lambda: None, power_cut=lambda: None, failed=lambda _: None)
+    rounds = [0]
+
+    def wait_on() -> None:  # as product code does that waits for a moment of its own clock
+        rounds[0] += 1
+        if loop.monotonic_ns() < 1_000 and rounds[0] < 5_000:
+            loop.call_later(1e-9, wait_on)
+
+    loop.run_now(wait_on)
+    clockwork.run_until(1_000_000)
+    assert loop.monotonic_ns() >= 1_000
+    assert rounds[0] < 5_000, "a timer of a nanosecond fired at the time it was set"
 
 
 def test_a_power_cut_loses_only_what_was_not_synced() -> None:

@@ -48,6 +48,7 @@ from region.kafka.topic_settings import (
     defaults_of_alterable,
     value_of,
 )
+from region.security.access import Access, Operation, Resource
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -70,6 +71,7 @@ class DescribeConfigsHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
         self._region_name = services.region_name
 
     def handle(self, slot: Slot, request: DescribeConfigsRequest) -> None:
@@ -79,6 +81,7 @@ class DescribeConfigsHandler:
             asked = _Asked(resource.configuration_keys, request.include_synonyms, request.include_documentation)
             try:
                 _check_count(request.resources)
+                _check_access(self._access, slot, Operation.DESCRIBE_CONFIGS, resource)
                 rows = self._rows(resource, asked)
             except GeorelayError as error:
                 failure = DescribeConfigsResult(
@@ -118,6 +121,7 @@ class AlterConfigsHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
         self._region_name = services.region_name
 
     def replace(self, slot: Slot, request: AlterConfigsRequest) -> None:
@@ -125,7 +129,7 @@ class AlterConfigsHandler:
 
         async def answer() -> AlterConfigsResponse:
             return AlterConfigsResponse(
-                responses=await self._each(request.resources, self._replaced, validate_only=request.validate_only)
+                responses=await self._each(slot, request.resources, self._replaced, validate_only=request.validate_only)
             )
 
         slot.spawn(answer())
@@ -135,13 +139,14 @@ class AlterConfigsHandler:
 
         async def answer() -> IncrementalAlterConfigsResponse:
             return IncrementalAlterConfigsResponse(
-                responses=await self._each(request.resources, _changed, validate_only=request.validate_only)
+                responses=await self._each(slot, request.resources, _changed, validate_only=request.validate_only)
             )
 
         slot.spawn(answer())
 
     async def _each(
         self,
+        slot: Slot,
         resources: Sequence[AlterConfigsResource] | Sequence[IncrementalAlterConfigsResource],
         settings_of: Callable[[TopicView, list[tuple[str, int, str | None]]], dict[str, str]],
         *,
@@ -154,6 +159,7 @@ class AlterConfigsHandler:
         for (kind, name), resource in named.items():
             try:
                 _check_count(resources)
+                _check_access(self._access, slot, Operation.ALTER_CONFIGS, resource)
                 if times[kind, name] > 1:
                     raise BadRequest("the resource stands twice in the request")
                 view = self._alterable_topic(kind, name)
@@ -219,6 +225,19 @@ def _named_once(resource: AlterConfigsResource | IncrementalAlterConfigsResource
     if twice is not None:
         raise BadRequest(f"setting {twice[:64]} stands twice in the request")
     return named
+
+
+def _check_access(
+    access: Access,
+    slot: Slot,
+    operation: Operation,
+    resource: DescribeConfigsResource | AlterConfigsResource | IncrementalAlterConfigsResource,
+) -> None:
+    """Raise AccessDenied unless settings of the topic, or of brokers, may be seen or changed."""
+    if resource.resource_type == TOPIC:
+        access.check(slot.connection.principal, operation, Resource.TOPIC, resource.resource_name)
+    else:
+        access.check(slot.connection.principal, operation, Resource.CLUSTER)
 
 
 def _check_count(resources: Sequence[object]) -> None:

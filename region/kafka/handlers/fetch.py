@@ -6,7 +6,10 @@ Rule 2: the first batch of an answer is whole even when it is over max_bytes; no
 Rule 3: waiting is by the streams' wake-ups: no polling, one timer per waiting request; only what woke it is read again.
 Rule 4: OFFSET_OUT_OF_RANGE below the log start, and beyond the log end at the home only: a mirror cannot know
         the end, there a reader waits.
-Rule 5: no fetch sessions (session id 0 always); isolation levels are alike, there are no transactions.
+Rule 5: no fetch sessions (session id 0 always).
+Rule 6: with answers that its client has not read, a fetch gets what they leave room for, at last no records at all.
+Rule 7: a reader of committed records (isolation level 1) is answered up to the last stable offset, with the aborted
+        transactions among what it gets: its client leaves their records out.
 """
 
 from __future__ import annotations
@@ -23,16 +26,24 @@ from georelay.limits import FETCH_RESPONSE_BYTES_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.batch import Compression
 from georelay.wire.requests import FetchPartition, FetchRequest
-from georelay.wire.responses import DivergingEpoch, FetchableTopicResponse, FetchPartitionData, FetchResponse
+from georelay.wire.responses import (
+    AbortedTransaction,
+    DivergingEpoch,
+    FetchableTopicResponse,
+    FetchPartitionData,
+    FetchResponse,
+)
 from region.kafka.connection import KafkaConnection, Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.handlers.positions import NO_EPOCH, epoch_error, led_stream
 from region.kafka.ports import EntryLike, Stream, TraceSession
 from region.kafka.services import KafkaServices, plain_name
+from region.security.access import Operation, Principal, Resource
 
 MAX_WAIT_MS_MAX: Final = 300_000
 TRACE_SESSIONS_MAX: Final = 10_000  # per connection; the oldest is forgotten
 ZSTD_SINCE_VERSION: Final = 10
+READ_COMMITTED: Final = 1
 # A fetch of many partitions costs its width, for client and broker, whether one of them has records or all: a client
 # that was answered a moment ago waits until more have some. 25 us is what one partition costs in both.
 WIDE_PARTITIONS: Final = 64
@@ -51,14 +62,21 @@ class _Row:
 
     topic: str
     wanted: FetchPartition
+    is_committed: bool = False  # the reader wants decided records only
     stream: Stream | None = None
     error: int = ErrorCode.NONE
     entries: Sequence[EntryLike] = ()
     diverging: DivergingEpoch | None = None
 
     @property
+    def end(self) -> Offset:
+        """Return the first offset that this reader is not given."""
+        assert self.stream is not None
+        return self.stream.last_stable_offset if self.is_committed else self.stream.high_watermark
+
+    @property
     def is_at_end(self) -> bool:
-        return self.stream is not None and not self.error and self.wanted.fetch_offset >= self.stream.high_watermark
+        return self.stream is not None and not self.error and self.wanted.fetch_offset >= self.end
 
 
 @dataclass(slots=True)
@@ -82,13 +100,14 @@ class FetchHandler:
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
         self._cluster = services.cluster
+        self._access = services.access
         self.monotonic_ns = services.monotonic_ns
 
     def handle(self, slot: Slot, request: FetchRequest) -> None:
         """Answer at once when there is enough, else wait for it."""
         gathered = self.gather(slot, request, {})
         if gathered.cold:
-            slot.spawn(self.read_cold(slot, request, gathered))
+            self.begin_cold(slot, request, gathered)
         elif self.is_enough(request, gathered):
             slot.answer(self.response(slot, gathered))
         else:
@@ -97,9 +116,16 @@ class FetchHandler:
     def gather(self, slot: Slot, request: FetchRequest, cold: _Cold) -> _Gathered:
         """Read every partition within the limits; `cold` holds what was read from disk for this request."""
         gathered = _Gathered()
+        seen: set[_Place] = set()
         for topic in request.topics:
-            rows = [_Row(topic.topic, wanted) for wanted in topic.partitions]
+            is_committed = request.isolation_level == READ_COMMITTED
+            rows = [_Row(topic.topic, wanted, is_committed) for wanted in topic.partitions]
             for row in rows:
+                place = (row.topic, row.wanted.partition)
+                if place in seen:  # every one would wait, and be woken, by itself
+                    row.error, gathered.must_answer = ErrorCode.INVALID_REQUEST, True
+                    continue
+                seen.add(place)
                 self._look(slot, request, row, gathered, cold)
             gathered.topics.append((topic.topic, rows))
         return gathered
@@ -113,10 +139,14 @@ class FetchHandler:
 
     def _look(self, slot: Slot, request: FetchRequest, row: _Row, gathered: _Gathered, cold: _Cold) -> None:
         """Fill one row: an error, records within the limits, or nothing yet."""
-        self._check(row)
+        self._check(slot.connection.principal, row)
         if row.stream is not None and not row.error and row.diverging is None and not row.is_at_end:
-            left = min(request.max_bytes, FETCH_RESPONSE_BYTES_MAX) - gathered.bytes_read - gathered.cold_bytes
-            self._fill(row, left, gathered, cold)
+            room_bytes = slot.connection.unread.room_bytes
+            if room_bytes > 0:
+                left = min(request.max_bytes, FETCH_RESPONSE_BYTES_MAX, room_bytes)
+                self._fill(row, left - gathered.bytes_read - gathered.cold_bytes, gathered, cold)
+            else:
+                gathered.must_answer = True  # others may be waiting behind it
         if row.error or row.diverging is not None:
             gathered.must_answer = True
         elif row.is_at_end:
@@ -135,15 +165,28 @@ class FetchHandler:
                 elif row.error:
                     self._services.counters.refused(row.error)
             responses.append(FetchableTopicResponse(topic=topic, partitions=[_answer_row(row) for row in rows]))
-        return FetchResponse(responses=responses)
+        return FetchResponse(responses=responses, throttle_time_ms=self._pause_ms(slot, gathered))
+
+    def _pause_ms(self, slot: Slot, gathered: _Gathered) -> int:
+        """Count the answer's bytes; the connection handles nothing more until its principal's quota is kept."""
+        quotas = self._services.quotas
+        if quotas.is_idle:
+            return 0
+        pause_ms = quotas.fetch(slot.connection.principal, gathered.bytes_read)
+        slot.connection.mute(pause_ms)
+        return pause_ms
 
     @staticmethod
     def is_enough(request: FetchRequest, gathered: _Gathered) -> bool:
         return gathered.must_answer or request.max_wait_ms <= 0 or gathered.bytes_read >= request.min_bytes
 
-    def _check(self, row: _Row) -> None:
+    def _check(self, principal: Principal, row: _Row) -> None:
         """Give the row its stream, or the error that keeps it from being read."""
         wanted = row.wanted
+        refused = self._access.refusal(principal, Operation.READ, Resource.TOPIC, row.topic)
+        if refused is not None:
+            row.stream, row.error = None, kafka_code(refused)
+            return
         found = led_stream(self._cluster, row.topic, wanted.partition)
         if isinstance(found, ErrorCode):
             row.stream, row.error = None, found
@@ -176,6 +219,8 @@ class FetchHandler:
                 row.error = found
                 return
             entries = found
+        if row.is_committed:
+            entries = _decided(entries, row.end)
         if not entries:
             return
         if gathered.bytes_read and len(entries[0].payload) > limit:
@@ -190,7 +235,12 @@ class FetchHandler:
         row.entries = entries if fitting == len(entries) else entries[:fitting]
         gathered.bytes_read += size
 
-    async def read_cold(self, slot: Slot, request: FetchRequest, gathered: _Gathered) -> FetchResponse:
+    def begin_cold(self, slot: Slot, request: FetchRequest, gathered: _Gathered) -> None:
+        """Answer when what memory does not hold is read; it counts as unread from now on."""
+        slot.reserve(gathered.cold_bytes)
+        slot.spawn(self._read_cold(slot, request, gathered))
+
+    async def _read_cold(self, slot: Slot, request: FetchRequest, gathered: _Gathered) -> FetchResponse:
         """Read from disk what memory does not hold, then answer with what there is."""
         cold: _Cold = {}
         for row, max_bytes in gathered.cold:
@@ -200,6 +250,7 @@ class FetchHandler:
                 cold[place] = await row.stream.read_cold(Offset(row.wanted.fetch_offset), max_bytes)
             except GeorelayError as error:
                 cold[place] = kafka_code(error)
+        slot.reserve(0)
         return self.response(slot, self.gather(slot, request, cold))
 
     def _record(self, connection: KafkaConnection, row: _Row, now_ns: int) -> None:
@@ -224,10 +275,11 @@ class FetchHandler:
         place = (row.topic, row.wanted.partition)
         session = sessions.get(place)
         if session is None or session.next_offset != offset:
-            view = self._cluster.topic(row.topic)
-            assert view is not None and row.stream is not None, row.topic
+            assert row.stream is not None, row.topic
+            view = self._cluster.topic(row.topic)  # None: deleted while the fetch waited for others
+            topic = row.topic if view is None else plain_name(view)
             session = self._services.recorder.open_session(
-                topic=plain_name(view), origin=row.stream.key.origin, partition=place[1], offset=offset
+                topic=topic, origin=row.stream.key.origin, partition=place[1], offset=offset
             )
             if place not in sessions and len(sessions) >= TRACE_SESSIONS_MAX:
                 del sessions[next(iter(sessions))]
@@ -246,7 +298,7 @@ class _LongPoll:
         self._request = request
         self._gathered = gathered
         self._is_scheduled = False
-        self._woken: dict[int, _Row] = {}  # by identity: a request may name a partition twice
+        self._woken: dict[int, _Row] = {}  # by identity
         wait_s = min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_is_over)
         self._handles: list[tuple[Stream, Any]] = [
@@ -283,7 +335,7 @@ class _LongPoll:
         self._handler.look_again(self._slot, self._request, gathered, woken.values())
         if gathered.cold:  # retention or pressure took it out of memory meanwhile
             self._stop()
-            self._slot.spawn(self._handler.read_cold(self._slot, self._request, gathered))
+            self._handler.begin_cold(self._slot, self._request, gathered)
         elif is_over or self._handler.is_enough(self._request, gathered):
             pause_ns = min(len(self._handles) * WIDE_PAUSE_NS_PER_PARTITION, WIDE_PAUSE_NS_MAX)
             self._slot.connection.next_wide_fetch_ns = self._handler.monotonic_ns() + pause_ns
@@ -305,6 +357,27 @@ def _diverging(stream: Stream, wanted: FetchPartition) -> DivergingEpoch | None:
     return DivergingEpoch(epoch=epoch, end_offset=end)
 
 
+def _decided(entries: Sequence[EntryLike], end: Offset) -> Sequence[EntryLike]:
+    """Return the entries that lie below `end` as a whole."""
+    if not entries or entries[-1].base_offset + entries[-1].record_count <= end:
+        return entries
+    return [entry for entry in entries if entry.base_offset + entry.record_count <= end]
+
+
+def _aborted(row: _Row) -> list[AbortedTransaction] | None:
+    """Return the aborted transactions among the row's entries, None for a reader that takes all records."""
+    if not row.is_committed or row.stream is None:
+        return None
+    if not row.entries:
+        return []
+    first = Offset(row.wanted.fetch_offset)
+    following = Offset(row.entries[-1].base_offset + row.entries[-1].record_count)
+    return [
+        AbortedTransaction(found.producer_id, found.first_offset)
+        for found in row.stream.aborted_between(first, following)
+    ]
+
+
 def _has_zstd(entries: Sequence[EntryLike]) -> bool:
     return any(entry.payload[_CODEC_POSITION] & _CODEC_MASK == Compression.ZSTD for entry in entries)
 
@@ -313,13 +386,13 @@ def _answer_row(row: _Row) -> FetchPartitionData:
     stream = row.stream
     if stream is None:
         return FetchPartitionData(partition_index=row.wanted.partition, error_code=row.error)
-    high_watermark = stream.high_watermark  # the last stable offset, too: there are no transactions
     return FetchPartitionData(
         row.wanted.partition,
         row.error,
-        high_watermark,
-        high_watermark,
+        stream.high_watermark,
+        stream.last_stable_offset,
         stream.log_start,
         row.diverging,
+        aborted_transactions=_aborted(row),
         records=[entry.payload for entry in row.entries],
     )

@@ -5,7 +5,11 @@ Rule 1: the bytes of an answer are cached per (metadata epoch, version, topics a
 Rule 2: an unknown topic is created with defaults when client and mesh both allow it.
 Rule 3: while a partition elects a leader the answer waits for it, a moment: clients that read "no leader" ask again
         after a second only, and an election takes a fifth of that. One that stays without a leader is not waited for.
-Rule 4: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
+Rule 4: a topic that the principal may not describe is left out of "all topics"; named, it is answered with
+        TOPIC_AUTHORIZATION_FAILED whether it exists or not, and an id that stands for it is unknown.
+Rule 5: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
+Rule 6: a broker that has just started waits until it knows its region: "no brokers, no such topic" would send clients
+        away for minutes.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from georelay.errors import GeorelayError
+from georelay.limits import MIB
 from georelay.wire.api import ErrorCode, encode_response
 from georelay.wire.requests import MetadataRequest, MetadataRequestTopic
 from georelay.wire.responses import (
+    NO_OPERATIONS,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -29,15 +36,29 @@ from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.ports import NO_LEADER, TopicView
 from region.kafka.services import KafkaServices
+from region.security.access import Operation, Principal, Resource
 
 CACHED_ANSWERS_MAX: Final = 256
+CACHED_BYTES_MAX: Final = 64 * MIB
 CREATED_PER_REQUEST_MAX: Final = 100  # further unknown topics of one request are only unknown
 LEADER_WAIT_S: Final = 0.5  # counted from when a partition was first seen without a leader
 LEADER_POLL_S: Final = 0.01
+READY_WAIT_S: Final = 5.0  # after that the answer is what there is: the region may be gone for long
+READY_POLL_S: Final = 0.02
+NULL_NAME_SINCE: Final = 12  # version of the answer
 LEADERLESS_PARTITIONS_MAX: Final = 10_000  # remembered; beyond it the memory starts anew
 _CORRELATION: Final = struct.Struct(">i")
 
-_Key = tuple[int, tuple[tuple[bytes, str | None], ...] | None]
+_Key = tuple[int, tuple[tuple[bytes, str | None], ...] | None, tuple[bool, bool], Principal | None]
+
+
+class _Asker(NamedTuple):
+    """Who asks, and whether it wants to know what it may do (KIP-430)."""
+
+    principal: Principal
+    of_topics: bool
+    of_cluster: bool
+    nameless: str | None  # how the version writes a topic without a name
 
 
 class MetadataHandler:
@@ -45,32 +66,61 @@ class MetadataHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
         self._cache: dict[_Key, bytes] = {}
-        self._cache_epoch = -1
+        self._cache_bytes = 0
+        self._cache_epoch = (-1, -1)
         self._leaderless_since: dict[tuple[str | None, int], float] = {}
+        self._knows_region = False
 
     def handle(self, slot: Slot, request: MetadataRequest) -> None:
         """Answer from the cache, build the answer, or create what is missing first."""
+        if self._knows_region:
+            self._handle(slot, request)
+        else:
+            self._handle_when_ready(slot, request, until=asyncio.get_running_loop().time() + READY_WAIT_S)
+
+    def _handle_when_ready(self, slot: Slot, request: MetadataRequest, *, until: float) -> None:
+        if slot.answered:  # the client has gone
+            return
+        loop = asyncio.get_running_loop()
+        if self._cluster.ready():
+            self._knows_region = True
+        elif loop.time() < until:
+            loop.call_later(READY_POLL_S, partial(self._handle_when_ready, slot, request, until=until))
+            return
+        self._handle(slot, request)
+
+    def _handle(self, slot: Slot, request: MetadataRequest) -> None:
         wanted = self._wanted(request, slot.api_version)
-        key = (slot.api_version, None if wanted is None else tuple((t.topic_id, t.name) for t in wanted))
-        if self._cache_epoch != self._cluster.metadata_epoch:
+        operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+        asker = _Asker(slot.connection.principal, *operations, None if slot.api_version >= NULL_NAME_SINCE else "")
+        names = None if wanted is None else tuple((t.topic_id, t.name) for t in wanted)
+        key = (slot.api_version, names, operations, asker.principal if self._access.enforced else None)
+        epoch = (self._cluster.metadata_epoch, self._access.version)
+        if self._cache_epoch != epoch:
             self._cache.clear()
-            self._cache_epoch = self._cluster.metadata_epoch
+            self._cache_bytes = 0
+            self._cache_epoch = epoch
         cached = self._cache.get(key)
         if cached is not None:
             slot.answer_encoded((cached[:4], _CORRELATION.pack(slot.header.correlation_id), cached[8:]))
             return
-        creatable = self._creatable(wanted) if request.allow_auto_topic_creation else []
+        refused: dict[str, ErrorCode] = {}
+        creatable = self._creatable(asker.principal, wanted, refused) if request.allow_auto_topic_creation else []
         if creatable:
-            slot.spawn(self._create_and_answer(wanted, creatable))
+            slot.spawn(self._create_and_answer(asker, wanted, creatable, refused))
             return
-        response = self._response(wanted, {})
+        response = self._response(asker, wanted, refused)
         if self._is_electing(response):
-            slot.spawn(self._answer_with_leaders(wanted))
+            slot.spawn(self._answer_with_leaders(asker, wanted))
             return
         buffers = encode_response(response, api_version=slot.api_version, correlation_id=slot.header.correlation_id)
-        if len(self._cache) < CACHED_ANSWERS_MAX and all(topic.error_code == 0 for topic in response.topics):
+        size_bytes = sum(map(len, buffers))
+        has_room = len(self._cache) < CACHED_ANSWERS_MAX and self._cache_bytes + size_bytes <= CACHED_BYTES_MAX
+        if has_room and all(topic.error_code == 0 for topic in response.topics):
             self._cache[key] = b"".join(buffers)
+            self._cache_bytes += size_bytes
         slot.answer_encoded(buffers)
 
     @staticmethod
@@ -80,11 +130,22 @@ class MetadataHandler:
             return None
         return request.topics
 
-    def _creatable(self, wanted: Sequence[MetadataRequestTopic] | None) -> list[str]:
+    def _creatable(
+        self, principal: Principal, wanted: Sequence[MetadataRequestTopic] | None, refused: dict[str, ErrorCode]
+    ) -> list[str]:
+        """Return the names to create now; `refused` gets those that the principal may see and not create."""
         if wanted is None or not self._cluster.auto_create_topics:
             return []
         unknown = [topic.name for topic in wanted if topic.name and self._cluster.topic(topic.name) is None]
-        return [name for name in dict.fromkeys(unknown) if TOPIC_NAME.fullmatch(name)][:CREATED_PER_REQUEST_MAX]
+        names = []
+        for name in [name for name in dict.fromkeys(unknown) if TOPIC_NAME.fullmatch(name)][:CREATED_PER_REQUEST_MAX]:
+            if not self._access.allows(principal, Operation.DESCRIBE, Resource.TOPIC, name):
+                continue  # answered as any other that it may not see
+            if self._access.may_create_topic(principal, name):
+                names.append(name)
+            else:
+                refused[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return names
 
     def _is_electing(self, response: MetadataResponse) -> bool:
         """Return whether a partition lost its leader so lately that it is worth to wait for the next one."""
@@ -102,37 +163,45 @@ class MetadataHandler:
                     electing = True
         return electing
 
-    async def _answer_with_leaders(self, wanted: Sequence[MetadataRequestTopic] | None) -> MetadataResponse:
+    async def _answer_with_leaders(
+        self, asker: _Asker, wanted: Sequence[MetadataRequestTopic] | None
+    ) -> MetadataResponse:
         epoch = self._cluster.metadata_epoch
-        response = self._response(wanted, {})
+        response = self._response(asker, wanted, {})
         while self._is_electing(response):
             await asyncio.sleep(LEADER_POLL_S)
             if epoch != self._cluster.metadata_epoch:
                 epoch = self._cluster.metadata_epoch
-                response = self._response(wanted, {})
+                response = self._response(asker, wanted, {})
         return response
 
     async def _create_and_answer(
-        self, wanted: Sequence[MetadataRequestTopic] | None, names: Sequence[str]
+        self,
+        asker: _Asker,
+        wanted: Sequence[MetadataRequestTopic] | None,
+        names: Sequence[str],
+        refused: dict[str, ErrorCode],
     ) -> MetadataResponse:
-        refused: dict[str, ErrorCode] = {}
         for name in names:
             try:
                 await self._cluster.ensure_topic(name)
             except GeorelayError as error:
                 refused[name] = kafka_code(error)
-        return self._response(wanted, refused)
+        return self._response(asker, wanted, refused)
 
     def _response(
-        self, wanted: Sequence[MetadataRequestTopic] | None, refused: dict[str, ErrorCode]
+        self, asker: _Asker, wanted: Sequence[MetadataRequestTopic] | None, refused: dict[str, ErrorCode]
     ) -> MetadataResponse:
         cluster = self._cluster
         brokers = cluster.brokers()
         alive = frozenset(broker.id for broker in brokers if broker.alive)
         if wanted is None:
-            topics = [self._topic(view, alive) for view in cluster.topics()]
+            topics = [self._topic(asker, view, alive) for view in cluster.topics() if self._sees(asker, view.name)]
         else:
-            topics = [self._asked(topic, refused, alive) for topic in wanted]
+            by_id = {}
+            if any(topic.name is None for topic in wanted):
+                by_id = {view.wire_id: view for view in cluster.topics()}
+            topics = [self._asked(asker, topic, by_id.get(topic.topic_id), refused, alive) for topic in wanted]
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(
@@ -143,19 +212,39 @@ class MetadataHandler:
             cluster_id=cluster.mesh_id,
             controller_id=cluster.controller_id,
             topics=topics,
+            cluster_authorized_operations=self._cluster_operations(asker),
         )
 
+    def _sees(self, asker: _Asker, name: str) -> bool:
+        return self._access.allows(asker.principal, Operation.DESCRIBE, Resource.TOPIC, name)
+
+    def _cluster_operations(self, asker: _Asker) -> int:
+        if not asker.of_cluster:
+            return NO_OPERATIONS
+        if not self._access.allows(asker.principal, Operation.DESCRIBE, Resource.CLUSTER):
+            return 0
+        return self._access.authorized_operations(asker.principal, Resource.CLUSTER)
+
     def _asked(
-        self, topic: MetadataRequestTopic, refused: dict[str, ErrorCode], alive: frozenset[int]
+        self,
+        asker: _Asker,
+        topic: MetadataRequestTopic,
+        found: TopicView | None,  # by its id
+        refused: dict[str, ErrorCode],
+        alive: frozenset[int],
     ) -> MetadataResponseTopic:
         if topic.name is None:
-            found = next((view for view in self._cluster.topics() if view.wire_id == topic.topic_id), None)
-            if found is None:
-                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
-            return self._topic(found, alive)
+            if found is None or not self._sees(asker, found.name):
+                return MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=asker.nameless, topic_id=topic.topic_id
+                )
+            return self._topic(asker, found, alive)
+        denied = self._access.refusal(asker.principal, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+        if denied is not None:
+            return MetadataResponseTopic(error_code=kafka_code(denied), name=topic.name)
         view = self._cluster.topic(topic.name)
         if view is not None:
-            return self._topic(view, alive)
+            return self._topic(asker, view, alive)
         code = refused.get(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if TOPIC_NAME.fullmatch(topic.name) is None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -163,13 +252,17 @@ class MetadataHandler:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return MetadataResponseTopic(error_code=code, name=topic.name)
 
-    def _topic(self, view: TopicView, alive: frozenset[int]) -> MetadataResponseTopic:
+    def _topic(self, asker: _Asker, view: TopicView, alive: frozenset[int]) -> MetadataResponseTopic:
+        operations = NO_OPERATIONS
+        if asker.of_topics:
+            operations = self._access.authorized_operations(asker.principal, Resource.TOPIC, view.name)
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=view.name,
             topic_id=view.wire_id,
             is_internal=view.internal,
             partitions=[self._partition(view.name, index, alive) for index in range(view.partitions)],
+            topic_authorized_operations=operations,
         )
 
     def _partition(self, name: str, index: int, alive: frozenset[int]) -> MetadataResponsePartition:

@@ -1,7 +1,8 @@
 """ListOffsets and OffsetForLeaderEpoch: where a partition starts and ends, and where an epoch ends.
 
 Rule: an end is confirmed by a quorum before it is told. A leader that was cut off and does not know it yet would
-otherwise tell an end that is behind what its successor has acknowledged.
+otherwise tell an end that is behind what its successor has acknowledged. For a reader of committed records (isolation
+level 1) the end is the last stable offset, and nothing at or above it is found.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from region.kafka.error_map import kafka_code
 from region.kafka.handlers.positions import epoch_error, led_stream
 from region.kafka.ports import Stream
 from region.kafka.services import KafkaServices
+from region.security.access import AccessDenied, Operation, Principal, Resource
 
-LATEST: Final = -1  # the high watermark: the end of what can be read
+LATEST: Final = -1  # the end of what can be read: the high watermark or the last stable offset
+READ_COMMITTED: Final = 1
 EARLIEST: Final = -2
 NEWEST_TIMESTAMP: Final = -3
 NEWEST_TIMESTAMP_SINCE_VERSION: Final = 7
@@ -43,19 +46,33 @@ class ListOffsetsHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
 
     def handle(self, slot: Slot, request: ListOffsetsRequest) -> None:
         """Look every partition up; lookups by timestamp may read the disk."""
-        slot.spawn(self._answer(request, slot.api_version))
+        slot.spawn(self._answer(request, slot.api_version, slot.connection.principal))
 
-    async def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+    async def _answer(self, request: ListOffsetsRequest, version: int, principal: Principal) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
-            rows = await asyncio.gather(*(self._row(topic.name, partition, version) for partition in topic.partitions))
+            refused = self._access.refusal(principal, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+            if refused is not None:
+                denied = [
+                    ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=kafka_code(refused))
+                    for row in topic.partitions
+                ]
+                topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=denied))
+                continue
+            is_committed = request.isolation_level == READ_COMMITTED
+            rows = await asyncio.gather(
+                *(self._row(topic.name, partition, version, is_committed) for partition in topic.partitions)
+            )
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
         return ListOffsetsResponse(topics=topics)
 
-    async def _row(self, name: str, wanted: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+    async def _row(
+        self, name: str, wanted: ListOffsetsPartition, version: int, is_committed: bool
+    ) -> ListOffsetsPartitionResponse:
         index = wanted.partition_index
         stream = led_stream(self._cluster, name, index)
         if isinstance(stream, ErrorCode):
@@ -69,7 +86,7 @@ class ListOffsetsHandler:
         if not is_known:
             return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
         try:
-            offset, timestamp_ms = await _lookup(stream, wanted.timestamp)
+            offset, timestamp_ms = await _lookup(stream, wanted.timestamp, is_committed=is_committed)
         except GeorelayError as error:
             return ListOffsetsPartitionResponse(partition_index=index, error_code=kafka_code(error))
         return ListOffsetsPartitionResponse(
@@ -77,15 +94,16 @@ class ListOffsetsHandler:
         )
 
 
-async def _lookup(stream: Stream, timestamp: int) -> tuple[int, int]:
+async def _lookup(stream: Stream, timestamp: int, *, is_committed: bool) -> tuple[int, int]:
     """Return (offset, timestamp); -1 for what does not exist."""
     if timestamp == LATEST:
-        return await stream.confirmed_end(), -1
+        high_watermark = await stream.confirmed_end()
+        return stream.last_stable_offset if is_committed else high_watermark, -1
     if timestamp == EARLIEST:
         return stream.log_start, -1
-    if timestamp == NEWEST_TIMESTAMP:
-        return await stream.max_timestamp() or (-1, -1)
-    return await stream.offset_for_timestamp(timestamp) or (-1, -1)
+    by_time = stream.max_timestamp() if timestamp == NEWEST_TIMESTAMP else stream.offset_for_timestamp(timestamp)
+    found = await by_time or (-1, -1)
+    return (-1, -1) if is_committed and found[0] >= stream.last_stable_offset else found
 
 
 class OffsetForLeaderEpochHandler:
@@ -93,18 +111,20 @@ class OffsetForLeaderEpochHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
 
     def handle(self, slot: Slot, request: OffsetForLeaderEpochRequest) -> None:
         """Answer from the epoch tables."""
-        topics = [
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[self._row(topic.topic, partition) for partition in topic.partitions]
-            )
-            for topic in request.topics
-        ]
+        topics = []
+        for topic in request.topics:
+            refused = self._access.refusal(slot.connection.principal, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
+            rows = [self._row(topic.topic, partition, refused) for partition in topic.partitions]
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
         slot.answer(OffsetForLeaderEpochResponse(topics=topics))
 
-    def _row(self, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    def _row(self, name: str, wanted: OffsetForLeaderPartition, refused: AccessDenied | None) -> EpochEndOffset:
+        if refused is not None:
+            return EpochEndOffset(error_code=kafka_code(refused), partition=wanted.partition)
         stream = led_stream(self._cluster, name, wanted.partition)
         if isinstance(stream, ErrorCode):
             return EpochEndOffset(error_code=stream, partition=wanted.partition)

@@ -28,6 +28,7 @@ from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import kafka_code
 from region.kafka.ports import Published
 from region.kafka.services import KafkaServices
+from region.security.access import Operation, Resource
 
 log = structlog.get_logger()
 
@@ -50,10 +51,11 @@ class _RefusedError(Exception):
 class PendingProduce:
     """A Produce whose partitions wait for their commits."""
 
-    __slots__ = ("_acks", "_counters", "_rows", "_slot", "_topics", "_waiting")
+    __slots__ = ("_acks", "_counters", "_pause_ms", "_rows", "_slot", "_topics", "_waiting")
 
-    def __init__(self, slot: Slot, request: ProduceRequest, counters: KafkaCounters) -> None:
+    def __init__(self, slot: Slot, request: ProduceRequest, counters: KafkaCounters, *, pause_ms: int = 0) -> None:
         self._slot = slot
+        self._pause_ms = pause_ms
         self._counters = counters
         self._acks = request.acks
         self._topics = [(topic.name, len(topic.partition_data)) for topic in request.topic_data]
@@ -104,7 +106,7 @@ class PendingProduce:
             return
         if slot.answered:
             return
-        if len(rows) == 1 == len(self._topics):
+        if len(rows) == 1 == len(self._topics) and not self._pause_ms:
             header = slot.header
             encoded = encode_one_produced(
                 self._topics[0][0].encode(),
@@ -119,7 +121,7 @@ class PendingProduce:
         for name, count in self._topics:
             responses.append(TopicProduceResponse(name=name, partition_responses=rows[start : start + count]))
             start += count
-        slot.answer(ProduceResponse(responses=responses))
+        slot.answer(ProduceResponse(responses=responses, throttle_time_ms=self._pause_ms))
 
 
 def _answer_nothing(slot: Slot, *, is_error: bool) -> None:
@@ -160,16 +162,18 @@ class ProduceHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._quotas = services.quotas
+        self._access = services.access
         self._counters = services.counters
 
     def handle(self, slot: Slot, request: ProduceRequest) -> None:
         """Publish every partition's batch."""
-        pending = PendingProduce(slot, request, self._counters)
+        pending = PendingProduce(slot, request, self._counters, pause_ms=self._pause_ms(slot, request))
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
                     self._check_request(request)
-                    future = self._publish(slot, topic.name, data)
+                    future = self._publish(slot, topic.name, data, request.transactional_id)
                 except _RefusedError as refused:
                     pending.refuse(data.index, refused.code, str(refused))
                 except GeorelayError as error:
@@ -178,15 +182,28 @@ class ProduceHandler:
                     pending.wait(data.index, future)
         pending.begin(request.timeout_ms)
 
+    def _pause_ms(self, slot: Slot, request: ProduceRequest) -> int:
+        """Count the request's bytes; the connection handles nothing more until its principal's quota is kept."""
+        if self._quotas.is_idle:
+            return 0
+        size_bytes = sum(len(data.records or b"") for topic in request.topic_data for data in topic.partition_data)
+        pause_ms = self._quotas.produce(slot.connection.principal, size_bytes)
+        slot.connection.mute(pause_ms)
+        return pause_ms
+
     @staticmethod
     def _check_request(request: ProduceRequest) -> None:
         if request.acks not in ACKS_SERVED:
             text = f"acks={request.acks} is not served yet: use 1 or all (committed in the home region)"
             raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, text)
-        if request.transactional_id is not None:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
 
-    def _publish(self, slot: Slot, name: str, data: PartitionProduceData) -> asyncio.Future[Published]:
+    def _publish(
+        self, slot: Slot, name: str, data: PartitionProduceData, transactional_id: str | None
+    ) -> asyncio.Future[Published]:
+        principal = slot.connection.principal
+        if transactional_id is not None:
+            self._access.check(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
+        self._access.check(principal, Operation.WRITE, Resource.TOPIC, name)
         view = self._cluster.topic(name)
         if view is None or not 0 <= data.index < view.partitions:
             raise UnknownTopic(f"{name!r} has no partition {data.index} here")
@@ -200,7 +217,7 @@ class ProduceHandler:
         if not raw:
             raise _RefusedError(ErrorCode.INVALID_RECORD, "the partition has no record batch")
         _refuse_several(raw)
-        header = validate(raw, from_client=True)
+        header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
         if header.attributes & CODEC_MASK == Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
             raise _RefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
         self._counters.batches_in += 1
@@ -213,6 +230,7 @@ class ProduceHandler:
             received_ns=slot.received_ns,
             entry_region=self._cluster.region_number,
             lane=slot.connection,
+            transactional_id=transactional_id,
         )
 
 

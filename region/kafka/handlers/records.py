@@ -20,6 +20,7 @@ from region.kafka.handlers.positions import led_stream
 from region.kafka.patience import within
 from region.kafka.ports import BEFORE_HIGH_WATERMARK
 from region.kafka.services import KafkaServices
+from region.security.access import Operation, Principal, Resource
 
 PARTITIONS_AT_ONCE_MAX: Final = 32  # of one request; each is a commit of its own
 
@@ -33,12 +34,20 @@ class DeleteRecordsHandler:
 
     def handle(self, slot: Slot, request: DeleteRecordsRequest) -> None:
         """Move the log start of every partition."""
-        slot.spawn(self._answer(request))
+        slot.spawn(self._answer(request, slot.connection.principal))
 
-    async def _answer(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    async def _answer(self, request: DeleteRecordsRequest, principal: Principal) -> DeleteRecordsResponse:
         free = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
         topics = []
         for topic in request.topics:
+            refused = self._services.access.refusal(principal, Operation.DELETE, Resource.TOPIC, topic.name)
+            if refused is not None:
+                denied = [
+                    DeleteRecordsPartitionResult(partition_index=row.partition_index, error_code=kafka_code(refused))
+                    for row in topic.partitions
+                ]
+                topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=denied))
+                continue
             rows = await asyncio.gather(
                 *(self._row(topic.name, wanted, request.timeout_ms, free) for wanted in topic.partitions)
             )

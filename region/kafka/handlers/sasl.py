@@ -1,8 +1,14 @@
-"""SASL PLAIN: the gate before everything else when the mesh has users.
+"""SASL: the gate before everything else where clients have to sign in.
 
-Rule 1: a wrong password is answered after REFUSAL_DELAY_S, then the connection closes; nothing is processed
+Rule 1: PLAIN sends the password: it is offered over TLS and on loopback only. SCRAM is offered everywhere, and with
+        SaslHandshake v1 only: the first form of SASL has no frame for a second round.
+Rule 2: wrong credentials are answered after REFUSAL_DELAY_S, then the connection closes; nothing is processed
         meanwhile, so one connection tests one password per delay at most.
-Rule 2: neither users nor passwords are logged.
+Rule 3: an unknown user is answered like a wrong password, step by step.
+Rule 4: neither passwords nor names of nobody are logged.
+
+    HANDSHAKE --SaslHandshake--> CREDENTIALS --SaslAuthenticate--> CHECKING --right--> DONE
+                                      ^------ SCRAM, first round ------'  '---wrong--> REFUSED
 """
 
 from __future__ import annotations
@@ -16,8 +22,11 @@ from georelay.wire.requests import SaslAuthenticateRequest, SaslHandshakeRequest
 from georelay.wire.responses import Response, SaslAuthenticateResponse, SaslHandshakeResponse
 from region.kafka.connection import KafkaConnection, SignIn, Slot
 from region.kafka.services import KafkaServices
+from region.security.scram_core import REFUSED
+from region.security.sign_in import SignInService
+from region.security.user import Mechanism
 
-MECHANISM: Final = "PLAIN"
+PLAIN: Final = "PLAIN"
 REFUSAL_DELAY_S: Final = 0.25
 CREDENTIALS_BYTES_MAX: Final = 1_024
 BARE_SUCCESS: Final = bytes(4)  # a frame of zero bytes
@@ -47,24 +56,32 @@ class SaslHandler:
     """Moves connections through `SignIn`."""
 
     def __init__(self, services: KafkaServices) -> None:
-        self._credentials = services.credentials
+        sign_in = services.sign_in
+        self._sign_in = sign_in if sign_in is not None else SignInService(services.credentials)
         self._counters = services.counters
         self._bare_checks: set[asyncio.Task[None]] = set()
+
+    @property
+    def sign_in(self) -> SignInService:
+        """Return what checks credentials."""
+        return self._sign_in
 
     def handshake(self, slot: Slot, request: SaslHandshakeRequest) -> None:
         """Choose the mechanism."""
         connection = slot.connection
-        if connection.sign_in is not SignIn.HANDSHAKE:
-            slot.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[MECHANISM]))
-        elif request.mechanism != MECHANISM:
-            slot.answer(SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=[MECHANISM]))
+        is_bare = slot.api_version == 0
+        offered = mechanisms(connection, is_bare=is_bare)
+        if not connection.may_sign_in:
+            slot.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered))
+        elif request.mechanism not in offered:
+            slot.answer(SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered))
         else:
-            is_bare = slot.api_version == 0
+            connection.mechanism = request.mechanism
             connection.sign_in = SignIn.BARE_CREDENTIALS if is_bare else SignIn.CREDENTIALS
-            slot.answer(SaslHandshakeResponse(mechanisms=[MECHANISM]))
+            slot.answer(SaslHandshakeResponse(mechanisms=offered))
 
     def authenticate(self, slot: Slot, request: SaslAuthenticateRequest) -> None:
-        """Check the credentials; the gate opens before the answer is written."""
+        """Check the credentials, or take the next step; the gate opens before the last answer is written."""
         connection = slot.connection
         if connection.sign_in is not SignIn.CREDENTIALS:
             text = "SaslHandshake must come first, and only once"
@@ -88,17 +105,25 @@ class SaslHandler:
 
     async def _checked(self, connection: KafkaConnection, token: bytes) -> Response:
         try:
-            await self._check(token)
+            if connection.mechanism == PLAIN:
+                await self._check_plain(connection, token)
+                answer = b""
+            elif connection.exchange is None:
+                connection.exchange = self._sign_in.scram(Mechanism(connection.mechanism), token)
+                asyncio.get_running_loop().call_soon(connection.await_credentials)
+                return SaslAuthenticateResponse(auth_bytes=connection.exchange.server_first)
+            else:
+                answer = await self._check_proof(connection, token)
         except GeorelayError as error:
             await self._refuse(connection)
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             return SaslAuthenticateResponse(error_code=code, error_message=str(error))
         asyncio.get_running_loop().call_soon(connection.signed_in)
-        return SaslAuthenticateResponse()
+        return SaslAuthenticateResponse(auth_bytes=answer)
 
     async def _bare(self, connection: KafkaConnection, token: bytes) -> None:
         try:
-            await self._check(token)
+            await self._check_plain(connection, token)
         except GeorelayError:
             await self._refuse(connection)
             connection.close()
@@ -106,13 +131,31 @@ class SaslHandler:
         connection.write_bare(BARE_SUCCESS)
         connection.signed_in()
 
-    async def _check(self, token: bytes) -> None:
+    async def _check_plain(self, connection: KafkaConnection, token: bytes) -> None:
         user, password = parse_plain(token)
-        if not await self._credentials.authenticate(user, password):
-            raise Unauthenticated("wrong user or password")
+        host = connection.principal.host
+        connection.principal = await self._sign_in.password(user, password, host=host, how=PLAIN)
+
+    async def _check_proof(self, connection: KafkaConnection, token: bytes) -> bytes:
+        exchange, connection.exchange = connection.exchange, None
+        if exchange is None:
+            raise Unauthenticated(REFUSED)
+        host = connection.principal.host
+        async with self._sign_in.attempt(host, exchange.user, how=connection.mechanism):
+            answer = exchange.finish(token)
+            if not self._sign_in.is_active_user(exchange.user):  # ended since its first message
+                raise Unauthenticated(REFUSED)
+        connection.principal = self._sign_in.principal_of(exchange.user, host=host)
+        return answer
 
     async def _refuse(self, connection: KafkaConnection) -> None:
         connection.sign_in = SignIn.REFUSED
         self._counters.sign_ins_refused += 1
         await asyncio.sleep(REFUSAL_DELAY_S)
         asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, connection.close)
+
+
+def mechanisms(connection: KafkaConnection, *, is_bare: bool) -> list[str]:
+    """Return what a connection may sign in by."""
+    scram = [] if is_bare else [mechanism.value for mechanism in Mechanism]
+    return [PLAIN, *scram] if connection.is_private else scram

@@ -25,6 +25,7 @@ from region.kafka.error_map import kafka_code
 from region.kafka.patience import within
 from region.kafka.ports import TopicSpec
 from region.kafka.services import KafkaServices
+from region.security.access import Operation, Principal, Resource
 
 OWN_PREFIX: Final = "georelay."
 OWN_SETTINGS: Final = frozenset({"georelay.homes", "georelay.home"})
@@ -66,23 +67,24 @@ class CreateTopicsHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
 
     def handle(self, slot: Slot, request: CreateTopicsRequest) -> None:
         """Create topics one after the other."""
-        slot.spawn(self._answer(request))
+        slot.spawn(self._answer(request, slot.connection.principal))
 
-    async def _answer(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def _answer(self, request: CreateTopicsRequest, principal: Principal) -> CreateTopicsResponse:
         times = Counter(topic.name for topic in request.topics)
         rows = []
-        for name in times:
-            topic = next(topic for topic in request.topics if topic.name == name)
-            rows.append(await self._create(topic, request, is_double=times[name] > 1))
+        for name, topic in {topic.name: topic for topic in request.topics}.items():
+            rows.append(await self._create(topic, request, principal, is_double=times[name] > 1))
         return CreateTopicsResponse(topics=rows)
 
     async def _create(
-        self, topic: CreatableTopic, request: CreateTopicsRequest, *, is_double: bool
+        self, topic: CreatableTopic, request: CreateTopicsRequest, principal: Principal, *, is_double: bool
     ) -> CreatableTopicResult:
         try:
+            self._access.check_create_topic(principal, topic.name)
             if is_double:
                 raise _TopicRefusedError(ErrorCode.INVALID_REQUEST, "the topic stands twice in the request")
             spec = _spec(topic)
@@ -129,25 +131,38 @@ class DeleteTopicsHandler:
 
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
+        self._access = services.access
 
     def handle(self, slot: Slot, request: DeleteTopicsRequest) -> None:
         """Delete topics one after the other."""
-        slot.spawn(self._answer(request))
+        slot.spawn(self._answer(request, slot.connection.principal))
 
-    async def _answer(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    async def _answer(self, request: DeleteTopicsRequest, principal: Principal) -> DeleteTopicsResponse:
         named = [DeleteTopicState(name=name) for name in request.topic_names]
-        rows = [await self._delete(topic, request.timeout_ms) for topic in (*request.topics, *named)]
+        by_id = {}
+        if any(topic.name is None for topic in request.topics):
+            by_id = {view.wire_id: view.name for view in self._cluster.topics()}
+        rows = [
+            await self._delete(topic, by_id.get(topic.topic_id), request.timeout_ms, principal)
+            for topic in (*request.topics, *named)
+        ]
         return DeleteTopicsResponse(responses=rows)
 
-    async def _delete(self, topic: DeleteTopicState, timeout_ms: int) -> DeletableTopicResult:
+    async def _delete(
+        self, topic: DeleteTopicState, found: str | None, timeout_ms: int, principal: Principal
+    ) -> DeletableTopicResult:
+        """Delete one; `found`: the topic that its id stands for."""
         name = topic.name
         if name is None:
-            name = next((view.name for view in self._cluster.topics() if view.wire_id == topic.topic_id), None)
+            name = found
+            if name is not None and not self._access.allows(principal, Operation.DESCRIBE, Resource.TOPIC, name):
+                name = None  # whoever may not see it does not learn from its id that it is there
         if name is None:
             return DeletableTopicResult(
                 name=None, topic_id=topic.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID, error_message="no such id"
             )
         try:
+            self._access.check(principal, Operation.DELETE, Resource.TOPIC, name)
             await within(timeout_ms, self._cluster.delete_topic(name))
         except GeorelayError as error:
             return DeletableTopicResult(

@@ -10,6 +10,7 @@ Rule 5: only a voter campaigns, by the membership in force or by the one before 
 who is none still answers, for it may be one by a newer membership that it has not got yet.
 Rule 6: who has lost entries that it had acknowledged is not electable, and helps only candidates that may have
 them all, until its log is as new again as it was (repair). Otherwise one corrupt log could lose a committed entry.
+Rule 7: nobody speaks of term 0, which peers refuse: who knows no term yet and would refuse a pre-vote says nothing.
 """
 
 from __future__ import annotations
@@ -279,6 +280,8 @@ class Elector(Generic[E]):
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         term = request.term if granted else self.term
+        if term == NO_TERM:
+            return  # rule 7
         answer = VoteResponse(from_=self.id, to=request.from_, term=term, granted=granted, pre=request.pre)
         if request.pre and granted:
             self._messages.append(answer)  # promises nothing

@@ -10,8 +10,9 @@ from typing import Annotated, Final, Protocol
 
 import typer
 
-from georelay.cli import broker, publish, status, subscribe, topics
+from georelay.cli import acls, bindings, broker, groups, pki, publish, queues, quotas, status, subscribe, topics, users
 from georelay.cli.failure import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
+from georelay.cli.location import add_tls_options
 from georelay.client.gateway_http import GatewayError
 from georelay.errors import GeorelayError
 
@@ -45,7 +46,7 @@ def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_root)
-    for room in (publish, subscribe, topics, broker, status):
+    for room in (publish, subscribe, topics, groups, queues, bindings, broker, status, pki, users, acls, quotas):
         room.register(app)
     for plugin in plugins:
         try:
@@ -60,7 +61,9 @@ def run(arguments: Sequence[str], plugins: Iterable[Plugin] | None = None) -> in
     """Run one command line; returns its exit code: 0, 1 error, 2 usage, 130 interrupted."""
     app = build_app(importlib.metadata.entry_points(group=PLUGIN_GROUP) if plugins is None else plugins)
     try:
-        code = app(list(arguments), prog_name="georelay", standalone_mode=False)
+        command = typer.main.get_command(app)
+        add_tls_options(command)
+        code = command(list(arguments), prog_name="georelay", standalone_mode=False)
     except CommandFailed as error:
         _say(f"georelay: {error}")
         return error.exit_code

@@ -1,6 +1,8 @@
-"""Where the gateway is: the flags that every command has, and their order of precedence.
+"""Where the gateway is and how it is trusted: the flags that every command has, and their order of precedence.
 
 --gateway, then --endpoints, then GEORELAY_GATEWAY, then ./georelay-endpoints.json as `georelay up` writes it.
+--ca, --cert and --key are added to every command that has --gateway (`add_tls_options`); the file that
+`georelay up --tls` writes names its authority itself.
 """
 
 from __future__ import annotations
@@ -8,17 +10,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.client.gateway_http import GatewayHttp
+from georelay.tls import TlsContexts, client_contexts
 
 GATEWAY_VARIABLE: Final = "GEORELAY_GATEWAY"
 USER_VARIABLE: Final = "GEORELAY_USER"
+TOKEN_VARIABLE: Final = "GEORELAY_TOKEN"  # noqa: S105 - a bearer token, where no user is named
 ENDPOINTS_FILE: Final = "georelay-endpoints.json"
 ENDPOINTS_VERSION: Final = 1
 ENDPOINTS_BYTES_MAX: Final = 1024 * 1024
@@ -42,10 +49,72 @@ def open_gateway(gateway: str, endpoints: str, user: str) -> GatewayHttp:
         CommandFailed: nothing names a gateway, or something does so wrongly.
     """
     url = gateway_url(gateway, endpoints, environ=os.environ, directory=Path())
+    tls = _tls_of(url, gateway, endpoints)
     credentials = user or os.environ.get(USER_VARIABLE, "")
     if (credentials and not credentials.partition(":")[0]) or (credentials and ":" not in credentials):
         raise CommandFailed("--user must be NAME:PASSWORD", exit_code=EXIT_USAGE)
-    return GatewayHttp(url, user=credentials)
+    return GatewayHttp(url, user=credentials, token=os.environ.get(TOKEN_VARIABLE, ""), tls=tls)
+
+
+@dataclass(slots=True)
+class TlsFiles:
+    """What --ca, --cert and --key of the running command named; "" where they did not."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+
+TLS_FILES: Final = TlsFiles()  # of this process: it runs one command
+
+
+def add_tls_options(command: Any) -> None:
+    """Give --ca, --cert and --key to every command below `command` that has --gateway."""
+    for below in getattr(command, "commands", {}).values():
+        add_tls_options(below)
+    gateway = next((option for option in command.params if option.name == "gateway"), None)
+    if gateway is None:
+        return
+    texts = {
+        "ca": "Authorities to trust (PEM); default: the system's.",
+        "cert": "Own certificate (PEM), if the mesh wants one.",
+        "key": "Its key (PEM).",
+    }
+    for name, text in texts.items():
+        option = copy(gateway)  # of the class that this typer uses
+        option.name, option.opts, option.secondary_opts = name, [f"--{name}"], []
+        option.metavar, option.help, option.default = "FILE", text, ""
+        option.expose_value, option.callback = False, partial(_note_file, name)
+        command.params.append(option)
+
+
+def _note_file(name: str, _context: Any, _option: Any, value: str | None) -> None:
+    setattr(TLS_FILES, name, value or "")
+
+
+def _tls_of(url: str, gateway: str, endpoints: str) -> TlsContexts | None:
+    files = TLS_FILES
+    if not url.startswith("https://"):
+        if files.ca or files.cert:
+            raise CommandFailed(f"--ca and --cert are for https://, not for {url}", exit_code=EXIT_USAGE)
+        return None
+    if bool(files.cert) != bool(files.key):
+        raise CommandFailed("--cert and --key belong together", exit_code=EXIT_USAGE)
+    ca = files.ca or ("" if gateway else _ca_of_endpoints(endpoints))
+    ca_path, cert, key = (Path(text) if text else None for text in (ca, files.cert, files.key))
+    return client_contexts(ca=ca_path, cert=cert, key=key)
+
+
+def _ca_of_endpoints(endpoints: str) -> str:
+    """Return the authority that the endpoints file names, "" when it names none or was not used."""
+    path = Path(endpoints or ("" if os.environ.get(GATEWAY_VARIABLE) else ENDPOINTS_FILE) or os.devnull)
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(ENDPOINTS_BYTES_MAX) or b"{}")
+    except (OSError, ValueError):
+        return ""  # gateway_url has said what is wrong with it
+    ca = document.get("ca") if isinstance(document, dict) else None
+    return ca if isinstance(ca, str) else ""
 
 
 def gateway_url(gateway: str, endpoints: str, *, environ: Mapping[str, str], directory: Path) -> str:
@@ -96,4 +165,5 @@ def _from_endpoints(path: Path) -> str:
     if not isinstance(addresses, list) or not addresses or not isinstance(addresses[0], str):
         raise CommandFailed(f"endpoints file {path} names no gateway address under gateway.http")
     address = addresses[0]
-    return _checked(address if "://" in address else f"http://{address}", f"endpoints file {path}")
+    scheme = "https" if document.get("ca") else "http"
+    return _checked(address if "://" in address else f"{scheme}://{address}", f"endpoints file {path}")

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any, cast
 
 from georelay.errors import Unauthenticated
+from georelay.tls import TlsContexts
 from georelay.wire.api import ApiKey, FrameReader, WireError, decode_response, encode_request, response_frame_bytes_max
 from georelay.wire.requests import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -28,13 +29,17 @@ class BrokerConnection(asyncio.Protocol):
         self._lost: Exception | None = None
 
     @classmethod
-    async def dial(cls, host: str, port: int, *, user: tuple[str, str] | None = None) -> BrokerConnection:
+    async def dial(
+        cls, host: str, port: int, *, user: tuple[str, str] | None = None, tls: TlsContexts | None = None
+    ) -> BrokerConnection:
         """Connect and sign in.
 
         Raises:
             OSError: nobody listens. Unauthenticated: the credentials were refused.
         """
-        _, connection = await asyncio.get_running_loop().create_connection(cls, host, port)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            cls, host, port, ssl=None if tls is None else tls.client()
+        )
         if user is not None:
             try:
                 await connection._sign_in(*user)

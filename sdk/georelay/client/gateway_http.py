@@ -17,6 +17,7 @@ import aiohttp
 
 from georelay.credentials import basic
 from georelay.errors import Outcome, Retry
+from georelay.tls import TlsContexts
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 40.0  # longer than the gateway waits for a broker, so that its own words arrive
@@ -48,15 +49,23 @@ class GatewayHttp:
     """One gateway. Use as an async context manager.
 
     Args:
-        url: http://host:port without a path.
+        url: http://host:port or https://host:port, without a path.
         user: "name:password", empty when the mesh has no users.
+        token: a bearer token, where no user is given.
+        tls: for https://; None trusts the system's authorities.
     """
 
-    def __init__(self, url: str, *, user: str = "") -> None:
+    def __init__(self, url: str, *, user: str = "", token: str = "", tls: TlsContexts | None = None) -> None:
         self._url = url.rstrip("/")
         name, _, password = user.partition(":")
         headers = {"Authorization": basic(name, password)} if user else {}
-        self._session = aiohttp.ClientSession(headers=headers, cookie_jar=aiohttp.DummyCookieJar())
+        if token and not user:
+            headers = {"Authorization": f"bearer {token}"}
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(ssl=True if tls is None else tls.client()),
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,6 +111,13 @@ class GatewayHttp:
             ) as answer:
                 body = await _read_bounded(answer)
                 status = answer.status
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise GatewayError(
+                f"{self._url} is not trusted: {_verdict(error)}; name its authority with --ca",
+                code="UNREACHABLE",
+                outcome=Outcome.NOT_STORED,
+                retry=Retry.NEVER,
+            ) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             raise GatewayError(
                 f"cannot reach the gateway at {self._url}: {_reason(error)}; is `georelay up` running?",
@@ -126,6 +142,11 @@ async def _read_bounded(answer: aiohttp.ClientResponse) -> bytes:
         if len(whole) > ANSWER_BYTES_MAX:
             raise aiohttp.ClientPayloadError(f"its answer is over {ANSWER_BYTES_MAX} bytes")
     return bytes(whole)
+
+
+def _verdict(error: aiohttp.ClientConnectorCertificateError) -> str:
+    found = error.certificate_error
+    return str(getattr(found, "verify_message", "") or found).splitlines()[0]
 
 
 def _reason(error: BaseException) -> str:

@@ -2,9 +2,10 @@
 
 Rule 1: whatever the bytes, decoding raises WireError and nothing else, within time and memory bounded by the
         frame's cap (`frame_bytes_max`) and its budget of items.
-Rule 2: a frame must be used up exactly; bytes left over are refused. One exception: a flexible Metadata request for
+Rule 2: a frame must be used up exactly; bytes left over are refused. Two exceptions: a flexible Metadata request for
         all topics may carry LIBRDKAFKA_NULL_ARRAY_BYTES more, because librdkafka reserves four bytes for the null
-        array and fills one (librdkafka issue 5049; seen in 2.16). Without it `list_topics()` could not work.
+        array and fills one (librdkafka issue 5049; seen in 2.16). Without it `list_topics()` could not work. And an
+        AlterUserScramCredentials request may end with a second empty tag section (seen in librdkafka 2.16).
 Rule 3: encoders return framed buffers (length first) for `transport.writelines`; records are never copied there
         unless they are tiny.
 """
@@ -15,17 +16,20 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from georelay.wire import hot, requests, responses
+from georelay.wire import hot, requests
+from georelay.wire.calls import KEY_OF, REQUESTS, RESPONSES, Request, Response
 from georelay.wire.codec import codec_of
 from georelay.wire.frames import LENGTH_BYTES, FrameReader
 from georelay.wire.header import Buffer
 from georelay.wire.keys import (
+    CODED,
     SPOKEN,
     SUPPORTED,
     ApiKey,
     ErrorCode,
     FrameCap,
     frame_bytes_max,
+    is_coded,
     is_flexible,
     is_supported,
     response_frame_bytes_max,
@@ -39,10 +43,13 @@ from georelay.wire.primitives import (
     skip_tags,
     take_text,
 )
-from georelay.wire.requests import Request
-from georelay.wire.responses import ApiVersion, ApiVersionsResponse, Response
+from georelay.wire.responses import ApiVersion, ApiVersionsResponse
+from georelay.wire.scram_users import AlterUserScramCredentialsRequest
 
 __all__ = [
+    "CODED",
+    "REQUESTS",
+    "RESPONSES",
     "SUPPORTED",
     "ApiKey",
     "ErrorCode",
@@ -58,6 +65,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "frame_bytes_max",
+    "is_coded",
     "is_flexible",
     "is_supported",
     "parse_request_header",
@@ -69,42 +77,6 @@ LIBRDKAFKA_NULL_ARRAY_BYTES: Final = 3
 # librdkafka before 2.8.1 compresses only for brokers that show Produce 0, which nobody sends any more. Apache Kafka 4
 # shows it for the same reason (KAFKA-18659); a request in a version below SUPPORTED is refused all the same.
 PRODUCE_VERSION_SHOWN: Final = 0
-
-_REQUESTS: Final[Mapping[ApiKey, type]] = {
-    ApiKey.PRODUCE: requests.ProduceRequest,
-    ApiKey.FETCH: requests.FetchRequest,
-    ApiKey.LIST_OFFSETS: requests.ListOffsetsRequest,
-    ApiKey.METADATA: requests.MetadataRequest,
-    ApiKey.SASL_HANDSHAKE: requests.SaslHandshakeRequest,
-    ApiKey.API_VERSIONS: requests.ApiVersionsRequest,
-    ApiKey.CREATE_TOPICS: requests.CreateTopicsRequest,
-    ApiKey.DELETE_TOPICS: requests.DeleteTopicsRequest,
-    ApiKey.DELETE_RECORDS: requests.DeleteRecordsRequest,
-    ApiKey.INIT_PRODUCER_ID: requests.InitProducerIdRequest,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: requests.OffsetForLeaderEpochRequest,
-    ApiKey.DESCRIBE_CONFIGS: requests.DescribeConfigsRequest,
-    ApiKey.ALTER_CONFIGS: requests.AlterConfigsRequest,
-    ApiKey.SASL_AUTHENTICATE: requests.SaslAuthenticateRequest,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: requests.IncrementalAlterConfigsRequest,
-}
-_RESPONSES: Final[Mapping[ApiKey, type]] = {
-    ApiKey.PRODUCE: responses.ProduceResponse,
-    ApiKey.FETCH: responses.FetchResponse,
-    ApiKey.LIST_OFFSETS: responses.ListOffsetsResponse,
-    ApiKey.METADATA: responses.MetadataResponse,
-    ApiKey.SASL_HANDSHAKE: responses.SaslHandshakeResponse,
-    ApiKey.API_VERSIONS: responses.ApiVersionsResponse,
-    ApiKey.CREATE_TOPICS: responses.CreateTopicsResponse,
-    ApiKey.DELETE_TOPICS: responses.DeleteTopicsResponse,
-    ApiKey.DELETE_RECORDS: responses.DeleteRecordsResponse,
-    ApiKey.INIT_PRODUCER_ID: responses.InitProducerIdResponse,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: responses.OffsetForLeaderEpochResponse,
-    ApiKey.DESCRIBE_CONFIGS: responses.DescribeConfigsResponse,
-    ApiKey.ALTER_CONFIGS: responses.AlterConfigsResponse,
-    ApiKey.SASL_AUTHENTICATE: responses.SaslAuthenticateResponse,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: responses.IncrementalAlterConfigsResponse,
-}
-_KEY_OF: Final[Mapping[type, ApiKey]] = {cls: key for table in (_REQUESTS, _RESPONSES) for key, cls in table.items()}
 
 _HOT_DECODE: Final[Mapping[int, Callable[[Reader, int], Request]]] = {
     ApiKey.PRODUCE: hot.decode_produce_request,
@@ -130,7 +102,7 @@ class RequestHeader(NamedTuple):
 
     @property
     def is_supported(self) -> bool:
-        """Return whether `decode_request` can read the body."""
+        """Return whether brokers serve this; `decode_request` reads the body of everything that is coded."""
         return is_supported(self.api_key, self.api_version)
 
 
@@ -172,7 +144,7 @@ def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[
         header: what `parse_request_header` returned for this frame, to save doing it again.
 
     Raises:
-        WireError: malformed, or of an API or version that is not supported (ask `header.is_supported` first).
+        WireError: malformed, or of an API or version that is not coded.
     """
     header = header or parse_request_header(frame)
     key, version = header.api_key, header.api_version
@@ -187,10 +159,10 @@ def decode_request(frame: Buffer, header: RequestHeader | None = None) -> tuple[
         if fast is not None:
             request = fast(reader, version)
         else:
-            request = codec_of(_REQUESTS[ApiKey(key)], version, flexible).decode(reader)
+            request = codec_of(REQUESTS[ApiKey(key)], version, flexible).decode(reader)
     except (struct.error, IndexError):
         raise WireError(f"a {ApiKey(key).name} request of version {version} is cut short") from None
-    if reader.position != reader.end and not (flexible and _is_librdkafka_for_all_topics(request, reader)):
+    if reader.position != reader.end and not (flexible and _is_librdkafka_excess(request, reader)):
         _check_end(reader, key)
     return header, request
 
@@ -212,11 +184,15 @@ def decode_response(api_key: ApiKey, api_version: int, frame: Buffer) -> tuple[i
         correlation_id = INT32.unpack_from(frame)[0]
         if flexible and api_key is not ApiKey.API_VERSIONS:
             skip_tags(reader)
-        response = codec_of(_RESPONSES[api_key], api_version, flexible).decode(reader)
+        response = codec_of(RESPONSES[api_key], api_version, flexible).decode(reader)
     except (struct.error, IndexError):
         raise WireError(f"a {api_key.name} response of version {api_version} is cut short") from None
     _check_end(reader, api_key)
     return correlation_id, response
+
+
+def _is_librdkafka_excess(request: Request, reader: Reader) -> bool:
+    return _is_librdkafka_for_all_topics(request, reader) or _is_librdkafka_scram_user(request, reader)
 
 
 def _is_librdkafka_for_all_topics(request: Request, reader: Reader) -> bool:
@@ -227,14 +203,23 @@ def _is_librdkafka_for_all_topics(request: Request, reader: Reader) -> bool:
     )
 
 
+def _is_librdkafka_scram_user(request: Request, reader: Reader) -> bool:
+    """Return whether only the empty tag section is left that librdkafka writes twice behind these requests."""
+    return (
+        isinstance(request, AlterUserScramCredentialsRequest)
+        and reader.end - reader.position == 1
+        and reader.raw[reader.position] == 0
+    )
+
+
 def _check_end(reader: Reader, api_key: int) -> None:
     if reader.position != reader.end:
         raise WireError(f"{reader.end - reader.position} bytes follow the {ApiKey(api_key).name} body")
 
 
 def _check_version(api_key: ApiKey, api_version: int) -> None:
-    if not is_supported(api_key, api_version):
-        raise ValueError(f"{api_key.name} version {api_version} is outside {SUPPORTED[api_key]}")
+    if not is_coded(api_key, api_version):
+        raise ValueError(f"{api_key.name} version {api_version} is outside {CODED[api_key]}")
 
 
 def encode_response(response: Response, *, api_version: int, correlation_id: int) -> list[Buffer]:
@@ -243,7 +228,7 @@ def encode_response(response: Response, *, api_version: int, correlation_id: int
     Raises:
         ValueError: a version that is not spoken, or a value that it cannot carry.
     """
-    key = _KEY_OF[type(response)]
+    key = KEY_OF[type(response)]
     _check_version(key, api_version)
     flexible = is_flexible(key, api_version)
     out = bytearray(_ROOM)
@@ -266,7 +251,7 @@ def encode_request(request: Request, *, api_version: int, correlation_id: int, c
     Raises:
         ValueError: a version that is not spoken, or a value that it cannot carry.
     """
-    key = _KEY_OF[type(request)]
+    key = KEY_OF[type(request)]
     _check_version(key, api_version)
     flexible = is_flexible(key, api_version)
     name = None if client_id is None else client_id.encode()

@@ -36,7 +36,7 @@ Encode = Callable[[bytearray, Any], None]
 ReadLength = Callable[[Reader], int]
 WriteLength = Callable[[bytearray, int], None]
 
-_FIXED: Final = frozenset({Kind.BOOL, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UUID})
+_FIXED: Final = frozenset({Kind.BOOL, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.FLOAT64, Kind.UUID})
 
 
 class Codec(NamedTuple):

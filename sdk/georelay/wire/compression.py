@@ -2,19 +2,18 @@
 
 Rule 1: no more than `limit_bytes` (plus one) of output is ever held, whatever the input claims.
 Rule 2: the only error is CorruptRecordBatch or TooLarge; a codec's own exceptions end here.
+Rule 3: gzip is always there; the others come with `georelay[codecs]` (a broker has them), else ConfigError says so.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib
 import zlib
+from functools import cache
 from typing import Any, Final
 
-import cramjam
-import lz4.frame
-import zstandard
-
-from georelay.errors import CorruptRecordBatch, TooLarge
+from georelay.errors import ConfigError, CorruptRecordBatch, TooLarge
 from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX
 
 _GZIP: Final = 31  # zlib window bits: gzip container, 32 KiB window
@@ -35,6 +34,15 @@ class Compression(enum.IntEnum):
     ZSTD = 4
 
 
+@cache
+def _library(name: str) -> Any:
+    """Return a codec's library, loaded when it is first used (ConfigError: it is not installed)."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this batch needs {name}: install it with `pip install 'georelay[codecs]'`") from error
+
+
 def compress(codec: Compression, data: bytes) -> bytes:
     """Return `data` in `codec`, framed as the Java client frames it (snappy: xerial blocks)."""
     if codec is Compression.NONE:
@@ -45,8 +53,9 @@ def compress(codec: Compression, data: bytes) -> bytes:
     if codec is Compression.SNAPPY:
         return _compress_xerial(data)
     if codec is Compression.LZ4:
-        return bytes(lz4.frame.compress(data, block_linked=False))
-    return zstandard.ZstdCompressor().compress(data)
+        return bytes(_library("lz4.frame").compress(data, block_linked=False))
+    packed: bytes = _library("zstandard").ZstdCompressor().compress(data)
+    return packed
 
 
 def decompress(codec: Compression, data: bytes, limit_bytes: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytes:
@@ -99,6 +108,7 @@ def _decompress_gzip(data: bytes, limit_bytes: int) -> bytes:
 
 
 def _compress_xerial(data: bytes) -> bytes:
+    cramjam = _library("cramjam")
     parts = [_XERIAL_MAGIC, (1).to_bytes(4, "big"), (1).to_bytes(4, "big")]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
@@ -123,6 +133,7 @@ def _decompress_snappy(data: bytes, limit_bytes: int) -> bytes:
 
 
 def _snappy_block(data: bytes, room: int, limit_bytes: int) -> bytes:
+    cramjam = _library("cramjam")
     try:
         # The length is what the block claims: it must be checked before the codec allocates it.
         if cramjam.snappy.decompress_raw_len(data) > room:
@@ -133,7 +144,7 @@ def _snappy_block(data: bytes, room: int, limit_bytes: int) -> bytes:
 
 
 def _decompress_lz4(data: bytes, limit_bytes: int) -> bytes:
-    unpacker: Any = lz4.frame.LZ4FrameDecompressor()
+    unpacker: Any = _library("lz4.frame").LZ4FrameDecompressor()
     parts: list[bytes] = []
     room = limit_bytes + 1
     try:
@@ -154,6 +165,7 @@ def _decompress_lz4(data: bytes, limit_bytes: int) -> bytes:
 
 
 def _decompress_zstd(data: bytes, limit_bytes: int) -> bytes:
+    zstandard = _library("zstandard")
     unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
     parts: list[bytes] = []
     room = limit_bytes + 1
@@ -162,7 +174,7 @@ def _decompress_zstd(data: bytes, limit_bytes: int) -> bytes:
         if known_bytes > limit_bytes:
             raise _too_large(Compression.ZSTD, limit_bytes)
         if known_bytes > 0:
-            return unpacker.decompress(data)
+            return bytes(unpacker.decompress(data))
         with unpacker.stream_reader(data) as reader:
             while room > 0 and (part := reader.read(min(room, _CHUNK_BYTES))):
                 parts.append(part)

@@ -136,12 +136,13 @@ def parse_header(raw: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptRecordBatch(f"a record batch header needs {HEADER_BYTES} bytes, {left} are left") from None
 
 
-def validate(raw: Buffer, *, from_client: bool) -> BatchHeader:
+def validate(raw: Buffer, *, from_client: bool, transactional_ok: bool = False) -> BatchHeader:
     """Check that `raw` is exactly one well-formed batch and return its header; records are not walked.
 
     Args:
         raw: the batch, nothing before or after it.
-        from_client: also refuse what only brokers may write (control and transactional batches).
+        from_client: also refuse what clients may not write (control batches, transactional ones too).
+        transactional_ok: let a client's transactional batch through; the caller judges its transaction.
 
     Raises:
         CorruptRecordBatch: wrong length, magic, checksum, attributes, counts or producer fields.
@@ -154,7 +155,9 @@ def validate(raw: Buffer, *, from_client: bool) -> BatchHeader:
     actual = crc32c(memoryview(raw)[CRC_START:])
     if actual != header.crc:
         raise CorruptRecordBatch(f"checksum is {actual:#010x}, the header says {header.crc:#010x}")
-    _check_attributes(header.attributes, from_client=from_client)
+    _check_attributes(header.attributes)
+    if from_client:
+        _check_client(header, transactional_ok=transactional_ok)
     _check_counts(header)
     _check_producer(header)
     return header
@@ -170,17 +173,21 @@ def _check_size(length: int, have_bytes: int) -> None:
         raise CorruptRecordBatch(f"batch says it has {size} bytes, {have_bytes} are here")
 
 
-def _check_attributes(attributes: int, *, from_client: bool) -> None:
+def _check_attributes(attributes: int) -> None:
     if attributes & ~_KNOWN_ATTRIBUTES:
         raise CorruptRecordBatch(f"unknown attribute bits in {attributes & 0xFFFF:#06x}")
     if attributes & CODEC_MASK > _CODEC_LAST:
         raise CorruptRecordBatch(f"compression codec {attributes & CODEC_MASK} is unknown, the last is {_CODEC_LAST}")
-    if not from_client:
-        return
-    if attributes & CONTROL:
+
+
+def _check_client(header: BatchHeader, *, transactional_ok: bool) -> None:
+    if header.attributes & CONTROL:
         raise CorruptRecordBatch("control batches are written by brokers only")
-    if attributes & TRANSACTIONAL:
-        raise CorruptRecordBatch("transactions are not supported")
+    if header.attributes & TRANSACTIONAL:
+        if not transactional_ok:
+            raise CorruptRecordBatch("transactions are not supported")
+        if header.producer_id < 0:
+            raise CorruptRecordBatch("a transactional batch has no producer id")
 
 
 def _check_counts(header: BatchHeader) -> None:
@@ -199,6 +206,8 @@ def _check_counts(header: BatchHeader) -> None:
 def _check_producer(header: BatchHeader) -> None:
     if header.producer_id < -1:
         raise CorruptRecordBatch(f"producer id {header.producer_id} is below -1")
+    if header.attributes & CONTROL:  # a marker names its producer and is none of its batches
+        return
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise CorruptRecordBatch(
             f"producer {header.producer_id} without epoch or sequence ({header.producer_epoch}, {header.base_sequence})"

@@ -30,6 +30,7 @@ from georelay.wire.header import (
     LENGTH_PREFIX_BYTES,
     MAGIC,
     RECORD_BYTES_MIN,
+    TRANSACTIONAL,
     BatchHeader,
     Buffer,
     parse_header,
@@ -88,6 +89,7 @@ def build_batch(
     base_sequence: int = -1,
     base_offset: int = 0,
     epoch: int = -1,
+    is_transactional: bool = False,
 ) -> bytes:
     """Return one batch of `records` in their order.
 
@@ -96,6 +98,7 @@ def build_batch(
         timestamps_ms: one for all, or one per record; milliseconds since the Unix epoch.
         producer_id, producer_epoch, base_sequence: all >= 0 for an idempotent producer, else all -1.
         base_offset, epoch: normally left to the home's leader, who stamps them.
+        is_transactional: the records count only if the producer's transaction commits.
 
     Raises:
         ValueError: no record, or another number of timestamps than records.
@@ -111,9 +114,10 @@ def build_batch(
     size = HEADER_BYTES + len(body)
     if size > RECORD_BATCH_BYTES_MAX:
         raise TooLarge(f"batch of {size} bytes is over RECORD_BATCH_BYTES_MAX ({RECORD_BATCH_BYTES_MAX})")
+    attributes = compression | TRANSACTIONAL if is_transactional else compression
     raw = bytearray(
         HEADER.pack(
-            base_offset, size - LENGTH_PREFIX_BYTES, epoch, MAGIC, 0, compression, count - 1,
+            base_offset, size - LENGTH_PREFIX_BYTES, epoch, MAGIC, 0, attributes, count - 1,
             first_ms, max_ms, producer_id, producer_epoch, base_sequence, count,
         )
     )  # fmt: skip

@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     INT16 = "h"
     INT32 = "i"
     INT64 = "q"
+    FLOAT64 = "d"
     UUID = "16s"
     STRING = "string"
     BYTES = "bytes"
@@ -49,6 +50,7 @@ I8 = Annotated[int, Kind.INT8]
 I16 = Annotated[int, Kind.INT16]
 I32 = Annotated[int, Kind.INT32]
 I64 = Annotated[int, Kind.INT64]
+F64 = Annotated[float, Kind.FLOAT64]
 Uuid = Annotated[bytes, Kind.UUID]
 Str = Annotated[str, Kind.STRING]
 Bytes = Annotated[bytes, Kind.BYTES]

@@ -1,7 +1,8 @@
-"""The bytes of a stream's state, of START and of SKIP, version 1: on disk for ever."""
+"""The bytes of a stream's state, of START and of SKIP: on disk for ever."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from region.topics.newest_timestamp_core import NewestTimestamp
 from region.topics.producer_table_core import AppendedBatch, ProducerState
 from region.topics.skip_core import SkippedTo, decode_skip, encode_shipped_producers, encode_skip
 from region.topics.stream_state import StreamState
+from region.topics.transaction_table_core import AbortedTransaction, Ended, Ongoing, TransactionRows
 
 GOLDEN = Path(__file__).parent / "stream_state.hex"
 START = LogStart(first_index=RaftIndex(90), offset=Offset(4703), boundary=Offset(4700), digest=b"s" * 16)
@@ -40,9 +42,21 @@ STATE = StreamState(
     epochs=((2, Epoch(1), Offset(0)), (80, Epoch(4), Offset(4716))),
     producers=PRODUCERS,
 )
+TRANSACTIONAL = replace(
+    STATE,
+    transactions=TransactionRows(
+        ongoing=(
+            (8, Ongoing(32_767, Offset(4714), 1_700_000_000_000_001)),
+            ((2 << 48) | 5, Ongoing(0, Offset(4716), 1)),
+        ),
+        aborted=(AbortedTransaction(7, 3, Offset(4690), Offset(4710), Offset(4705)),),
+        ended=((7, Ended(3, 2**31 - 1, 1_700_000_000_000_000)), (9, Ended(0, 1, 1_700_000_000_000_001))),
+    ),
+)
 EPOCHS = ((Epoch(1), Offset(0)), (Epoch(4), Offset(4716)))
 ROWS = {
     "state": STATE.encode(),
+    "state2": TRANSACTIONAL.encode(),
     "start": encode_start(START),
     "skip": encode_skip(epochs=EPOCHS, producers=encode_shipped_producers(PRODUCERS)),
 }
@@ -63,6 +77,20 @@ def test_the_bytes_of_version_1_decode_to_the_same_values() -> None:
     stored = golden()
     assert StreamState.decode(stored["state"]) == STATE
     assert decode_start(stored["start"]) == START
+
+
+def test_the_bytes_of_version_2_decode_to_the_same_values() -> None:
+    assert StreamState.decode(golden()["state2"]) == TRANSACTIONAL
+
+
+def test_a_stream_without_transactions_has_the_bytes_that_brokers_of_before_them_read() -> None:
+    assert (golden()["state"][0], golden()["state2"][0]) == (1, 2)
+
+
+@pytest.mark.parametrize("size", range(len(ROWS["state2"])))
+def test_a_state_of_version_2_that_ends_too_early_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        StreamState.decode(ROWS["state2"][:size])
 
 
 def test_producers_that_were_shipped_get_the_index_of_the_entry_that_brings_them() -> None:
@@ -86,7 +114,7 @@ def test_a_skip_that_ends_too_early_is_refused(size: int) -> None:
         decode_skip(ROWS["skip"][:size], index=RaftIndex(1))
 
 
-@pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\2" + ROWS["state"][1:]], ids=["longer", "another version"])
+@pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\3" + ROWS["state"][1:]], ids=["longer", "another version"])
 def test_another_state_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"follow|version"):
         StreamState.decode(raw)

@@ -6,6 +6,8 @@ Each line of the file is hex, `#`, and what the bytes are; `== name` begins a fr
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from georelay.wire import requests as q
 from georelay.wire import responses as r
 from georelay.wire.api import (
-    SUPPORTED,
+    CODED,
     ApiKey,
     decode_request,
     decode_response,
@@ -22,8 +24,11 @@ from georelay.wire.api import (
     encode_response,
     is_flexible,
 )
+from georelay.wire.api import REQUESTS as CLASSES_OF_REQUESTS
+from georelay.wire.api import RESPONSES as CLASSES_OF_RESPONSES
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, parse_header, validate
 from georelay.wire.codec import _field_codec
+from georelay.wire.control_batch import Marker, build_marker, parse_marker
 from georelay.wire.primitives import write_compact_length, write_length32, write_uvarint
 from georelay.wire.schema import Field, Kind, fields_of
 
@@ -55,6 +60,10 @@ HEADER_ROWS = [
     ("record 0: length, attributes, deltas, key, value, headers", 19),
     ("record 1", 7),
 ]
+MARKERS = {
+    "abort": Marker((3 << 48) + 7, 1, False, 9, 1_700_000_000_000),
+    "commit": Marker((3 << 48) + 7, 1, True, 2**31 - 1, 1_700_000_000_000),
+}
 REQUESTS: dict[ApiKey, Any] = {
     ApiKey.PRODUCE: q.ProduceRequest(
         None, -1, 30_000, (q.TopicProduceData("orders", (q.PartitionProduceData(3, BATCH),)),)
@@ -243,7 +252,35 @@ RESPONSES: dict[ApiKey, Any] = {
         0, (r.AlterConfigsResourceResponse(0, None, 2, "orders"),)
     ),
 }
-LAST = {key: versions.stop - 1 for key, versions in SUPPORTED.items()}
+LAST = {key: versions.stop - 1 for key, versions in CODED.items()}
+
+
+def filled(cls: type, version: int, numbers: Iterator[int]) -> Any:
+    """Return a value whose texts are the names of their fields and whose numbers count up; arrays have two elements."""
+    rows = fields_of(cls)
+    return cls(**{row.name: filled_field(row, version, numbers) if row.is_in(version) else row.default for row in rows})
+
+
+def filled_field(row: Field, version: int, numbers: Iterator[int]) -> Any:
+    if row.kind is Kind.ARRAY:
+        assert row.element is not None
+        return tuple(filled_field(row.element, version, numbers) for _ in range(2))
+    if row.kind is Kind.STRUCT:
+        assert row.cls is not None
+        return filled(row.cls, version, numbers)
+    number = next(numbers)
+    plain = {
+        Kind.BOOL: True,
+        Kind.FLOAT64: number + 0.5,
+        Kind.STRING: row.name or "text",
+        Kind.BYTES: row.name.encode(),
+    }
+    return plain.get(row.kind, number)
+
+
+for _key in CODED.keys() - REQUESTS.keys():
+    REQUESTS[_key] = filled(CLASSES_OF_REQUESTS[_key], LAST[_key], itertools.count(1))
+    RESPONSES[_key] = filled(CLASSES_OF_RESPONSES[_key], LAST[_key], itertools.count(1))
 
 
 def frame_of(value: Any, key: ApiKey) -> bytes:
@@ -301,9 +338,11 @@ def written() -> str:
         text.append(f"{BATCH[position : position + size].hex()}  # {name}")
         position += size
     for table, side in ((REQUESTS, "request"), (RESPONSES, "response")):
-        for key, value in table.items():
+        for key, value in sorted(table.items()):
             text.append(f"== {key.name} {side}, version {LAST[key]}")
             text += [f"{raw.hex()}  # {what}" for raw, what in lines_of(value, key)]
+    for name, marker in MARKERS.items():
+        text += [f"== {name} marker", f"{build_marker(**marker._asdict()).hex()}  # a control batch"]
     return "\n".join(text) + "\n"
 
 
@@ -330,6 +369,13 @@ def test_the_batch_is_built_and_read_as_stored() -> None:
     assert (first.offset, first.timestamp_ms, first.key, first.value) == (17, 1_700_000_000_000, b"key", b"value")
     assert first.headers == (("h", b"x"),)
     assert (second.offset, second.timestamp_ms, second.key, second.value) == (18, 1_700_000_000_002, None, None)
+
+
+@pytest.mark.parametrize("name", MARKERS)
+def test_the_marker_that_ends_a_transaction_has_the_stored_bytes(name: str) -> None:
+    raw = stored()[f"{name} marker"]
+    assert build_marker(**MARKERS[name]._asdict()) == raw
+    assert parse_marker(raw) == MARKERS[name]
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)

@@ -15,12 +15,17 @@ from georelay.wire.batch import RecordDraft, build_batch, validate
 from region.topics.log_start_core import LogStart
 from region.topics.producer_rows import encode_producers
 from region.topics.skip_core import encode_skip
+from region.topics.transaction_lanes import TransactionalBatch
 
 HOUR_NS = 3_600_000_000_000
 Step = tuple[str, int, int]
 step = st.one_of(
     st.tuples(st.just("publish"), st.integers(0, 3), st.integers(0, 3)),
     st.tuples(st.just("publish"), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("transact"), st.integers(0, 3), st.integers(0, 1)),
+    st.tuples(st.just("transact"), st.integers(0, 3), st.integers(0, 1)),
+    st.tuples(st.just("mark"), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("mark"), st.integers(0, 3), st.integers(0, 3)),
     st.tuples(st.just("commit"), st.integers(0, 3), st.just(0)),
     st.tuples(st.just("snapshot"), st.just(0), st.just(0)),
     st.tuples(st.just("truncate"), st.integers(1, 3), st.just(0)),
@@ -47,11 +52,17 @@ class History:
         self.taken = [Taken(RaftIndex(0), make_bench().stream.snapshot())]
         self.digests = {0: self.bench.stream.end.digest}
         self.sequences: dict[int, int] = {}
+        self.producer_epochs: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
 
     def do(self, kind: str, number: int, more: int) -> None:
         stream, log = self.bench.stream, self.bench.log
         if kind == "publish":
             self.publish(number, more)
+        elif kind == "transact":
+            self.publish(10 + number, more, in_transaction=True)
+        elif kind == "mark":
+            self.mark(10 + number, is_commit=more % 2 == 0, raises_epoch=more >= 2)
         elif kind == "commit":
             log.commit(max(len(log.entries) - number, log.applied))
         elif kind == "snapshot":
@@ -74,18 +85,34 @@ class History:
         elif kind == "skip":
             self.skip(number)
 
-    def publish(self, producer: int, stamp: int) -> None:
+    def mark(self, producer: int, *, is_commit: bool, raises_epoch: bool) -> None:
+        epoch = self.producer_epochs.get(producer, 0) + raises_epoch
+        if raises_epoch:
+            self.producer_epochs[producer], self.sequences[producer] = epoch, 0
+        self.numbers[producer] = self.numbers.get(producer, 0) + 1
+        self.bench.stream.write_marker(
+            producer_id=producer, producer_epoch=epoch, is_commit=is_commit, number=self.numbers[producer]
+        )
+
+    def publish(self, producer: int, stamp: int, *, in_transaction: bool = False) -> None:
         raw = bytearray(
             build_batch(
                 [RecordDraft(b"v")] * (1 + stamp % 2),
                 timestamps_ms=stamp,
                 producer_id=producer,
-                producer_epoch=0,
+                producer_epoch=self.producer_epochs.get(producer, 0),
                 base_sequence=self.sequences.get(producer, 0),
+                is_transactional=in_transaction,
             )
         )
+        header = validate(raw, from_client=True, transactional_ok=in_transaction)
+        stream = self.bench.stream
         try:
-            self.bench.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+            if in_transaction:  # as when its coordinator has said yes
+                batch = TransactionalBatch(header=header, raw=raw, received_ns=1, entry_region=1, transactional_id="t")
+                stream._admit(batch, self.numbers.get(producer, 0) + 1)
+            else:
+                stream.publish(header, raw, received_ns=1, entry_region=1)
         except GeorelayError:
             self.sequences[producer] = 0  # expired or truncated: it starts again
             return
@@ -123,6 +150,9 @@ def seen(bench: Any) -> dict[str, Any]:
         "hwm": stream.high_watermark,
         "log_start": stream.start,
         "epochs": stream.epochs.rows(),
+        "last_stable": stream.last_stable_offset,
+        "open_at_end": stream.transactions.end.ongoing,
+        "ended_at_end": {producer: row[:3] for producer, row in stream.transactions.end.ended.items()},
         "producers": stream.producers.rows_at(RaftIndex(len(bench.log.entries)), stream.end.append_us),
     }
 

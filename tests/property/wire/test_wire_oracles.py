@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from georelay.wire import requests, responses
 from georelay.wire.api import (
-    SUPPORTED,
+    CODED,
+    REQUESTS,
+    RESPONSES,
     ApiKey,
     ErrorCode,
     decode_request,
@@ -33,7 +34,7 @@ from georelay.wire.keys import is_flexible
 from georelay.wire.responses import NO_OPERATIONS
 from georelay.wire.schema import Field, Kind, fields_of
 
-CASES = [(key, version) for key, versions in SUPPORTED.items() for version in versions]
+CASES = [(key, version) for key, versions in CODED.items() for version in versions]
 IDS = [f"{key.name}-{version}" for key, version in CASES]
 KAFKA_PYTHON_MODULES = ("producer", "consumer", "metadata", "admin", "sasl")
 INTEGERS = {Kind.INT8: 7, Kind.INT16: 15, Kind.INT32: 31, Kind.INT64: 63}
@@ -41,13 +42,6 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 EXAMPLES = settings(
     max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True
 )
-
-
-def class_of(key: ApiKey, side: str) -> type:
-    name = "".join(word.capitalize() for word in key.name.split("_")) + side
-    module = requests if side == "Request" else responses
-    cls: type = getattr(module, name)
-    return cls
 
 
 def structs(cls: type, version: int) -> st.SearchStrategy[Any]:
@@ -76,6 +70,7 @@ def plain_values(row: Field, version: int) -> st.SearchStrategy[Any]:
         return integers(row)
     buffers = st.binary(min_size=1, max_size=2000).map(lambda raw: (raw,)) | st.just(())
     return {
+        Kind.FLOAT64: st.floats(allow_nan=False),
         Kind.BOOL: st.booleans(),
         Kind.UUID: st.binary(min_size=16, max_size=16),
         Kind.STRING: TEXT,
@@ -152,7 +147,7 @@ def through_kio(schema: Any, body: bytes, ours: Any, version: int) -> bytes:
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=IDS)
 def test_requests_mean_the_same_to_kio_and_kafka_python(key: ApiKey, version: int) -> None:
-    cls = class_of(key, "Request")
+    cls = REQUESTS[key]
 
     @EXAMPLES
     @given(structs(cls, version), st.none() | TEXT)
@@ -175,7 +170,7 @@ def test_requests_mean_the_same_to_kio_and_kafka_python(key: ApiKey, version: in
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=IDS)
 def test_responses_mean_the_same_to_kio_and_kafka_python(key: ApiKey, version: int) -> None:
-    cls = class_of(key, "Response")
+    cls = RESPONSES[key]
     start_bytes = 9 if is_flexible(key, version) and key is not ApiKey.API_VERSIONS else 8
 
     @EXAMPLES

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from georelay._pb import admin_pb2
 from georelay.errors import HomeUnreachable, OutcomeUnknown
-from region.api._pb.georelay.v1 import admin_pb2
 from region.api.admin_service import AdminService, spec_of
 from region.api.grpc_calls import GrpcCalls
 from region.api.grpc_listener import GrpcListener

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from georelay._pb import admin_pb2 as pb
 from georelay.errors import BadRequest, HomeUnreachable, InvalidTopic, OutcomeUnknown
-from region.api._pb.georelay.v1 import admin_pb2 as pb
 from region.api.admin_http import AdminHttp
 from region.api.admin_service import AdminService, spec_of
 from region.api.brokers_http import broker_json, check_peers, parse_peers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from georelay.errors import Busy, NotLeader, Outcome, OutcomeUnknown, OutOfOrderSequence, PolicyViolation
-from region.api.coalescer_core import IN_FLIGHT_MAX, Lane, LaneBatch, LaneLimits, LaneState
+from georelay.lane_core import IN_FLIGHT_MAX, Lane, LaneBatch, LaneLimits, LaneState
 
 MS = 1_000_000
 LIMITS = LaneLimits(

@@ -15,12 +15,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from georelay import errors
 from georelay.errors import BadRequest, NotLeader, OutcomeUnknown, PolicyViolation, TooLarge
+from georelay.lane_core import LaneLimits
 from georelay.wire.batch import Record
 from region.api._pb import broker_pb2
 from region.api.admin_http import AdminHttp
 from region.api.broker_service import BrokerService
 from region.api.coalescer import Coalescer, NewRecord
-from region.api.coalescer_core import LaneLimits
 from region.api.grpc_calls import GRPC_STATUS, GrpcCalls, grpc_status
 from region.api.grpc_listener import GrpcListener
 from region.api.metrics import BrokerMetrics

@@ -20,6 +20,7 @@ from georelay.errors import (
 from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.controller.barrier import Barrier
 from region.controller.brokers import BrokerState
+from region.controller.commands import RaiseFeatureLevel
 from region.controller.founding import answer_of
 from region.controller.hints import BackgroundTasks
 from region.controller.topic import TopicSpec
@@ -67,6 +68,43 @@ async def test_broker_of_the_first_version_keeps_the_region_at_level_1(mesh_of: 
         await mesh.services[FOLLOWER].add_broker(THIRD)
 
 
+async def test_region_is_raised_to_what_all_of_its_brokers_read_and_no_further(mesh_of: Callable[..., Any]) -> None:
+    mesh = await mesh_of(levels={LEADER: 3, FOLLOWER: 2})
+    await mesh.until(lambda: all(service.is_settled for service in mesh.services.values()))
+    await mesh.until(lambda: leads(mesh).feature_level == 2)
+    await asyncio.sleep(0.1)
+    assert leads(mesh).feature_level == 2
+    await mesh.services[FOLLOWER].add_broker(THIRD, "127.0.0.1:1003")  # brokers come and go meanwhile
+    assert BrokerId(THIRD) in leads(mesh).state.records
+
+
+async def test_broker_of_version_2_that_is_upgraded_raises_the_region(mesh_of: Callable[..., Any]) -> None:
+    mesh = await mesh_of(levels={LEADER: 3, FOLLOWER: 2})
+    await mesh.until(lambda: leads(mesh).feature_level == 2)
+    await mesh.until(lambda: all(service.is_settled for service in mesh.services.values()))
+    old = mesh.services[FOLLOWER]
+    mesh.behind.add(FOLLOWER)
+    upgraded = mesh.add(1, FOLLOWER, level=3)
+    upgraded.restore(old.snapshot())
+    mesh.behind.discard(FOLLOWER)
+    run(mesh, upgraded)
+    await mesh.until(lambda: leads(mesh).feature_level == 3)
+    await mesh.until(lambda: upgraded.is_settled)
+
+
+async def test_absent_brokers_are_followed_while_the_region_waits_for_level_3(mesh_of: Callable[..., Any]) -> None:
+    mesh = await mesh_of(levels={LEADER: 3, FOLLOWER: 2}, replace_absent_after_s=0.1)
+    await mesh.until(lambda: leads(mesh).feature_level == 2)
+    await mesh.services[LEADER].add_broker(THIRD, "127.0.0.1:1003")
+    third = mesh.add(1, THIRD, level=2)
+    third.restore(leads(mesh).snapshot())
+    run(mesh, third)
+    await mesh.until(lambda: BrokerId(THIRD) in leads(mesh).state.brokers)
+    mesh.dead = {THIRD}
+    await mesh.until(lambda: leads(mesh).state.records[BrokerId(THIRD)].state is BrokerState.ABSENT)
+    assert leads(mesh).feature_level == 2
+
+
 async def test_broker_that_is_away_for_long_does_not_keep_the_level_down(mesh_of: Callable[..., Any]) -> None:
     mesh = await mesh_of(levels={FOLLOWER: 1}, replace_absent_after_s=0.1)
     await mesh.until(lambda: all(service.is_settled for service in mesh.services.values()))
@@ -84,6 +122,24 @@ async def test_disk_that_was_lost_at_level_1_keeps_neither_the_level_down_nor_it
     run(mesh, mesh.add(1, FOLLOWER, disk="blank", disk_claim_s=5.0))
     await mesh.until(lambda: leads(mesh).state.disk_of(BrokerId(FOLLOWER)) == "blank-1002")
     assert leads(mesh).state.generation_of(BrokerId(FOLLOWER)) == 2
+
+
+async def test_who_lost_its_disk_at_level_1_waits_for_the_upgrade_of_the_others_and_goes_on_asking(
+    mesh_of: Callable[..., Any],
+) -> None:
+    mesh = await mesh_of(levels={LEADER: 1, FOLLOWER: 1})
+    await mesh.until(lambda: all(service.is_settled for service in mesh.services.values()))
+    mesh.behind.add(FOLLOWER)
+    mesh.dead = {FOLLOWER}
+    stranger = mesh.add(1, FOLLOWER, disk="blank", disk_claim_s=0.0)
+    for _ in range(3):
+        with pytest.raises(PolicyViolation, match="feature level 2"):
+            await stranger._registrar.announce()
+        assert await stranger._settle()  # said in the log; its process does not end
+    assert leads(mesh)._registrar.levels[BrokerId(FOLLOWER)] == 2
+    await leads(mesh)._commit(RaiseFeatureLevel(level=2))
+    await stranger._registrar.announce()
+    assert leads(mesh).state.disk_of(BrokerId(FOLLOWER)) == "blank-1002"
 
 
 async def test_stranger_is_not_let_in_and_told_what_to_do(mesh: Mesh) -> None:

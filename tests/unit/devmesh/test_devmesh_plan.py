@@ -84,6 +84,7 @@ def test_endpoint_file_has_its_public_shape(layout: MeshPlan) -> None:
         "kafka": 3,
         "grpc": 3,
         "admin": 3,
+        "text": 3,
     }
     assert value["gateway"] == {
         "http": [layout.gateway.http],

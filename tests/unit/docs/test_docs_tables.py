@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from gateway.config import GatewayConfig
 from georelay import errors
-from georelay.wire.api import SUPPORTED, ApiKey, frame_bytes_max, is_flexible
 from mesh.replication import frames, link_state
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType
 from region.api.grpc_calls import grpc_status
@@ -25,6 +24,15 @@ from region.raft.core.roles import ROLE_CHANGES
 from region.raft.wire import Kind
 
 Rows = Callable[[str], list[list[str]]]
+METRIC_SOURCES = (
+    "gateway/metrics.py",
+    "region/api/group_metrics.py",
+    "region/api/queue_metrics.py",
+    "region/api/binding_metrics.py",
+    "region/broker/storage_metrics.py",
+    "mesh/listening/listeners.py",
+    "region/broker/security_metrics.py",
+)
 
 
 def error_classes() -> list[type[errors.GeorelayError]]:
@@ -58,19 +66,6 @@ def test_every_error_says_what_to_do(root: Path, table_rows: Rows) -> None:
     for row in table_rows((root / "docs/errors.md").read_text()):
         assert len(row) == 8
         assert row[-1].endswith("."), row[0]
-
-
-# --- Kafka -------------------------------------------------------------------------------------------
-
-
-def test_the_kafka_table_is_what_brokers_advertise(root: Path, table_rows: Rows) -> None:
-    rows = {int(row[0]): row[1:5] for row in table_rows((root / "docs/protocol/kafka.md").read_text())}
-    assert rows == {int(key): kafka_row(key, versions) for key, versions in SUPPORTED.items()}
-
-
-def kafka_row(key: ApiKey, versions: range) -> list[str]:
-    flexible = next((str(version) for version in versions if is_flexible(key, version)), "-")
-    return [key.name, f"{versions.start}-{versions.stop - 1}", flexible, str(frame_bytes_max(key))]
 
 
 # --- configuration -----------------------------------------------------------------------------------
@@ -181,7 +176,7 @@ def test_the_metrics_page_has_every_metric_of_the_code(root: Path) -> None:
     broker = (root / "region/api/metrics.py").read_text()
     sources = [
         broker,
-        *((root / name).read_text() for name in ("gateway/metrics.py", "region/broker/storage_metrics.py")),
+        *((root / name).read_text() for name in METRIC_SOURCES),
     ]
     names = {name for source in sources for name in re.findall(r'"(georelay_[a-z_]+)"', source)}
     kafka, _, streams = broker.partition("def _errors")
@@ -192,7 +187,11 @@ def test_the_metrics_page_has_every_metric_of_the_code(root: Path) -> None:
 
 
 def test_the_http_page_has_every_route_of_broker_and_gateway(root: Path, table_rows: Rows) -> None:
-    broker = re.findall(r'add_(get|post|delete|patch)\("([^"]+)"', (root / "region/api/admin_http.py").read_text())
+    broker = [
+        found
+        for file in sorted((root / "region/api").glob("*_http.py"))
+        for found in re.findall(r'(?:add_|web\.)(get|post|delete|patch)\("([^"]+)"', file.read_text())
+    ]
     gateway = re.findall(r'web\.(get|post|delete|patch)\("([^"]+)"', (root / "gateway/rest/application.py").read_text())
     text = (root / "docs/protocol/http-and-grpc.md").read_text().partition("### ")[0]
     rows = {row[0].strip("`"): (row[1], row[2]) for row in table_rows(text)}

@@ -48,9 +48,13 @@ def test_the_environment_does_not_change_the_configuration(tmp_path: Path, monke
     [
         ("users_file", "user_file", "unknown key user_file"),
         ("number=1, kafka", "number=1, kafak='x', kafka", r"unknown key regions\.0\.brokers\.0\.kafak"),
-        ("127.0.0.1:8080", "0.0.0.0:8080", r"listen\.http: 0\.0\.0\.0:8080 is not a loopback address: without TLS"),
+        ("127.0.0.1:8080", "0.0.0.0:8080", r"listen\.http: 0\.0\.0\.0:8080 is not a loopback address and has no TLS"),
         ("localhost:19092", "[::]:19092", r"listen\.kafka: \[::\]:19092 is not a loopback address"),
-        ('admin="127.0.0.1:3"', 'admin="10.0.0.1:3"', r"admin: 10\.0\.0\.1:3 is not a loopback address"),
+        (
+            'admin="127.0.0.1:3"',
+            'admin="10.0.0.1:3"',
+            r"10\.0\.0\.1:3 is not a loopback address: set enabled = true and ca_file in \[upstream_tls\]",
+        ),
         ("127.0.0.1:8080", "127.0.0.1", "'127.0.0.1' is not host:port"),
         ("127.0.0.1:8080", "127.0.0.1:65536", "is not host:port"),
         ('mesh_id = "m1"', "", "mesh_id: Field required"),

@@ -15,7 +15,10 @@ from gateway.passthrough import broker_service
 from georelay.errors import OutcomeUnknown
 
 ANN = (("authorization", "basic " + base64.b64encode(b"ann:secret").decode()),)
-READS = ("DescribeTopic", "ListTopics", "ListBrokers")
+READS = (
+    *("DescribeTopic", "ListTopics", "ListBrokers"),
+    *("ListGroups", "DescribeGroup", "ListQueues", "DescribeQueue"),
+)
 ADMIN_METHODS = (
     "CreateTopic",
     "DeleteTopic",
@@ -25,6 +28,7 @@ ADMIN_METHODS = (
     "AddBroker",
     "DrainBroker",
     "RemoveBroker",
+    *("DeleteGroup", "SetGroupOffsets", "CreateQueue", "DeleteQueue"),
     *READS,
 )
 NOT_PROTOBUF = b"\xff\x00 any bytes \x80"

@@ -45,6 +45,32 @@ def test_a_record_that_was_never_acknowledged_may_be_missing(bed: HistoryBed) ->
     assert found(bed) == {}
 
 
+def test_a_record_acknowledged_without_an_offset_must_be_in_the_complete_read(bed: HistoryBed) -> None:
+    bed.send("a", 0), bed.send("b", outcome=Outcome.OK), bed.send("c", 1)
+    bed.read((0, "a"), (1, "c"), final=True)
+    assert found(bed) == {Category.LOST_WRITE: 1}
+
+
+def test_a_record_acknowledged_without_an_offset_may_be_missing_where_nobody_read_everything(bed: HistoryBed) -> None:
+    bed.send("a", 0), bed.send("b", outcome=Outcome.OK)
+    bed.read((0, "a"))
+    assert found(bed) == {}
+
+
+def test_a_record_acknowledged_without_an_offset_may_be_below_the_log_start(bed: HistoryBed) -> None:
+    bed.send("a", 0), bed.send("b", outcome=Outcome.OK), bed.send("c", 2)
+    bed.start(2)
+    bed.read((2, "c"), position=2, final=True)
+    assert found(bed) == {}
+
+
+def test_a_record_acknowledged_without_an_offset_is_at_the_one_where_it_was_read(bed: HistoryBed) -> None:
+    bed.send("a", process="one", outcome=Outcome.OK), bed.send("b", 0, process="other")
+    bed.end(1)
+    bed.read((0, "b"), (1, "a"), final=True)
+    assert found(bed) == {Category.OVERTAKEN_SEND: 1, Category.STALE_END: 1}
+
+
 def test_what_is_missing_in_one_site_is_lost_although_another_has_it(bed: HistoryBed) -> None:
     bed.send("a", 0), bed.send("b", 1)
     bed.read((0, "a"), (1, "b"), process="us", site="us", position=0, final=True)

@@ -59,6 +59,21 @@ def test_the_golden_lines_of_version_1_are_read(tmp_path: Path) -> None:
     assert (row.invoked_ns, row.completed_ns, row.offset, row.value) == (5, 9, 3, "v")
 
 
+@pytest.mark.parametrize("ended", [ENDED.replace(',"offset":3', ""), ENDED.replace("3", "null")])
+def test_an_acknowledgement_without_an_offset_is_read(tmp_path: Path, ended: str) -> None:
+    (row,) = read_history([written(tmp_path, HEAD + BEGUN + ended)])
+    assert (row.outcome, row.offset, row.completed_ns) == (Outcome.OK, None, 9)
+
+
+def test_an_acknowledgement_without_an_offset_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "h.ndjson"
+    writer = HistoryWriter(path, "a")
+    writer.produced(writer.invoke(Kind.PRODUCE, "k/0", value="v"), None)
+    writer.close()
+    (row,) = read_history([path])
+    assert (row.outcome, row.offset) == (Outcome.OK, None)
+
+
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     (row,) = read_history([written(tmp_path, HEAD + BEGUN + ENDED[:20])])
     assert row.outcome is Outcome.UNKNOWN
@@ -83,7 +98,8 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
         (HEAD + ENDED, ":2", "which it has not begun"),
         (HEAD + BEGUN + ENDED + ENDED, ":4", "or has ended before"),
         (HEAD + BEGUN + ENDED.replace('"t":9', '"t":4'), ":3", "ends before it begins"),
-        (HEAD + BEGUN + ENDED.replace(',"offset":3', ""), ":3", "'offset' is None, not int"),
+        (HEAD + BEGUN.replace("produce", "end") + ENDED.replace(',"offset":3', ""), ":3", "'offset' is None, not int"),
+        (HEAD + BEGUN + ENDED.replace("3", '"3"'), ":3", "'offset' is '3', not int"),
         (
             HEAD + BEGUN.replace("produce", "fetch") + ENDED.replace('"offset":3', '"records":[["0","v"]]'),
             ":3",

@@ -145,12 +145,14 @@ def test_the_calls_of_a_key_are_its_sends_and_linear_ends() -> None:
         operation(3, Kind.END, Outcome.OK, offset=1, linear=True),
         operation(4, Kind.END, Outcome.OK, offset=0),
         operation(5, Kind.FETCH, Outcome.OK),
+        operation(6, Kind.PRODUCE, Outcome.OK, value="d"),
     ]
     calls = log_calls(operations, "k")
     assert [(call.name, call.argument, call.completed_ns) for call in calls] == [
         ("append", "a", 0),
         ("append", "c", None),
         ("end", None, 3),
+        ("append", "d", None),
     ]
     assert log_calls(operations, "other") == []
 

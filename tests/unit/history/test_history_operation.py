@@ -23,7 +23,6 @@ def operation(kind: Kind = Kind.PRODUCE, **fields: Any) -> Operation:
         (Kind.PRODUCE, {"value": "a", "outcome": Outcome.OK, "offset": 1}, "is ok and has no time of completion"),
         (Kind.PRODUCE, {"value": "a", "outcome": Outcome.FAIL}, "is fail and has no time of completion"),
         (Kind.PRODUCE, {}, "produces no value"),
-        (Kind.PRODUCE, {"value": "a", **OK}, "is ok and has no offset"),
         (Kind.END, OK, "is ok and has no offset"),
     ],
 )
@@ -36,6 +35,12 @@ def test_an_operation_may_take_no_time_and_have_no_known_end() -> None:
     assert operation(value="a", offset=0, outcome=Outcome.OK, completed_ns=10).is_ok
     assert not operation(value="a").is_ok
     assert operation(Kind.FETCH, **OK).is_ok
+
+
+def test_a_record_may_be_acknowledged_without_an_offset() -> None:
+    stored = operation(value="a", **OK)
+    assert stored.is_ok
+    assert stored.describe().endswith("produce 'a' to orders/0 -> stored, offset unknown")
 
 
 @pytest.mark.parametrize(

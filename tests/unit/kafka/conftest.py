@@ -33,13 +33,17 @@ from region.kafka.listener import KafkaListener
 from region.kafka.ports import (
     BrokerInfo,
     BrokerStatus,
+    BrokerStorage,
     PartitionReplicas,
+    ProducerInfo,
     Published,
     ReadAnswer,
+    ReplicaSize,
     StreamSnapshot,
 )
 from region.kafka.services import KafkaServices
 from region.log.entry import Entry, EntryDraft, seal_entry
+from region.topics.transaction_table_core import AbortedTransaction
 
 
 class FakeStream:
@@ -58,6 +62,8 @@ class FakeStream:
         self.next_offset = Offset(0)
         self.auto_commit = True
         self.in_memory = True
+        self.unstable: Offset | None = None  # first record of an open transaction
+        self.aborted: list[AbortedTransaction] = []
         self.entries: list[Entry] = []
         self.cold_reads = 0
         self.ends_confirmed = 0
@@ -131,6 +137,13 @@ class FakeStream:
         self._append(bytes(batch), header, 0, 1)
         self.commit()
 
+    def add_raw(self, raw: bytes) -> None:
+        """Append one committed batch as it is: a transactional one, a marker."""
+        batch = bytearray(raw)
+        stamp(batch, base_offset=self.next_offset, epoch=self.epoch)
+        self._append(bytes(batch), api_batch_header(raw), 0, 1)
+        self.commit()
+
     def commit(self) -> None:
         self.high_watermark = self.next_offset
         pending, self._pending = self._pending, []
@@ -149,6 +162,13 @@ class FakeStream:
     def wake(self) -> None:
         for callback in list(self._waiters.values()):
             callback()
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        return self.high_watermark if self.unstable is None else self.unstable
+
+    def aborted_between(self, first: int, following: int) -> list[AbortedTransaction]:
+        return [row for row in self.aborted if row.last_offset >= first and row.first_offset < following]
 
     @property
     def waiter_count(self) -> int:
@@ -226,6 +246,7 @@ class FakeCluster:
         self.views: dict[str, TopicView] = {}
         self.streams: dict[tuple[str, int], FakeStream] = {}
         self.publish_errors: list[GeorelayError] = []  # raised by the next publishes
+        self.transactional_ids: list[str | None] = []
         self.published: list[tuple[str, int, Any, int, Any]] = []
         self.producer_errors: list[GeorelayError] = []
         self.create_errors: list[GeorelayError] = []
@@ -233,6 +254,7 @@ class FakeCluster:
         self.changes: list[tuple[Any, ...]] = []  # (method, arguments) of those that were asked for
         self.states = {1001: "active"}
         self.targets: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.producers: dict[tuple[str, int], list[ProducerInfo]] = {}
         self._producer_ids = itertools.count(1 << 48)
 
     def add_topic(self, name: str, partitions: int = 1, *, homes: Homes = Homes.ONE, mirror_of: str = "") -> TopicView:
@@ -342,6 +364,18 @@ class FakeCluster:
         self.views[name] = view = dataclasses.replace(view, definition=definition)
         return view
 
+    async def add_partitions(self, name: str, count: int) -> TopicView:
+        self._changed("add_partitions", name, count)
+        view = self.views[name]
+        return self.add_topic(view.name, count, homes=view.homes)
+
+    def producers_of(self, name: str, partition: int) -> list[ProducerInfo]:
+        return self.producers.get((name, partition), [])
+
+    def storage(self) -> BrokerStorage:
+        rows = [ReplicaSize(topic=name, partition=number, size_bytes=100 + number) for name, number in self.streams]
+        return BrokerStorage(directory="/data", replicas=rows, total_bytes=1000, usable_bytes=10)
+
     async def delete_records(self, name: str, partition: int, before: int) -> Offset:
         self._changed("delete_records", name, partition, before)
         stream = self.streams.get((name, partition))
@@ -391,15 +425,27 @@ class FakeCluster:
         return next(self._producer_ids)
 
     def publish(
-        self, name: str, partition: int, header: Any, raw: Any, *, received_ns: int, entry_region: int, lane: object
+        self,
+        name: str,
+        partition: int,
+        header: Any,
+        raw: Any,
+        *,
+        received_ns: int,
+        entry_region: int,
+        lane: object,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[Published]:
+        self.transactional_ids.append(transactional_id)
         self.published.append((name, partition, header, received_ns, lane))
         if self.publish_errors:
             raise self.publish_errors.pop(0)
         stream = self.streams[name, partition]
         return stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
 
-    async def read_records(self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> ReadAnswer:
+    async def read_records(
+        self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False
+    ) -> ReadAnswer:
         raise UnknownTopic("the fake hosts every stream")
 
     def snapshot(self) -> list[StreamSnapshot]:

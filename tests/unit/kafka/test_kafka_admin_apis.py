@@ -312,9 +312,9 @@ async def test_producer_ids_are_never_given_twice(bed: Any) -> None:
     assert first.producer_epoch == 0
 
 
-async def test_a_transactional_producer_is_refused(bed: Any) -> None:
+async def test_a_transactional_producer_without_a_name_is_refused(bed: Any) -> None:
     client = await bed.client()
-    response = await client.call(InitProducerIdRequest(transactional_id="t"), ApiKey.INIT_PRODUCER_ID, 4)
+    response = await client.call(InitProducerIdRequest(transactional_id=""), ApiKey.INIT_PRODUCER_ID, 4)
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 

@@ -40,3 +40,24 @@ async def test_metadata_does_not_wait_for_a_partition_that_stays_without_a_leade
     began = asyncio.get_running_loop().time()
     await client.call(REQUEST, ApiKey.METADATA, VERSION)
     assert asyncio.get_running_loop().time() - began < 0.04
+
+
+async def test_metadata_of_a_broker_that_has_just_started_waits_until_it_knows_its_region(bed: Any) -> None:
+    bed.cluster.is_ready = False
+    client = await bed.client()
+    answer = asyncio.create_task(client.call(REQUEST, ApiKey.METADATA, VERSION))
+    done, _ = await asyncio.wait([answer], timeout=0.05)
+    assert not done
+    bed.cluster.add_topic("orders")
+    bed.cluster.is_ready = True
+    assert (await answer).topics[0].error_code == ErrorCode.NONE
+
+
+async def test_metadata_of_a_region_that_does_not_come_back_is_what_there_is(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "READY_WAIT_S", 0.05)
+    bed.cluster.is_ready = False
+    client = await bed.client()
+    row = (await client.call(REQUEST, ApiKey.METADATA, VERSION)).topics[0]
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

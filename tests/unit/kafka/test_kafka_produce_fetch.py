@@ -356,6 +356,19 @@ async def test_losing_the_leadership_ends_a_long_poll(bed: Any) -> None:
     assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_long_poll_is_answered_although_a_topic_in_it_was_deleted_meanwhile(bed: Any) -> None:
+    bed.cluster.add_topic("gone")
+    bed.cluster.add_topic("orders")
+    gone, orders = bed.cluster.stream("gone", 0), bed.cluster.stream("orders", 0)
+    gone.add(b"last")
+    client = await bed.client()
+    client.send(fetch(("gone", 0, 0), ("orders", 0, 0), max_wait_ms=60_000, min_bytes=150), 12)
+    await wait_until(lambda: orders.waiter_count == 1)
+    del bed.cluster.views["gone"]
+    orders.add(b"n" * 150)
+    assert fetched((await client.receive(ApiKey.FETCH, 12))[1])[1] == (0, [b"n" * 150])
+
+
 async def test_a_lost_connection_leaves_no_waiter(bed: Any) -> None:
     bed.cluster.add_topic("orders")
     stream = bed.cluster.stream("orders", 0)

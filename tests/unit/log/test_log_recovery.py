@@ -160,6 +160,32 @@ def test_a_new_log_survives_a_crash_after_its_first_sync(
     assert recovered_frames(fs) == [entry.frame for entry in tail]
 
 
+def test_a_folder_that_a_dead_process_left_empty_survives_a_crash_after_the_first_sync(
+    crash_fs: Callable[[int], CrashFileSystem], tail: list[Entry]
+) -> None:
+    fs = crash_fs(0)
+    fs.make_durable_directory(FOLDER.parent)
+    fs.make_directory(FOLDER)  # there was no room for its first segment, and that process ended before any sync
+    log = GroupLog.open(FOLDER, fs)
+    log.append(tail)
+    log.sync()
+    fs.crash(keep=0.0)
+    assert recovered_frames(fs) == [entry.frame for entry in tail]
+
+
+def test_a_folder_made_for_a_segment_that_was_not_taken_survives_a_crash_after_the_first_sync(
+    crash_fs: Callable[[int], CrashFileSystem], tail: list[Entry]
+) -> None:
+    fs = crash_fs(0)
+    fs.make_durable_directory(FOLDER.parent)
+    log = GroupLog.open(FOLDER, fs)
+    log.stage_segment(RaftIndex(1)).discard()
+    log.append(tail)
+    log.sync()
+    fs.crash(keep=0.0)
+    assert recovered_frames(fs) == [entry.frame for entry in tail]
+
+
 def test_without_the_sync_a_crash_loses_the_log(crash_fs: Callable[[int], CrashFileSystem], tail: list[Entry]) -> None:
     fs = crash_fs(0)
     fs.make_durable_directory(FOLDER.parent)

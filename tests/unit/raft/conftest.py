@@ -289,6 +289,7 @@ class Cluster:
 
     def _send(self, messages: Iterable[Mail]) -> None:
         for message in messages:
+            assert message.term, f"no peer takes a message of term 0: {message}"
             self.sent.append(message)
             if not self.lost(message):
                 self.network.append(message)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Busy, NotLeader
+from georelay.errors import Busy, GeorelayError, NotLeader
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from georelay.wire.batch import RecordDraft, build_batch, validate
 from mesh.replication.stream_header import EntryType, StreamHeader
@@ -104,7 +104,7 @@ class OneLog:
 class StreamBench:
     """What the tests of one stream need."""
 
-    def __init__(self, *, home: int = 1, level: int = 2) -> None:
+    def __init__(self, *, home: int = 1, level: int = 3) -> None:
         self.level = level
         self.disk_writable = True
         self.clock = HandClock()
@@ -142,6 +142,52 @@ class StreamBench:
             )
         )
         return self.stream.publish(validate(raw, from_client=True), raw, received_ns=5, entry_region=2)
+
+    def publish_in_transaction(
+        self, *, producer: int = 7, epoch: int = 0, sequence: int = 0, count: int = 1, transactional_id: str = "t"
+    ) -> asyncio.Future[Any]:
+        raw = bytearray(
+            build_batch(
+                [RecordDraft(b"v")] * count,
+                timestamps_ms=1,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                is_transactional=True,
+            )
+        )
+        header = validate(raw, from_client=True, transactional_ok=True)
+        return self.stream.publish(header, raw, received_ns=5, entry_region=2, transactional_id=transactional_id)
+
+    def confirm(self, numbers: dict[int, int] | None = None) -> Verifier:
+        """Let a coordinator confirm transactions: number 1 of every producer unless `numbers` says another one."""
+        verifier = Verifier(numbers)
+        self.stream.lanes.verifier = verifier
+        return verifier
+
+    def mark(
+        self, *, producer: int = 7, epoch: int = 0, is_commit: bool = True, number: int = 1
+    ) -> asyncio.Future[Any]:
+        return self.stream.write_marker(producer_id=producer, producer_epoch=epoch, is_commit=is_commit, number=number)
+
+
+class Verifier:
+    """The coordinator as a partition sees it: answers when the test lets it."""
+
+    def __init__(self, numbers: dict[int, int] | None) -> None:
+        self.numbers = {} if numbers is None else numbers
+        self.asked: list[tuple[str, int, int]] = []
+        self.error: GeorelayError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, key: StreamKey, *, transactional_id: str, producer_id: int, producer_epoch: int) -> int:
+        assert key == KEY
+        self.asked.append((transactional_id, producer_id, producer_epoch))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.numbers.get(producer_id, 1)
 
 
 def stream_header(

@@ -16,8 +16,9 @@ from georelay.wire import hot
 from georelay.wire import requests as q
 from georelay.wire import responses as r
 from georelay.wire.api import (
-    _REQUESTS,
-    _RESPONSES,
+    CODED,
+    REQUESTS,
+    RESPONSES,
     SUPPORTED,
     ApiKey,
     ErrorCode,
@@ -37,8 +38,9 @@ from georelay.wire.api import (
 from georelay.wire.codec import codec_of
 from georelay.wire.primitives import REQUEST_ITEMS_MAX, Reader
 from georelay.wire.schema import Field, Kind, fields_of
+from georelay.wire.scram_users import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 
-CASES = [(key, version) for key, versions in SUPPORTED.items() for version in versions]
+CASES = [(key, version) for key, versions in CODED.items() for version in versions]
 IDS = [f"{key.name}-{version}" for key, version in CASES]
 PLAIN: dict[Kind, tuple[Any, Any]] = {
     Kind.BOOL: (False, True),
@@ -46,6 +48,7 @@ PLAIN: dict[Kind, tuple[Any, Any]] = {
     Kind.INT16: (3, 4),
     Kind.INT32: (5, 6),
     Kind.INT64: (7, 8),
+    Kind.FLOAT64: (0.5, -1e300),
     Kind.UUID: (bytes(16), bytes(15) + b"\x01"),
     Kind.STRING: ("text", "other"),
     Kind.BYTES: (b"blob", b"other"),
@@ -101,7 +104,7 @@ def response_frame(response: Any, version: int) -> bytes:
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=IDS)
 def test_each_field_of_a_request_changes_the_frame_and_comes_back(key: ApiKey, version: int) -> None:
-    request = sample(_REQUESTS[key], version)
+    request = sample(REQUESTS[key], version)
     seen = {request_frame(request, version)}
     for changed in variants(request, version):
         frame = request_frame(changed, version)
@@ -112,7 +115,7 @@ def test_each_field_of_a_request_changes_the_frame_and_comes_back(key: ApiKey, v
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=IDS)
 def test_each_field_of_a_response_changes_the_frame_and_comes_back(key: ApiKey, version: int) -> None:
-    response = sample(_RESPONSES[key], version)
+    response = sample(RESPONSES[key], version)
     seen = {response_frame(response, version)}
     for changed in variants(response, version):
         frame = response_frame(changed, version)
@@ -123,19 +126,29 @@ def test_each_field_of_a_response_changes_the_frame_and_comes_back(key: ApiKey, 
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=IDS)
 def test_every_cut_and_every_extra_byte_is_a_wire_error(key: ApiKey, version: int) -> None:
-    frame = request_frame(sample(_REQUESTS[key], version), version)
-    for cut in [*(frame[:size] for size in range(len(frame))), frame + b"\x00"]:
+    frame = request_frame(sample(REQUESTS[key], version), version)
+    extra = b"\x01" if key is ApiKey.ALTER_USER_SCRAM_CREDENTIALS else b"\x00"  # librdkafka may add 00 to that one
+    for cut in [*(frame[:size] for size in range(len(frame))), frame + extra]:
         with pytest.raises(WireError):
             decode_request(cut)
-    frame = response_frame(sample(_RESPONSES[key], version), version)
+    frame = response_frame(sample(RESPONSES[key], version), version)
     for cut in [*(frame[:size] for size in range(len(frame))), frame + b"\x00"]:
         with pytest.raises(WireError):
             decode_response(key, version, cut)
 
 
+def test_the_empty_tag_section_that_librdkafka_writes_twice_is_taken_once() -> None:
+    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+    frame = request_frame(sample(REQUESTS[key], 0), 0)
+    assert decode_request(frame + b"\x00")[1] == decode_request(frame)[1]
+    for more in (b"\x00\x00", b"\x01"):
+        with pytest.raises(WireError):
+            decode_request(frame + more)
+
+
 @pytest.mark.parametrize(("key", "version"), CASES, ids=IDS)
 def test_each_byte_of_a_request_may_be_anything(key: ApiKey, version: int) -> None:
-    frame = request_frame(sample(_REQUESTS[key], version), version)
+    frame = request_frame(sample(REQUESTS[key], version), version)
     for position in range(len(frame)):
         for byte in (0x00, 0x01, 0x7F, 0x80, 0xFF):
             mutated = frame[:position] + bytes([byte]) + frame[position + 1 :]
@@ -275,10 +288,17 @@ def test_a_newer_api_versions_is_answered_in_version_0_with_the_list() -> None:
     raw = b"".join(refuse_api_versions(77))
     expected = dataclasses.replace(api_versions_response(), error_code=35)
     assert decode_response(ApiKey.API_VERSIONS, 0, raw[4:]) == (77, expected)
-    assert [(a.api_key, a.min_version, a.max_version) for a in expected.api_keys] == [
-        (0, 0, 9), (1, 4, 12), (2, 1, 7), (3, 0, 12), (17, 0, 1), (18, 0, 3), (19, 2, 7), (20, 1, 6), (21, 0, 2),
-        (22, 0, 4), (23, 2, 4), (32, 1, 4), (33, 0, 2), (36, 0, 2), (44, 0, 1),
-    ]  # fmt: skip
+    shown = {a.api_key: (a.min_version, a.max_version) for a in expected.api_keys}
+    assert shown == {int(k): (v.start, v.stop - 1) for k, v in SUPPORTED.items()} | {0: (0, 9)}
+    assert list(shown) == sorted(shown)
+
+
+def test_what_is_coded_and_not_served_is_read_and_shown_as_not_supported() -> None:
+    for key in CODED.keys() - SUPPORTED.keys():
+        version = CODED[key].start
+        frame = request_frame(sample(REQUESTS[key], version), version)
+        assert not parse_request_header(frame).is_supported
+        assert type(decode_request(frame)[1]) is REQUESTS[key]
 
 
 def test_encoding_refuses_versions_and_numbers_that_do_not_exist() -> None:
@@ -292,6 +312,11 @@ def test_encoding_refuses_versions_and_numbers_that_do_not_exist() -> None:
 
 def test_a_secret_is_not_shown() -> None:
     assert "secret" not in repr(q.SaslAuthenticateRequest(b"\0user\0secret"))
+    user = ScramCredentialUpsertion("alice", 1, 4096, b"a salt", b"a proof")
+    shown = repr(AlterUserScramCredentialsRequest(upsertions=(user,)))
+    assert "alice" in shown
+    assert "salt'" not in shown
+    assert "proof" not in shown
 
 
 def test_error_codes_and_their_retry_rule_are_kafkas() -> None:
@@ -325,3 +350,9 @@ def test_the_cap_depends_on_the_api_and_holds_before_the_frame_is_there() -> Non
             FrameReader().feed(struct.pack(">ih", length, key))
     assert FrameReader(response_frame_bytes_max).feed(struct.pack(">ih", KAFKA_FRAME_BYTES_MAX + 1, 3)) == []
     assert frame_bytes_max(0) > frame_bytes_max(1) == frame_bytes_max(-7)
+
+
+def test_the_leader_of_a_group_may_send_more_and_who_is_not_signed_in_less() -> None:
+    assert frame_bytes_max(ApiKey.SYNC_GROUP) > frame_bytes_max(ApiKey.JOIN_GROUP)
+    for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
+        assert frame_bytes_max(key) < frame_bytes_max(ApiKey.JOIN_GROUP)

@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
-from georelay.wire.api import ApiKey, WireError, api_versions_response, decode_request
+from georelay.wire.api import ApiKey, WireError, api_versions_response, decode_request, encode_request
 from georelay.wire.requests import MetadataRequest
+from georelay.wire.scram_users import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 
 # Metadata version 12 for all topics: the null array takes four bytes where the protocol has one.
 ALL_TOPICS = bytes.fromhex("0003000c00000003000772646b61666b61 00 00000000010000")
@@ -42,3 +43,13 @@ def test_produce_is_shown_from_version_0_so_that_old_librdkafka_compresses() -> 
 def test_a_produce_of_a_version_that_is_only_shown_is_refused(version: int) -> None:
     with pytest.raises(WireError, match="not supported"):
         decode_request(struct.pack(">hhihhii", ApiKey.PRODUCE, version, 1, -1, 1, 1000, 0))
+
+
+def test_a_second_empty_tag_section_behind_scram_users_is_understood_and_nothing_else() -> None:
+    user = ScramCredentialUpsertion("alice", 1, 4096, b"salt", b"salted")
+    request = AlterUserScramCredentialsRequest(upsertions=(user,))
+    frame = b"".join(encode_request(request, api_version=0, correlation_id=1, client_id="rdkafka"))[4:]
+    assert decode_request(frame + b"\0")[1] == decode_request(frame)[1] == request
+    for excess in (b"\1", b"\0\0"):
+        with pytest.raises(WireError, match="follow the ALTER_USER_SCRAM_CREDENTIALS body"):
+            decode_request(frame + excess)

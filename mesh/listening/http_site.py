@@ -1,0 +1,130 @@
+"""An aiohttp application behind an Acceptor: admission, TLS, and an end for those who send a request too slowly.
+
+Rule 1: a connection must bring the head of its first request within FIRST_HEAD_S, and every later head, once begun,
+        within HEAD_S; a body must come with at least BODY_BYTES_PER_S after its first BODY_S.
+Rule 2: bodies are read by handlers only, with aiohttp's flow control: a slow one holds a buffer, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from georelay.limits import KIB
+from georelay.tls import TlsContexts
+from mesh.listening.acceptor import Acceptor
+from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
+
+log = structlog.get_logger()
+
+FIRST_HEAD_S: Final = 30.0
+HEAD_S: Final = 10.0
+BODY_S: Final = 30.0
+BODY_BYTES_PER_S: Final = 100 * KIB
+IDLE_S: Final = 120.0  # between two requests; clients keep idle connections for a shorter time
+SWEEP_S: Final = 1.0
+
+
+class HttpConnection(RequestHandler):
+    """One connection; knows since when it owes us the rest of a request."""
+
+    _connected_s = 0.0
+    _head_since_s = 0.0
+    _body_since_s = 0.0
+    _body_bytes = 0
+    _body_of: object = None
+    _seen = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to count."""
+        self._connected_s = self._loop.time()
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Note whether a head is begun and not whole."""
+        self._body_bytes += len(data)
+        super().data_received(data)
+        if self._messages or self._current_request is not None:
+            self._seen = True
+            self._head_since_s = 0.0
+        elif not self._head_since_s:
+            self._head_since_s = self._loop.time()
+
+    def is_late(self, now_s: float) -> bool:
+        """Return whether it was waited for long enough."""
+        request = self._current_request
+        if request is None:
+            self._body_of = None
+            if self._head_since_s:
+                return now_s - self._head_since_s > HEAD_S
+            return not self._seen and now_s - self._connected_s > FIRST_HEAD_S
+        if request.content.is_eof():
+            return False
+        if self._body_of is not request:
+            self._body_of, self._body_since_s, self._body_bytes = request, now_s, 0
+        return now_s - self._body_since_s > BODY_S + self._body_bytes / BODY_BYTES_PER_S
+
+
+class HttpSite:
+    """Serves one application on one address.
+
+    Args:
+        app: the application.
+        name: for the log and the metrics.
+        shutdown_s: how long running requests may go on after `close`.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        name: str,
+        shutdown_s: float,
+        contexts: TlsContexts | None = None,
+        limits: AdmissionLimits | None = None,
+        counters: AdmissionCounters | None = None,
+    ) -> None:
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,  # a client that leaves ends its long poll
+            shutdown_timeout=shutdown_s,
+            keepalive_timeout=IDLE_S,
+        )
+        self._name = name
+        self._acceptor = Acceptor(self._connection, name=name, limits=limits, counters=counters, contexts=contexts)
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Bind and serve; returns the port. Raises OSError."""
+        await self._runner.setup()
+        bound = await self._acceptor.start(host, port)
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        return bound
+
+    async def close(self) -> None:
+        """Accept no more, end what is idle, give the rest its time."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._acceptor.close()
+        await self._runner.cleanup()
+
+    def _connection(self) -> HttpConnection:
+        server: Any = self._runner.server
+        # What web.Server.__call__ does, with our class.
+        return HttpConnection(server, loop=server._loop, **server._kwargs)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        server: Any = self._runner.server
+        now_s = loop.time()
+        for connection in server.connections if server is not None else ():
+            if connection.transport is not None and connection.is_late(now_s):
+                self._acceptor.counters.refuse(Refusal.TOO_SLOW)
+                log.info("http_connection.too_slow", listener=self._name, peer=str(connection.peername))
+                connection.transport.abort()
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,314 @@
+"""One PublishStream call: batches go to the cluster as they came, records through the coalescer, answers by tag.
+
+Rule 1: publishes of one call for one partition are handed on in the order in which they came.
+Rule 2: every tag is answered exactly once. Late is UNKNOWN: the client may send the same batch again, and streams
+        recognise it by producer id and sequence.
+Rule 3: beyond its window a call is not read; the window is bytes and publishes without an answer, and answers that the
+        client has not read.
+Rule 4: a level that cannot be given is refused before anything is stored; it is never lowered silently.
+Rule 5: rights are asked for at every publish; a call whose sign-in has ended is ended, see `still_valid`.
+Rule 6: no task and no timer per batch: futures call back, deadlines are swept, answers of one turn travel together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import grpc.aio
+import structlog
+
+from georelay._pb import streams_pb2 as pb
+from georelay.errors import BadRequest, GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, TooLarge, UnknownTopic
+from georelay.limits import MIB, REST_RECORDS_MAX
+from georelay.refusals import refusal_of
+from georelay.wire.batch import validate
+from region.api.coalescer import NewRecord
+from region.api.metrics import BrokerMetrics
+from region.api.permits import check_topic
+from region.api.publishing import RecordPlace, RecordPublisher, require_topic
+from region.api.streams.outbox import Writer
+from region.kafka.ports import Cluster, Published, TopicView
+from region.security.access import Access, Operation, Principal, Resource
+from region.security.quotas import Quotas
+
+log = structlog.get_logger()
+
+WINDOW_BYTES: Final = 16 * MIB
+WINDOW_PUBLISHES: Final = 1_000
+DEADLINE_MS: Final = 30_000
+DEADLINE_MS_MAX: Final = 300_000
+SWEEP_S: Final = 0.25  # how late a deadline may be noticed
+ANSWERS_PER_RESPONSE_MAX: Final = 1_000
+PUBLISH_OVERHEAD_BYTES: Final = 256  # what a publish costs besides its payload
+CHOOSE: Final = -1
+_OUTCOME: Final = {Outcome.NOT_STORED: pb.OUTCOME_NOT_STORED, Outcome.UNKNOWN: pb.OUTCOME_UNKNOWN}
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A publish without an answer."""
+
+    size_bytes: int
+    deadline_ns: int
+    home: str = ""  # region that sequences the topic
+
+
+class PublishCall:
+    """State of one call; `run` is the call."""
+
+    def __init__(
+        self,
+        context: Any,
+        *,
+        cluster: Cluster,
+        publisher: RecordPublisher,
+        access: Access,
+        principal: Principal,
+        metrics: BrokerMetrics,
+        wall_ns: Callable[[], int],
+        monotonic_ns: Callable[[], int],
+        region_name: Callable[[int], str],
+        quotas: Quotas,
+        still_valid: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`region_name` turns a region's number into its name; `still_valid` raises when the sign-in has ended."""
+        self._context = context
+        self._writer = Writer(context)
+        self._cluster = cluster
+        self._publisher = publisher
+        self._access = access
+        self._principal = principal
+        self._records_in = metrics.edge_records.labels("grpc", "in")
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._region_name = region_name
+        self._quotas = quotas
+        self._still_valid = still_valid
+        self._waiting: dict[int, _Waiting] = {}
+        self._bytes = 0
+        self._answers: list[pb.Acknowledgement] = []
+        self._news = asyncio.Event()  # there are answers to write, or the call is over
+        self._room = asyncio.Event()  # answers were given
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serve until the client has ended its side and everything is answered.
+
+        Raises:
+            BadRequest: the client broke the rules of the call (a tag twice). Unauthenticated: its sign-in has ended.
+        """
+        window = pb.Window(
+            bytes=WINDOW_BYTES,
+            publishes=WINDOW_PUBLISHES,
+            region=self._cluster.region,
+            broker=self._cluster.broker_id,
+        )
+        await self._writer.write(pb.PublishStreamResponse(window=window))
+        loop = asyncio.get_running_loop()
+        sweeping = loop.create_task(self._sweep())
+        helpers = [loop.create_task(self._write()), sweeping]
+        reading = loop.create_task(self._read())
+        try:
+            # Whichever ends first decides: the client's side is over, or nobody can be answered any more.
+            await asyncio.wait((reading, *helpers), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                await reading
+                await asyncio.wait((loop.create_task(self._all_answered()), *helpers), return_when="FIRST_COMPLETED")
+            if sweeping.done():
+                await sweeping
+        finally:
+            for task in (reading, *helpers, *self._tasks):
+                task.cancel()
+            await asyncio.gather(reading, *helpers, *self._tasks, return_exceptions=True)
+            await self._writer.settle()
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while (request := await self._context.read()) is not grpc.aio.EOF:
+            for publish in request.publishes:
+                while self._is_full():
+                    self._room.clear()
+                    await self._room.wait()
+                await self._take(publish)
+            if not self._quotas.is_idle:  # what a quota holds up is not read; what was read is on its way
+                pause_ms = self._quotas.produce(self._principal, request.ByteSize())
+                await asyncio.sleep(pause_ms / 1000)
+
+    def _is_full(self) -> bool:
+        if self._waiting and (self._bytes >= WINDOW_BYTES or len(self._waiting) >= WINDOW_PUBLISHES):
+            return True
+        return len(self._answers) >= WINDOW_PUBLISHES
+
+    async def _take(self, publish: pb.Publish) -> None:
+        if publish.tag in self._waiting:
+            raise BadRequest(f"tag {publish.tag} stands for a publish that is not answered yet")
+        waiting = self._begin(publish)
+        try:
+            if publish.transactional_id:
+                name = publish.transactional_id
+                self._access.check(self._principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+            check_topic(self._access, self._cluster, self._principal, Operation.WRITE, publish.topic)
+            topic = self._cluster.topic(publish.topic) or await require_topic(self._cluster, publish.topic)
+            self._check(publish, topic)
+            waiting.home = self._region_name(topic.home)
+            if publish.WhichOneof("payload") == "batch":
+                self._publish_batch(publish)
+            else:
+                self._publish_records(publish, topic)
+        except GeorelayError as error:
+            self._refuse(publish.tag, error)
+
+    def _begin(self, publish: pb.Publish) -> _Waiting:
+        deadline_ns = self._monotonic_ns() + (publish.deadline_ms or DEADLINE_MS) * 1_000_000
+        size = PUBLISH_OVERHEAD_BYTES + (len(publish.batch) or publish.records.ByteSize())
+        self._waiting[publish.tag] = waiting = _Waiting(size, deadline_ns)
+        self._bytes += size
+        return waiting
+
+    @staticmethod
+    def _check(publish: pb.Publish, topic: TopicView) -> None:
+        """Refuse what needs nothing but the request and the topic to be refused."""
+        payload = publish.WhichOneof("payload")
+        if payload is None:
+            raise BadRequest("publish: neither a batch nor records")
+        if publish.level == pb.LEVEL_GEO:
+            raise PolicyViolation(
+                f"level GEO({publish.regions}): brokers of this version acknowledge at level REGION only; nothing was "
+                "stored: ask for REGION, or wait for the other regions with FindOffsets there"
+            )
+        if not 0 <= publish.deadline_ms <= DEADLINE_MS_MAX:
+            raise BadRequest(f"deadline_ms: {publish.deadline_ms} is outside 0..{DEADLINE_MS_MAX}")
+        if topic.is_mirror_name or topic.internal:
+            raise PolicyViolation(f"{topic.name!r} is written by its home region only; publish to the plain name")
+        chooses = payload == "records" and publish.partition == CHOOSE
+        if not chooses and not 0 <= publish.partition < topic.partitions:
+            raise UnknownTopic(
+                f"topic {topic.name!r} has partitions 0..{topic.partitions - 1}, not {publish.partition}"
+            )
+
+    def _publish_batch(self, publish: pb.Publish) -> None:
+        raw = publish.batch
+        transactional_id = publish.transactional_id or None
+        header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
+        future = self._cluster.publish(
+            publish.topic,
+            publish.partition,
+            header,
+            raw,
+            received_ns=self._wall_ns(),
+            entry_region=self._cluster.region_number,
+            lane=self,
+            transactional_id=transactional_id,
+        )
+        self._records_in.inc(header.record_count)
+        future.add_done_callback(partial(self._batch_done, publish.tag))
+
+    def _publish_records(self, publish: pb.Publish, topic: TopicView) -> None:
+        given = publish.records.records
+        if not given:
+            raise BadRequest("publish: records is empty")
+        if len(given) > REST_RECORDS_MAX:
+            raise TooLarge(f"{len(given)} records are over REST_RECORDS_MAX ({REST_RECORDS_MAX}) per publish")
+        wanted = None if publish.partition == CHOOSE else publish.partition
+        begun = self._publisher.begin(topic, publish.topic, [(_new_record(record), wanted) for record in given])
+        self._records_in.inc(len(given))
+        task = asyncio.get_running_loop().create_task(self._settle_records(publish.tag, begun))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle_records(self, tag: int, begun: Awaitable[list[RecordPlace]]) -> None:
+        try:
+            places = await begun
+        except GeorelayError as error:
+            self._refuse(tag, error)
+            return
+        waiting = self._waiting.get(tag)
+        if waiting is not None:
+            stored = pb.Places(partitions=[at.partition for at in places], offsets=[at.offset for at in places])
+            acknowledgement = self._stored(tag, waiting, epoch=places[0].epoch, append_us=places[0].append_us)
+            acknowledgement.base_offset = places[0].offset
+            acknowledgement.places.CopyFrom(stored)
+            self._answer(acknowledgement)
+
+    # --- answers -----------------------------------------------------------------------------------
+
+    def _batch_done(self, tag: int, future: asyncio.Future[Published]) -> None:
+        if future.cancelled():
+            self._refuse(tag, OutcomeUnknown("the publish was cancelled; the records may be stored"))
+            return
+        error = future.exception()
+        waiting = self._waiting.get(tag)
+        if isinstance(error, GeorelayError):
+            self._refuse(tag, error)
+        elif error is not None:
+            log.error("publish.broke", error=repr(error))
+            self._refuse(tag, OutcomeUnknown("internal error; the broker's log has the cause"))
+        elif waiting is not None:
+            published = future.result()
+            acknowledgement = self._stored(tag, waiting, epoch=published.epoch, append_us=published.append_us)
+            acknowledgement.base_offset = published.base_offset
+            self._answer(acknowledgement)
+
+    @staticmethod
+    def _stored(tag: int, waiting: _Waiting, *, epoch: int, append_us: int) -> pb.Acknowledgement:
+        return pb.Acknowledgement(
+            tag=tag,
+            outcome=pb.OUTCOME_STORED,
+            epoch=epoch,
+            level=pb.LEVEL_REGION,
+            regions=[waiting.home],
+            commit_us=append_us,
+        )
+
+    def _refuse(self, tag: int, error: GeorelayError) -> None:
+        self._answer(pb.Acknowledgement(tag=tag, outcome=_OUTCOME[error.outcome], refusal=refusal_of(error)))
+
+    def _answer(self, acknowledgement: pb.Acknowledgement) -> None:
+        """Answer a tag, unless its deadline has answered it."""
+        waiting = self._waiting.pop(acknowledgement.tag, None)
+        if waiting is None:
+            return
+        self._bytes -= waiting.size_bytes
+        self._answers.append(acknowledgement)
+        self._news.set()
+        self._room.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._answers:
+                now, self._answers = (
+                    self._answers[:ANSWERS_PER_RESPONSE_MAX],
+                    self._answers[ANSWERS_PER_RESPONSE_MAX:],
+                )
+                await self._writer.write(pb.PublishStreamResponse(acknowledgements=now))
+                self._room.set()
+            self._room.set()
+
+    async def _all_answered(self) -> None:
+        while self._waiting or self._answers or self._news.is_set():
+            self._room.clear()
+            await self._room.wait()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._still_valid()
+            now_ns = self._monotonic_ns()
+            for tag in [tag for tag, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]:
+                self._refuse(tag, OutcomeUnknown("not committed within its deadline; it may be stored later"))
+
+
+def _new_record(record: pb.NewRecord) -> NewRecord:
+    return NewRecord(
+        value=record.value if record.HasField("value") else None,
+        key=record.key if record.HasField("key") else None,
+        headers=tuple((header.name, header.value if header.HasField("value") else None) for header in record.headers),
+        timestamp_ms=record.timestamp_ms if record.HasField("timestamp_ms") else None,
+    )

@@ -1,0 +1,50 @@
+"""What a part is given of its coordinator: the log that it proposes to, clocks and timers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from georelay.ids import RaftIndex
+from region.coordination.part import Part
+
+
+class TimerHandle(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Forget it; harmless when it has happened."""
+
+
+class CoordinatorLog(Protocol):
+    """The replicated log of one coordinator, as one part sees it."""
+
+    @property
+    def partition(self) -> int:
+        """Return the partition of the internal topic, 0-based."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this broker leads and has applied everything that was acknowledged."""
+
+    def propose(self, part: Part, command: bytes, *, shrinks: bool = False) -> asyncio.Future[RaftIndex]:
+        """Append one command; the future resolves after `apply` has seen it here, in the order of the proposals.
+
+        Args:
+            shrinks: it deletes or ends something, so it is taken also while the state is over PART_SNAPSHOT_BYTES_MAX.
+
+        Raises:
+            at once, not stored: NotLeader; Busy: too much waits, or the state is too large; DiskFull; TooLarge: over
+            COMMAND_BYTES_MAX; Unavailable: this region has brokers of a version that does not know coordinators.
+            in the future: OutcomeUnknown: the leader changed, `apply` may see it yet; NotLeader, Busy: not stored.
+        """
+
+    def now_us(self) -> int:
+        """Return this broker's wall clock, us since 1970; at the leader never behind the log's newest append time."""
+
+    def monotonic_ns(self) -> int:
+        """Return nanoseconds from an arbitrary origin; never goes back."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        """Call `callback` on the event loop after `delay_s`, unless it is cancelled before."""

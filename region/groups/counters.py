@@ -1,0 +1,15 @@
+"""What the coordinators of one broker count: plain integers that only grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class GroupCounters:
+    """All coordinators of a broker together."""
+
+    generations: int = 0  # rebalances whose outcome was stored
+    offsets_committed: int = 0
+    offsets_expired: int = 0
+    groups_dropped: int = 0  # empty and without offsets

@@ -1,0 +1,199 @@
+"""The replicated state of one coordinator's groups, as a function of its commands. Pure.
+
+Rule 1: a command says what was decided; nothing is decided here: no clock, no limits, no topics.
+Rule 2: equal commands give equal snapshots, byte by byte.
+Rule 3: commands and snapshots carry a version; a version or a kind that is unknown stops the replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from region.controller.fields import FieldError, Fields, dump_object, parse_object
+from region.coordination.limits import COMMAND_BYTES_MAX, PART_RESTORED_BYTES_MAX
+from region.coordination.part import CommandError
+from region.groups.commands_core import (
+    VERSION,
+    Command,
+    CommitOffsets,
+    DeleteOffsets,
+    DropGroup,
+    EndTransaction,
+    HoldOffsets,
+    StoreGroup,
+    decode_command,
+    ended_json,
+    offsets_json,
+    read_ended,
+    read_offsets,
+    read_record,
+    record_json,
+)
+from region.groups.offsets_core import CommittedOffset, GroupOffsets, PendingOffsets
+from region.groups.settings import (
+    GROUPS_PER_COORDINATOR_MAX,
+    OFFSETS_PER_GROUP_MAX,
+    PRODUCERS_PER_GROUP_MAX,
+)
+from region.groups.values import GroupRecord
+
+INT64_MAX: Final = 2**63 - 1
+GROUP_BYTES: Final = 256  # of a group without members and offsets in a snapshot, about
+MEMBER_BYTES: Final = 256
+ENDED_BYTES: Final = 48  # of the newest ended transaction of a producer
+
+
+@dataclass(slots=True)
+class StoredGroup:
+    """What is known of one group on every replica.
+
+    Args:
+        record: of its newest rebalance; None for a group that only ever had offsets.
+        empty_since_us: when it lost its last member, us since 1970; None while it has members or never had any.
+    """
+
+    record: GroupRecord | None = None
+    empty_since_us: int | None = None
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return its size in a snapshot, about."""
+        members = () if self.record is None else self.record.members
+        held = sum(len(row.metadata) + len(row.assignment) for row in members) * 4 // 3
+        pending = sum(128 + 128 * len(row.rows) for row in self.offsets.pending.values())
+        transactions = pending + ENDED_BYTES * len(self.offsets.ended)
+        return GROUP_BYTES + MEMBER_BYTES * len(members) + held + transactions + self.offsets.size_bytes
+
+
+class GroupsState:
+    """Groups by id. `size_bytes` is that of the snapshot, about."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, StoredGroup] = {}
+        self._encoded: dict[str, bytes] = {}  # of groups that did not change since the last snapshot
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[tuple[str, StoredGroup]]:
+        return iter(self._groups.items())
+
+    def find(self, group_id: str) -> StoredGroup | None:
+        """Return a group, None for one that is not known."""
+        return self._groups.get(group_id)
+
+    def apply(self, raw: bytes, *, append_us: int) -> Command:
+        """Follow one command and return it.
+
+        Raises:
+            CommandError: unknown or malformed.
+        """
+        try:
+            command = decode_command(raw)
+        except FieldError as error:
+            raise CommandError(f"groups: {error}") from error
+        self._encoded.pop(command.group_id, None)
+        group = self._groups.get(command.group_id)
+        before_bytes = 0 if group is None else group.size_bytes
+        if isinstance(command, DropGroup):
+            self._groups.pop(command.group_id, None)
+            self.size_bytes -= before_bytes
+            return command
+        if group is None:
+            group = self._groups[command.group_id] = StoredGroup()
+        _change(group, command, append_us)
+        self.size_bytes += group.size_bytes - before_bytes
+        return command
+
+    def snapshot(self) -> bytes:
+        """Return the canonical bytes of the state."""
+        for group_id, group in self._groups.items():
+            if group_id not in self._encoded:
+                self._encoded[group_id] = dump_object(_group_json(group_id, group))
+        rows = b",".join(self._encoded[group_id] for group_id in sorted(self._groups))
+        return b'{"groups":[%s],"v":%d}' % (rows, VERSION)
+
+    def restore(self, raw: bytes) -> None:
+        """Replace the state by what `snapshot` returned, b"" being the empty one (ValueError: it is none)."""
+        groups: dict[str, StoredGroup] = {}
+        if raw:
+            fields = Fields(parse_object(raw, bytes_max=PART_RESTORED_BYTES_MAX), "groups")
+            fields.integer("v", low=VERSION, high=VERSION)
+            for row in fields.items("groups", count_max=4 * GROUPS_PER_COORDINATOR_MAX):
+                group_id, group = _read_group(row)
+                groups[group_id] = group
+            fields.done()
+        self._groups = groups
+        self._encoded = {}
+        self.size_bytes = sum(group.size_bytes for group in groups.values())
+
+
+def _change(group: StoredGroup, command: Command, append_us: int) -> None:
+    offsets = group.offsets
+    match command:
+        case StoreGroup(record=record):
+            group.record = record
+            group.empty_since_us = None if record.members else append_us
+        case CommitOffsets(rows=rows):
+            offsets.commit({key: _at(row, append_us) for key, row in rows.items()})
+        case HoldOffsets(rows=rows):
+            held = {key: _at(row, append_us) for key, row in rows.items()}
+            offsets.hold(command.producer_id, command.epoch, command.number, held)
+        case EndTransaction():
+            offsets.end(command.producer_id, command.epoch, command.number, is_commit=command.is_commit)
+        case DeleteOffsets(keys=keys):
+            offsets.delete(keys)
+        case DropGroup():
+            raise AssertionError(command)  # done by the caller
+
+
+def _at(row: CommittedOffset, append_us: int) -> CommittedOffset:
+    return CommittedOffset(offset=row.offset, leader_epoch=row.leader_epoch, metadata=row.metadata, commit_us=append_us)
+
+
+def _group_json(group_id: str, group: StoredGroup) -> dict[str, object]:
+    offsets = group.offsets
+    return {
+        "id": group_id,
+        "record": None if group.record is None else record_json(group.record),
+        "empty_since_us": -1 if group.empty_since_us is None else group.empty_since_us,
+        "offsets": offsets_json(offsets.committed, with_times=True),
+        "pending": [
+            {
+                "producer_id": producer_id,
+                "epoch": held.epoch,
+                "number": held.number,
+                "offsets": offsets_json(held.rows, with_times=True),
+            }
+            for producer_id, held in sorted(offsets.pending.items())
+        ],
+        "ended": ended_json(offsets.ended),  # in their order: the first is the next to be forgotten
+    }
+
+
+def _read_group(value: object) -> tuple[str, StoredGroup]:
+    fields = Fields(value, "group")
+    group_id = fields.text("id", chars_max=COMMAND_BYTES_MAX)
+    record = fields.value("record")
+    since_us = fields.integer("empty_since_us", low=-1, high=INT64_MAX)
+    group = StoredGroup(
+        record=None if record is None else read_record(group_id, record),
+        empty_since_us=None if since_us < 0 else since_us,
+    )
+    group.offsets.commit(read_offsets(fields.items("offsets", count_max=4 * OFFSETS_PER_GROUP_MAX), with_times=True))
+    for row in fields.items("pending", count_max=4 * PRODUCERS_PER_GROUP_MAX):
+        held = Fields(row, "pending")
+        producer_id = held.integer("producer_id", low=-1, high=INT64_MAX)
+        group.offsets.pending[producer_id] = PendingOffsets(
+            epoch=held.integer("epoch", low=-1, high=INT64_MAX),
+            number=held.integer("number", low=-1, high=INT64_MAX),
+            rows=read_offsets(held.items("offsets", count_max=4 * OFFSETS_PER_GROUP_MAX), with_times=True),
+        )
+        held.done()
+    group.offsets.ended.update(read_ended(fields.items("ended", count_max=4 * PRODUCERS_PER_GROUP_MAX)))
+    fields.done()
+    return group_id, group

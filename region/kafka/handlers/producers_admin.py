@@ -1,0 +1,61 @@
+"""DescribeProducers: the idempotent and transactional producers that a partition's leader remembers (KIP-664).
+
+Operators find a transaction that hangs with it: `current_txn_start_offset` is where the last stable offset stands.
+"""
+
+from __future__ import annotations
+
+from georelay.errors import AccessDenied, GeorelayError
+from georelay.wire.api import ErrorCode
+from georelay.wire.cluster import (
+    DescribedProducersPartition,
+    DescribedProducersTopic,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+)
+from region.kafka.connection import Slot
+from region.kafka.error_map import kafka_code
+from region.kafka.handlers.positions import led_stream
+from region.kafka.services import KafkaServices
+from region.security.access import Operation, Resource
+
+
+class DescribeProducersHandler:
+    """Answers DescribeProducers."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._cluster = services.cluster
+        self._access = services.access
+
+    def handle(self, slot: Slot, request: DescribeProducersRequest) -> None:
+        """Answer from the logs that this broker leads."""
+        topics = []
+        for topic in request.topics:
+            refused = self._access.refusal(slot.connection.principal, Operation.READ, Resource.TOPIC, topic.name)
+            rows = [self._row(topic.name, index, refused) for index in topic.partition_indexes]
+            topics.append(DescribedProducersTopic(name=topic.name, partitions=rows))
+        slot.answer(DescribeProducersResponse(topics=topics))
+
+    def _row(self, name: str, partition: int, refused: AccessDenied | None) -> DescribedProducersPartition:
+        if refused is not None:
+            return DescribedProducersPartition(partition, kafka_code(refused), str(refused))
+        stream = led_stream(self._cluster, name, partition)
+        if isinstance(stream, ErrorCode):
+            return DescribedProducersPartition(partition, stream)
+        try:
+            infos = self._cluster.producers_of(name, partition)
+        except GeorelayError as error:
+            return DescribedProducersPartition(partition, kafka_code(error), str(error))
+        rows = [
+            ProducerState(
+                producer_id=info.producer_id,
+                producer_epoch=info.producer_epoch,
+                last_sequence=info.last_sequence,
+                last_timestamp=info.newest_append_ms,
+                coordinator_epoch=info.transaction_number,
+                current_txn_start_offset=info.transaction_start,
+            )
+            for info in infos
+        ]
+        return DescribedProducersPartition(partition, active_producers=rows)

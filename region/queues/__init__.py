@@ -1,0 +1,1 @@
+"""Topics consumed as work queues: competing consumers, leases, redelivery, dead letters."""

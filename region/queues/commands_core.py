@@ -1,0 +1,280 @@
+"""The commands of queues as they stand in a coordinator's log: compact JSON objects. Pure.
+
+Rule 1: a command says what the leader decided, times included; applying it reads no clock.
+Rule 2: the bytes never change their meaning: a new kind of command gets a new word.
+"n" numbers the proposals of one leader, which finds its own again by it; it is no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias, TypeVar
+
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
+from region.coordination.limits import COMMAND_BYTES_MAX
+from region.coordination.part import CommandError
+from region.queues.definition import QueueDefinition, read_name
+from region.queues.limits import CONSUMER_CHARS_MAX, REASON_CHARS_MAX, ROWS_PER_COMMAND_MAX
+from region.queues.queue_core import Claim, Passed, Place
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateQueue:
+    """`positions`: where each partition begins."""
+
+    definition: QueueDefinition
+    positions: tuple[int, ...]
+
+    @property
+    def queue(self) -> str:
+        """Return the name."""
+        return self.definition.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterQueue:
+    """Replaces the definition of a queue."""
+
+    definition: QueueDefinition
+
+    @property
+    def queue(self) -> str:
+        """Return the name."""
+        return self.definition.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteQueue:
+    """Forgets a queue; its topic stays."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Leases records to a consumer."""
+
+    queue: str
+    consumer: str
+    until_us: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """Is done with leased records."""
+
+    queue: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBack:
+    """Ends leases; the records may be delivered again from `due_us` on."""
+
+    queue: str
+    due_us: int
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend:
+    """Lets leases last until another time."""
+
+    queue: str
+    until_us: int
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condemn:
+    """Sends records to the dead-letter topic."""
+
+    queue: str
+    reason: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Is done with expired records that nobody wants."""
+
+    queue: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bury:
+    """Is done with records that are in the dead-letter topic."""
+
+    queue: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOver:
+    """Is done with whatever is in ranges (first, following) of one partition's offsets."""
+
+    queue: str
+    partition: int
+    ranges: tuple[tuple[int, int], ...]
+    why: Passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameProducer:
+    """Gives a queue's dead letters a producer id."""
+
+    queue: str
+    producer_id: int
+
+
+QueueCommand: TypeAlias = (
+    CreateQueue
+    | AlterQueue
+    | DeleteQueue
+    | Deliver
+    | Acknowledge
+    | GiveBack
+    | Extend
+    | Condemn
+    | Drop
+    | Bury
+    | PassOver
+    | NameProducer
+)
+
+
+def in_chunks(rows: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """Return rows in parts that one command each can hold."""
+    rest = iter(rows)
+    while chunk := tuple(islice(rest, ROWS_PER_COMMAND_MAX)):
+        yield chunk
+
+
+def encode_command(command: QueueCommand, number: int) -> bytes:
+    """Return the bytes of a command."""
+    return dump_object({"n": number, **_to_json(command)})
+
+
+def _to_json(command: QueueCommand) -> JsonObject:
+    match command:
+        case CreateQueue():
+            return {"op": "create", "queue": command.definition.stored(), "positions": list(command.positions)}
+        case AlterQueue():
+            return {"op": "alter", "queue": command.definition.stored()}
+        case DeleteQueue():
+            return {"op": "delete", "queue": command.queue}
+        case Deliver():
+            return {
+                "op": "deliver",
+                "queue": command.queue,
+                "consumer": command.consumer,
+                "us": command.until_us,
+                "rows": _flat(command.places),
+            }
+        case Acknowledge():
+            return {"op": "acknowledge", "queue": command.queue, "rows": _flat(command.claims)}
+        case GiveBack():
+            return {"op": "give_back", "queue": command.queue, "us": command.due_us, "rows": _flat(command.claims)}
+        case Extend():
+            return {"op": "extend", "queue": command.queue, "us": command.until_us, "rows": _flat(command.claims)}
+        case Condemn():
+            return {"op": "condemn", "queue": command.queue, "reason": command.reason, "rows": _flat(command.claims)}
+        case Drop():
+            return {"op": "drop", "queue": command.queue, "rows": _flat(command.claims)}
+        case Bury():
+            return {"op": "bury", "queue": command.queue, "rows": _flat(command.places)}
+        case PassOver():
+            return {
+                "op": "pass_over",
+                "queue": command.queue,
+                "partition": command.partition,
+                "rows": _flat(command.ranges),
+                "why": str(command.why),
+            }
+        case NameProducer():
+            return {"op": "name_producer", "queue": command.queue, "producer_id": command.producer_id}
+
+
+def _flat(rows: tuple[tuple[int, ...], ...]) -> list[object]:
+    return [number for row in rows for number in row]
+
+
+def decode_command(raw: bytes) -> tuple[QueueCommand, int]:
+    """Return a command and its number.
+
+    Raises:
+        CommandError: not one.
+    """
+    try:
+        fields = Fields(parse_object(raw, bytes_max=COMMAND_BYTES_MAX), "command")
+        number = fields.integer("n", low=0, high=INT64_MAX)
+        command = _read(fields)
+        fields.done()
+    except FieldError as error:
+        raise CommandError(str(error)) from error
+    return command, number
+
+
+def _read(fields: Fields) -> QueueCommand:
+    op = fields.text("op", chars_max=20)
+    if op == "create":
+        positions = fields.integers("positions", count_max=PARTITIONS_PER_TOPIC_MAX, low=0, high=INT64_MAX)
+        return CreateQueue(definition=QueueDefinition.from_stored(fields.value("queue")), positions=tuple(positions))
+    if op == "alter":
+        return AlterQueue(definition=QueueDefinition.from_stored(fields.value("queue")))
+    queue = read_name(fields)
+    match op:
+        case "delete":
+            return DeleteQueue(queue=queue)
+        case "deliver":
+            consumer = fields.text("consumer", chars_max=CONSUMER_CHARS_MAX)
+            return Deliver(queue=queue, consumer=consumer, until_us=_us(fields), places=_places(fields))
+        case "acknowledge":
+            return Acknowledge(queue=queue, claims=_claims(fields))
+        case "give_back":
+            return GiveBack(queue=queue, due_us=_us(fields), claims=_claims(fields))
+        case "extend":
+            return Extend(queue=queue, until_us=_us(fields), claims=_claims(fields))
+        case "condemn":
+            reason = fields.text("reason", chars_max=REASON_CHARS_MAX + 20)
+            return Condemn(queue=queue, reason=reason, claims=_claims(fields))
+        case "drop":
+            return Drop(queue=queue, claims=_claims(fields))
+        case "bury":
+            return Bury(queue=queue, places=_places(fields))
+        case "pass_over":
+            return PassOver(
+                queue=queue,
+                partition=fields.integer("partition", low=0, high=PARTITIONS_PER_TOPIC_MAX - 1),
+                ranges=tuple((first, following) for first, following in _rows(fields, 2)),
+                why=fields.member("why", Passed),
+            )
+        case "name_producer":
+            return NameProducer(queue=queue, producer_id=fields.integer("producer_id", low=0, high=INT64_MAX))
+    raise FieldError(f"command {op!r} is unknown")
+
+
+def _us(fields: Fields) -> int:
+    return fields.integer("us", low=0, high=INT64_MAX)
+
+
+def _rows(fields: Fields, width: int) -> list[tuple[int, ...]]:
+    numbers = fields.integers("rows", count_max=width * ROWS_PER_COMMAND_MAX, low=0, high=INT64_MAX)
+    if len(numbers) % width:
+        raise FieldError(f"rows are not of {width} numbers")
+    return [tuple(numbers[at : at + width]) for at in range(0, len(numbers), width)]
+
+
+def _places(fields: Fields) -> tuple[Place, ...]:
+    return tuple(Place(partition, offset) for partition, offset in _rows(fields, 2))
+
+
+def _claims(fields: Fields) -> tuple[Claim, ...]:
+    return tuple(Claim(partition, offset, deliveries) for partition, offset, deliveries in _rows(fields, 3))

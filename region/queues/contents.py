@@ -1,0 +1,98 @@
+"""Records of a queue's topic, read from the log: one after the other, or again by offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from georelay.errors import OffsetOutOfRange
+from georelay.wire.records import Record, iterate_records
+from region.kafka.ports import EntryLike, ReadAnswer
+from region.queues.ports import QueueCluster
+from region.queues.queue_core import Place
+
+EARLIEST = -2
+LATEST = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRecord:
+    """A record and when its batch was appended, us since 1970."""
+
+    record: Record
+    append_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What is between two offsets: records, and ranges of offsets without one.
+
+    Args:
+        following: read on there. end: of what readers may see.
+    """
+
+    records: Sequence[ReadRecord]
+    gaps: Sequence[tuple[int, int]]
+    following: int
+    end: int
+
+
+def size_bytes(record: Record) -> int:
+    """Return the bytes of key, value and headers."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def stretch_of(answer: ReadAnswer, offset: int) -> Stretch:
+    """Return the records from `offset` on that an answer holds."""
+    records: list[ReadRecord] = []
+    gaps: list[tuple[int, int]] = []
+    at = offset
+    for entry in answer.entries:
+        append_us = entry.header().append_us
+        for record in _records(entry):
+            if record.offset < at:
+                continue
+            if record.offset > at:
+                gaps.append((at, record.offset))
+            records.append(ReadRecord(record=record, append_us=append_us))
+            at = record.offset + 1
+    following = max(at, answer.next_offset)
+    if following > at:
+        gaps.append((at, following))
+    return Stretch(records=records, gaps=gaps, following=following, end=answer.end)
+
+
+def _records(entry: EntryLike) -> list[Record]:
+    return [
+        record._replace(offset=entry.base_offset + at)
+        for at, record in enumerate(iterate_records(entry.payload, validated=True))
+    ]
+
+
+async def read_again(cluster: QueueCluster, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
+    """Return records by place; one that is not there was deleted by retention.
+
+    Raises:
+        UnknownTopic, Unavailable and what else Cluster.read_records raises: nothing is known.
+    """
+    found: dict[Place, Record] = {}
+    for partition, rows in groupby(sorted(places), key=lambda place: place.partition):
+        wanted = [place.offset for place in rows]
+        while wanted:
+            batch = await _read_batch(cluster, topic, partition, wanted[0])
+            for offset in wanted:
+                if offset in batch:
+                    found[Place(partition, offset)] = batch[offset]
+            last = max(batch, default=wanted[0])
+            wanted = [offset for offset in wanted if offset > max(last, wanted[0])]
+    return found
+
+
+async def _read_batch(cluster: QueueCluster, topic: str, partition: int, offset: int) -> dict[int, Record]:
+    try:
+        answer = await cluster.read_records(topic, partition, offset, 1, 0)
+    except OffsetOutOfRange:
+        return {}
+    return {row.record.offset: row.record for row in stretch_of(answer, offset).records}

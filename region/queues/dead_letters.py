@@ -1,0 +1,144 @@
+"""Publishes the condemned records of one queue to its dead-letter topic, and only then has them done.
+
+Rule 1: a dead letter has a number that is replicated before it is published: it is the sequence of the queue's own
+        producer, so that a letter that is published twice, also by two leaders, is stored once.
+Rule 2: at most DEAD_LETTERS_IN_FLIGHT_MAX letters are published and not yet done: the topic recognises so many.
+Rule 3: when the topic does not know the producer any more (nothing was published for a day, or it was made again), the
+        queue takes a new one. Only then a letter that was stored without being done can be there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, TooLarge, UnknownTopic
+from georelay.wire.batch import build_batch, parse_header
+from georelay.wire.murmur2 import partition_for_key
+from georelay.wire.records import Record
+from region.coordination.log import CoordinatorLog
+from region.kafka.ports import Published
+from region.queues.commands_core import NameProducer
+from region.queues.contents import read_again
+from region.queues.limits import DEAD_LETTERS_IN_FLIGHT_MAX
+from region.queues.live_queue import LiveQueue
+from region.queues.queue_core import NO_PRODUCER, Place, Row
+
+log = structlog.get_logger()
+
+RETRY_S: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+SEQUENCES: Final = 2**31
+_NEW_PRODUCER: Final = (OutOfOrderSequence, ProducerFenced)  # UnknownProducer is an OutOfOrderSequence
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+async def publish_letters(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
+    """Publish until cancelled."""
+    retry_s = RETRY_S
+    while True:
+        queue.letters.clear()
+        if not queue.state.letters:
+            await queue.letters.wait()
+        try:
+            await _publish_some(queue, coordinator)
+            retry_s = RETRY_S
+        except GeorelayError as error:
+            log.warning("dead_letters.delayed", queue=queue.name, code=error.code, reason=str(error))
+            await queue.pause(retry_s)
+            retry_s = min(retry_s * 2, RETRY_S_MAX)
+
+
+async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
+    if queue.state.producer_id == NO_PRODUCER:
+        await _take_producer(queue)
+    letters = list(islice(queue.state.letters.items(), DEAD_LETTERS_IN_FLIGHT_MAX))
+    definition = queue.state.definition
+    target = definition.dead_letter_topic
+    view = queue.cluster.topic(target)
+    if view is None:
+        raise UnknownTopic(f"the dead-letter topic {target!r} of queue {queue.name} does not exist: create it again")
+    partition = partition_for_key(queue.name.encode(), view.partitions)
+    contents = await read_again(queue.cluster, definition.topic, [place for _, place in letters])
+    now_ns = coordinator.now_us() * 1000
+    waits: list[tuple[Place, asyncio.Future[Published]]] = []
+    lost: list[Place] = []
+    for number, place in letters:
+        row, content = queue.state.row(place), contents.get(place)
+        if content is None or row is None:
+            lost.append(place)
+            break  # the numbers behind it would have a gap
+        raw = _letter(queue, place, row, content, sequence=number % SEQUENCES, now_ms=now_ns // 1_000_000)
+        future = queue.cluster.publish(
+            target,
+            partition,
+            parse_header(raw),
+            bytearray(raw),
+            received_ns=now_ns,
+            entry_region=queue.cluster.region_number,
+            lane=queue,
+        )
+        waits.append((place, future))
+    await _finish(queue, waits)
+    if lost:
+        await queue.skip(lost)
+        await _take_producer(queue)  # the letter's number is missing now
+
+
+async def _finish(queue: LiveQueue, waits: list[tuple[Place, asyncio.Future[Published]]]) -> None:
+    """Have done what is stored; raise why the first of the others is not."""
+    if waits:
+        await asyncio.wait([future for _, future in waits])
+    stored: list[Place] = []
+    for place, future in waits:
+        error = future.exception()
+        if error is not None:
+            break
+        stored.append(place)
+    if stored:
+        await queue.bury(stored)
+        return  # what failed behind them is tried with the next ones
+    if waits:
+        error = waits[0][1].exception()
+        assert error is not None
+        if isinstance(error, _NEW_PRODUCER):
+            log.info("dead_letters.new_producer", queue=queue.name, reason=str(error))
+            await _take_producer(queue)
+            return
+        raise error
+
+
+async def _take_producer(queue: LiveQueue) -> None:
+    producer_id = await queue.cluster.allocate_producer_id()
+    await queue.propose(NameProducer(queue=queue.name, producer_id=producer_id), shrinks=True)
+
+
+def _letter(queue: LiveQueue, place: Place, row: Row, content: Record, *, sequence: int, now_ms: int) -> bytes:
+    headers: Headers = (
+        *content.headers,
+        ("georelay-queue", queue.name.encode()),
+        ("georelay-topic", queue.state.definition.topic.encode()),
+        ("georelay-partition", str(place.partition).encode()),
+        ("georelay-offset", str(place.offset).encode()),
+        ("georelay-deliveries", str(row.deliveries).encode()),
+        ("georelay-reason", row.reason.encode()),
+    )
+
+    def build(value: bytes | None, key: bytes | None, extra: Headers) -> bytes:
+        return build_batch(
+            [(value, key, extra)],
+            timestamps_ms=now_ms,
+            producer_id=queue.state.producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+
+    try:
+        return build(content.value, content.key, headers)
+    except TooLarge:  # out of a compressed batch: say where it is instead
+        size = str(len(content.value or b"")).encode()
+        return build(None, None, (*headers[len(content.headers) :], ("georelay-value-bytes", size)))

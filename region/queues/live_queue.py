@@ -1,0 +1,438 @@
+"""One queue at the leader of its coordinator: reading ahead, handing out, timers.
+
+Rule 1: a record is handed out after its lease was applied; what is acknowledged was applied as done before it is said.
+Rule 2: everything here can be lost: the next leader builds it again from the replicated state and the log.
+Rule 3: what cannot be proposed (too much waits, a change of the leader) is tried again by the timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+
+from georelay.errors import Busy, GeorelayError, UnknownQueue
+from georelay.wire.records import Record
+from region.coordination.log import CoordinatorLog, TimerHandle
+from region.queues.commands_core import Bury, Condemn, Deliver, Drop, GiveBack, PassOver, QueueCommand, in_chunks
+from region.queues.contents import ReadRecord, read_again, size_bytes
+from region.queues.counters import QueueCounters
+from region.queues.definition import DELAY_HEADER, TTL_HEADER, Order, read_header_ms
+from region.queues.dispatch_core import WaitingLine
+from region.queues.index_core import OpenRecord, QueueIndex
+from region.queues.limits import (
+    CACHED_BYTES_PER_QUEUE_MAX,
+    DELAY_MS_MAX,
+    RECEIVE_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    TTL_MS_MAX,
+    WAITING_RECEIVES_PER_QUEUE_MAX,
+)
+from region.queues.ports import QueueCluster
+from region.queues.queue_core import Claim, Passed, Place, QueueState, RecordState
+from region.queues.sessions_core import Sessions
+from region.queues.state_core import Applied
+
+log = structlog.get_logger()
+
+TIMER_S_MIN: Final = 0.002
+RETRY_S: Final = 0.2
+SESSION_TIMEOUT_MS_DEFAULT: Final = 30_000
+
+
+class Proposer(Protocol):
+    """Has a command replicated and applied."""
+
+    def __call__(self, command: QueueCommand, *, shrinks: bool = False) -> Awaitable[Applied]:
+        """Return what it did. Raises as CoordinatorLog.propose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """A record that a consumer has a lease of until `until_us`."""
+
+    claim: Claim
+    record: Record
+    until_us: int
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Receive:
+    """A receive that waits. `left` counts the records that it may still get."""
+
+    consumer: str
+    left: int
+    answer: asyncio.Future[list[Delivered]]
+    timer: TimerHandle | None = None
+    given: list[OpenRecord] = field(default_factory=list)
+    given_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether nothing more may be added."""
+        return self.left <= 0 or self.given_bytes >= RECEIVE_BYTES_MAX
+
+
+class LiveQueue:
+    """Args:
+    rows_left: how many records that were never handed out the coordinator has room for.
+    """
+
+    def __init__(
+        self,
+        state: QueueState,
+        *,
+        coordinator: CoordinatorLog,
+        cluster: QueueCluster,
+        propose: Proposer,
+        rows_left: Callable[[], int],
+        counters: QueueCounters,
+    ) -> None:
+        self.state = state
+        self.cluster = cluster
+        self.propose = propose
+        self.counters = counters
+        self.index = QueueIndex(state)
+        self.sessions = Sessions()
+        self.line: WaitingLine[Receive] = WaitingLine()
+        self.room = asyncio.Event()  # set when something is done: readers look whether they may go on
+        self.letters = asyncio.Event()  # set when there may be dead letters to publish
+        self.ends: dict[int, tuple[int, int]] = {}  # by partition: read up to, end of what readers see
+        self._log = coordinator
+        self._rows_left = rows_left
+        self._timer: TimerHandle | None = None
+        self._timer_ns = 0
+        self._retry_ns = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: set[Receive] = set()
+        self._closed = False
+        now_ns = coordinator.monotonic_ns()
+        for consumer in list(self.index.holders()):
+            self.sessions.begin(consumer, SESSION_TIMEOUT_MS_DEFAULT, now_ns)
+        if state.letters:
+            self.letters.set()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the queue."""
+        return self.state.definition.name
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self, tasks: Iterable[Coroutine[Any, Any, None]] = ()) -> None:
+        """Begin to serve, with readers and the publisher of dead letters."""
+        for task in tasks:
+            self._spawn(task)
+        self._arm()
+
+    def close(self, error: GeorelayError) -> None:
+        """End: everyone who waits gets `error`."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for waiting in [*self.line.clear(), *self._serving]:
+            self._fail(waiting, error)  # what one of them was leased meanwhile comes back when the lease is over
+        self._serving.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"queue {self.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("queue.task_failed", queue=self.name, error=repr(task.exception()))
+
+    async def pause(self, seconds: float) -> None:
+        """Return after a while on the coordinator's clock."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self._log.call_later(seconds, lambda: None if over.done() else over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+    # --- following the replicated state -----------------------------------------------------------
+
+    def applied(self, applied: Applied) -> None:
+        """Follow a command that was applied to this queue."""
+        now_us = self._log.now_us()
+        for place in applied.places:
+            self.index.refresh(place, now_us)
+        if applied.passed >= 0:
+            self.index.refresh_partition(applied.passed, now_us)
+        self.room.set()
+        if self.state.letters:
+            self.letters.set()
+        self.dispatch()
+        self._arm()
+
+    # --- records that were read -------------------------------------------------------------------
+
+    def add(self, partition: int, rows: Sequence[ReadRecord]) -> None:
+        """Take in records of a partition, ascending; those that are done already are left out."""
+        now_us = self._log.now_us()
+        too_large = []
+        for row in rows:
+            place = Place(partition, row.record.offset)
+            if self.state.state_of(place) is RecordState.DONE or self.index.find(place) is not None:
+                continue
+            opened = self._opened(place, row)
+            if opened.size_bytes > RECORD_BYTES_MAX:
+                too_large.append(place)
+            self.index.add(opened, now_us)
+        if too_large:
+            self._spawn(self._refuse_large(too_large))
+        self.dispatch()
+        self._arm()
+
+    def _opened(self, place: Place, row: ReadRecord) -> OpenRecord:
+        definition, record = self.state.definition, row.record
+        headers = dict(record.headers)
+        delay_ms = read_header_ms(headers.get(DELAY_HEADER), definition.delay_ms, high_ms=DELAY_MS_MAX)
+        ttl_ms = read_header_ms(headers.get(TTL_HEADER), definition.ttl_ms, high_ms=TTL_MS_MAX)
+        size = size_bytes(record)
+        is_kept = self.index.cached_bytes + size <= CACHED_BYTES_PER_QUEUE_MAX
+        return OpenRecord(
+            place=place,
+            key=record.key if definition.order is Order.KEY else None,
+            append_us=row.append_us,
+            available_us=row.append_us + delay_ms * 1000,
+            expires_us=row.append_us + ttl_ms * 1000 if ttl_ms else 0,
+            size_bytes=size,
+            content=record if is_kept else None,
+        )
+
+    async def _refuse_large(self, places: Sequence[Place]) -> None:
+        """Get records out of the way that are too large to be handed out."""
+        log.error("queue.record_too_large", queue=self.name, place=str(places[0]), count=len(places))
+        claims = [Claim(*place, self._deliveries(place)) for place in places]
+        if self.state.definition.dead_letter_topic:
+            await self.end(claims, lambda chunk: Condemn(queue=self.name, reason="too_large", claims=chunk))
+        else:
+            await self.end(claims, lambda chunk: Drop(queue=self.name, claims=chunk))
+
+    def _deliveries(self, place: Place) -> int:
+        row = self.state.row(place)
+        return 0 if row is None else row.deliveries
+
+    # --- handing out ------------------------------------------------------------------------------
+
+    async def receive(self, consumer: str, count: int, *, wait_s: float, session_timeout_ms: int) -> list[Delivered]:
+        """Return up to `count` records, leased to the consumer; [] when there are none within `wait_s`.
+
+        Raises:
+            Busy: too many consumers or receives. UnknownQueue: deleted meanwhile. As CoordinatorLog.propose.
+        """
+        if len(self.line) >= WAITING_RECEIVES_PER_QUEUE_MAX:
+            raise Busy(f"{WAITING_RECEIVES_PER_QUEUE_MAX} receives wait for records of queue {self.name} already")
+        session = self.sessions.begin(consumer, session_timeout_ms, self._log.monotonic_ns())
+        waiting = Receive(consumer=consumer, left=count, answer=asyncio.get_running_loop().create_future())
+        session.waits += 1
+        try:
+            self.line.join(waiting)
+            self.dispatch()
+            if waiting in self.line:
+                if wait_s <= 0:
+                    self._give_up(waiting)
+                else:
+                    waiting.timer = self._log.call_later(wait_s, lambda: self._give_up(waiting))
+            return await waiting.answer
+        finally:
+            self.line.leave(waiting)
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            session.waits -= 1
+            self.sessions.heard(consumer, self._log.monotonic_ns())
+            self._arm()
+
+    def _give_up(self, waiting: Receive) -> None:
+        if waiting in self.line:
+            self.line.leave(waiting)
+            if not waiting.answer.done():
+                waiting.answer.set_result([])
+
+    def dispatch(self) -> None:
+        """Give ready records to receives that wait."""
+        if self._closed or not len(self.line):
+            return
+        now_us = self._log.now_us()
+        served: dict[Receive, None] = {}
+        added: dict[str, int] = {}
+        rows_left = self._rows_left()
+
+        def outstanding(consumer: str) -> int:
+            return len(self.index.held_by(consumer)) + added.get(consumer, 0)
+
+        while len(self.line):
+            record = self.index.take(now_us, only_again=rows_left <= 0)
+            if record is None:
+                break
+            waiting = self.line.next(self.state.definition.dispatch, outstanding)
+            waiting.given.append(record)
+            waiting.given_bytes += record.size_bytes
+            waiting.left -= 1
+            rows_left -= 1
+            added[waiting.consumer] = added.get(waiting.consumer, 0) + 1
+            served[waiting] = None
+            if waiting.is_full:
+                self.line.leave(waiting)
+            else:
+                self.line.join(waiting)
+        for waiting in served:
+            self.line.leave(waiting)
+            self._serving.add(waiting)
+            self._spawn(self._hand_out(waiting))
+
+    async def _hand_out(self, waiting: Receive) -> None:
+        try:
+            delivered = await self._lease(waiting)
+        except GeorelayError as error:
+            now_us = self._log.now_us()
+            for record in waiting.given:
+                self.index.untake(record.place, now_us)
+            self._fail(waiting, error)
+            self._serving.discard(waiting)
+            self.dispatch()
+            return
+        self._serving.discard(waiting)
+        if not waiting.answer.done():
+            waiting.answer.set_result(delivered)
+            return
+        claims = [row.claim for row in delivered]  # whoever asked has gone
+        await self.give_back(claims, due_us=self._log.now_us())
+
+    async def _lease(self, waiting: Receive) -> list[Delivered]:
+        contents = {record.place: record.content for record in waiting.given if record.content is not None}
+        missing = [record.place for record in waiting.given if record.content is None]
+        if missing:
+            found = await read_again(self.cluster, self.state.definition.topic, missing)
+            contents |= found
+            lost = [place for place in missing if place not in found]
+            if lost:
+                await self.skip(lost)
+        places = tuple(record.place for record in waiting.given if record.place in contents)
+        if not places:
+            return []
+        until_us = self._log.now_us() + self.state.definition.visibility_timeout_ms * 1000
+        applied = await self.propose(
+            Deliver(queue=self.name, consumer=waiting.consumer, until_us=until_us, places=places)
+        )
+        assert isinstance(applied.result, list)
+        delivered = [
+            Delivered(claim=Claim(*place, int(count)), record=contents[place], until_us=until_us)
+            for place, count in zip(places, applied.result, strict=True)
+            if count
+        ]
+        self.counters.delivered += len(delivered)
+        self.counters.redelivered += sum(row.claim.deliveries > 1 for row in delivered)
+        return delivered
+
+    def _fail(self, waiting: Receive, error: GeorelayError) -> None:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(error)
+            waiting.answer.exception()  # that nobody waits for it any more is no error
+
+    # --- what ends leases -------------------------------------------------------------------------
+
+    async def give_back(self, claims: Iterable[Claim], *, due_us: int) -> None:
+        """End leases; their records may be delivered again from `due_us` on."""
+        await self.end(claims, lambda chunk: GiveBack(queue=self.name, due_us=due_us, claims=chunk))
+
+    async def end(self, claims: Iterable[Claim], make: Callable[[tuple[Claim, ...]], QueueCommand]) -> None:
+        """Propose commands about records; what fails is tried again by the timer."""
+        for chunk in in_chunks(claims):
+            try:
+                await self.propose(make(chunk), shrinks=True)
+            except GeorelayError as error:
+                log.debug("queue.delayed", queue=self.name, code=error.code)
+                now_us = self._log.now_us()
+                self._retry_ns = self._log.monotonic_ns() + round(RETRY_S * 1e9)
+                for claim in chunk:
+                    self.index.refresh(claim.place, now_us)
+                self._arm()
+
+    async def skip(self, places: Iterable[Place]) -> None:
+        """Be done with records that retention has deleted."""
+        for place in places:
+            ranges = ((place.offset, place.offset + 1),)
+            await self.pass_over(place.partition, ranges, Passed.RETENTION)
+
+    async def pass_over(self, partition: int, ranges: Iterable[tuple[int, int]], why: Passed) -> int:
+        """Be done with offsets of a partition; returns how many were not done before."""
+        passed = 0
+        for chunk in in_chunks(ranges):
+            applied = await self.propose(
+                PassOver(queue=self.name, partition=partition, ranges=chunk, why=why), shrinks=True
+            )
+            assert isinstance(applied.result, int)
+            passed += applied.result
+        if passed and why is Passed.RETENTION:
+            self.counters.records_skipped += passed
+            log.warning("queue.records_skipped", queue=self.name, partition=partition, count=passed)
+        return passed
+
+    async def bury(self, places: Sequence[Place]) -> None:
+        """Be done with records that are in the dead-letter topic."""
+        await self.propose(Bury(queue=self.name, places=tuple(places)), shrinks=True)
+        self.counters.dead_lettered += len(places)
+
+    def claims_of(self, consumer: str) -> list[Claim]:
+        """Return the leases that a consumer holds."""
+        return [Claim(*place, self._deliveries(place)) for place in sorted(self.index.held_by(consumer))]
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._closed:
+            return
+        now_ns = self._log.monotonic_ns()
+        due_us = self.index.next_due_us()
+        times = [] if due_us is None else [now_ns + (due_us - self._log.now_us()) * 1000]
+        session_ns = self.sessions.next_due_ns()
+        if session_ns is not None:
+            times.append(session_ns)
+        if not times:
+            return
+        at_ns = max(min(times), self._retry_ns, now_ns + round(TIMER_S_MIN * 1e9))
+        if self._timer is not None:
+            if self._timer_ns <= at_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = at_ns
+        self._timer = self._log.call_later((at_ns - now_ns) / 1e9, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_us = self._log.now_us()
+        over, expired = self.index.due(now_us)
+        if over:
+            self.counters.leases_expired += len(over)
+            self._spawn(self.give_back(over, due_us=now_us))
+        if expired:
+            self.counters.records_expired += len(expired)
+            self._spawn(self.end(expired, self._expire))
+        for consumer in self.sessions.pop_lost(self._log.monotonic_ns()):
+            claims = self.claims_of(consumer)
+            if claims:
+                self.counters.consumers_lost += 1
+                log.info("queue.consumer_lost", queue=self.name, leases=len(claims))
+                self._spawn(self.give_back(claims, due_us=now_us))
+        self.dispatch()
+        self._arm()
+
+    def _expire(self, claims: tuple[Claim, ...]) -> QueueCommand:
+        if self.state.definition.dead_letter_topic:
+            return Condemn(queue=self.name, reason="expired", claims=claims)
+        return Drop(queue=self.name, claims=claims)
+
+
+def gone(name: str) -> UnknownQueue:
+    """Return the error of a queue that is not there."""
+    return UnknownQueue(f"queue {name!r} does not exist; create it with `georelay queues create {name} --topic TOPIC`")

@@ -1,0 +1,217 @@
+"""The queues of one coordinator: replicated state, and at its leader the queues that are served.
+
+Rule 1: commands are applied everywhere; only the leader has LiveQueues, made from the state when it is elected.
+Rule 2: an answer that something is done is given after the command was applied here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown
+from georelay.ids import RaftIndex
+from region.coordination.log import CoordinatorLog, TimerHandle
+from region.coordination.part import JsonObject, Part
+from region.queues.commands_core import CreateQueue, QueueCommand, decode_command, encode_command
+from region.queues.counters import QueueCounters
+from region.queues.dead_letters import publish_letters
+from region.queues.limits import ROWS_PER_COORDINATOR_MAX
+from region.queues.live_queue import LiveQueue, gone
+from region.queues.operations import Operations
+from region.queues.partition_reader import RemoteWaits, read_partition
+from region.queues.ports import QueueCluster
+from region.queues.queue_core import QueueState
+from region.queues.state_core import Applied, QueuesState
+from region.routing.copies_core import COPY_MARK, decode_copy_command
+from region.routing.copy_operations import COPY_OPERATIONS, CopyOperations
+
+log = structlog.get_logger()
+
+FOLLOW_S = 2.0  # how often new partitions are looked for
+
+
+class QueuesPart:
+    """Implements region.coordination.part.CoordinatorPart.
+
+    Args:
+        waits: shared by all coordinators of a broker, as `counters` are.
+    """
+
+    part = Part.QUEUES
+
+    def __init__(
+        self,
+        coordinator: CoordinatorLog,
+        *,
+        cluster: QueueCluster,
+        counters: QueueCounters | None = None,
+        waits: RemoteWaits | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.counters = QueueCounters() if counters is None else counters
+        self.log = coordinator
+        self._waits = RemoteWaits() if waits is None else waits
+        self._state = QueuesState()
+        self._live: dict[str, LiveQueue] = {}
+        self._read: dict[str, int] = {}  # by queue: partitions that are read
+        self._leads = False
+        self._number = 0
+        self._results: dict[int, Applied | None] = {}  # of proposals that are waited for
+        self._timer: TimerHandle | None = None
+        self._operations = Operations(self)
+        self._copies = CopyOperations(coordinator, self._state.copies)
+
+    # --- replicated state -------------------------------------------------------------------------
+
+    def apply(self, command: bytes, *, index: RaftIndex, append_us: int) -> None:
+        """Follow one committed command."""
+        del index  # the state does not depend on where the log has it
+        if command[:1] == COPY_MARK:
+            self._state.copies.apply(decode_copy_command(command)[0])
+            return
+        decoded, number = decode_command(command)
+        applied = self._state.apply(decoded, append_us=append_us)
+        if self._leads:
+            if number in self._results:
+                self._results[number] = applied
+            self._follow(decoded, applied)
+
+    def snapshot(self) -> bytes:
+        """Return the replicated state."""
+        return self._state.snapshot()
+
+    def restore(self, raw: bytes) -> None:
+        """Replace the replicated state (ValueError: not a snapshot)."""
+        self._state.restore(raw)
+
+    # --- leading ----------------------------------------------------------------------------------
+
+    def elected(self) -> None:
+        """Serve the queues that are there."""
+        self._leads = True
+        for queue in self._state:
+            self._open(queue)
+        self._timer = self.log.call_later(FOLLOW_S, self._follow_partitions)
+        log.info("queues.loaded", coordinator=self.log.partition, queues=len(self._live))
+
+    def deposed(self) -> None:
+        """Tell everybody who waits to ask the new leader."""
+        self._stop(NotLeader("this broker does not lead the coordinator any more"))
+
+    def close(self) -> None:
+        """End tasks and timers."""
+        self._stop(NotLeader("this broker is shutting down"))
+
+    def _stop(self, error: GeorelayError) -> None:
+        self._leads = False
+        if self._timer is not None:
+            self._timer.cancel()
+        live, self._live = self._live, {}
+        self._read.clear()
+        for queue in live.values():
+            queue.close(error)
+
+    async def call(self, operation: str, body: JsonObject, *, principal: str) -> JsonObject:
+        """Answer one operation; see region.queues.operations."""
+        del principal  # the caller has checked it; queues have no owner
+        if operation.startswith(COPY_OPERATIONS):
+            return await self._copies.answer(operation, body)
+        return await self._operations.answer(operation, body)
+
+    def live(self, name: str) -> LiveQueue:
+        """Return a queue that is served here (UnknownQueue)."""
+        found = self._live.get(name)
+        if found is None:
+            if not self._leads:
+                raise NotLeader("this broker does not lead the coordinator")
+            raise gone(name)
+        return found
+
+    def find(self, name: str) -> LiveQueue | None:
+        """Return a queue, None for one that is not there."""
+        return self._live.get(name)
+
+    def queues(self) -> Iterator[LiveQueue]:
+        """Return every queue, by name."""
+        return iter(sorted(self._live.values(), key=lambda queue: queue.name))
+
+    @property
+    def queue_count(self) -> int:
+        """Return how many queues this coordinator keeps."""
+        return len(self._state)
+
+    async def propose(self, command: QueueCommand, *, shrinks: bool = False) -> Applied:
+        """Have a command replicated; return what it did here. Raises as CoordinatorLog.propose."""
+        self._number += 1
+        number = self._number
+        self._results[number] = None
+        try:
+            await self.log.propose(Part.QUEUES, encode_command(command, number), shrinks=shrinks)
+            applied = self._results[number]
+        finally:
+            del self._results[number]
+        if applied is None:  # applied while this broker was no leader for a moment
+            raise OutcomeUnknown("the command was applied while the leader of the coordinator changed")
+        return applied
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _follow(self, command: QueueCommand, applied: Applied) -> None:
+        state = self._state.find(applied.queue)
+        live = self._live.get(applied.queue)
+        if state is None:
+            if live is not None:
+                del self._live[applied.queue]
+                self._read.pop(applied.queue, None)
+                live.close(gone(applied.queue))
+        elif live is None or isinstance(command, CreateQueue):
+            if live is None:
+                self._open(state)
+        else:
+            live.applied(applied)
+
+    def _open(self, state: QueueState) -> None:
+        name = state.definition.name
+        live = LiveQueue(
+            state,
+            coordinator=self.log,
+            cluster=self.cluster,
+            propose=self.propose,
+            rows_left=self._rows_left,
+            counters=self.counters,
+        )
+        self._live[name] = live
+        self._read[name] = 0
+        live.start([publish_letters(live, self.log)])
+        self._read_more(live)
+
+    def _rows_left(self) -> int:
+        return ROWS_PER_COORDINATOR_MAX - self._state.row_count
+
+    def _read_more(self, live: LiveQueue) -> None:
+        view = self.cluster.topic(live.state.definition.topic)
+        if view is None or view.topic_id != live.state.definition.topic_id:
+            return
+        known = self._read[live.name]
+        if view.partitions > known:
+            self._read[live.name] = view.partitions
+            live.start(read_partition(live, partition, self._waits) for partition in range(known, view.partitions))
+
+    def _follow_partitions(self) -> None:
+        for live in list(self._live.values()):
+            self._read_more(live)
+        self._timer = self.log.call_later(FOLLOW_S, self._follow_partitions)
+
+
+def queues_factory(
+    cluster: Callable[[], QueueCluster], *, counters: QueueCounters | None = None
+) -> Callable[[CoordinatorLog], QueuesPart]:
+    """Return what Coordinators.register takes for Part.QUEUES."""
+    shared, waits = QueueCounters() if counters is None else counters, RemoteWaits()
+
+    def make(coordinator: CoordinatorLog) -> QueuesPart:
+        return QueuesPart(coordinator, cluster=cluster(), counters=shared, waits=waits)
+
+    return make

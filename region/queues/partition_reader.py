@@ -1,0 +1,99 @@
+"""Reads one partition of a queue's topic ahead of its consumers, for as long as this broker leads the coordinator.
+
+Rule 1: it reads on while there is room for open records, and waits for room otherwise.
+Rule 2: offsets without a record (markers, aborted transactions) are passed over, so that the cursor gets beyond them.
+Rule 3: what retention has deleted before it was done is skipped, counted and said in the log; it never stops a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from georelay.errors import GeorelayError, OffsetOutOfRange, UnknownTopic
+from region.queues.contents import EARLIEST, stretch_of
+from region.queues.limits import READ_BYTES, READ_WAIT_MS
+from region.queues.live_queue import LiveQueue
+from region.queues.queue_core import Passed
+
+log = structlog.get_logger()
+
+ROOM_S: Final = 1.0  # how long to wait for room before looking again
+RETRY_S: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+REMOTE_WAITS_MAX: Final = 64  # long polls of one broker's queues at other brokers; links carry other requests too
+POLL_S: Final = 0.25  # instead, when there are so many
+
+
+class RemoteWaits:
+    """Counts the long polls of one broker's queues at other brokers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+async def read_partition(queue: LiveQueue, partition: int, waits: RemoteWaits) -> None:
+    """Read until cancelled."""
+    offset = queue.state.cursor(partition)
+    retry_s = RETRY_S
+    while True:
+        queue.room.clear()
+        if not queue.index.has_room(partition):
+            await _wait_for_room(queue)
+            continue
+        offset = max(offset, queue.state.cursor(partition))  # it was purged
+        try:
+            offset = await _read_on(queue, partition, offset, waits)
+            retry_s = RETRY_S
+        except OffsetOutOfRange:
+            offset = await _skip_deleted(queue, partition, offset)
+        except GeorelayError as error:
+            if isinstance(error, UnknownTopic):
+                log.debug("queue.topic_unknown", queue=queue.name, partition=partition)
+            await queue.pause(retry_s)
+            retry_s = min(retry_s * 2, RETRY_S_MAX)
+
+
+async def _wait_for_room(queue: LiveQueue) -> None:
+    try:
+        async with asyncio.timeout(ROOM_S):
+            await queue.room.wait()
+    except TimeoutError:
+        return  # what made room may not have said so: look again
+
+
+async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteWaits) -> int:
+    topic = queue.state.definition.topic
+    view = queue.cluster.topic(topic)
+    if view is None or view.topic_id != queue.state.definition.topic_id:
+        raise UnknownTopic(f"the topic {topic!r} of queue {queue.name} was deleted")
+    is_here = queue.cluster.stream(topic, partition) is not None
+    may_wait = is_here or waits.count < REMOTE_WAITS_MAX
+    waits.count += not is_here
+    try:
+        answer = await queue.cluster.read_records(topic, partition, offset, READ_BYTES, READ_WAIT_MS * may_wait)
+    finally:
+        waits.count -= not is_here
+    stretch = stretch_of(answer, offset)
+    queue.ends[partition] = (stretch.following, max(stretch.end, stretch.following))
+    queue.add(partition, stretch.records)
+    if stretch.gaps:
+        await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD)
+    if stretch.following == offset and not may_wait:
+        await queue.pause(POLL_S)
+    return stretch.following
+
+
+async def _skip_deleted(queue: LiveQueue, partition: int, offset: int) -> int:
+    """Return where the log begins now; what is below it is skipped."""
+    try:
+        answer = await queue.cluster.read_records(queue.state.definition.topic, partition, EARLIEST, 1, 0)
+        if answer.log_start > offset:
+            await queue.pass_over(partition, [(offset, answer.log_start)], Passed.RETENTION)
+            return answer.log_start
+    except GeorelayError as error:
+        log.debug("queue.delayed", queue=queue.name, code=error.code)
+    await queue.pause(RETRY_S)
+    return offset

@@ -1,0 +1,1 @@
+"""Bindings: records of some topics are copied to others before their publish is acknowledged."""

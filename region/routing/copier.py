@@ -1,0 +1,315 @@
+"""Copies the records of one stream for one binding, at the home leader of the stream.
+
+Rule 1: what is copied is a function of the committed log of the source: whoever leads it makes the same copies with the
+        same producer and the same sequences, and the target stores each once.
+Rule 2: a group of at most GROUP_COPIES copies is published and then saved at the coordinator before the next one: after
+        a crash at most so many are made again, and the target recognises so many.
+Rule 3: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
+        Only what retention has deleted from the source meanwhile is, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, UnknownTopic
+from georelay.ids import Offset, RegionNumber, StreamKey
+from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
+from georelay.wire.batch import BatchHeader, parse_header
+from region.controller.fields import Fields
+from region.coordination.coordinators import Coordinators
+from region.coordination.part import JsonObject, Part
+from region.kafka.ports import EntryLike, Published, TopicView
+from region.routing.binding import Binding
+from region.routing.copies_core import CopyKey, CopyRow, named, read_row, stream_text
+from region.routing.copy_core import copy_of
+
+log = structlog.get_logger()
+
+GROUP_COPIES: Final = PRODUCER_BATCHES_REMEMBERED - 1
+READ_BYTES: Final = 1 * MIB
+SAVE_RECORDS: Final = 10_000  # that were looked at and not copied, until the cursor is saved all the same
+RETRY_S: Final = 0.05
+RETRY_S_MAX: Final = 2.0
+_NEW_PRODUCER: Final = (OutOfOrderSequence, ProducerFenced)
+
+
+class SourceStream(Protocol):
+    """The stream that is copied: a part of region.kafka.ports.Stream."""
+
+    @property
+    def key(self) -> StreamKey:
+        """The mesh-wide identity."""
+
+    @property
+    def topic(self) -> str:
+        """Plain name of its topic."""
+
+    @property
+    def partition(self) -> int:
+        """0-based."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads it."""
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this region sequences it."""
+
+    @property
+    def log_start(self) -> Offset:
+        """First offset kept."""
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset not committed yet."""
+
+    @property
+    def next_offset(self) -> Offset:
+        """End of the log."""
+
+    def read(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike] | None:
+        """Return committed entries from memory, None when `read_cold` must be asked."""
+
+    async def read_cold(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike]:
+        """Return the same from the disk."""
+
+    def add_waiter(self, callback: Callable[[], None]) -> Any:
+        """Call back at every move of the high watermark."""
+
+    def remove_waiter(self, handle: Any) -> None:
+        """Forget the waiter."""
+
+
+class CopyCluster(Protocol):
+    """What a copier needs of region.kafka.ports.Cluster."""
+
+    @property
+    def region_number(self) -> RegionNumber:
+        """Number of this broker's region."""
+
+    def topic(self, name: str) -> TopicView | None:
+        """Return the topic of a local name."""
+
+    async def allocate_producer_id(self) -> int:
+        """Return a new producer id."""
+
+    def publish(
+        self,
+        name: str,
+        partition: int,
+        header: BatchHeader,
+        raw: bytes | bytearray | memoryview,
+        *,
+        received_ns: int,
+        entry_region: int,
+        lane: object,
+        transactional_id: str | None = None,
+    ) -> asyncio.Future[Published]:
+        """Publish one batch."""
+
+
+class Copier:
+    """Copies until cancelled.
+
+    Args:
+        begin_at: where the copies begin if the coordinator knows none: the end of the log when the binding was seen.
+        moved: called whenever `copied` has moved.
+
+    Attributes:
+        copied: everything below it is stored at the target; -1 before the coordinator has answered.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        stream: SourceStream,
+        *,
+        cluster: CopyCluster,
+        coordinators: Coordinators,
+        wall_ns: Callable[[], int],
+        begin_at: Offset,
+        moved: Callable[[], None],
+    ) -> None:
+        self.binding = binding
+        self.copied = -1
+        self.records_copied = 0
+        self.failing = ""
+        self._stream = stream
+        self._cluster = cluster
+        self._coordinators = coordinators
+        self._wall_ns = wall_ns
+        self._begin_at = begin_at
+        self._moved = moved
+        key = stream.key
+        self._key = CopyKey(binding.name, binding.index, stream_text(key.topic_id, int(key.origin), key.partition))
+        self._row = CopyRow(producer_id=0, cursor=int(begin_at), sequence=0, partitions=1)
+        self._saved = self._row
+
+    async def run(self) -> None:
+        """Copy."""
+        retry_s = RETRY_S
+        began = False
+        while True:
+            try:
+                if not began:
+                    await self._begin()
+                    began = True
+                await self._copy_group()
+                retry_s, self.failing = RETRY_S, ""
+            except GeorelayError as error:
+                if not self.failing:
+                    log.warning(
+                        "binding.delayed",
+                        binding=self.binding.name,
+                        topic=self._stream.topic,
+                        partition=self._stream.partition,
+                        code=error.code,
+                        reason=str(error),
+                    )
+                self.failing = f"{error.code}: {error}"
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_S_MAX)
+
+    # --- at the coordinator -----------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        found = await self._coordinators.call(Part.QUEUES, self.binding.name, "copy_find", named(self._key))
+        if found:
+            self._take(found)
+            return
+        wanted = CopyRow(
+            producer_id=await self._cluster.allocate_producer_id(),
+            cursor=int(self._begin_at),
+            sequence=0,
+            partitions=self._target().partitions,
+        )
+        self._take(await self._ask("copy_begin", wanted))
+
+    def _target(self) -> TopicView:
+        view = self._cluster.topic(self.binding.target)
+        if view is None:
+            text = f"the target {self.binding.target!r} of binding {self.binding.name} does not exist"
+            raise UnknownTopic(f"{text}: create it again, or remove the binding")
+        return view
+
+    async def _ask(self, operation: str, row: CopyRow, **more: int) -> JsonObject:
+        body = {**named(self._key), **row.to_json(), **more}
+        return await self._coordinators.call(Part.QUEUES, self.binding.name, operation, body)
+
+    def _take(self, answer: JsonObject) -> None:
+        self._row = self._saved = read_row(Fields(answer, "copies"))
+        self._set_copied(self._row.cursor)
+
+    async def _save(self) -> None:
+        partitions = self._target().partitions  # nothing is under way: from here on others may be used
+        row = CopyRow(
+            producer_id=self._row.producer_id,
+            cursor=self._row.cursor,
+            sequence=self._row.sequence,
+            partitions=partitions,
+        )
+        await self._ask("copy_save", row)
+        self._row = self._saved = row
+
+    async def _new_producer(self) -> None:
+        """Go back to what is saved; take a new producer where the target does not know the one that is saved there."""
+        before = self._saved
+        self._take(await self._ask("copy_begin", before))
+        if self._saved != before:
+            return  # another leader went on meanwhile
+        log.warning("binding.new_producer", binding=self.binding.name, producer=before.producer_id)
+        fresh = CopyRow(
+            producer_id=await self._cluster.allocate_producer_id(),
+            cursor=before.cursor,
+            sequence=0,
+            partitions=self._target().partitions,
+        )
+        self._take(await self._ask("copy_renew", fresh, instead_of=before.producer_id))
+
+    # --- copying ----------------------------------------------------------------------------------
+
+    async def _copy_group(self) -> None:
+        offset = Offset(self._row.cursor)
+        if offset < self._stream.log_start:
+            log.error("binding.records_lost", binding=self.binding.name, first=offset, until=self._stream.log_start)
+            offset = self._stream.log_start
+        if offset >= self._stream.high_watermark:
+            await self._save_if_far()
+            await self._wait_for(offset)
+            return
+        entries = self._stream.read(offset, READ_BYTES)
+        if entries is None:
+            entries = await self._stream.read_cold(offset, READ_BYTES)
+        copies: list[tuple[bytes, int]] = []
+        following, sequence = int(offset), self._row.sequence
+        for entry in entries:
+            if len(copies) == GROUP_COPIES:
+                break
+            raw = copy_of(entry.payload, self.binding, producer_id=self._row.producer_id, sequence=sequence)
+            if raw is not None:
+                count = parse_header(raw).record_count
+                copies.append((raw, count))
+                sequence += count
+            following = entry.base_offset + entry.record_count
+        if copies:
+            try:
+                await self._publish([raw for raw, _ in copies])
+            except _NEW_PRODUCER:
+                await self._new_producer()
+                return
+        self._row = CopyRow(
+            producer_id=self._row.producer_id, cursor=following, sequence=sequence, partitions=self._row.partitions
+        )
+        self.records_copied += sum(count for _, count in copies)
+        self._set_copied(following)
+        if copies:
+            await self._save()
+        else:
+            await self._save_if_far()
+
+    async def _publish(self, copies: Sequence[bytes]) -> None:
+        """Return when all are stored; raise why the first one is not."""
+        partition = self._stream.partition % self._row.partitions
+        futures = [
+            self._cluster.publish(
+                self.binding.target,
+                partition,
+                parse_header(raw),
+                bytearray(raw),
+                received_ns=self._wall_ns(),
+                entry_region=self._cluster.region_number,
+                lane=self,
+            )
+            for raw in copies
+        ]
+        for result in await asyncio.gather(*futures, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _save_if_far(self) -> None:
+        if self._row.cursor - self._saved.cursor >= SAVE_RECORDS:
+            await self._save()
+
+    async def _wait_for(self, offset: Offset) -> None:
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if self._stream.high_watermark > offset and not moved.done():
+                moved.set_result(None)
+
+        handle = self._stream.add_waiter(wake)
+        try:
+            wake()
+            await moved
+        finally:
+            self._stream.remove_waiter(handle)
+
+    def _set_copied(self, offset: int) -> None:
+        self.copied = offset
+        self._moved()

@@ -1,0 +1,202 @@
+"""How far the copies of each binding are, per source stream: replicated with the queues of a coordinator. Pure.
+
+Rule 1: the coordinator of a binding's name keeps them. A row is (binding, its index, source stream).
+Rule 2: a row only moves on: a save that is older, or of another producer, changes nothing.
+Rule 3: everything below `cursor` is copied; `sequence` is the number of records that the producer has published then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple
+
+from georelay.ids import REGION_NUMBER_MAX
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
+from region.coordination.part import CommandError
+
+COPY_MARK: Final = b"C"  # the first byte of these commands; those of queues begin with a brace
+ROWS_MAX: Final = 20_000  # of one coordinator
+STREAM_CHARS_MAX: Final = 60
+
+
+class CopyKey(NamedTuple):
+    """Which copies. `defined_at` is the index of the binding's definition, `stream` what stream_text returns."""
+
+    binding: str
+    defined_at: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRow:
+    """Args:
+    partitions: of the target, as long as nothing is under way: copies go to source partition modulo these.
+    """
+
+    producer_id: int
+    cursor: int
+    sequence: int
+    partitions: int
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginCopies:
+    """Enters a row where there is none."""
+
+    key: CopyKey
+    row: CopyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCopies:
+    """Moves a row of this producer on."""
+
+    key: CopyKey
+    row: CopyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewCopies:
+    """Replaces the producer of a row that still has the producer `instead_of`; its sequence begins again."""
+
+    key: CopyKey
+    row: CopyRow
+    instead_of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetCopies:
+    """Forgets the rows of a binding with that index or a lower one."""
+
+    binding: str
+    index: int
+
+
+CopyCommand = BeginCopies | SaveCopies | RenewCopies | ForgetCopies
+
+
+def encode_copy_command(command: CopyCommand, number: int) -> bytes:
+    """Return the bytes of a command; `number` as in region.queues.commands_core."""
+    value: JsonObject
+    match command:
+        case ForgetCopies():
+            value = {"op": "forget", "binding": command.binding, "index": command.index}
+        case RenewCopies():
+            value = {"op": "renew", **named(command.key), **command.row.to_json(), "instead_of": command.instead_of}
+        case BeginCopies():
+            value = {"op": "begin", **named(command.key), **command.row.to_json()}
+        case SaveCopies():
+            value = {"op": "save", **named(command.key), **command.row.to_json()}
+    return COPY_MARK + dump_object({**value, "n": number})
+
+
+def decode_copy_command(raw: bytes) -> tuple[CopyCommand, int]:
+    """Return a command and its number (CommandError: not one)."""
+    try:
+        fields = Fields(parse_object(raw[len(COPY_MARK) :]), "command")
+        number = fields.integer("n", low=0, high=INT64_MAX)
+        command = _read(fields)
+        fields.done()
+    except FieldError as error:
+        raise CommandError(str(error)) from error
+    return command, number
+
+
+def _read(fields: Fields) -> CopyCommand:
+    op = fields.text("op", chars_max=10)
+    if op == "forget":
+        return ForgetCopies(
+            binding=fields.text("binding", chars_max=100), index=fields.integer("index", low=0, high=INT64_MAX)
+        )
+    key, row = read_key(fields), read_row(fields)
+    if op == "renew":
+        return RenewCopies(key=key, row=row, instead_of=fields.integer("instead_of", low=0, high=INT64_MAX))
+    if op == "begin":
+        return BeginCopies(key=key, row=row)
+    if op == "save":
+        return SaveCopies(key=key, row=row)
+    raise FieldError(f"command {op!r} is unknown")
+
+
+def named(key: CopyKey) -> JsonObject:
+    """Return the fields of a key."""
+    return {"binding": key.binding, "index": key.defined_at, "stream": key.stream}
+
+
+def read_key(fields: Fields) -> CopyKey:
+    """Take the fields of a key. Raises FieldError."""
+    return CopyKey(
+        fields.text("binding", chars_min=1, chars_max=100),
+        fields.integer("index", low=0, high=INT64_MAX),
+        fields.text("stream", chars_min=1, chars_max=STREAM_CHARS_MAX),
+    )
+
+
+def read_row(fields: Fields) -> CopyRow:
+    """Take the fields of a row. Raises FieldError."""
+    return CopyRow(
+        producer_id=fields.integer("producer_id", low=0, high=INT64_MAX),
+        cursor=fields.integer("cursor", low=0, high=INT64_MAX),
+        sequence=fields.integer("sequence", low=0, high=INT64_MAX),
+        partitions=fields.integer("partitions", low=1, high=PARTITIONS_PER_TOPIC_MAX),
+    )
+
+
+def stream_text(topic_id: bytes, origin: int, partition: int) -> str:
+    """Return the text of a stream in a key."""
+    assert 0 <= origin <= REGION_NUMBER_MAX
+    return f"{topic_id.hex()}.{origin}.{partition}"
+
+
+class CopyBook:
+    """The rows of one coordinator."""
+
+    def __init__(self) -> None:
+        self._rows: dict[CopyKey, CopyRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def find(self, key: CopyKey) -> CopyRow | None:
+        """Return a row."""
+        return self._rows.get(key)
+
+    def of(self, binding: str) -> list[tuple[CopyKey, CopyRow]]:
+        """Return the rows of a binding."""
+        return [(key, row) for key, row in self._rows.items() if key.binding == binding]
+
+    def apply(self, command: CopyCommand) -> None:
+        """Follow one committed command."""
+        match command:
+            case ForgetCopies():
+                gone = [key for key, _ in self.of(command.binding) if key.defined_at <= command.index]
+                for key in gone:
+                    del self._rows[key]
+            case BeginCopies():
+                self._rows.setdefault(command.key, command.row)
+            case SaveCopies():
+                known = self._rows.get(command.key)
+                if known and known.producer_id == command.row.producer_id and known.cursor <= command.row.cursor:
+                    self._rows[command.key] = command.row
+            case RenewCopies():
+                known = self._rows.get(command.key)
+                if known is not None and known.producer_id == command.instead_of:
+                    self._rows[command.key] = replace(command.row, cursor=known.cursor, sequence=0)
+
+    def to_json(self) -> list[object]:
+        """Return the rows, sorted."""
+        return [{**named(key), **row.to_json()} for key, row in sorted(self._rows.items())]
+
+    def restore(self, items: list[object]) -> None:
+        """Replace the rows by what `to_json` returned. Raises FieldError."""
+        self._rows = {}
+        for item in items:
+            fields = Fields(item, "copies")
+            key = read_key(fields)
+            self._rows[key] = read_row(fields)
+            fields.done()

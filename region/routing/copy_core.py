@@ -1,0 +1,60 @@
+"""The copy of one record batch for one binding: a function of batch, binding and place. Pure.
+
+Rule 1: one batch gives one copy or none, so that a copy that is made again is the same batch: same producer, same
+        sequence, same number of records. The target recognises it and stores it once.
+Rule 2: without header rules no record is looked at: header fields are replaced, the records stay as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from georelay.wire.batch import build_batch, iterate_records, parse_header
+from georelay.wire.crc import crc32c
+from georelay.wire.header import CRC_START
+from region.routing.binding import Binding
+
+SEQUENCES: Final = 2**31
+_PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
+_PRODUCER_POSITION: Final = 43
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = 17
+COPY_EPOCH: Final = 0  # of the producer; a producer that is replaced gets a new id
+
+
+def copy_of(payload: bytes | memoryview, binding: Binding, *, producer_id: int, sequence: int) -> bytes | None:
+    """Return the copy of a batch, None when no record of it matches.
+
+    Args:
+        payload: a stored batch. sequence: records that were copied before; it wraps at 2^31 as producers' do.
+
+    Raises:
+        TooLarge: the records that match do not fit into one batch (only where they were compressed better before).
+    """
+    header = parse_header(payload)
+    if header.is_control or header.is_transactional:
+        return None
+    base_sequence = sequence % SEQUENCES
+    if binding.headers:
+        records = list(iterate_records(payload, validated=True))
+        chosen = [record for record in records if binding.takes_record(record.headers)]
+        if not chosen:
+            return None
+        if len(chosen) < len(records):
+            return build_batch(
+                [(record.value, record.key, record.headers) for record in chosen],
+                timestamps_ms=[record.timestamp_ms for record in chosen],
+                compression=header.compression,
+                producer_id=producer_id,
+                producer_epoch=COPY_EPOCH,
+                base_sequence=base_sequence,
+            )
+    return _with_producer(payload, producer_id, base_sequence)
+
+
+def _with_producer(payload: bytes | memoryview, producer_id: int, base_sequence: int) -> bytes:
+    raw = bytearray(payload)
+    _PRODUCER.pack_into(raw, _PRODUCER_POSITION, producer_id, COPY_EPOCH, base_sequence)
+    _CRC.pack_into(raw, _CRC_POSITION, crc32c(memoryview(raw)[CRC_START:]))
+    return bytes(raw)

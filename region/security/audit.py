@@ -1,0 +1,140 @@
+"""The audit log: refused sign-ins, denials, changes by administrators; one JSON object per line.
+
+Rule 1: every event goes to the broker's log and, where `security.audit_file` is set, to that file.
+Rule 2: a denial says what an operator has to run to allow it; the client was told none of it.
+Rule 3: refusals and denials that repeat are counted, see audit_core; changes are written each and every one.
+Rule 4: no password, key, token or proof is ever in an event. The name in a refused sign-in only if it is a user's:
+        people type passwords where a name is asked for.
+Rule 5: a file that cannot be written never stops the broker: the broker's log says so and has the events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TextIO
+
+import structlog
+
+from region.security.access import Principal
+from region.security.acl import Operation, Resource
+from region.security.audit_core import RepeatFilter
+
+log = structlog.get_logger("audit")
+
+DETAIL_CHARS_MAX: Final = 300
+
+
+class AuditLog:
+    """Writes events down. `file`: appended to; made anew when somebody moved it away (log rotation)."""
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        wall_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = file
+        self._file: TextIO | None = None
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._repeats = RepeatFilter()
+        self._is_broken = False
+        self.sign_ins_refused = 0
+        self.denials = 0
+        self.changes = 0
+
+    def sign_in_refused(self, *, host: str, user: str, how: str) -> None:
+        """Note wrong credentials."""
+        self.sign_ins_refused += 1
+        count = self._repeats.count(("sign_in", host, user, how), self._monotonic_s())
+        if count:
+            self._write("sign_in.refused", host=host, user=user or "(unknown)", how=how, count=count)
+
+    def denied(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        """Note that somebody was not allowed something, and what would allow it."""
+        self.denials += 1
+        key = ("denied", principal.name, principal.host, operation, resource, name)
+        count = self._repeats.count(key, self._monotonic_s())
+        if count:
+            self._write(
+                "access.denied",
+                principal=principal.name,
+                host=principal.host,
+                operation=operation.name.lower(),
+                resource=resource.value,
+                name=name[:DETAIL_CHARS_MAX],
+                count=count,
+                grant=grant_command(principal, operation, resource, name),
+            )
+
+    def changed(self, principal: Principal, what: str, *, outcome: str, **detail: str) -> None:
+        """Note what an administrator changed or tried to: `what` is "user.added", `outcome` "done" or a code."""
+        self.changes += 1
+        shown = {name: value[:DETAIL_CHARS_MAX] for name, value in detail.items()}
+        self._write(
+            "security.changed", principal=principal.name, host=principal.host, what=what, outcome=outcome, **shown
+        )
+
+    def administered(self, principal: Principal, what: str, *, outcome: str, **detail: str) -> None:
+        """Note what somebody changed of topics or tried to: `what` is "topic.created", `outcome` "done" or a code."""
+        shown = {name: value[:DETAIL_CHARS_MAX] for name, value in detail.items()}
+        self._write(
+            "cluster.changed", principal=principal.name, host=principal.host, what=what, outcome=outcome, **shown
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, event: str, **fields: str | int) -> None:
+        log.info(event, **fields)
+        if self._path is None:
+            return
+        stamp = datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"timestamp": stamp, "event": event, **fields}, ensure_ascii=False)
+        try:
+            file = self._open(self._path)
+            file.write(line + "\n")
+            file.flush()
+        except OSError as error:
+            if not self._is_broken:
+                log.error("audit.file_failed", file=str(self._path), error=error.strerror)  # noqa: TRY400 - one line
+            self._is_broken = True
+            self.close()
+            return
+        self._is_broken = False
+
+    def _open(self, path: Path) -> TextIO:
+        if self._file is not None and not _is_same(self._file, path):
+            self.close()
+        if self._file is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._file = open(os.open(path, flags, 0o600), "a", encoding="utf-8")  # noqa: SIM115
+        return self._file
+
+
+def grant_command(principal: Principal, operation: Operation, resource: Resource, name: str) -> str:
+    """Return the command that allows what was denied; `name` "": for at least one name."""
+    words = ["georelay", "acls", "add", "--principal", principal.name, "--operation", operation.name.lower()]
+    words += ["--resource", resource.value]
+    if resource is not Resource.CLUSTER:
+        words += ["--name", name or "*"]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def _is_same(file: TextIO, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(file.fileno())
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)

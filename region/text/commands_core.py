@@ -1,0 +1,216 @@
+"""The commands of the text protocol: one line into one value. Pure.
+
+A line is words between spaces or tabs; the command is written in any case. PUBS alone takes the rest of its line as it
+stands, because a JSON object has spaces.
+
+Rule: every refusal is a BadRequest whose text shows how the command is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from georelay.errors import BadRequest
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+
+GROUP_CHARS_MAX: Final = 255
+NO_GROUP: Final = "-"
+OFFSET_MAX: Final = 2**63 - 1
+_SPACES: Final = re.compile(r"[ \t]+")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_TOKEN: Final = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", re.ASCII)
+_SHOWN_CHARS_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """AUTH user password. Holds a secret: never log it."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Auth({self.user!r}, <secret>)"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """CRTP topic [partitions]; -1 is the default number of partitions."""
+
+    topic: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """PUBS topic {json}; `body` is the JSON as it came."""
+
+    topic: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """SUBS topic group [partitions]; without partitions the members of the group share them. Group "-" is none."""
+
+    topic: str
+    group: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """CONS topic subscription offset; partition -1: the subscription has one only."""
+
+    topic: str
+    subscription: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """UNSB subscription."""
+
+    subscription: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """RESOLVE [topic]; "" asks for the brokers."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """HELP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """QUIT."""
+
+
+Command = Auth | CreateTopic | Publish | Subscribe | Consumed | Unsubscribe | Resolve | Help | Quit
+
+HOW: Final[Mapping[str, tuple[str, str]]] = {
+    "AUTH": ("AUTH user password", "sign in"),
+    "CRTP": ("CRTP topic [partitions]", "create a topic"),
+    "PUBS": ('PUBS topic {"Header":{},"Key":"k","Body":"text"}', "publish one record; OK partition offset"),
+    "SUBS": ("SUBS topic group [partitions]", "deliver records from where the group is; group - is none"),
+    "CONS": ("CONS topic subscription offset", "records up to this offset are done; the group goes on behind it"),
+    "UNSB": ("UNSB subscription", "end a subscription"),
+    "RESOLVE": ("RESOLVE [topic]", "show the brokers of this region, or who leads a topic's partitions"),
+    "HELP": ("HELP", "show this"),
+    "QUIT": ("QUIT", "close the connection"),
+}
+
+
+def parse_command(line: bytes) -> Command | None:
+    """Return the command of a line, None for an empty one.
+
+    Raises:
+        BadRequest: not UTF-8, an unknown command, or one that is not written as it must be.
+    """
+    try:
+        text = line.decode().strip(" \t")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the line is not UTF-8 at byte {error.start}") from None
+    if not text:
+        return None
+    word, *rest = _SPACES.split(text, maxsplit=1)
+    name = word.upper()
+    parse = _PARSERS.get(name)
+    if parse is None:
+        raise BadRequest(f"unknown command {word[:_SHOWN_CHARS_MAX]!r}; HELP shows the commands")
+    command = parse(rest[0] if rest else "")
+    if command is None:
+        raise BadRequest(f"write it so: {HOW[name][0]}")
+    return command
+
+
+def _auth(rest: str) -> Command | None:
+    user, *password = _SPACES.split(rest, maxsplit=1)
+    return Auth(user, password[0]) if password else None
+
+
+def _create(rest: str) -> Command | None:
+    match _SPACES.split(rest):
+        case [topic] if topic:
+            return CreateTopic(topic, -1)
+        case [topic, count] if topic:
+            return CreateTopic(topic, _number(count, "partitions", high=2**31 - 1))
+    return None
+
+
+def _publish(rest: str) -> Command | None:
+    topic, *body = _SPACES.split(rest, maxsplit=1)
+    return Publish(topic, body[0]) if body else None
+
+
+def _subscribe(rest: str) -> Command | None:
+    words = _SPACES.split(rest)
+    if len(words) not in (2, 3):
+        return None
+    if len(words[1]) > GROUP_CHARS_MAX:
+        raise BadRequest(f"group: {len(words[1])} characters are over {GROUP_CHARS_MAX}")
+    return Subscribe(words[0], words[1], _partitions(words[2]) if len(words) == 3 else ())
+
+
+def _consumed(rest: str) -> Command | None:
+    words = _SPACES.split(rest)
+    if len(words) != 3:
+        return None
+    found = _TOKEN.fullmatch(words[1])
+    if found is None:
+        raise BadRequest(f"subscription {words[1][:_SHOWN_CHARS_MAX]!r}: take it from a REC line, such as 1.0")
+    partition = -1 if found[2] is None else int(found[2])
+    return Consumed(words[0], int(found[1]), partition, _number(words[2], "offset", high=OFFSET_MAX - 1))
+
+
+def _unsubscribe(rest: str) -> Command | None:
+    return Unsubscribe(_number(rest, "subscription", high=10**9)) if rest else None
+
+
+def _resolve(rest: str) -> Command | None:
+    return Resolve(rest) if _SPACES.search(rest) is None else None
+
+
+def _alone(command: Command) -> Callable[[str], Command | None]:
+    return lambda rest: None if rest else command
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], Command | None]]] = {
+    "AUTH": _auth,
+    "CRTP": _create,
+    "PUBS": _publish,
+    "SUBS": _subscribe,
+    "CONS": _consumed,
+    "UNSB": _unsubscribe,
+    "RESOLVE": _resolve,
+    "HELP": lambda _: Help(),
+    "QUIT": _alone(Quit()),
+}
+
+
+def _number(text: str, name: str, *, high: int) -> int:
+    if _NUMBER.fullmatch(text) is None or int(text) > high:
+        raise BadRequest(f"{name} {text[:_SHOWN_CHARS_MAX]!r}: must be a number in 0..{high}")
+    return int(text)
+
+
+def _partitions(text: str) -> tuple[int, ...]:
+    """Read "0,2,5-7"."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        low = _number(first, "partitions", high=PARTITIONS_PER_TOPIC_MAX - 1)
+        high = _number(last, "partitions", high=PARTITIONS_PER_TOPIC_MAX - 1) if dash else low
+        if low > high:
+            raise BadRequest(f"partitions {part[:_SHOWN_CHARS_MAX]!r}: the first is above the last")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))

@@ -1,0 +1,151 @@
+"""One conversation of the text protocol: what a line leads to. Pure.
+
+    state     may say                                           goes to
+    SIGN_IN   AUTH, HELP, QUIT                                  READY after a right AUTH, OVER after too many wrong ones
+    READY     everything but AUTH                               OVER after QUIT or too many mistakes in a row
+    OVER      nothing                                           -
+
+Rule 1: every line that is not empty has exactly one answer: `OK ...` or `ERR CODE text`; lines that begin with `*`
+        come before it.
+Rule 2: an answer is one line, whatever stood in the request.
+Rule 3: who has not signed in may send short lines only.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from georelay.errors import BadRequest, GeorelayError, TooLarge, Unauthenticated
+from georelay.limits import KIB
+from region.text.commands_core import HOW, Auth, Command, Help, Quit, parse_command
+from region.text.line_core import Line, Overlong
+from region.text.subscriptions_core import Subscriptions
+
+LINE_BYTES_MAX: Final = 256 * KIB
+LINE_BEFORE_SIGN_IN_BYTES_MAX: Final = 2 * KIB
+MISTAKES_IN_A_ROW_MAX: Final = 20
+SIGN_INS_MAX: Final = 3
+_ANSWER_CHARS_MAX: Final = 600
+_HOW_CHARS: Final = max(len(how) for how, _ in HOW.values())
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class State(enum.Enum):
+    """See the table."""
+
+    SIGN_IN = "sign_in"
+    READY = "ready"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send one line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Do what the command says; its answer is said when it is done."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close after what was said."""
+
+
+Action = Say | Run | HangUp
+
+
+class Session:
+    """The state of one connection. `region` and `broker` are said in the greeting."""
+
+    def __init__(self, *, sign_in_needed: bool, region: str, broker: int) -> None:
+        self.state = State.SIGN_IN if sign_in_needed else State.READY
+        self.subscriptions = Subscriptions()
+        self._region = region
+        self._broker = broker
+        self._mistakes = 0
+        self._sign_ins = 0
+
+    @property
+    def line_bytes_max(self) -> int:
+        """Return the longest line that is read now."""
+        return LINE_BEFORE_SIGN_IN_BYTES_MAX if self.state is State.SIGN_IN else LINE_BYTES_MAX
+
+    def greeting(self) -> Say:
+        """Return what is said first."""
+        first = "AUTH user password" if self.state is State.SIGN_IN else "HELP"
+        return Say(f"OK georelay text 1 region {self._region} broker {self._broker}; begin with {first}")
+
+    def line(self, line: Line) -> Sequence[Action]:
+        """Return what a line leads to."""
+        if self.state is State.OVER:
+            return ()
+        try:
+            command = self._command(line)
+        except GeorelayError as error:
+            return self._mistake(error)
+        if command is None:
+            return ()
+        self._mistakes = 0
+        match command:
+            case Help():
+                return [*(Say(f"* {how:<{_HOW_CHARS}} {what}") for how, what in HOW.values()), ok()]
+            case Quit():
+                self.state = State.OVER
+                return [ok("bye"), HangUp()]
+            case _:
+                return [Run(command)]
+
+    def _command(self, line: Line) -> Command | None:
+        if isinstance(line, Overlong):
+            raise TooLarge(f"a line may have {self.line_bytes_max} bytes")
+        command = parse_command(line)
+        if self.state is State.SIGN_IN and not isinstance(command, Auth | Help | Quit | None):
+            raise Unauthenticated("sign in first: AUTH user password")
+        if self.state is State.READY and isinstance(command, Auth):
+            raise BadRequest("nobody has to sign in here now")
+        return command
+
+    def _mistake(self, error: GeorelayError) -> Sequence[Action]:
+        self._mistakes += 1
+        if self._mistakes < MISTAKES_IN_A_ROW_MAX:
+            return [refusal(error)]
+        self.state = State.OVER
+        return [refusal(error), Say("* too many mistakes in a row"), HangUp()]
+
+    def signed_in(self, user: str) -> Sequence[Action]:
+        """Return what follows a right AUTH."""
+        self.state = State.READY
+        return [ok(f"signed in as {user}")]
+
+    def not_signed_in(self, error: GeorelayError) -> Sequence[Action]:
+        """Return what follows a wrong AUTH, or one that could not be judged."""
+        self._sign_ins += isinstance(error, Unauthenticated)
+        if self._sign_ins < SIGN_INS_MAX:
+            return [refusal(error)]
+        self.state = State.OVER
+        return [refusal(error), HangUp()]
+
+
+def ok(tail: str = "") -> Say:
+    """Return the answer of a success."""
+    return Say(one_line(f"OK {tail}".rstrip()))
+
+
+def refusal(error: GeorelayError) -> Say:
+    """Return the answer of a failure: its code, and what to do."""
+    return Say(one_line(f"ERR {error.code} {error}"))
+
+
+def one_line(text: str) -> str:
+    """Return `text` without line ends and other control characters, cut to a length that a person reads."""
+    return _UNPRINTABLE.sub("?", text[:_ANSWER_CHARS_MAX])

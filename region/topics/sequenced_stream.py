@@ -1,0 +1,312 @@
+"""Publishing at the home: its leader stamps base offset and home epoch into a batch, continues the digest chain and
+proposes ONE entry per batch.
+
+Rule 1: every decision is made against the log END; every answer waits for the commit.
+Rule 2: only a leader whose own first entry of the term is committed publishes: then its high watermark is
+        not behind anything that was ever acknowledged.
+Rule 3: a batch of a transaction is stored while the transaction is open here, or once its coordinator has confirmed it
+        (region.topics.transaction_lanes); a marker is stored once (region.topics.transaction_table_core).
+Rule 4: transactions begin in a region whose brokers all understand them (TRANSACTION_LEVEL).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+from georelay.clock import Clock
+from georelay.errors import (
+    BadRequest,
+    Busy,
+    DiskFull,
+    InvalidTransactionState,
+    NotHome,
+    NotLeader,
+    ProducerFenced,
+    Unavailable,
+)
+from georelay.ids import NO_PRODUCER, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from georelay.wire.batch import BatchHeader, stamp
+from georelay.wire.control_batch import build_marker
+from georelay.wire.crc import crc32c
+from georelay.wire.header import TRANSACTIONAL
+from mesh.replication.stream_header import EntryType, StreamHeader, next_digest
+from region.kafka.ports import Published
+from region.log.entry import EntryDraft, frame_for
+from region.multiraft.machine import Proposer
+from region.topics.committed_tail import TailBudget
+from region.topics.followed_log import FollowedLog
+from region.topics.transaction_lanes import TransactionalBatch, TransactionLanes
+
+FIRST_EPOCH: Final = Epoch(1)
+FIRST_LEVEL: Final = 1
+TRANSACTION_LEVEL: Final = 3  # feature level from which transactions are understood
+
+
+class SequencedStream(FollowedLog, ABC):
+    """What the leader at the home appends for clients and for coordinators of transactions.
+
+    Args:
+        feature_level: of this region now.
+        disk_writable: whether the disk has room for more records.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: StreamKey,
+        topic: str,
+        group_id: GroupId,
+        home: RegionNumber,
+        region: RegionNumber,
+        clock: Clock,
+        budget: TailBudget,
+        feature_level: Callable[[], int] = lambda: FIRST_LEVEL,
+        disk_writable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(key=key, topic=topic, group_id=group_id, home=home, region=region, budget=budget)
+        self._clock = clock
+        self._feature_level = feature_level
+        self._disk_writable = disk_writable
+        self.lanes = TransactionLanes(key, admit=self._admit, again=self._publish_transactional)
+
+    @abstractmethod
+    def _open_first_epoch(self) -> None:
+        """Append the EPOCH entry of the first home epoch."""
+
+    def _leading(self) -> Proposer:
+        if not self.is_leader or self.proposer is None:
+            raise NotLeader(leader=self.leader_id)
+        return self.proposer
+
+    # --- record batches ---------------------------------------------------------------------------
+
+    def publish(
+        self,
+        header: BatchHeader,
+        raw: bytes | bytearray | memoryview,
+        *,
+        received_ns: int,
+        entry_region: int,
+        transactional_id: str | None = None,
+    ) -> asyncio.Future[Published]:
+        """Append one validated batch, copied here, at the home leader; the future resolves at its commit.
+
+        Args:
+            transactional_id: of the producer; a transactional batch needs it.
+
+        Raises:
+            NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced, InvalidTransactionState: not stored.
+        """
+        self._prepare_append()
+        if header.attributes & TRANSACTIONAL:
+            if transactional_id is None or header.producer_id == NO_PRODUCER:
+                raise BadRequest("a transactional batch needs a transactional id and a producer id")
+            self._check_transactions_level()
+            return self._publish_transactional(
+                TransactionalBatch(
+                    header=header,
+                    raw=raw,
+                    received_ns=received_ns,
+                    entry_region=entry_region,
+                    transactional_id=transactional_id,
+                )
+            )
+        if header.producer_id in self.transactions.end.ongoing or header.producer_id in self.lanes:
+            raise InvalidTransactionState(
+                f"producer {header.producer_id} has an open transaction: this batch is not in it"
+            )
+        self._check_fence(header)
+        return self._append(header, raw, received_ns=received_ns, entry_region=entry_region)
+
+    def _prepare_append(self) -> Proposer:
+        """Return the proposer of a home leader whose first epoch is open. Raises NotHome, NotLeader, Busy."""
+        if not self.is_home:
+            raise NotHome(f"the home of {self.topic} is region {self.home}", epoch=self.epoch, home=self.home)
+        proposer = self._leading()
+        if self.end.epoch < FIRST_EPOCH:
+            self._open_first_epoch()
+        return proposer
+
+    def _append(
+        self, header: BatchHeader, raw: bytes | bytearray | memoryview, *, received_ns: int, entry_region: int
+    ) -> asyncio.Future[Published]:
+        proposer = self._leading()
+        end = self.end
+        append_us = self._append_us()
+        original = self._original(header, append_us)
+        if original is not None:
+            return original
+        if not self._disk_writable():
+            raise DiskFull(f"the disk of broker {self.leader_id} is nearly full: nothing is stored until there is room")
+        frame, batch = frame_for(raw)
+        stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
+        stream_header = self._data_header(
+            header, batch, append_us=append_us, received_ns=received_ns, entry_region=entry_region
+        )
+        entry = proposer.propose([EntryDraft(header=stream_header, payload=batch, frame=frame)])[0]
+        return self._at_commit(entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us)
+
+    def _append_us(self) -> int:
+        return max(self._clock.wall_ns() // 1000, self.end.append_us)
+
+    def _original(self, header: BatchHeader, append_us: int) -> asyncio.Future[Published] | None:
+        """Return the answer of the batch that this one repeats, None for a new one that may be appended."""
+        original = self.producers.check(
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            record_count=header.record_count,
+            append_us=append_us,
+        )
+        if original is None:
+            return None
+        return self._at_commit(
+            original.index,
+            epoch=original.home_epoch,
+            base_offset=original.base_offset,
+            append_us=original.append_us,
+        )
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def _check_transactions_level(self) -> None:
+        if self._feature_level() < TRANSACTION_LEVEL:
+            raise Unavailable("transactions begin once every broker of this region runs this version")
+
+    def _check_fence(self, header: BatchHeader) -> None:
+        newest = self.transactions.end.fencing_epoch(header.producer_id)
+        if header.producer_epoch < newest:
+            raise ProducerFenced(
+                f"producer {header.producer_id} epoch {header.producer_epoch} is older than {newest}: "
+                "start a new producer"
+            )
+
+    def _publish_transactional(self, batch: TransactionalBatch) -> asyncio.Future[Published]:
+        """Append to the open transaction, or wait for the coordinator to confirm the one that this batch opens."""
+        header = batch.header
+        if header.producer_id in self.lanes:
+            return self.lanes.wait(batch)
+        self._check_fence(header)
+        ongoing = self.transactions.end.ongoing.get(header.producer_id)
+        if ongoing is not None:
+            if header.producer_epoch > ongoing.producer_epoch:
+                raise InvalidTransactionState(
+                    f"producer {header.producer_id} epoch {ongoing.producer_epoch} has an open transaction: "
+                    f"epoch {header.producer_epoch} begins when it is ended"
+                )
+            return self._append_transactional(batch)
+        original = self._original(header, self._append_us())
+        if original is not None:
+            return original
+        self._check_room(header)
+        return self.lanes.wait(batch)
+
+    def _check_room(self, header: BatchHeader) -> None:
+        """Refuse a batch that would open one transaction too many: what was aborted is kept, and read back."""
+        if header.producer_id not in self.transactions.end.ongoing and self.transactions.is_full:
+            raise Busy(f"{self.key} holds as many aborted transactions as it may: shorten retention or delete records")
+
+    def _append_transactional(self, batch: TransactionalBatch) -> asyncio.Future[Published]:
+        return self._append(batch.header, batch.raw, received_ns=batch.received_ns, entry_region=batch.entry_region)
+
+    def _admit(self, batch: TransactionalBatch, number: int) -> asyncio.Future[Published]:
+        """Append a batch whose transaction the coordinator said to be open, unless its marker came meanwhile."""
+        self._prepare_append()
+        self._check_fence(batch.header)
+        if self.transactions.end.is_late(batch.header.producer_id, number):
+            raise InvalidTransactionState(f"the transaction of producer {batch.header.producer_id} has been ended")
+        self._check_room(batch.header)  # others may have been confirmed meanwhile
+        return self._append_transactional(batch)
+
+    def write_marker(
+        self, *, producer_id: int, producer_epoch: int, is_commit: bool, number: int
+    ) -> asyncio.Future[Published]:
+        """End a producer's transaction here; the future resolves at the commit. Safe to repeat.
+
+        A marker is written also where the transaction has no records: it fences what is still on its way.
+
+        Args:
+            number: of the transaction among those of this producer id, 1..2^31-1, as its coordinator counts them.
+
+        Raises:
+            NotLeader, NotHome, Busy, Unavailable: nothing was appended. ProducerFenced: a newer epoch was here.
+        """
+        proposer = self._prepare_append()
+        self._check_transactions_level()
+        table = self.transactions.end
+        end = self.end
+        if table.is_late(producer_id, number):
+            ended = table.ended[producer_id]
+            return self._at_commit(
+                ended.entry_index, epoch=end.epoch, base_offset=end.next_offset, append_us=ended.append_us
+            )
+        newest = table.fencing_epoch(producer_id)
+        if producer_epoch < newest:
+            raise ProducerFenced(f"producer {producer_id} epoch {producer_epoch} is older than {newest}")
+        append_us = self._append_us()
+        batch = bytearray(
+            build_marker(
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                is_commit=is_commit,
+                coordinator_epoch=number,
+                timestamp_ms=append_us // 1000,
+            )
+        )
+        stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
+        header = self._marker_header(batch, append_us=append_us)
+        entry = proposer.propose([EntryDraft(header=header, payload=batch)])[0]
+        return self._at_commit(entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us)
+
+    def _marker_header(self, batch: bytearray, *, append_us: int) -> StreamHeader:
+        """Return the stream part of a marker: without a producer, which stands in the batch, and without a timestamp.
+
+        It is no batch of a sequence, and nobody looks for it by time.
+        """
+        end = self.end
+        first = end.next_offset
+        return StreamHeader(
+            type=EntryType.TXN_MARKER,
+            entry_region=self.region,
+            record_count=1,
+            epoch=end.epoch,
+            base_offset=first,
+            append_us=append_us,
+            received_ns=append_us * 1000,
+            max_timestamp_ms=-1,
+            producer_id=NO_PRODUCER,
+            producer_epoch=-1,
+            base_sequence=-1,
+            payload_crc=crc32c(batch),
+            digest=next_digest(end.digest, epoch=end.epoch, first=first, last=first, batch=batch),
+        )
+
+    def _data_header(
+        self, header: BatchHeader, batch: memoryview, *, append_us: int, received_ns: int, entry_region: int
+    ) -> StreamHeader:
+        end = self.end
+        last = Offset(end.next_offset + header.record_count - 1)
+        return StreamHeader(
+            type=EntryType.DATA,
+            entry_region=entry_region,
+            record_count=header.record_count,
+            epoch=end.epoch,
+            base_offset=end.next_offset,
+            append_us=append_us,
+            received_ns=received_ns,
+            max_timestamp_ms=header.max_timestamp_ms,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            payload_crc=crc32c(batch),
+            digest=next_digest(end.digest, epoch=end.epoch, first=end.next_offset, last=last, batch=batch),
+        )
+
+    def _at_commit(
+        self, index: RaftIndex, *, epoch: Epoch, base_offset: Offset, append_us: int
+    ) -> asyncio.Future[Published]:
+        answer = Published(epoch=epoch, base_offset=base_offset, append_us=append_us, log_start=self.log_start)
+        return self._commits.add(index, answer, committed=self.commit_index)

@@ -1,0 +1,125 @@
+"""`georelay.connect`: the way into a mesh, and what is opened from it.
+
+async with georelay.connect("http://127.0.0.1:8080") as mesh:
+    async with mesh.producer() as producer:
+        stored = await producer.publish("orders", b"one", key=b"k")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from georelay.admin import Admin
+from georelay.channels import Channels, authorization
+from georelay.consumer import Consumer
+from georelay.consumer_settings import ConsumerSettings
+from georelay.positions import Position
+from georelay.producer import Producer, ProducerSettings
+from georelay.queue_consumer import PREFETCH, QueueConsumer
+from georelay.region_map import RegionMap
+from georelay.resolving import Resolver
+
+if TYPE_CHECKING:
+    from georelay.tls import TlsContexts
+
+
+def connect(
+    url: str,
+    *,
+    user: tuple[str, str] | None = None,
+    token: str | None = None,
+    tls: TlsContexts | None = None,
+    region: str | None = None,
+    direct: bool = True,
+) -> Connection:
+    """Return a connection to a mesh, to be used as an async context manager.
+
+    Args:
+        url: a gateway (http://host:port), or gRPC addresses of a gateway or of brokers (grpc://host:port,...).
+        user: (name, password) where the mesh has users; token: a bearer token instead.
+        tls: of `georelay.tls`; None for plain text, which brokers take on loopback only.
+        region: work with this region only; None: the nearest that is ready, and the next one when it fails.
+        direct: speak with the brokers' own addresses; False: only with those that `url` leads to.
+
+    Raises (on entering):
+        Unavailable: nobody answers. Unauthenticated. ConfigError: not such a URL.
+    """
+    return Connection(url, user=user, token=token, tls=tls, region=region, direct=direct)
+
+
+class Connection:
+    """A mesh as one client sees it. Not for several event loops."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: tuple[str, str] | None,
+        token: str | None,
+        tls: TlsContexts | None,
+        region: str | None,
+        direct: bool,
+    ) -> None:
+        self._channels = Channels(user=user, token=token, tls=tls)
+        resolver = Resolver(url, region=region, authorization=authorization(user, token), tls=tls)
+        self._region = RegionMap(self._channels, resolver, direct=direct)
+        self.admin = Admin(self._channels, self._region)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._region.locate()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def region(self) -> str:
+        """Return the name of the region that answers."""
+        return self._region.region
+
+    def producer(self, **settings: Any) -> Producer:
+        """Return a producer; the arguments are the fields of georelay.producer.ProducerSettings."""
+        return Producer(self._channels, self._region, ProducerSettings(**settings))
+
+    def consumer(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        group: str = "",
+        positions: Mapping[tuple[str, int], Position] | None = None,
+        **settings: Any,
+    ) -> Consumer:
+        """Return a consumer; the other arguments are the fields of georelay.consumer.ConsumerSettings.
+
+        Raises:
+            BadRequest: settings that do not fit each other.
+        """
+        chosen = ConsumerSettings(topics=tuple(topics), group=group, positions=positions, **settings)
+        return Consumer(self._channels, self._region, chosen)
+
+    def queue(
+        self, queue: str, *, prefetch: int = PREFETCH, session_timeout_s: float = 30.0, name: str = ""
+    ) -> QueueConsumer:
+        """Return a consumer of a queue.
+
+        Args:
+            prefetch: leases that are out at a time, 1..1000.
+            session_timeout_s: after so long without a sign of life its leases go to others, 1..300.
+            name: begin of the consumer's name, for operators.
+        """
+        return QueueConsumer(
+            self._channels, self._region, queue, prefetch=prefetch, session_timeout_s=session_timeout_s, name=name
+        )
+
+    async def close(self) -> None:
+        """Let everything go; producers and consumers are closed before."""
+        await self._region.close()
+        await self._channels.close()

@@ -1,0 +1,1 @@
+"""A small certificate authority for one mesh: what `georelay pki` and `georelay up --tls` use."""

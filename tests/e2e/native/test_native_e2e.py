@@ -1,0 +1,305 @@
+"""The SDK against a real region: leaders and members killed, groups mixed with Kafka clients, transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+import georelay
+from georelay import Start
+from loadtest.mesh_process import MeshProcess
+
+pytestmark = pytest.mark.timeout(180)
+
+ROOT = Path(__file__).resolve().parents[3]
+PER_SECOND = 1_000
+SECONDS = 6
+
+
+async def leader_of(connection: Any, topic: str, partition: int) -> str:
+    """Return the process name of a partition's leader."""
+    for _ in range(200):
+        leader = (await connection.admin.describe_topic(topic)).details[partition].leader
+        if leader:
+            return f"us-{leader % 1000}"
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{topic}/{partition} has no leader")
+
+
+async def read_all(connection: Any, topic: str, count: int) -> list[Any]:
+    """Return `count` records, and what comes within half a second after them."""
+    found: list[Any] = []
+    async with connection.consumer([topic], start=Start.EARLIEST) as consumer, asyncio.timeout(60):
+        while len(found) < count:
+            found += await consumer.get_many()
+        found += await consumer.get_many(timeout_s=0.5)
+    return found
+
+
+@pytest.mark.parametrize("way", ["direct", "gateway"])
+async def test_a_killed_leader_loses_doubles_and_reorders_nothing(mesh: MeshProcess, way: str) -> None:
+    url = mesh.gateway if way == "direct" else f"grpc://{mesh.endpoints['gateway']['grpc'][0]}"
+    async with georelay.connect(url, direct=way == "direct") as connection:
+        await connection.admin.create_topic("orders", partitions=2)
+        victim = await leader_of(connection, "orders", 0)
+        futures = []
+        async with connection.producer(linger_ms=5) as producer:
+            began = time.monotonic()
+            for number in range(PER_SECOND * SECONDS):
+                ahead = began + number / PER_SECOND - time.monotonic()
+                if ahead > 0:
+                    await asyncio.sleep(ahead)
+                if number == PER_SECOND * SECONDS // 3:
+                    mesh.kill(victim)
+                futures.append(await producer.send("orders", b"%d" % number, partition=number % 2))
+            stored = await asyncio.gather(*futures)
+        records = await read_all(connection, "orders", len(futures))
+    by_place = {(record.partition, record.offset): record.value for record in records}
+    assert len(records) == len(by_place) == len(futures)
+    assert all(by_place[at.partition, at.offset] == b"%d" % number for number, at in enumerate(stored))
+    for partition in range(2):
+        numbers = [int(record.value) for record in records if record.partition == partition]
+        assert numbers == sorted(numbers)
+
+
+async def member(url: str, name: str, seen: Counter[bytes], log: list[str], stop: asyncio.Event) -> None:
+    """Work as one member until told to stop: count each value, commit after every fetch."""
+    async with (
+        georelay.connect(url) as connection,
+        connection.consumer(
+            ["orders"],
+            group="workers",
+            start=Start.EARLIEST,
+            session_timeout_s=6,
+            on_assigned=lambda places: log.append(f"{name} {len(places)}"),
+        ) as consumer,
+    ):
+        while not stop.is_set():
+            records = await consumer.get_many(timeout_s=0.2)
+            if not records:
+                continue
+            try:
+                await consumer.commit()
+            except georelay.GeorelayError:
+                continue  # the group rebalanced: these will come again, to whoever has them now
+            seen.update(record.value or b"" for record in records)
+
+
+async def test_a_group_of_three_goes_on_when_a_member_is_killed(mesh: MeshProcess) -> None:
+    seen: Counter[bytes] = Counter()
+    log: list[str] = []
+    stop = asyncio.Event()
+    async with georelay.connect(mesh.gateway) as connection:
+        await connection.admin.create_topic("orders", partitions=6)
+        example = [
+            sys.executable,
+            str(ROOT / "sdk/examples/group_member.py"),
+            mesh.gateway,
+            "orders",
+            "workers",
+            "9999",
+        ]
+        victim = subprocess.Popen(example, stdout=subprocess.PIPE)
+        tasks = [asyncio.create_task(member(mesh.gateway, f"m{n}", seen, log, stop)) for n in range(2)]
+        async with connection.producer() as producer, asyncio.timeout(90):
+            while not {"m0 2", "m1 2"} <= set(log):  # three members have two partitions each
+                await asyncio.sleep(0.05)
+            for number in range(300):
+                await producer.send("orders", b"a%d" % number, partition=number % 6)
+            await producer.flush()
+            victim.kill()
+            victim.communicate()
+            while log[-2:] != ["m0 3", "m1 3"] and log[-2:] != ["m1 3", "m0 3"]:
+                await asyncio.sleep(0.05)
+            for number in range(300):
+                await producer.send("orders", b"b%d" % number, partition=number % 6)
+            await producer.flush()
+            while sum(value.startswith(b"b") for value in seen) < 300:
+                await asyncio.sleep(0.05)
+        stop.set()
+        await asyncio.gather(*tasks)
+    assert set(Counter(seen).values()) == {1}  # what was committed came to nobody again
+
+
+async def test_a_group_is_shared_with_a_kafka_client(mesh: MeshProcess) -> None:
+    async with georelay.connect(mesh.gateway) as connection:
+        await connection.admin.create_topic("orders", partitions=4)
+        async with connection.producer() as producer:
+            for number in range(400):
+                await producer.send("orders", b"%d" % number, partition=number % 4)
+        seen: Counter[bytes] = Counter()
+        log: list[str] = []
+        stop = asyncio.Event()
+        ours = asyncio.create_task(member(mesh.gateway, "sdk", seen, log, stop))
+        theirs = await asyncio.to_thread(
+            _confluent_member, ",".join(mesh.endpoints["regions"]["us"]["kafka"]), lambda: log[-1:] == ["sdk 2"]
+        )
+        async with connection.producer() as producer, asyncio.timeout(60):
+            for number in range(400, 800):
+                await producer.send("orders", b"%d" % number, partition=number % 4)
+            await producer.flush()
+            theirs += await asyncio.to_thread(_poll_until, _CONSUMERS[0], 200)
+            while sum(int(value) >= 400 for value in seen) < 200:
+                await asyncio.sleep(0.05)
+        stop.set()
+        await ours
+        await asyncio.to_thread(_CONSUMERS.pop().close)
+    assert not {value for value in theirs if int(value) >= 400} & {value for value in seen if int(value) >= 400}
+    assert {int(value) for value in [*seen, *theirs]} == set(range(800))
+
+
+_CONSUMERS: list[Any] = []
+
+
+def _confluent_member(bootstrap: str, shared: Any) -> list[bytes]:
+    """Join with librdkafka and poll until both have two partitions; return what it read meanwhile."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "workers",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            "enable.auto.commit": False,
+        }
+    )
+    _CONSUMERS.append(consumer)
+    consumer.subscribe(["orders"])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(consumer.assignment()) != 2 or not shared():
+        assert time.monotonic() < deadline, consumer.assignment()
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+    return found
+
+
+def _poll_until(consumer: Any, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while sum(int(value) >= 400 for value in found) < count:
+        assert time.monotonic() < deadline, len(found)
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+    consumer.commit(asynchronous=False)
+    return found
+
+
+async def test_a_transaction_is_seen_whole_or_not_at_all_while_its_leader_is_killed(mesh: MeshProcess) -> None:
+    async with georelay.connect(mesh.gateway) as connection:
+        await connection.admin.create_topic("orders", partitions=3)
+        victim = await leader_of(connection, "orders", 1)
+        outcomes: dict[int, str] = {}
+        async with connection.producer(transactional_id="till") as producer:
+            for number in range(30):
+                if number == 10:
+                    mesh.kill(victim)
+                try:
+                    async with producer.transaction():
+                        for partition in range(3):
+                            await producer.send("orders", b"%d" % number, partition=partition)
+                        if number % 5 == 4:
+                            raise KeyError("on purpose")
+                except KeyError:
+                    outcomes[number] = "aborted"
+                except georelay.GeorelayError:
+                    outcomes[number] = "unknown"
+                else:
+                    outcomes[number] = "committed"
+        committed = [number for number, outcome in outcomes.items() if outcome == "committed"]
+        records = await read_all(connection, "orders", 3 * len(committed))
+    counts = Counter(int(record.value) for record in records)
+    assert len(committed) >= 20
+    assert all(counts[number] == 3 for number in committed)
+    assert all(counts[number] == 0 for number, outcome in outcomes.items() if outcome == "aborted")
+    assert set(counts.values()) == {3}
+
+
+async def test_groups_and_queues_are_administered(mesh: MeshProcess) -> None:
+    async with georelay.connect(mesh.gateway) as connection:
+        admin = connection.admin
+        await admin.create_topic("orders", partitions=1)
+        async with connection.producer() as producer:
+            for number in range(5):
+                await producer.publish("orders", b"%d" % number)
+        async with connection.consumer(["orders"], group="billing", start=Start.EARLIEST) as consumer:
+            await anext(consumer)
+            await anext(consumer)
+            await consumer.commit()
+            assert len((await admin.describe_group("billing")).members) == 1
+            with pytest.raises(georelay.GeorelayError, match="members"):
+                await admin.delete_group("billing")
+        place = georelay.Place("orders", 0)
+        group = await admin.describe_group("billing")
+        assert (group.state, group.committed[place], group.lag[place]) == ("Empty", 2, 3)
+        await admin.set_group_offsets("billing", {place: 4})
+        assert (await admin.describe_group("billing")).lag[place] == 1
+        assert [row.name for row in await admin.list_groups()] == ["billing"]
+        await admin.delete_group("billing")
+        assert await admin.list_groups() == []
+        await admin.create_queue("jobs", "orders", start="earliest", max_deliveries=2)
+        async with connection.queue("jobs") as queue, asyncio.timeout(30):
+            jobs = [await anext(queue) for _ in range(5)]
+            for job in jobs[1:]:
+                await job.acknowledge()
+            await jobs[0].reject()
+            again = await anext(queue)
+            assert (again.offset, again.deliveries) == (jobs[0].offset, 2)
+            await again.acknowledge()
+        assert await admin.list_queues() == ["jobs"]
+        await admin.delete_queue("jobs")
+        assert await admin.list_queues() == []
+
+
+EXAMPLES = [
+    ("publish_and_read.py", ["shop"], "read 0/9 order 9"),
+    ("without_asyncio.py", ["plain"], "4 4"),
+    ("group_member.py", ["shop", "readers", "10"], "done 10"),
+    ("transfer.py", ["shop", "copy", "movers", "10"], "transferred 10"),
+]
+
+
+async def test_the_examples_run(mesh: MeshProcess) -> None:
+    for name, arguments, last in EXAMPLES:
+        ran = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, str(ROOT / "sdk/examples" / name), mesh.gateway, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        assert ran.stdout.splitlines()[-1] == last, ran.stdout
+
+
+async def test_reflection_describes_every_service_and_health_is_serving(mesh: MeshProcess) -> None:
+    code = """
+import grpc, json, sys
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+channel = grpc.insecure_channel(sys.argv[1], options=(("grpc.enable_http_proxy", 0),))
+database = ProtoReflectionDescriptorDatabase(channel)
+services = sorted(database.get_services())
+file = database.FindFileContainingSymbol("georelay.v1.Streams")
+health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="georelay.v1.Streams"))
+print(json.dumps([services, file.name, health.status]))
+"""
+    for address in (mesh.endpoints["regions"]["us"]["grpc"][0], mesh.endpoints["gateway"]["grpc"][0]):
+        ran = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", code, address], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        services, file_name, status = json.loads(ran.stdout)
+        assert {"broker.Broker", "georelay.v1.Admin", "georelay.v1.Streams", "grpc.health.v1.Health"} <= set(services)
+        assert (file_name, status) == ("georelay/v1/streams.proto", 1)

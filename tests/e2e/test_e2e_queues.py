@@ -1,0 +1,126 @@
+"""A real region of three brokers: queues whose consumers and coordinator die, and copies whose leaders do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from loadtest.campaign.mesh import create_topic, leader_of, wait_until_whole
+from loadtest.campaign.queue import QueueRun, parser
+from loadtest.mesh_process import MeshProcess
+
+
+@pytest.fixture
+async def mesh(tmp_path: Path) -> AsyncIterator[MeshProcess]:
+    """One region whose brokers are started again when they die."""
+    async with MeshProcess(tmp_path, regions="us", brokers_per_region=3, arguments=("--restart",)) as running:
+        await wait_until_whole(running)
+        yield running
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client that waits for elections."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=40)) as session:
+        yield session
+
+
+async def test_each_record_is_done_once_while_consumers_and_coordinators_are_killed(
+    mesh: MeshProcess, http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    options = parser().parse_args(
+        ["--records", "900", "--poison", "0.02", "--kill-consumer-s", "1.5", "--kill-coordinator-s", "4"]
+    )
+    run = QueueRun(options, mesh, http)
+    verdict = await run.run(tmp_path)
+    assert verdict.is_exact, verdict
+    assert run.faults.coordinators_killed >= 1 and run.faults.consumers_killed >= 1
+    assert verdict.redelivered > 0
+
+
+async def test_every_stored_record_is_copied_once_while_leaders_are_killed(
+    mesh: MeshProcess, http: aiohttp.ClientSession
+) -> None:
+    for topic in ("orders.eu", "audit", "paid"):
+        await create_topic(mesh, topic, home="us")
+    await _ask(http, mesh, "POST", "/v1/bindings", {"name": "all", "source": "orders.>", "topic": "audit"})
+    rule = {"name": "kind", "value": "paid"}
+    body = {"name": "some", "source": "orders.*", "topic": "paid", "headers": [rule]}
+    assert (await _ask(http, mesh, "POST", "/v1/bindings", body))["active"]
+    acknowledged: list[str] = []
+    killing = asyncio.create_task(_kill_leaders(mesh, ("orders.eu", "audit", "orders.eu")))
+    number = 0
+    while not killing.done() or number < 300:
+        rows = [
+            {"value": f"r{number + step}", "headers": {"kind": "paid" if (number + step) % 3 == 0 else "new"}}
+            for step in range(5)
+        ]
+        number += 5
+        if await _publish(http, mesh, rows):
+            acknowledged += [str(row["value"]) for row in rows]
+            copied = await _values(http, mesh, "audit", last=400)
+            assert set(acknowledged[-5:]) <= set(copied), "it was acknowledged before its copies were there"
+    await killing
+    stored = await _values(http, mesh, "orders.eu")
+    assert set(acknowledged) <= set(stored)
+    wanted = {"audit": stored, "paid": [value for value in stored if int(value[1:]) % 3 == 0]}
+    for topic, values in wanted.items():
+        copied = await _values(http, mesh, topic, at_least=len(values))
+        assert copied == values, (topic, Counter(copied) - Counter(values), Counter(values) - Counter(copied))
+
+
+async def _kill_leaders(mesh: MeshProcess, topics: tuple[str, ...]) -> None:
+    for topic in topics:
+        await asyncio.sleep(1)
+        mesh.kill(await leader_of(mesh, "us", topic))
+        await wait_until_whole(mesh)
+
+
+async def _publish(http: aiohttp.ClientSession, mesh: MeshProcess, rows: list[dict[str, Any]]) -> bool:
+    """Return whether the records were acknowledged."""
+    try:
+        async with http.post(f"{mesh.gateway}/v1/topics/orders.eu/records", json=rows) as answer:
+            await answer.read()
+            return answer.status < 300
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def _ask(
+    http: aiohttp.ClientSession, mesh: MeshProcess, method: str, path: str, body: Any = None
+) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while True:
+        async with http.request(method, f"{mesh.gateway}{path}", json=body) as answer:
+            if answer.status < 300:
+                return dict(await answer.json())
+            said = f"{method} {path}: {answer.status} {await answer.text()}"
+        assert time.monotonic() < deadline, said
+        await asyncio.sleep(0.2)
+
+
+async def _values(
+    http: aiohttp.ClientSession, mesh: MeshProcess, topic: str, *, at_least: int = 0, last: int = 0
+) -> list[str]:
+    """Return the values of a topic; of the newest records only with `last`."""
+    values: list[str] = []
+    offset = 0
+    bounds = await _ask(http, mesh, "GET", f"/v1/topics/{topic}/records?offset=latest&max=1")
+    end = bounds["next_offset"]  # as its leader has it now; the replica that answers below may be behind
+    if last:
+        offset = max(0, end - last)
+    deadline = time.monotonic() + 20
+    while True:
+        answer = await _ask(http, mesh, "GET", f"/v1/topics/{topic}/records?offset={offset}&max=1000")
+        values += [row["value"] for row in answer["records"]]
+        offset = answer["next_offset"]
+        if offset >= end and (len(values) >= at_least or time.monotonic() > deadline):
+            return values
+        await asyncio.sleep(0 if answer["records"] else 0.1)

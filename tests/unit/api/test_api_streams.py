@@ -1,0 +1,563 @@
+"""The native API `georelay.v1.Streams` against the in-memory region: publishing, reading by position, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from georelay._pb import streams_pb2 as pb
+from georelay.errors import BadRequest, NotLeader, OutcomeUnknown
+from georelay.refusals import error_of
+from georelay.wire.batch import build_batch, iterate_records
+from region.api.coalescer import Coalescer
+from region.api.grpc_calls import GrpcCalls
+from region.api.grpc_listener import GrpcListener
+from region.api.grpc_services import grpc_handlers
+from region.api.metrics import BrokerMetrics
+from region.api.publishing import RecordPublisher
+from region.api.reading import StreamReader
+from region.api.streams import partition_pump, publish_call
+from region.api.streams.service import StreamsService
+from region.api.streams.services import StreamsServices
+from region.controller.topic import Homes
+from region.kafka.counters import KafkaCounters
+
+REGIONS = {1: "us", 2: "eu"}
+SECONDS = 10
+
+
+class Clock:
+    """Time that only tests move."""
+
+    now_ns = 1_700_000_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Native:
+    """A client of the service with one channel."""
+
+    def __init__(self, channel: Any, clock: Clock) -> None:
+        self.clock = clock
+        self._channel = channel
+
+    def unary(self, method: str, request: Any, answer: Any, **options: Any) -> Any:
+        call = self._channel.unary_unary(
+            f"/georelay.v1.Streams/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        return call(request, **options)
+
+    def publish_stream(self, **options: Any) -> Any:
+        return self._channel.stream_stream(
+            "/georelay.v1.Streams/PublishStream",
+            request_serializer=pb.PublishStreamRequest.SerializeToString,
+            response_deserializer=pb.PublishStreamResponse.FromString,
+        )(**options)
+
+    def subscribe(self, **options: Any) -> Any:
+        return self._channel.stream_stream(
+            "/georelay.v1.Streams/Subscribe",
+            request_serializer=pb.SubscribeRequest.SerializeToString,
+            response_deserializer=pb.SubscribeResponse.FromString,
+        )(**options)
+
+
+@pytest.fixture
+async def native(cluster: Any, credentials: Any, recorder: Any) -> AsyncIterator[Native]:
+    clock = Clock()
+    coalescer = Coalescer(cluster, entry_region=1, wall_ns=clock, monotonic_ns=clock)
+    metrics = BrokerMetrics(cluster, KafkaCounters())
+    calls = GrpcCalls(credentials, metrics)
+    services = StreamsServices(
+        cluster=cluster,
+        publisher=RecordPublisher(cluster, coalescer),
+        reader=StreamReader(cluster),
+        recorder=recorder,
+        metrics=metrics,
+        access=calls.access,
+        wall_ns=clock,
+        monotonic_ns=clock,
+        region_name=lambda number: REGIONS[number],
+    )
+    listener = GrpcListener(
+        grpc_handlers([StreamsService(services, calls)], ready=cluster.ready), host="127.0.0.1", port=0
+    )
+    port = await listener.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.enable_http_proxy", 0),)) as channel:
+        yield Native(channel, clock)
+    await listener.close()
+    await coalescer.close()
+
+
+def batch(*values: bytes, **settings: Any) -> bytes:
+    return build_batch([(value, None, ()) for value in values], timestamps_ms=1_700_000_000_000, **settings)
+
+
+async def acknowledgements(call: Any, count: int) -> list[Any]:
+    """Return `count` acknowledgements in the order of arrival."""
+    found: list[Any] = []
+    async with asyncio.timeout(SECONDS):
+        while len(found) < count:
+            response = await call.read()
+            assert response is not grpc.aio.EOF, await call.code()
+            found += response.acknowledgements
+    return found
+
+
+async def refusal(call: Any) -> tuple[str, str]:
+    """Return (status, georelay-code) that a call ends with."""
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _read_all(call)
+    trailing = dict(caught.value.trailing_metadata() or ())
+    return caught.value.code().name, trailing.get("georelay-code", "")
+
+
+async def _read_all(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+
+async def test_opaque_batches_are_stored_as_they_came_and_answered_with_their_place(
+    native: Native, cluster: Any
+) -> None:
+    cluster.add_topic("orders", 2)
+    call = native.publish_stream()
+    raws = [batch(b"a", b"b"), batch(b"c")]
+    publishes = [
+        pb.Publish(tag=7, topic="orders", partition=1, batch=raws[0]),
+        pb.Publish(tag=9, topic="orders", partition=1, batch=raws[1]),
+    ]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    first, second = await acknowledgements(call, 2)
+    assert (first.tag, first.outcome, first.base_offset, first.epoch) == (7, pb.OUTCOME_STORED, 0, 1)
+    assert (second.tag, second.base_offset) == (9, 2)
+    assert (first.level, list(first.regions)) == (pb.LEVEL_REGION, ["us"])
+    assert first.commit_us == cluster.stream("orders", 1).now_us
+    stored = [bytes(entry.payload) for entry in cluster.stream("orders", 1).entries]
+    assert [raw[21:] for raw in stored] == [raw[21:] for raw in raws]
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_the_first_response_says_the_window_and_who_answers(native: Native) -> None:
+    call = native.publish_stream()
+    await call.write(pb.PublishStreamRequest())
+    window = (await call.read()).window
+    assert (window.region, window.broker) == ("us", 1001)
+    assert (window.bytes, window.publishes) == (publish_call.WINDOW_BYTES, publish_call.WINDOW_PUBLISHES)
+    call.cancel()
+
+
+async def test_records_get_their_places_and_keep_keys_headers_and_times(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders", 3)
+    call = native.publish_stream()
+    given = [
+        pb.NewRecord(key=b"k", value=b"v", headers=[pb.Header(name="h", value=b"1")], timestamp_ms=5),
+        pb.NewRecord(key=b"k"),
+    ]
+    publish = pb.Publish(tag=1, topic="orders", partition=-1, records=pb.NewRecords(records=given))
+    await call.write(pb.PublishStreamRequest(publishes=[publish]))
+    (answer,) = await acknowledgements(call, 1)
+    assert answer.outcome == pb.OUTCOME_STORED
+    (partition,) = set(answer.places.partitions)
+    assert list(answer.places.offsets) == [0, 1]
+    (entry,) = cluster.stream("orders", partition).entries
+    first, second = iterate_records(entry.payload)
+    assert (first.key, first.value, first.headers, first.timestamp_ms) == (b"k", b"v", (("h", b"1"),), 5)
+    assert (second.key, second.value, second.headers) == (b"k", None, ())
+    call.cancel()
+
+
+async def test_a_geo_level_is_refused_and_nothing_is_stored(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    call = native.publish_stream()
+    publish = pb.Publish(tag=1, topic="orders", batch=batch(b"a"), level=pb.LEVEL_GEO, regions=2)
+    await call.write(pb.PublishStreamRequest(publishes=[publish]))
+    (answer,) = await acknowledgements(call, 1)
+    assert (answer.outcome, answer.refusal.code) == (pb.OUTCOME_NOT_STORED, "POLICY_VIOLATION")
+    assert "GEO(2)" in answer.refusal.text
+    assert cluster.stream("orders", 0).entries == []
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "orders", "partition": 9, "batch": batch(b"a")}, "UNKNOWN_TOPIC"),
+        ({"topic": "orders", "batch": b"rubbish"}, "CORRUPT_RECORD_BATCH"),
+        ({"topic": "orders"}, "BAD_REQUEST"),
+        ({"topic": "orders", "records": pb.NewRecords()}, "BAD_REQUEST"),
+        ({"topic": "orders", "batch": batch(b"a"), "deadline_ms": -1}, "BAD_REQUEST"),
+        ({"topic": "eu.clicks", "batch": batch(b"a")}, "POLICY_VIOLATION"),
+    ],
+)
+async def test_a_publish_that_cannot_be_is_answered_and_the_call_goes_on(
+    native: Native, cluster: Any, fields: dict[str, Any], code: str
+) -> None:
+    cluster.add_topic("orders")
+    cluster.add_topic("eu.clicks", homes=Homes.EVERY, mirror_of="clicks")
+    call = native.publish_stream()
+    publishes = [pb.Publish(tag=1, **fields), pb.Publish(tag=2, topic="orders", batch=batch(b"good"))]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    bad, good = await acknowledgements(call, 2)
+    assert (bad.tag, bad.outcome, bad.refusal.code) == (1, pb.OUTCOME_NOT_STORED, code)
+    assert (good.tag, good.outcome) == (2, pb.OUTCOME_STORED)
+    call.cancel()
+
+
+async def test_an_unknown_outcome_is_told_as_unknown_and_a_refusal_as_not_stored(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    cluster.publish_errors += [OutcomeUnknown("lost"), NotLeader()]
+    call = native.publish_stream()
+    publishes = [pb.Publish(tag=tag, topic="orders", batch=batch(b"a")) for tag in (1, 2)]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    lost, refused = await acknowledgements(call, 2)
+    assert (lost.outcome, lost.refusal.code) == (pb.OUTCOME_UNKNOWN, "OUTCOME_UNKNOWN")
+    assert (refused.outcome, refused.refusal.code, refused.refusal.retry) == (
+        pb.OUTCOME_NOT_STORED,
+        "NOT_LEADER",
+        "refresh",
+    )
+    assert isinstance(error_of(refused.refusal), NotLeader)
+    call.cancel()
+
+
+async def test_a_publish_past_its_deadline_is_answered_once_with_unknown(
+    native: Native, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_call, "SWEEP_S", 0.01)
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.auto_commit = False
+    call = native.publish_stream()
+    publish = pb.Publish(tag=1, topic="orders", batch=batch(b"a"), deadline_ms=500)
+    await call.write(pb.PublishStreamRequest(publishes=[publish]))
+    while not stream.entries:
+        await asyncio.sleep(0.001)
+    native.clock.now_ns += 600_000_000
+    (late,) = await acknowledgements(call, 1)
+    assert (late.outcome, late.refusal.outcome) == (pb.OUTCOME_UNKNOWN, "unknown")
+    stream.commit()
+    stream.auto_commit = True
+    await call.write(pb.PublishStreamRequest(publishes=[pb.Publish(tag=1, topic="orders", batch=batch(b"b"))]))
+    (again,) = await acknowledgements(call, 1)
+    assert (again.tag, again.outcome, again.base_offset) == (1, pb.OUTCOME_STORED, 1)
+    call.cancel()
+
+
+async def test_a_call_beyond_its_window_is_not_read(
+    native: Native, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_call, "WINDOW_PUBLISHES", 2)
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.auto_commit = False
+    call = native.publish_stream()
+    publishes = [pb.Publish(tag=tag, topic="orders", batch=batch(b"a")) for tag in range(5)]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    while len(stream.entries) < 2:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    assert len(stream.entries) == 2
+    stream.auto_commit = True
+    stream.commit()
+    answers = await acknowledgements(call, 5)
+    assert [answer.base_offset for answer in answers] == [0, 1, 2, 3, 4]
+    call.cancel()
+
+
+async def test_a_tag_that_stands_twice_ends_the_call(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    cluster.stream("orders", 0).auto_commit = False
+    call = native.publish_stream()
+    publishes = [pb.Publish(tag=1, topic="orders", batch=batch(b"a"))] * 2
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    assert await refusal(call) == ("INVALID_ARGUMENT", "BAD_REQUEST")
+
+
+async def test_what_is_on_its_way_is_answered_after_the_client_has_ended_its_side(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.auto_commit = False
+    call = native.publish_stream()
+    await call.write(pb.PublishStreamRequest(publishes=[pb.Publish(tag=1, topic="orders", batch=batch(b"a"))]))
+    await call.done_writing()
+    while not stream.entries:
+        await asyncio.sleep(0.001)
+    stream.commit()
+    assert (await acknowledgements(call, 1))[0].outcome == pb.OUTCOME_STORED
+    assert await call.read() is grpc.aio.EOF
+
+
+# --- subscribing ----------------------------------------------------------------------------------
+
+
+def start(*positions: Any, credit: int = 1 << 20, **settings: Any) -> Any:
+    return pb.SubscribeRequest(
+        start=pb.SubscribeStart(positions=pb.StartPositions(positions=positions), credit_bytes=credit, **settings)
+    )
+
+
+async def response(call: Any, kind: str) -> Any:
+    """Return the next response, which is of this kind."""
+    async with asyncio.timeout(SECONDS):
+        found = await call.read()
+    assert found is not grpc.aio.EOF, await call.code()
+    assert found.WhichOneof("response") == kind, found
+    return getattr(found, kind)
+
+
+async def opened(call: Any) -> Any:
+    """Return the starts of a subscription that was just begun."""
+    assert (await response(call, "opened")).region == "us"
+    return (await response(call, "started")).starts
+
+
+async def test_batches_are_delivered_as_they_are_stored(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.add(b"a", b"b")
+    stream.add(b"c")
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="orders", earliest=True, cursor=5)))
+    (begun,) = await opened(call)
+    assert (begun.standing, begun.offset, begun.high_watermark, begun.cursor) == (pb.STANDING_OK, 0, 3, 5)
+    delivery = await response(call, "delivery")
+    assert list(delivery.batches) == [bytes(entry.payload) for entry in stream.entries]
+    assert (delivery.stream, delivery.partition, delivery.cursor, delivery.next_offset) == ("orders", 0, 5, 3)
+    stream.add(b"d")
+    assert (await response(call, "delivery")).next_offset == 4
+    call.cancel()
+
+
+async def test_records_are_delivered_unfolded_from_the_offset_on(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    cluster.stream("orders", 0).add(b"a", b"b", b"c")
+    call = native.subscribe()
+    place = pb.StartPosition(stream="orders", partition=0, position=pb.Position(epoch=-1, offset=1))
+    await call.write(start(place, records=True))
+    assert (await opened(call))[0].offset == 1
+    delivery = await response(call, "delivery")
+    assert [(record.offset, record.value) for record in delivery.records] == [(1, b"b"), (2, b"c")]
+    assert list(delivery.batches) == []
+    call.cancel()
+
+
+async def test_nothing_is_delivered_beyond_the_credit(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    for number in range(3):
+        stream.add(b"%d" % number * (partition_pump.READ_BYTES_MIN + 1))
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="orders", earliest=True), credit=1))
+    await opened(call)
+    assert (await response(call, "delivery")).next_offset == 1
+    reading = asyncio.ensure_future(call.read())
+    done, _ = await asyncio.wait((reading,), timeout=0.1)
+    assert not done
+    await call.write(pb.SubscribeRequest(credit_bytes=2 * partition_pump.READ_BYTES_MIN))
+    assert (await reading).delivery.next_offset == 2
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "standing"),
+    [
+        (1, 2, pb.STANDING_OK),
+        (-1, 1, pb.STANDING_OK),
+        (1, 7, pb.STANDING_OUT_OF_RANGE),  # this broker leads the home: nothing is there
+        (3, 2, pb.STANDING_DIVERGED),
+    ],
+)
+async def test_a_position_is_answered_with_how_it_stands(
+    native: Native, cluster: Any, epoch: int, offset: int, standing: int
+) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.add(b"a", b"b")
+    stream.epoch_ends = {1: (1, 2), 3: (2, 1)}
+    call = native.subscribe()
+    place = pb.StartPosition(stream="orders", partition=0, position=pb.Position(epoch=epoch, offset=offset))
+    await call.write(start(place))
+    (begun,) = await opened(call)
+    assert begun.standing == standing
+    if standing == pb.STANDING_DIVERGED:
+        assert (begun.epoch, begun.offset) == (2, 1)
+    call.cancel()
+
+
+async def test_a_position_that_a_mirror_has_not_reached_is_waited_for(native: Native, cluster: Any) -> None:
+    cluster.add_topic("eu.clicks", homes=Homes.EVERY, mirror_of="clicks")
+    stream = cluster.stream("eu.clicks", 0)
+    stream.add(b"a")
+    call = native.subscribe()
+    place = pb.StartPosition(stream="eu.clicks", partition=0, position=pb.Position(epoch=1, offset=3))
+    await call.write(start(place))
+    (begun,) = await opened(call)
+    assert (begun.standing, begun.behind) == (pb.STANDING_BEHIND, 2)
+    stream.add(b"b", b"c")
+    stream.add(b"d")
+    assert (await response(call, "delivery")).next_offset == 4
+    call.cancel()
+
+
+async def test_a_seek_moves_the_partition_and_marks_what_follows(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    cluster.stream("orders", 0).add(b"a")
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="orders", earliest=True)))
+    await opened(call)
+    await response(call, "delivery")
+    place = pb.StartPosition(stream="orders", partition=0, earliest=True, cursor=2)
+    await call.write(pb.SubscribeRequest(seek=pb.Seek(positions=[place])))
+    assert (await response(call, "started")).starts[0].cursor == 2
+    assert (await response(call, "delivery")).cursor == 2
+    call.cancel()
+
+
+async def test_a_paused_partition_is_not_read_until_it_goes_on(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders", 2)
+    stream = cluster.stream("orders", 0)
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="orders", latest=True)))
+    await opened(call)
+    key = [pb.StreamPartition(stream="orders", partition=0)]
+    await call.write(pb.SubscribeRequest(pause=pb.Pause(partitions=key)))
+    other = pb.StartPosition(stream="orders", partition=1, latest=True)
+    await call.write(pb.SubscribeRequest(seek=pb.Seek(positions=[other])))  # answered after the pause was taken
+    await response(call, "started")
+    stream.add(b"seen")  # the read that was waiting when the pause came
+    assert (await response(call, "delivery")).next_offset == 1
+    stream.add(b"unseen")
+    reading = asyncio.ensure_future(call.read())
+    done, _ = await asyncio.wait((reading,), timeout=0.1)
+    assert not done
+    await call.write(pb.SubscribeRequest(pause=pb.Pause(partitions=key, resume=True)))
+    assert (await reading).delivery.next_offset == 2
+    call.cancel()
+
+
+async def test_a_topic_of_every_region_is_read_from_all_its_streams(native: Native, cluster: Any) -> None:
+    cluster.add_topic("clicks", homes=Homes.EVERY)
+    cluster.add_topic("us.clicks", homes=Homes.EVERY, mirror_of="clicks")
+    cluster.add_topic("eu.clicks", homes=Homes.EVERY, mirror_of="clicks")
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="clicks", earliest=True)))
+    assert {begun.stream for begun in await opened(call)} == {"us.clicks", "eu.clicks"}
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (pb.SubscribeRequest(credit_bytes=5), ("INVALID_ARGUMENT", "BAD_REQUEST")),
+        (pb.SubscribeRequest(start=pb.SubscribeStart()), ("INVALID_ARGUMENT", "BAD_REQUEST")),
+        (start(pb.StartPosition(stream="nowhere", earliest=True)), ("NOT_FOUND", "UNKNOWN_TOPIC")),
+        (start(pb.StartPosition(stream="orders")), ("INVALID_ARGUMENT", "BAD_REQUEST")),
+        (start(pb.StartPosition(stream="orders", position=pb.Position())), ("INVALID_ARGUMENT", "BAD_REQUEST")),
+        (start(pb.StartPosition(stream="orders", earliest=True), credit=-1), ("INVALID_ARGUMENT", "BAD_REQUEST")),
+        (
+            pb.SubscribeRequest(start=pb.SubscribeStart(group=pb.GroupMembership(group="g", topics=["orders"]))),
+            ("UNAVAILABLE", "UNAVAILABLE"),
+        ),
+    ],
+)
+async def test_a_subscription_that_cannot_be_ends_with_its_status(
+    native: Native, cluster: Any, request_: Any, status: tuple[str, str]
+) -> None:
+    cluster.add_topic("orders")
+    call = native.subscribe()
+    await call.write(request_)
+    assert await refusal(call) == status
+
+
+async def test_a_partition_that_breaks_ends_the_subscription(
+    native: Native, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="orders", latest=True)))
+    await opened(call)
+
+    def broken(*_: Any) -> Any:
+        raise BadRequest("broken on purpose")
+
+    monkeypatch.setattr(stream, "read", broken)
+    stream.add(b"a")
+    assert await refusal(call) == ("INVALID_ARGUMENT", "BAD_REQUEST")
+
+
+async def test_leaving_ends_the_readers(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders", 3)
+    call = native.subscribe()
+    await call.write(start(pb.StartPosition(stream="orders", latest=True)))
+    await opened(call)
+    streams = [cluster.stream("orders", partition) for partition in range(3)]
+    async with asyncio.timeout(SECONDS):
+        while not all(stream.waiter_count for stream in streams):
+            await asyncio.sleep(0.01)
+        call.cancel()
+        while any(stream.waiter_count for stream in streams):
+            await asyncio.sleep(0.01)
+
+
+# --- finding things -------------------------------------------------------------------------------
+
+
+async def test_locate_names_brokers_leaders_and_streams(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders", 2)
+    found = await native.unary("Locate", pb.LocateRequest(topics=["orders", "nowhere"]), pb.LocateResponse)
+    assert (found.region, found.broker, [broker.id for broker in found.brokers]) == ("us", 1001, [1001])
+    orders, nowhere = found.topics
+    assert (list(orders.leaders), list(orders.streams), orders.home) == ([1001, 1001], ["orders"], "us")
+    assert nowhere.refusal.code == "UNKNOWN_TOPIC"
+    made = await native.unary("Locate", pb.LocateRequest(topics=["nowhere"], create=True), pb.LocateResponse)
+    assert list(made.topics[0].leaders) == [1001]
+
+
+async def test_find_offsets_tells_the_ends_and_the_first_since_a_time(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.add(b"a")
+    stream.now_us += 1_000
+    stream.add(b"b")
+    asked = [pb.StreamPartition(stream=name, partition=0) for name in ("orders", "nowhere")]
+    request = pb.FindOffsetsRequest(partitions=asked, since_us=stream.now_us)
+    found, missing = (await native.unary("FindOffsets", request, pb.FindOffsetsResponse)).found
+    assert (found.log_start, found.high_watermark, found.first_since) == (0, 2, 1)
+    assert missing.refusal.code == "UNKNOWN_TOPIC"
+
+
+async def test_producer_ids_are_unique_and_transactions_need_coordinators(native: Native) -> None:
+    ids = [
+        (await native.unary("InitProducer", pb.InitProducerRequest(), pb.InitProducerResponse)).producer_id
+        for _ in range(2)
+    ]
+    assert len(set(ids)) == 2
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await native.unary("InitProducer", pb.InitProducerRequest(transactional_id="t"), pb.InitProducerResponse)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_every_method_needs_credentials_when_users_are_set(native: Native, credentials: Any) -> None:
+    credentials.users["ann"] = "secret"
+    assert await refusal(native.subscribe()) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+    assert await refusal(native.publish_stream()) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+    for method in ("Locate", "FindOffsets", "InitProducer", "AddToTransaction", "EndTransaction"):
+        asked, answered = getattr(pb, f"{method}Request"), getattr(pb, f"{method}Response")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await native.unary(method, asked(), answered)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method

@@ -1,0 +1,149 @@
+"""Batches that unfold to much more than they are: nothing but a chunk of them is held, and the event loop goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from georelay._pb import streams_pb2 as pb
+from georelay.limits import MIB
+from georelay.wire.batch import Compression, build_batch, iterate_records
+from region.api import records_http, unfolding
+from region.api.admin_http import AdminHttp
+from region.api.coalescer import Coalescer
+from region.api.metrics import BrokerMetrics
+from region.api.publishing import RecordPublisher
+from region.api.reading import StreamReader
+from region.api.records_http import RecordsHttp
+from region.api.streams.credit import Credit
+from region.api.streams.partition_pump import READ_BYTES_MAX, PartitionPump
+from region.api.streams.standing_core import Judgement, Standing
+from region.api.streams.starting import Place, StartPoint
+from region.api.unfolding import CHUNK_RECORDS, record_chunks
+from region.kafka.counters import KafkaCounters
+
+
+class _Entry:
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+
+def batch(count: int, size_bytes: int, compression: Compression) -> bytes:
+    rows = [(bytes(size_bytes), None, ()) for _ in range(count)]
+    return build_batch(rows, timestamps_ms=1, compression=compression)
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.NONE])
+@pytest.mark.parametrize("count", [1, CHUNK_RECORDS, 2 * CHUNK_RECORDS + 1])
+async def test_all_records_come_in_their_order_a_chunk_at_a_time(compression: Compression, count: int) -> None:
+    entry: Any = _Entry(batch(count, 100, compression))
+    chunks = [chunk async for chunk in record_chunks(entry)]
+    assert [record.offset for chunk in chunks for record in chunk] == list(range(count))
+    if compression is not Compression.NONE:
+        assert all(len(chunk) <= CHUNK_RECORDS for chunk in chunks)
+
+
+async def test_what_is_compressed_is_unfolded_off_the_event_loop_however_small_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: set[int] = set()
+
+    def noted(payload: Any, *, validated: bool) -> Any:
+        threads.add(threading.get_ident())
+        return iterate_records(payload, validated=validated)
+
+    monkeypatch.setattr(unfolding, "iterate_records", noted)
+    entry: Any = _Entry(batch(20_000, 0, Compression.GZIP))
+    assert len(entry.payload) < 128 * 1024
+    assert sum([len(chunk) async for chunk in record_chunks(entry)]) == 20_000
+    assert threads and threading.get_ident() not in threads
+
+
+async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_count(cluster: Any) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.publish(*_published(batch(40, MIB // 8, Compression.GZIP)), received_ns=1, entry_region=1)
+    delivered: list[pb.Delivery] = []
+    counted: list[int] = []
+
+    async def put(response: pb.SubscribeResponse) -> None:
+        delivered.append(response.delivery)
+        credit.give(0 if response.delivery.next_offset == 40 else 2 * MIB)
+
+    def throttle(size_bytes: int) -> int:
+        counted.append(size_bytes)
+        if sum(len(delivery.records) for delivery in delivered) == 40:
+            raise StopAsyncIteration
+        return 0
+
+    credit = Credit(2 * MIB)
+    asked = pb.StartPosition(stream="orders", earliest=True)
+    point = StartPoint(
+        place=Place(stream="orders", partition=0, asked=asked),
+        judgement=Judgement(standing=Standing.OK, offset=0),
+        log_start=0,
+        high_watermark=40,
+    )
+    pump = PartitionPump(
+        point,
+        reader=StreamReader(cluster),
+        credit=credit,
+        put=put,
+        trace=lambda _: None,  # type: ignore[arg-type,return-value]
+        wall_ns=lambda: 1,
+        delivered=lambda _: None,
+        as_records=True,
+        throttle_ms=throttle,
+    )
+    with pytest.raises((StopAsyncIteration, RuntimeError)):
+        await pump.run()
+    assert [record.offset for delivery in delivered for record in delivery.records] == list(range(40))
+    assert all(delivery.ByteSize() < READ_BYTES_MAX + MIB // 4 for delivery in delivered)
+    assert [delivery.next_offset for delivery in delivered[:2]] == [8, 16]
+    assert sum(counted) >= 5 * MIB
+
+
+def _published(raw: bytes) -> tuple[Any, bytes]:
+    from georelay.wire.batch import parse_header
+
+    return parse_header(raw), raw
+
+
+@pytest.fixture
+async def http(cluster: Any, credentials: Any, recorder: Any) -> AsyncIterator[Any]:
+    metrics = BrokerMetrics(cluster, KafkaCounters())
+    coalescer = Coalescer(cluster, entry_region=1, wall_ns=lambda: 1, monotonic_ns=lambda: 1)
+    records = RecordsHttp(
+        cluster=cluster,
+        publisher=RecordPublisher(cluster, coalescer),
+        reader=StreamReader(cluster),
+        recorder=recorder,
+        metrics=metrics,
+        wall_ns=lambda: 1,
+    )
+    app = AdminHttp(cluster=cluster, credentials=credentials, metrics=metrics, records=records).app()
+    async with TestClient(TestServer(app)) as client:
+        yield client
+    await coalescer.close()
+
+
+async def test_an_answer_over_http_is_bounded_by_what_records_unfold_to(
+    http: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_http, "ANSWER_BYTES_MAX", 1_000)
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.publish(*_published(batch(100, 100, Compression.GZIP)), received_ns=1, entry_region=1)
+    found: list[int] = []
+    offset = 0
+    while offset < 100:
+        async with http.get("/v1/topics/orders/records", params={"offset": str(offset)}) as answer:
+            document = await answer.json()
+        assert len(document["records"]) == 10
+        found += [record["offset"] for record in document["records"]]
+        offset = document["next_offset"]
+    assert found == list(range(100))

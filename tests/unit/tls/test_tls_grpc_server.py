@@ -1,0 +1,140 @@
+"""A gRPC server that one request can stop is there again, and what limits its callers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
+from mesh.listening.grpc_limits import CallLimits, _address_of, connection_options
+from mesh.listening.grpc_server import GrpcServer
+from mesh.replication.link_grpc import LinkListener
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+
+
+def request(path: bytes) -> bytes:
+    """Return a gRPC request with this path, as HTTP/2 bytes."""
+    block = b"\x83\x86D" + bytes([len(path)]) + path + b"A\x01a_\x10application/grpc@\x02te\x08trailers"
+    return PREFACE + struct.pack(">I", len(block))[1:] + b"\x01\x05\0\0\0\x01" + block
+
+
+class Service:
+    """Echo, and a call that lasts until it is told to end."""
+
+    def __init__(self, counters: AdmissionCounters, calls_max: int) -> None:
+        self.begun = asyncio.Event()
+        self.finish = asyncio.Event()
+        self._limits = CallLimits(AdmissionLimits(), counters, calls_per_address_max=calls_max)
+
+    def make(self) -> Any:
+        server = grpc.aio.server(interceptors=(self._limits,), options=connection_options(AdmissionLimits()))
+        handlers = {
+            "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
+            "Last": grpc.unary_stream_rpc_method_handler(self.last),
+            "Write": grpc.unary_stream_rpc_method_handler(self.write),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
+        return server
+
+    async def echo(self, request: bytes, _: Any) -> bytes:
+        return request
+
+    async def last(self, request: bytes, _: Any) -> AsyncIterator[bytes]:
+        yield b"begun"
+        self.begun.set()
+        await self.finish.wait()
+        yield request
+
+    async def write(self, request: bytes, context: Any) -> None:
+        await context.write(request)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Service, AdmissionCounters, int]]:
+    """A service on a port, at most two calls of one address."""
+    counters = AdmissionCounters()
+    service = Service(counters, calls_max=2)
+    server = GrpcServer(service.make, "127.0.0.1:0", counters=counters)
+    yield service, counters, await server.start()
+    service.finish.set()
+    await server.stop(None)
+
+
+def channel_to(port: int) -> Any:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),))
+
+
+async def test_a_method_that_is_no_text_does_not_end_the_service(
+    served: tuple[Service, AdmissionCounters, int],
+) -> None:
+    service, counters, port = served
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # grpcio's own task is nobody's
+    async with channel_to(port) as old:
+        running = old.unary_stream("/t.T/Last")(b"end")
+        assert await running.read() == b"begun"
+        for round_ in range(1, 4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(b"/t.T/\x8dcho"))
+            async with asyncio.timeout(5):
+                while counters.restarts < round_:
+                    await asyncio.sleep(0.01)
+            writer.close()
+            del reader
+            async with channel_to(port) as channel:
+                assert await channel.unary_unary("/t.T/Echo")(b"x", timeout=5, wait_for_ready=True) == b"x"
+        service.finish.set()
+        assert await running.read() == b"end"  # calls that ran were not harmed
+
+
+async def test_an_address_with_too_many_calls_is_refused_and_counted(
+    served: tuple[Service, AdmissionCounters, int],
+) -> None:
+    service, counters, port = served
+    async with channel_to(port) as channel:
+        held = [channel.unary_stream("/t.T/Last")(b"x") for _ in range(2)]
+        for call in held:
+            assert await call.read() == b"begun"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.unary_unary("/t.T/Echo")(b"x", timeout=5)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert counters.refused == {Refusal.TOO_MANY_OF_ADDRESS: 1}
+        service.finish.set()
+        for call in held:
+            assert await call.read() == b"x"
+        assert await channel.unary_unary("/t.T/Echo")(b"x", timeout=5) == b"x"
+
+
+async def test_a_handler_that_writes_by_itself_passes_the_limits(
+    served: tuple[Service, AdmissionCounters, int],
+) -> None:
+    async with channel_to(served[2]) as channel:
+        assert [answer async for answer in channel.unary_stream("/t.T/Write")(b"x", timeout=5)] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("ipv4:10.0.0.1:5", "10.0.0.1"), ("ipv6:%5B2001:db8::1%5D:5", "2001:db8:0:0"), ("unix:/tmp/x", "unix:/tmp/x")],
+)
+def test_callers_are_told_apart_by_their_address(peer: str, address: str) -> None:
+    assert _address_of(peer) == address
+
+
+async def test_restarts_of_the_link_listener_are_counted() -> None:
+    counters = AdmissionCounters()
+    listener = LinkListener(lambda _: None, counters=counters)
+    port = await listener.start("127.0.0.1:0")
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # grpcio's own task is nobody's
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request(b"/t.T/\x8dcho"))
+    async with asyncio.timeout(5):
+        while not counters.restarts:
+            await asyncio.sleep(0.01)
+    writer.close()
+    await listener.stop()

@@ -15,7 +15,7 @@ from loadtest.groups.member_process import missing_for
 SECONDS = 9.0
 
 
-@pytest.mark.parametrize("client", ["confluent-kafka", "aiokafka", "kafka-python", "kcat"])
+@pytest.mark.parametrize("client", ["confluent-kafka", "sdk"])
 async def test_a_group_processes_everything_while_members_and_its_coordinator_come_and_go(
     client: str, tmp_path: Path, record_property: Any
 ) -> None:

@@ -28,7 +28,7 @@ demo: setup ## run the main job: three regions of three brokers, one broker kill
 	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: setup check ## everything that must pass: style, types, import rules, unit to end-to-end tests
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: $(STAMP) ## ruff, mypy --strict, import rules
 	@$(BIN)/ruff check .

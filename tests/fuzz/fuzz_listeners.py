@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import errno
 import logging
 import random
 import resource
@@ -223,6 +224,10 @@ class Surfaces:
                 while await reader.read(65_536):
                     pass
         except ConnectionError:
+            return "reset"
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # it was quicker than our end of writing
+                raise
             return "reset"
         finally:
             writer.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import georelay
 from georelay import Start
+from georelay.errors import UnknownTopic
 from loadtest.mesh_process import MeshProcess
 
 pytestmark = pytest.mark.timeout(180)
@@ -28,9 +30,10 @@ SECONDS = 6
 async def leader_of(connection: Any, topic: str, partition: int) -> str:
     """Return the process name of a partition's leader."""
     for _ in range(200):
-        leader = (await connection.admin.describe_topic(topic)).details[partition].leader
-        if leader:
-            return f"us-{leader % 1000}"
+        with suppress(UnknownTopic):  # through a gateway another broker may answer, which hears of it later
+            leader = (await connection.admin.describe_topic(topic)).details[partition].leader
+            if leader:
+                return f"us-{leader % 1000}"
         await asyncio.sleep(0.05)
     raise AssertionError(f"{topic}/{partition} has no leader")
 

@@ -11,10 +11,10 @@ from typing import Any
 from aiohttp import web
 
 from georelay.errors import BadRequest
+from georelay.fields import FieldError, Fields
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
-from region.controller.fields import FieldError, Fields
 from region.coordination.part import JsonObject
 from region.routing.administration import BindingAdmin
 from region.routing.binding import Binding

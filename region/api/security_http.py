@@ -13,9 +13,9 @@ from aiohttp import web
 
 from georelay.credentials import PASSWORD_CHARS_MAX
 from georelay.errors import BadRequest, Unavailable
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, parse_object
 from region.api.principal import PRINCIPAL
 from region.api.records_http import json_response
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, parse_object
 from region.controller.security_wishes import BINDINGS_PER_WISH_MAX, binding_to_json, read_binding
 from region.security.access import Access, Principal
 from region.security.acl import CLUSTER_NAME, AclEntry, ResourcePattern

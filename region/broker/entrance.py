@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RegionNumber
 from region.broker.founding_file import Origin, read_origin, write_origin
-from region.controller.fields import JsonObject
 from region.controller.founding import answer_of, answer_while_fresh, settle_founding
 from region.controller.founding_core import Found, Founding
 from region.controller.routing import Request

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from georelay.errors import DataDirectoryError
+from georelay.fields import FieldError, Fields
 from georelay.wire.crc import crc32c
-from region.controller.fields import FieldError, Fields
 from region.controller.founding_core import FoundingRecord
 from region.log.filesystem import FileSystem, read_file, replace_file
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import structlog
 
 from georelay.errors import GeorelayError
+from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, RegionNumber, region_of
 from mesh.replication.mesh_links import BrokerAddress
-from region.controller.fields import FieldError, Fields, JsonObject
 from region.controller.registration import ADDRESS_CHARS_MAX, BrokerRegistration
 from region.controller.routing import Request
 from region.controller.topology import BROKER_ID_MAX

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from georelay.errors import BadRequest, NotLeader, PolicyViolation, Unavailable, UnknownTopic
+from georelay.fields import FieldError, Fields
 from georelay.ids import BrokerId, RegionNumber, StreamKey
 from region.controller.catalog import TopicCatalog
-from region.controller.fields import FieldError, Fields
 from region.controller.topic import TopicView
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import Part

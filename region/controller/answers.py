@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from georelay import errors
-from region.controller.fields import FieldError, Fields, JsonObject
+from georelay.fields import FieldError, Fields, JsonObject
 
 ERROR_TEXT_CHARS_MAX: Final = 2_000
 _CARRIED: Final[tuple[type[errors.GeorelayError], ...]] = (

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, GroupId, RegionNumber, StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.topic import TOPIC_ID_BYTES
 from region.controller.topology import BROKER_ID_MAX
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from georelay.errors import BadRequest, Busy, PolicyViolation, UnknownTopic
+from georelay.fields import INT64_MAX, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, GroupId, region_of
 from region.controller.assignment import Assignment, read_brokers
 from region.controller.brokers import BrokerRecord, BrokerState
@@ -24,7 +25,6 @@ from region.controller.commands import (
     ReplicasChanged,
 )
 from region.controller.effects import Done
-from region.controller.fields import INT64_MAX, Fields, JsonObject
 from region.controller.registration import ADDRESS_CHARS_MAX
 from region.controller.routing import Route
 from region.controller.state_core import ControllerState

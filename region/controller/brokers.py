@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from georelay.fields import Fields, JsonObject
 from georelay.ids import BrokerId
-from region.controller.fields import Fields, JsonObject
 from region.controller.registration import ADDRESS_CHARS_MAX, DISK_UUID_CHARS_MAX, BrokerRegistration
 from region.controller.topology import BROKER_ID_MAX
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, GroupId
 from region.controller.assignment import read_brokers
 from region.controller.command_kinds import (
@@ -36,7 +37,6 @@ from region.controller.command_kinds import (
     ReplicaLost,
     ReplicasChanged,
 )
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from region.controller.registration import ADDRESS_CHARS_MAX, DISK_UUID_CHARS_MAX, BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import BROKER_ID_MAX, Topology

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from georelay.errors import InvalidTopic
+from georelay.fields import INT64_MAX
 from georelay.ids import RegionNumber
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
-from region.controller.fields import INT64_MAX
 from region.controller.topic import (
     DEFAULT,
     REPLICATION_FACTOR_DEFAULT,

@@ -16,10 +16,10 @@ from typing import Final
 import structlog
 
 from georelay.errors import BadRequest, PolicyViolation, TopicExists, UnknownTopic
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller import security_pull
 from region.controller.commands import AlterTopic, Command, DefineTopic, DropTopic
 from region.controller.definition_rules import ALTERABLE, alter, define, region_prefix
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.routing import PASSING, Route
 from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState, Done

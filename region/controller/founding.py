@@ -11,9 +11,9 @@ from typing import Final
 import structlog
 
 from georelay.errors import BadRequest, GeorelayError
+from georelay.fields import FieldError, JsonObject
 from georelay.ids import BrokerId, RegionNumber
 from region.controller import answers
-from region.controller.fields import FieldError, JsonObject
 from region.controller.founding_core import Decision, Founding, FoundingRecord, Standing, Status
 from region.controller.routing import Request
 

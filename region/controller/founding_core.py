@@ -18,9 +18,9 @@ import enum
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId
 from region.controller.commands import disks_from_json, disks_to_json
-from region.controller.fields import FieldError, Fields, JsonObject
 from region.controller.registration import DISK_UUID_CHARS_MAX
 from region.controller.topology import BROKER_ID_MAX
 

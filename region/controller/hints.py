@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from georelay.errors import GeorelayError
+from georelay.fields import INT64_MAX, Fields, JsonObject
 from georelay.ids import RegionNumber
 from region.controller.definitions import HINT
-from region.controller.fields import INT64_MAX, Fields, JsonObject
 from region.controller.routing import Route
 from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState

@@ -18,10 +18,10 @@ from typing import Final
 import structlog
 
 from georelay.errors import DataDirectoryError, HomeUnreachable, PolicyViolation, Unavailable
+from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import BrokerId, region_of
 from region.controller.commands import AddBroker, Command, RegisterBroker, ReplaceDisk
 from region.controller.effects import Done
-from region.controller.fields import FieldError, Fields, JsonObject
 from region.controller.registration import ADDRESS_CHARS_MAX, FEATURE_LEVEL_MAX, BrokerRegistration
 from region.controller.routing import Route
 from region.controller.state_core import ControllerState

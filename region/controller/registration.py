@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from georelay.fields import Fields, JsonObject
 from georelay.ids import BrokerId
-from region.controller.fields import Fields, JsonObject
 from region.controller.topology import BROKER_ID_MAX
 
 ADDRESS_CHARS_MAX: Final = 300

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from georelay.errors import Busy, NotLeader, OutcomeUnknown, Unavailable
+from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RaftIndex, RegionNumber
 from region.controller import answers
-from region.controller.fields import JsonObject
 from region.controller.topology import Topology
 
 HOPS_MAX: Final = 2

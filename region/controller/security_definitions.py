@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from georelay.errors import Busy, PolicyViolation
+from georelay.fields import INT64_MAX, Fields, JsonObject
 from region.controller import security_wishes
 from region.controller.commands import Command, DefineSecurity
-from region.controller.fields import INT64_MAX, Fields, JsonObject
 from region.controller.routing import Route
 from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState, Done

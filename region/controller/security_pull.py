@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 
 from georelay.errors import BadRequest
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object
 from region.controller.commands import Command, DefineSecurity
 from region.controller.effects import Done
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object
 from region.controller.security_book import SecurityBook
 from region.security import definition as security
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from georelay.errors import BadRequest, PolicyViolation, UnknownBinding
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.security_book import SecurityBook
 from region.routing.binding import BINDING_NAME, Binding
 from region.security.acl import AclEntry, ResourcePattern

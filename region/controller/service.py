@@ -26,6 +26,7 @@ from georelay.errors import (
     Unavailable,
     UnknownTopic,
 )
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.controller import answers, commands
 from region.controller.barrier import Barrier
@@ -34,7 +35,6 @@ from region.controller.catalog import TopicCatalog
 from region.controller.commands import AllocateProducerIds, Command, RegisterBroker
 from region.controller.definition_rules import region_prefix
 from region.controller.definitions import ALTER, CREATE, DELETE, HINT, SINCE, Definitions
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.founding import FOUNDING
 from region.controller.hints import BackgroundTasks, Hints
 from region.controller.leader_duties import LeaderDuties

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import BROKERS_PER_REGION_MAX, CONTROLLER_GROUP, RaftIndex
 from georelay.limits import ACL_ENTRIES_MAX, MIB, SECURITY_GRAVES_MAX, TOPICS_MAX, USERS_MAX
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord
 from region.controller.command_kinds import FEATURE_LEVEL_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from region.controller.ledger import RegionLedger
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topic_rules import TOMBSTONES_MAX

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from georelay.errors import InvalidTopic
+from georelay.fields import INT64_MAX, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber
 from georelay.limits import (
     KIB,
@@ -23,7 +24,6 @@ from georelay.limits import (
     SEGMENT_BYTES_MAX,
     TOPIC_NAME_CHARS_MAX,
 )
-from region.controller.fields import INT64_MAX, Fields, JsonObject
 
 TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARS_MAX}}}")
 TOPIC_ID_BYTES: Final = 16

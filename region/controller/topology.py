@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from georelay.fields import FieldError, Fields, JsonObject, integers
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, region_of
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
-from region.controller.fields import FieldError, Fields, JsonObject, integers
 
 REGION_NAME: Final = re.compile(rf"[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}")
 MESH_ID_CHARS_MAX: Final = 64

@@ -10,8 +10,8 @@ from typing import Final
 
 from georelay import errors
 from georelay.errors import AccessDenied, GeorelayError, NotCoordinator, NotHome, NotLeader, OutcomeUnknown
+from georelay.fields import FieldError, Fields
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX
-from region.controller.fields import FieldError, Fields
 from region.coordination.part import JsonObject
 
 ERROR_TEXT_CHARS_MAX: Final = 2_000

@@ -26,10 +26,10 @@ from georelay.errors import (
     OutcomeUnknown,
     PolicyViolation,
 )
+from georelay.fields import FieldError, Fields
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey, region_of
 from georelay.wire.murmur2 import partition_for_key
 from region.controller.assignment import Assignment
-from region.controller.fields import FieldError, Fields
 from region.controller.topic import Homes, TopicSpec, TopicView
 from region.coordination import call_answers
 from region.coordination.coordinator_stream import CoordinatorStream

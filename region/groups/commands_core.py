@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from georelay.fields import FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
-from region.controller.fields import FieldError, Fields, JsonObject, dump_object, parse_object
 from region.coordination.limits import COMMAND_BYTES_MAX
 from region.groups.offsets_core import CommittedOffset, EndedTransaction
 from region.groups.settings import MEMBERS_MAX, OFFSET_METADATA_BYTES_MAX, OFFSETS_PER_GROUP_MAX

@@ -7,9 +7,9 @@ import binascii
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from georelay.fields import INT64_MAX, FieldError, Fields
 from georelay.ids import StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields
 from region.groups.offsets_core import NO_LEADER_EPOCH, NO_NUMBER, CommittedOffset
 from region.groups.settings import (
     GROUP_BYTES_MAX,

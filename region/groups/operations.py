@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from georelay.errors import BadRequest
+from georelay.fields import FieldError, Fields
 from georelay.ids import StreamKey
 from georelay.wire.api import ErrorCode
-from region.controller.fields import FieldError, Fields
 from region.coordination.part import JsonObject
 from region.groups.offsets_core import NO_LEADER_EPOCH, NO_OFFSET, CommittedOffset
 from region.groups.operation_fields import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from region.controller.fields import FieldError, Fields, dump_object, parse_object
+from georelay.fields import FieldError, Fields, dump_object, parse_object
 from region.coordination.limits import COMMAND_BYTES_MAX, PART_RESTORED_BYTES_MAX
 from region.coordination.part import CommandError
 from region.groups.commands_core import (

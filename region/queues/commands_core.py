@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from region.coordination.limits import COMMAND_BYTES_MAX
 from region.coordination.part import CommandError
 from region.queues.definition import QueueDefinition, read_name

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.limits import TOPIC_NAME_CHARS_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.controller.topic import TOPIC_ID_BYTES, TOPIC_NAME
 from region.queues.limits import (
     DELAY_MS_MAX,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from georelay.errors import BadRequest, Busy, PolicyViolation, QueueExists, TopicExists, UnknownTopic
-from region.controller.fields import FieldError, Fields
+from georelay.fields import FieldError, Fields
 from region.controller.topic import TopicSpec
 from region.coordination.part import JsonObject
 from region.queues.commands_core import (

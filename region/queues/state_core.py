@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Final, TypeAlias
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from region.coordination.part import CommandError
 from region.queues.commands_core import (
     Acknowledge,

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.limits import TOPIC_NAME_CHARS_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.routing.pattern_core import matches, pattern_error
 
 BINDINGS_MAX: Final = 1_000  # of the mesh

@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 import structlog
 
 from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, UnknownTopic
+from georelay.fields import Fields
 from georelay.ids import Offset, RegionNumber, StreamKey
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from georelay.wire.batch import BatchHeader, parse_header
-from region.controller.fields import Fields
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
 from region.kafka.ports import EntryLike, Published, TopicView

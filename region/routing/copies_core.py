@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Final, NamedTuple
 
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import REGION_NUMBER_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from region.coordination.part import CommandError
 
 COPY_MARK: Final = b"C"  # the first byte of these commands; those of queues begin with a brace

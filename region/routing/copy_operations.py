@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from georelay.errors import BadRequest, Busy
-from region.controller.fields import INT64_MAX, FieldError, Fields
+from georelay.fields import INT64_MAX, FieldError, Fields
 from region.coordination.log import CoordinatorLog
 from region.coordination.part import JsonObject, Part
 from region.routing.copies_core import (

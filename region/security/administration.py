@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from georelay.errors import GeorelayError, PolicyViolation
+from georelay.fields import JsonObject
 from region.controller import security_wishes as wishes
-from region.controller.fields import JsonObject
 from region.controller.security_book import SecurityBook
 from region.security.access import Access, Operation, Principal, Resource
 from region.security.acl import CLUSTER_NAME, USER_PREFIX, AclEntry, ResourcePattern

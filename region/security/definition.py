@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
 from georelay.credentials import USER_CHARS_MAX
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.limits import TOPIC_NAME_CHARS_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
 from region.routing.binding import Binding
 from region.security.acl import (
     ANY_HOST,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from georelay.credentials import USER_CHARS_MAX
-from region.controller.fields import INT64_MAX, FieldError, Fields, JsonObject
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 
 SALT_BYTES: Final = 16
 SALT_BYTES_MIN: Final = 8

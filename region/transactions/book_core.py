@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from georelay.fields import FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
-from region.controller.fields import FieldError, Fields, JsonObject, dump_object, parse_object
 from region.transactions.transaction_core import (
     EPOCH_LAST,
     GROUPS_PER_TRANSACTION_MAX,

@@ -35,8 +35,8 @@ from georelay.errors import (
     NotLeader,
     UnknownTransactionalId,
 )
+from georelay.fields import FieldError, Fields
 from georelay.ids import RaftIndex, StreamKey
-from region.controller.fields import FieldError, Fields
 from region.coordination.log import CoordinatorLog, TimerHandle
 from region.coordination.part import CommandError, JsonObject, Part
 from region.groups.settings import GROUP_ID_CHARS_MAX as KEPT_GROUP_ID_CHARS_MAX

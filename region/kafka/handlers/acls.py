@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from georelay.errors import BadRequest, GeorelayError
+from georelay.fields import FieldError
 from georelay.wire.acls import (
     AclCreation,
     AclCreationResult,
@@ -26,7 +27,6 @@ from georelay.wire.acls import (
     DescribeAclsResponse,
 )
 from georelay.wire.api import ErrorCode
-from region.controller.fields import FieldError
 from region.controller.security_wishes import BINDINGS_PER_WISH_MAX, binding_to_json, read_binding
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from georelay.fields import FieldError
 from georelay.ids import RegionNumber, StreamKey
-from region.controller.fields import FieldError
 from region.groups.commands_core import (
     Command,
     CommitOffsets,

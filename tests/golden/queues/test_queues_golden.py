@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from region.controller.fields import FieldError
+from georelay.fields import FieldError
 from region.coordination.part import CommandError
 from region.queues.commands_core import decode_command, encode_command
 from region.queues.state_core import QueuesState

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from georelay.errors import HomeUnreachable, NotLeader, Unavailable
+from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RaftIndex, RegionNumber, broker_id
-from region.controller.fields import JsonObject
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import ControllerSettings
 from region.controller.service import ControllerService

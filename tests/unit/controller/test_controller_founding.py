@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from georelay.errors import BadRequest, Unavailable
+from georelay.fields import FieldError
 from georelay.ids import BrokerId, RegionNumber
 from region.controller import answers
-from region.controller.fields import FieldError
 from region.controller.founding import FOUNDING, answer_of, answer_while_fresh, settle_founding
 from region.controller.founding_core import Found, Founding, FoundingRecord, Join, Standing, Status
 

@@ -10,10 +10,10 @@ import pytest
 
 from georelay import limits
 from georelay.errors import BadRequest, Busy, HomeUnreachable, PolicyViolation
+from georelay.fields import Fields, JsonObject
 from georelay.ids import RaftIndex
 from region.controller import security_pull, security_rules, security_wishes
 from region.controller.commands import DefineSecurity, DefineTopic, FormRegion, RaiseFeatureLevel, decode, encode
-from region.controller.fields import Fields, JsonObject
 from region.controller.security_book import SecurityBook
 from region.controller.security_definitions import SecurityDefinitions
 from region.controller.security_wishes import add_acls, delete_user, put_quota, put_token, put_user, remove_acls
@@ -427,7 +427,7 @@ def test_all_limits_together_fit_into_a_snapshot() -> None:
         index=2**40,
     )
     entry = AclEntry(principal="User:" + "x" * 64, operation=Operation.DESCRIBE_CONFIGS, host="255.255.255.255")
-    from region.controller.fields import dump_object
+    from georelay.fields import dump_object
     from region.controller.state_snapshot import SNAPSHOT_BYTES_MAX
     from region.security import definition
 

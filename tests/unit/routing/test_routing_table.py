@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from region.controller.fields import FieldError
+from georelay.fields import FieldError
 from region.routing.binding import Binding
 from region.routing.pattern_core import matches, pattern_error
 from region.routing.table_core import BindingTable, loop_with

@@ -87,8 +87,9 @@ async def trickle(address: tuple[str, int], text: bytes, context: ssl.SSLContext
         for position in range(10_000):
             writer.write(text[position % len(text)].to_bytes(1, "big"))
             with suppress(TimeoutError):
-                if await asyncio.wait_for(reader.read(1), 1.0) == b"":
-                    break
+                async with asyncio.timeout(1.0):
+                    if await reader.read(1) == b"":
+                        break
     counts["cut off"] += 1
     writer.close()
 

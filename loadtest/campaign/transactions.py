@@ -77,7 +77,8 @@ class Worker:
     async def ended(self, seconds: float) -> bool:
         """Wait for its end; return whether it came."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._task), seconds)
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._task)
         return self._task.done()
 
     async def stop(self) -> None:
@@ -85,7 +86,8 @@ class Worker:
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), 20)
+                async with asyncio.timeout(20):
+                    await self._process.wait()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._process is not None and self._process.returncode is None:

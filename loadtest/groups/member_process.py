@@ -107,7 +107,8 @@ class MemberProcess:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self._process.wait(), LEAVE_SECONDS_MAX)
+            async with asyncio.timeout(LEAVE_SECONDS_MAX):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()

@@ -20,6 +20,11 @@ CHUNK_RECORDS: Final = 1_000
 ON_LOOP_BYTES_MAX: Final = 64 * KIB
 
 
+def unfolds_on_loop(payload: bytes | memoryview) -> bool:
+    """Return whether all records of a batch are read in a moment: it is small and says how large its records are."""
+    return len(payload) <= ON_LOOP_BYTES_MAX and parse_header(payload).compression is Compression.NONE
+
+
 async def record_chunks(entry: EntryLike) -> AsyncIterator[list[Record]]:
     """Yield the records of a committed batch in lists.
 
@@ -27,7 +32,7 @@ async def record_chunks(entry: EntryLike) -> AsyncIterator[list[Record]]:
         CorruptRecordBatch, TooLarge: what is inside is no record, or over its limits.
     """
     payload = entry.payload
-    if len(payload) <= ON_LOOP_BYTES_MAX and parse_header(payload).compression is Compression.NONE:
+    if unfolds_on_loop(payload):
         yield list(iterate_records(payload, validated=True))
         return
     chunks = _chunks(payload)

@@ -20,6 +20,7 @@ async def within(timeout_ms: int, work: Awaitable[T]) -> T:
         OutcomeUnknown: not decided in time; what was proposed may still happen.
     """
     try:
-        return await asyncio.wait_for(work, min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1000)
+        async with asyncio.timeout(min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1000):
+            return await work
     except TimeoutError as error:
         raise OutcomeUnknown("not decided in time; describe or list the topics to see what became of it") from error

@@ -1,13 +1,18 @@
-"""Records of a queue's topic, read from the log: one after the other, or again by offset."""
+"""Records of a queue's topic, read from the log: one after the other, or again by offset.
+
+Rule: a batch that may unfold to much is unfolded in a thread, and no second one with it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from georelay.errors import OffsetOutOfRange
 from georelay.wire.records import Record, iterate_records
+from region.api.unfolding import unfolds_on_loop
 from region.kafka.ports import EntryLike, ReadAnswer
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import Place
@@ -42,6 +47,16 @@ def size_bytes(record: Record) -> int:
     """Return the bytes of key, value and headers."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
+
+
+async def read_stretch(answer: ReadAnswer, offset: int) -> Stretch:
+    """Return the records from `offset` on: all of an answer, or those up to the end of its first heavy batch."""
+    heavy = next((at for at, entry in enumerate(answer.entries) if not unfolds_on_loop(entry.payload)), None)
+    if heavy is None:
+        return stretch_of(answer, offset)
+    if heavy + 1 < len(answer.entries):
+        answer = replace(answer, entries=answer.entries[: heavy + 1], next_offset=-1)
+    return await asyncio.to_thread(stretch_of, answer, offset)
 
 
 def stretch_of(answer: ReadAnswer, offset: int) -> Stretch:
@@ -95,4 +110,5 @@ async def _read_batch(cluster: QueueCluster, topic: str, partition: int, offset:
         answer = await cluster.read_records(topic, partition, offset, 1, 0)
     except OffsetOutOfRange:
         return {}
-    return {row.record.offset: row.record for row in stretch_of(answer, offset).records}
+    stretch = await read_stretch(answer, offset)
+    return {row.record.offset: row.record for row in stretch.records}

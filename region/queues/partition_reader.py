@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from georelay.errors import GeorelayError, OffsetOutOfRange, UnknownTopic
-from region.queues.contents import EARLIEST, stretch_of
+from region.queues.contents import EARLIEST, read_stretch
 from region.queues.limits import READ_BYTES, READ_WAIT_MS
 from region.queues.live_queue import LiveQueue
 from region.queues.queue_core import Passed
@@ -76,7 +76,7 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
         answer = await queue.cluster.read_records(topic, partition, offset, READ_BYTES, READ_WAIT_MS * may_wait)
     finally:
         waits.count -= not is_here
-    stretch = stretch_of(answer, offset)
+    stretch = await read_stretch(answer, offset)
     queue.ends[partition] = (stretch.following, max(stretch.end, stretch.following))
     queue.add(partition, stretch.records)
     if stretch.gaps:

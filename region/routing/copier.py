@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -21,6 +22,7 @@ from georelay.fields import Fields
 from georelay.ids import Offset, RegionNumber, StreamKey
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from georelay.wire.batch import BatchHeader, parse_header
+from region.api.unfolding import unfolds_on_loop
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
 from region.kafka.ports import EntryLike, Published, TopicView
@@ -251,7 +253,7 @@ class Copier:
         for entry in entries:
             if len(copies) == GROUP_COPIES:
                 break
-            raw = copy_of(entry.payload, self.binding, producer_id=self._row.producer_id, sequence=sequence)
+            raw = await self._copy_of(entry, sequence)
             if raw is not None:
                 count = parse_header(raw).record_count
                 copies.append((raw, count))
@@ -272,6 +274,12 @@ class Copier:
             await self._save()
         else:
             await self._save_if_far()
+
+    async def _copy_of(self, entry: EntryLike, sequence: int) -> bytes | None:
+        make = partial(copy_of, entry.payload, self.binding, producer_id=self._row.producer_id, sequence=sequence)
+        if self.binding.headers and not unfolds_on_loop(entry.payload):
+            return await asyncio.to_thread(make)
+        return make()
 
     async def _publish(self, copies: Sequence[bytes]) -> None:
         """Return when all are stored; raise why the first one is not."""

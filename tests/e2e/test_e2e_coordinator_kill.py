@@ -65,7 +65,8 @@ class BrokerProcess:
         with contextlib.suppress(ConnectionError):
             self.process.stdin.write(json.dumps({"id": number, **asked}).encode() + b"\n")
             await self.process.stdin.drain()
-        return await asyncio.wait_for(future, 60)
+        async with asyncio.timeout(60):
+            return await future
 
     async def kill(self) -> None:
         if self.process is not None and self.process.returncode is None:

@@ -146,7 +146,8 @@ async def _knock(port: int, context: ssl.SSLContext, *, hello_first: bool, mesh_
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(hello if hello_first else b"")
-        return await asyncio.wait_for(reader.read(), 10)
+        async with asyncio.timeout(10):
+            return await reader.read()
     except (ssl.SSLError, ConnectionError):
         return b""
 

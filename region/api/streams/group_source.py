@@ -129,7 +129,8 @@ class GroupSource:
         if is_lost:
             return
         try:
-            await asyncio.wait_for(self._released.wait(), timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._released.wait()
         except TimeoutError:
             return  # the others have waited long enough; a late commit of the client is refused by its generation
         if self._tasks:  # commits that came before the release

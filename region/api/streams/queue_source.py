@@ -142,7 +142,8 @@ class QueueSource:
             self._room.clear()
             soonest_s = (min(self._out.values()) - now_ms) / 1000
             try:
-                await asyncio.wait_for(self._room.wait(), max(soonest_s, 0.01))
+                async with asyncio.timeout(max(soonest_s, 0.01)):
+                    await self._room.wait()
             except TimeoutError:
                 continue
 

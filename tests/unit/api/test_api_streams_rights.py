@@ -407,7 +407,8 @@ async def test_a_queue_gives_nothing_to_who_may_not_read_it_any_more_and_counts_
     assert delivered == []
     source = QueueSource(asked, home.services, credit=credit, put=put, principal=who)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(source.run(), 0.1)
+        async with asyncio.timeout(0.1):
+            await source.run()
     assert len(delivered) == 1  # the second waits for the quota
     assert home.quotas.throttled_ms > 1_000
 

@@ -84,14 +84,17 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_broker_ends(
     await publish(broker)
     disk.fails = True
     lost = publish(broker)
-    reason = await asyncio.wait_for(broker.failed, 10)
+    async with asyncio.timeout(10):
+        reason = await broker.failed
     assert "Input/output error" in reason
     with pytest.raises(GeorelayError) as failed:
-        await asyncio.wait_for(lost, 5)
+        async with asyncio.timeout(5):
+            await lost
     assert failed.value.outcome.value == "unknown"
     disk.fails = False  # the disk seems to work again: it is not believed
     with pytest.raises(GeorelayError):
-        await asyncio.wait_for(publish(broker), 5)
+        async with asyncio.timeout(5):
+            await publish(broker)
     assert not broker.cluster.stream("orders", 0).is_leader
 
 

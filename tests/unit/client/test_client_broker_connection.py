@@ -76,7 +76,8 @@ async def test_pipelined_requests_get_their_answers_in_order(dial: Dial) -> None
 async def test_an_answer_that_makes_no_sense_ends_the_request_and_the_connection(dial: Dial, wrong: Answer) -> None:
     connection = await dial(wrong)
     with pytest.raises(ConnectionError):
-        await asyncio.wait_for(ask(connection), 5)
+        async with asyncio.timeout(5):
+            await ask(connection)
     assert not connection.is_open
     with pytest.raises(ConnectionError):
         await ask(connection)
@@ -86,7 +87,8 @@ async def test_an_answer_nobody_asked_for_closes_the_connection(dial: Dial) -> N
     connection = await dial(lambda correlation: answered(correlation) + answered(correlation + 1))
     await ask(connection)
     with pytest.raises(ConnectionError):
-        await asyncio.wait_for(ask(connection), 5)
+        async with asyncio.timeout(5):
+            await ask(connection)
 
 
 async def test_a_request_that_was_given_up_does_not_shift_the_answers(dial: Dial) -> None:
@@ -103,7 +105,8 @@ async def test_closing_ends_what_is_in_flight(dial: Dial) -> None:
     await asyncio.sleep(0)
     connection.close()
     with pytest.raises(ConnectionError):
-        await asyncio.wait_for(waiting, 5)
+        async with asyncio.timeout(5):
+            await waiting
 
 
 async def test_a_connection_that_closes_while_signing_in_is_a_refusal(dial: Dial) -> None:
@@ -144,5 +147,6 @@ async def test_a_reader_leaves_a_broker_that_never_answers(dial: Dial, monkeypat
     reader = StreamReader(brokers=[], topic="orders", partition=0, offset=5, max_wait_ms=20)
     monkeypatch.setattr(reader, "_dial_leader", leader)
     with pytest.raises(OffsetOutOfRange):
-        await asyncio.wait_for(anext(reader.batches()), 5)
+        async with asyncio.timeout(5):
+            await anext(reader.batches())
     assert not silent.is_open

@@ -360,7 +360,8 @@ async def test_timers_are_the_event_loops(make_bench: Bench) -> None:
     fired = asyncio.Event()
     bench.stream.call_later(60, fired.set).cancel()
     bench.stream.call_later(0, fired.set)
-    await asyncio.wait_for(fired.wait(), 5)
+    async with asyncio.timeout(5):
+        await fired.wait()
 
 
 async def test_a_manifest_without_commands_can_be_read_by_what_does_not_know_parts(make_bench: Bench) -> None:

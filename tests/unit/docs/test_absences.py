@@ -130,6 +130,17 @@ def test_brokers_never_import_a_kafka_client_or_spark(modules: Callable[..., lis
     assert importers(product, "kafka", "aiokafka", "confluent_kafka", "kio", "pyspark", "pandas") == []
 
 
+def test_no_wait_swallows_a_cancellation(modules: Callable[..., list[Module]]) -> None:
+    """asyncio.wait_for of Python 3.11 does when both come in one turn of the loop; asyncio.timeout does not."""
+    calls = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules("sdk", "mesh", "region", "gateway", "loadtest", "sla")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "wait_for" and ast.unparse(node) == "asyncio.wait_for"
+    ]
+    assert calls == []
+
+
 @pytest.mark.parametrize("listener", ["kafka", "grpc", "peers", "link", "admin"])
 def test_a_broker_refuses_to_listen_beyond_loopback(tmp_path: Path, listener: str) -> None:
     listen = dict.fromkeys(("kafka", "grpc", "peers", "link", "admin"), "127.0.0.1:1")

@@ -126,7 +126,8 @@ async def test_with_the_budget_used_up_further_requests_wait_and_none_is_lost(be
     await until(lambda: memory.is_full)
     waiting.send(ApiVersionsRequest(), 0)  # what was read before the bound was seen is answered
     with suppress(TimeoutError):
-        await asyncio.wait_for(waiting.receive(MORE, 0), 0.2)
+        async with asyncio.timeout(0.2):
+            await waiting.receive(MORE, 0)
     waiting.send(ApiVersionsRequest(), 0)
     await until(lambda: memory.waits > 0)
     holder.writer.close()

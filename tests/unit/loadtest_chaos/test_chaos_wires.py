@@ -57,7 +57,8 @@ async def dial() -> AsyncIterator[Dial]:
 async def said(pair: tuple[asyncio.StreamReader, asyncio.StreamWriter], text: bytes) -> bytes:
     reader, writer = pair
     writer.write(text)
-    return await asyncio.wait_for(reader.read(len(text)), 5)
+    async with asyncio.timeout(5):
+        return await reader.read(len(text))
 
 
 def test_there_is_a_wire_for_each_pair_of_a_region_and_for_each_region_and_foreign_broker() -> None:
@@ -90,7 +91,8 @@ async def test_a_frozen_wire_stays_open_and_delivers_late(wires: Wires, dial: Di
     wires.freeze_peers(lambda wire: True)
     pair[1].write(b"b")
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(pair[0].read(1), PAUSE_S)
+        async with asyncio.timeout(PAUSE_S):
+            await pair[0].read(1)
     await wires.heal()
     assert await asyncio.wait_for(pair[0].read(1), 5) == b"b"
 

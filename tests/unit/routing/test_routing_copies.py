@@ -33,7 +33,8 @@ async def test_a_copy_that_fails_delays_the_answer_and_is_made_in_the_end(broker
     answer = broker.publish("a")
     await broker.settle()
     assert not answer.done()
-    await asyncio.wait_for(answer, 5)
+    async with asyncio.timeout(5):
+        await answer
     assert broker.targets.values("audit") == ["a"]
 
 
@@ -59,7 +60,8 @@ async def test_after_a_while_the_publisher_is_told_that_it_does_not_know(broker:
 async def test_a_copy_whose_answer_was_lost_is_stored_once(broker: Any) -> None:
     broker.bind("one", "audit")
     broker.targets.lost_answers = [OutcomeUnknown("lost")]
-    await asyncio.wait_for(broker.publish("a"), 5)
+    async with asyncio.timeout(5):
+        await broker.publish("a")
     await broker.publish("b")
     assert broker.targets.values("audit") == ["a", "b"]
 
@@ -118,7 +120,8 @@ async def test_a_target_that_forgot_the_producer_gets_the_next_copies_of_a_new_o
     await broker.publish("a")
     await broker.settle()
     broker.targets.known.clear()
-    await asyncio.wait_for(broker.publish("b"), 5)
+    async with asyncio.timeout(5):
+        await broker.publish("b")
     assert broker.targets.values("audit") == ["a", "b"]
 
 
@@ -127,7 +130,8 @@ async def test_a_target_that_got_more_partitions_is_copied_to_on(broker: Any) ->
     await broker.publish("a")
     broker.targets.partitions["audit"] = 3
     for number in range(4):
-        await asyncio.wait_for(broker.publish(f"r{number}"), 5)
+        async with asyncio.timeout(5):
+            await broker.publish(f"r{number}")
     assert broker.targets.values("audit") == ["a", "r0", "r1", "r2", "r3"]
 
 

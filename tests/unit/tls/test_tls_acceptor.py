@@ -223,7 +223,8 @@ async def test_a_slow_answer_and_an_idle_connection_are_not_the_clients_fault(si
     reader, writer = await asyncio.open_connection("127.0.0.1", site[1])
     for path, answer in (("/slow", b"late"), ("/", b"0")):
         writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        async with asyncio.timeout(5):
+            head = await reader.readuntil(b"\r\n\r\n")
         assert b"200 OK" in head
         assert await reader.readexactly(len(answer)) == answer
         await asyncio.sleep(0.4)

@@ -10,9 +10,10 @@ SEED ?= 1
 RUNS ?= 20
 WORLD ?= region
 JOBS ?= 1
+KIND ?= region-loss
 INPUT ?=
 
-.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs golden clean
+.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -74,6 +75,13 @@ coverage: $(STAMP) ## line and branch coverage of every core file, at least 95 %
 mutation: $(STAMP) ## change the Raft core, the receiver rule and recovery place by place; list what no test notices (long; SAMPLE=05)
 	@for part in receiver raft recovery; do \
 		nice $(BIN)/python tests/mutation/run_mutants.py $$part $(if $(SAMPLE),--sample $(SAMPLE)) || exit 1; done
+
+drill: $(STAMP) ## lose a region on purpose in a WAN test bed, count what was kept, write it down (KIND=region-loss RUNS=3 LOOPBACK=1)
+	@$(BIN)/georelay drill $(KIND) --runs $(if $(filter command line environment,$(origin RUNS)),$(RUNS),3) \
+		$(if $(LOOPBACK),--loopback) --out .
+
+wan: $(STAMP) ## tests of the WAN test bed; needs /dev/net/tun and namespaces (root, or user namespaces), says what is missing
+	@GEORELAY_WAN=1 $(BIN)/python -m pytest -q -s tests/wan
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -19,11 +20,21 @@ from gateway.rest.application import RestApplication
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
 from gateway.routing.broker_connector import broker_connector
+from gateway.routing.endpoints import RegionEndpoints
+from gateway.routing.gossip_follower import GossipFollower
+from gateway.routing.known_brokers_core import KnownBrokers
 from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
 from gateway.routing.router import Router
+from gateway.traces import GatewayTraces
 from georelay.credentials import Credentials
 from georelay.errors import ConfigError
+from georelay.ids import BrokerId
+from mesh.gossip.directory_core import GATEWAY_ROLE, TAGS_VERSION
+from mesh.gossip.metrics import GossipCollector
+from mesh.gossip.pools import LAN, GossipPools
+from mesh.gossip.starting import make_member
+from mesh.listening.browser_guard import BrowserGuard
 from mesh.listening.http_site import HttpSite
 from mesh.listening.listeners import Listeners, ListeningCollector
 
@@ -52,7 +63,9 @@ class Gateway:
         self._upstream = config.upstream_tls.contexts()
         self._listeners = Listeners(config.tls, config.limits, names=LISTENERS)
         self._view = RegionView([region.endpoints() for region in config.regions])
-        self._router = Router(self._view, monotonic_ns=time.monotonic_ns)
+        self._follower: GossipFollower | None = None
+        self._passthrough: BrokerPassthrough | None = None
+        self._router = Router(self._view, monotonic_ns=time.monotonic_ns, settled=self._knows_the_regions)
         self._metrics = GatewayMetrics(self._router)
         dialing = () if self._upstream is None else (self._upstream,)
         self._metrics.register(ListeningCollector(self._listeners, dialing=dialing))
@@ -78,9 +91,14 @@ class Gateway:
         log.info("gateway.stopped", mesh=self._config.mesh_id)
 
     async def _start(self) -> GatewayPorts:
-        prober = Prober(self._view, monotonic_ns=time.monotonic_ns, rng=random.Random(), tls=self._upstream)
-        prober.start()
-        self._stack.push_async_callback(prober.close)
+        self._prober = Prober(self._view, monotonic_ns=time.monotonic_ns, rng=random.Random(), tls=self._upstream)
+        self._prober.follow()
+        self._stack.push_async_callback(self._prober.close)
+        await self._start_gossip()
+        if self._config.trace_dir:
+            traces = GatewayTraces(self._config, self._metrics)
+            traces.start()
+            self._stack.push_async_callback(traces.close)
         self._judge = self._given_sign_in or await self._ask_brokers()
         listen = self._config.listen
         return GatewayPorts(
@@ -88,6 +106,47 @@ class Gateway:
             kafka=await self._start_kafka(listen.kafka),
             grpc=await self._start_grpc(listen.grpc),
         )
+
+    async def _start_gossip(self) -> None:
+        """Find the brokers in the pool of the region, and through it those of the others."""
+        config = self._config
+        if not config.gossip.is_on:
+            return
+        tags = {"cl": config.mesh_id, "rg": config.region, "role": GATEWAY_ROLE, "v": TAGS_VERSION}
+        member = make_member(
+            config.gossip.lan, pool=LAN, name=config.own_name, mesh=config.mesh_id, tags=tags, snapshot=None
+        )
+        assert member is not None, "the pool is on"
+        pools = GossipPools({LAN: member}, region=config.region)
+        try:
+            await pools.start({LAN: tags})
+        except OSError as error:
+            raise _cannot_listen("gossip.lan", config.gossip.lan.listen, error) from error
+        self._stack.push_async_callback(pools.stop)
+        self._metrics.register(GossipCollector(pools))
+        self._follower = GossipFollower(
+            pools.pools[LAN],
+            mesh=config.mesh_id,
+            known=KnownBrokers([region.endpoints() for region in config.regions], may_dial=config.may_dial),
+            apply=self._regions_changed,
+            monotonic_s=time.monotonic,
+            rng=random.Random(),
+        )
+        self._follower.start()
+        self._stack.push_async_callback(self._follower.close)
+
+    def _knows_the_regions(self) -> bool:
+        return self._follower is None or self._follower.is_settled
+
+    def _regions_changed(self, regions: Sequence[RegionEndpoints], estimates_ns: Mapping[BrokerId, int]) -> None:
+        before = self._view.regions
+        self._view.replace(regions, estimates_ns)
+        if self._view.regions == before:
+            return
+        log.info("regions.changed", regions={region.name: len(region.brokers) for region in regions})
+        self._prober.follow()
+        if self._passthrough is not None:
+            self._passthrough.keep_channels({broker.grpc for region in regions for broker in region.brokers})
 
     async def _ask_brokers(self) -> SignIn:
         config = self._config
@@ -112,6 +171,7 @@ class Gateway:
             status=StatusCollector(self._config.mesh_id, self._router, writes, scheme=self._scheme),
             sign_in=self._judge,
             metrics=self._metrics,
+            browsers=BrowserGuard(allowed_origins=self._config.http_allowed_origins),
         )
         parts = self._listeners["http"]
         site = HttpSite(
@@ -158,12 +218,12 @@ class Gateway:
         return port
 
     async def _start_grpc(self, address: str) -> int:
-        passthrough = BrokerPassthrough(
+        self._passthrough = BrokerPassthrough(
             self._router, self._metrics, self._judge, parts=self._listeners["grpc"], upstream=self._upstream
         )
-        self._stack.push_async_callback(passthrough.close)
+        self._stack.push_async_callback(self._passthrough.close)
         try:
-            return await passthrough.start(address)
+            return await self._passthrough.start(address)
         except (OSError, RuntimeError) as error:  # grpcio has no own error for a taken port
             raise _cannot_listen("grpc", address, error) from error
 

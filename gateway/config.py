@@ -1,10 +1,13 @@
 """Configuration of a gateway: one TOML file, every key known, nothing read from elsewhere.
 
 Without TLS credentials and records travel in plain text: only loopback addresses may be listened on, or dialed, so.
+Brokers are named in [[regions]], or found by gossip: then one seed of the pool of the gateway's region is enough.
 """
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -21,7 +24,10 @@ from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
 from georelay.tls import TlsContexts, TlsSettings
+from mesh.gossip.settings import GossipPoolSection
+from mesh.listening.browser_guard import Origin
 from mesh.listening.settings import LimitsSection, TlsSection, is_loopback, known_listeners, refuse_open_listener
+from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX
 
 PORT_MAX = 65_535
 
@@ -122,20 +128,39 @@ class UpstreamTls(_Section):
         return TlsContexts(TlsSettings(cert_file=cert, key_file=key, ca_file=Path(self.ca_file)), name="brokers")
 
 
+class GatewayGossip(_Section):
+    """The pool of the region: its brokers and gateways. The pool of all brokers, and its keys, is for brokers only."""
+
+    enabled: bool = True
+    lan: GossipPoolSection = GossipPoolSection()
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether this gateway gossips."""
+        return self.enabled and self.lan.is_on
+
+
 class GatewayConfig(BaseSettings):
     """The whole file. `users_file` empty: clients need not sign in."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     mesh_id: str = Field(min_length=1, max_length=200)
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    region: str = Field(default="", pattern=rf"^[a-z0-9-]{{0,{REGION_NAME_CHARS_MAX}}}$")
     users_file: str = ""
+    trace_dir: str = ""
+    trace_retention_ms: int = Field(default=AGE_MS_MAX, ge=-1, le=315_360_000_000)  # of this gateway's; -1: for ever
+    trace_retention_bytes: int = Field(default=SIZE_BYTES_MAX, ge=-1, le=1 << 50)  # of this gateway's; -1: no limit
     die_with_parent: int | None = Field(default=None, ge=1)  # process id of the parent to end with
     sign_in: Literal["auto", "required"] = "auto"  # required: nobody passes whom brokers let in without credentials
     listen: ListenConfig = ListenConfig()
     tls: TlsSection = TlsSection()
     upstream_tls: UpstreamTls = UpstreamTls()
     limits: LimitsSection = LimitsSection()
-    regions: tuple[RegionConfig, ...] = Field(min_length=1, max_length=REGIONS_MAX)
+    http_allowed_origins: list[Origin] = Field(default=[], max_length=100)  # pages whose requests are taken
+    gossip: GatewayGossip = GatewayGossip()
+    regions: tuple[RegionConfig, ...] = Field(default=(), max_length=REGIONS_MAX)
 
     @classmethod
     def settings_customise_sources(
@@ -159,12 +184,33 @@ class GatewayConfig(BaseSettings):
         for region in self.regions:
             for broker in region.brokers:
                 for address in (broker.kafka, broker.grpc, broker.admin):
-                    if not self.upstream_tls.enabled and not is_loopback(split_address(address)[0]):
+                    if not self.may_dial(address):
                         raise ValueError(
                             f"regions: {address} is not a loopback address: set enabled = true and ca_file in "
                             "[upstream_tls]"
                         )
         return self
+
+    @model_validator(mode="after")
+    def _finds_somebody(self) -> Self:
+        if not self.regions and not self.gossip.is_on:
+            raise ValueError("regions: name the brokers, or listen in [gossip.lan] and name a seed there")
+        if not self.regions and not (self.gossip.lan.seeds or self.gossip.lan.agent_rpc):
+            raise ValueError("gossip.lan.seeds: name a member of the region's pool, or the brokers in regions")
+        for what, needs in (("[gossip.lan]", self.gossip.is_on), ("trace_dir", bool(self.trace_dir))):
+            if needs and not self.region:
+                raise ValueError(f"region: {what} needs the name of the region that this gateway is in")
+        return self
+
+    def may_dial(self, address: str) -> bool:
+        """Return whether a broker's address may be used: without TLS only loopback."""
+        return self.upstream_tls.enabled or is_loopback(split_address(address)[0])
+
+    @property
+    def own_name(self) -> str:
+        """Return the name of this gateway: as configured, else of its host and HTTP port."""
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
+        return self.name or f"gateway-{host}-{split_address(self.listen.http)[1]}"
 
     @property
     def authenticates(self) -> bool:

@@ -23,6 +23,7 @@ class _RegionCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges of every region."""
+        known = GaugeMetricFamily("georelay_gateway_region_brokers", "Brokers that are known", None, ["region"])
         ready = GaugeMetricFamily(
             "georelay_gateway_region_ready", "1 while a broker of the region is ready", None, ["region"]
         )
@@ -30,9 +31,11 @@ class _RegionCollector(Collector):
             "georelay_gateway_region_rtt_ms", "Round trip to the nearest ready broker", None, ["region"]
         )
         for region in self._router.ranking():
+            known.add_metric([region.name], len(region.brokers))
             ready.add_metric([region.name], float(region.ready))
             if region.rtt_ns is not None:
                 rtt.add_metric([region.name], region.rtt_ns / 1e6)
+        yield known
         yield ready
         yield rtt
 
@@ -62,6 +65,12 @@ class GatewayMetrics:
             "georelay_gateway_kafka_closed",
             "Bootstrap connections ended, by reason",
             ["reason"],
+            registry=self._registry,
+        )
+        self.kafka_connects = Counter(
+            "georelay_gateway_kafka_connects",
+            "Bootstrap connections by what became of connecting: joined, failed, refused",
+            ["result"],
             registry=self._registry,
         )
         self.grpc_calls = Counter(

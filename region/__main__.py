@@ -53,14 +53,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(config: BrokerConfig) -> int:
-    from region.app import Broker  # heavy: only once the configuration is known to be right
+    from region.app import open_broker  # heavy: only once the configuration is known to be right
 
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     try:
-        broker = Broker(config)
+        opening = asyncio.ensure_future(open_broker(config))  # with gossip it may wait for other regions
+        stopping = asyncio.ensure_future(stopped.wait())
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return 0
+        broker = opening.result()
         await broker.start()
     except (GeorelayError, OSError) as error:
         print(f"georelay-broker: {error}", file=sys.stderr)  # noqa: T201 - the one line for the operator

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -18,17 +16,25 @@ import structlog
 from georelay.clock import Clock, SystemClock
 from georelay.credentials import Credentials
 from georelay.ids import RegionNumber
+from mesh.gossip.metrics import GossipCollector
+from mesh.gossip.pools import GossipPools
+from mesh.listening.congestion_control import LinkSockets
 from mesh.listening.listeners import Listeners
-from mesh.tracing.recorder import Recorder, TraceSettings
+from region.broker.control_metrics import ControlCollector
 from region.broker.core import BrokerCore
 from region.broker.edge import Edge
+from region.broker.gossip_port import GossipPort
 from region.broker.guard import Guard
 from region.broker.health import read_health
+from region.broker.home_metrics import HomesCollector
 from region.broker.link_metrics import LinkCollector
 from region.broker.local_cluster import LocalCluster
 from region.broker.security_metrics import SecurityCollector
 from region.broker.storage_metrics import StorageCollector
+from region.broker.traces import BrokerTraces
 from region.config import BROKER_LISTENERS, CLIENT_LISTENERS, BrokerConfig
+from region.geo.metrics import GeoCollector
+from region.gossip_start import complete_config, known_hints, make_pools, pool_tags
 from region.log.filesystem import FileSystem, OsFileSystem
 
 log = structlog.get_logger()
@@ -41,34 +47,30 @@ class Broker:
     """One broker process."""
 
     def __init__(
-        self, config: BrokerConfig, *, clock: Clock | None = None, file_system: FileSystem | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+        pools: GossipPools | None = None,
     ) -> None:
         self.config = config
+        self._pools = pools
         clock = clock or SystemClock()
         listeners = Listeners(config.tls, config.limits, names=CLIENT_LISTENERS, mutual=BROKER_LISTENERS)
         self._region_names = {number: name for name, number in config.region_numbers().items()}
         self._executor = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="cold-read")
-        self._recorder = Recorder(
-            region=config.region,
-            broker=config.broker_id,
-            boot_id=uuid.uuid4().hex[:12],
-            region_name=self._region_name,
-            settings=TraceSettings(
-                directory=Path(config.trace_dir) if config.trace_dir else None,
-                roll_period_s=config.trace_roll_ms / 1000,
-                clock_error_us=config.clock_error_us if config.clock_error_us >= 0 else None,
-            ),
-            clock_ns=clock.wall_ns,
-        )
+        self._traces = BrokerTraces(config, clock=clock, region_name=self._region_name)
         self.core = BrokerCore(
             config,
             clock=clock,
             rng=random.Random(),
             file_system=file_system or OsFileSystem(),
             executor=self._executor,
-            recorder=self._recorder,
+            recorder=self._traces.recorder,
             listeners=listeners,
         )
+        self.core.queues.traces.recorder = self._traces.recorder
         credentials = Credentials.load(config.users_file or None)
         self._guard = Guard(config, controller=self.core.controller, credentials=credentials, clock=clock)
         self._edge = Edge(
@@ -76,26 +78,61 @@ class Broker:
             cluster=self.core.cluster,
             credentials=credentials,
             guard=self._guard,
-            recorder=self._recorder,
+            recorder=self._traces.recorder,
             clock=clock,
             region_name=self._region_name,
             health=lambda: read_health(self.core),
             limits=config.limits,
+            allowed_origins=config.http_allowed_origins,
             listeners=listeners,
             coordinators=self.core.coordinators,
             group_counters=self.core.group_counters,
             queue_counters=self.core.queues.counters,
             bindings=self.core.queues.bindings,
             routing=self.core.queues.routing,
+            control=self.core.control,
+            homes=self.core.homes.http,
+            orphans=self.core.orphans,
+            auditor=self.core.audit.auditor,
+            clocks=self._traces.clocks.document,
+            gossip=pools,
         )
+        self._gossip_port = None if pools is None else self._make_gossip_port(pools)
         metrics = self._edge.metrics.registry
+        metrics.register(StorageCollector(flusher=self.core.flusher, host=self.core.host, budget=self.core.budget))
+        self._traces.count(kafka=self._edge.kafka_counters, metrics=self._edge.metrics)
+        metrics.register(SecurityCollector(self._guard, book=lambda: self.core.controller.state.security))
+        metrics.register(ControlCollector(self.core.control))
+        metrics.register(HomesCollector(self.core.homes))
         metrics.register(
-            StorageCollector(
-                flusher=self.core.flusher, host=self.core.host, budget=self.core.budget, recorder=self._recorder
+            LinkCollector(
+                sessions=self.core.links.snapshot,
+                region_name=self._region_name,
+                counters=self.core.links.counters,
             )
         )
-        metrics.register(SecurityCollector(self._guard, book=lambda: self.core.controller.state.security))
-        metrics.register(LinkCollector(sessions=self.core.links.snapshot, region_name=self._region_name))
+        metrics.register(
+            GeoCollector(
+                counters=self.core.geo.counters, streams=self.core.streams.values, region_name=self._region_name
+            )
+        )
+        self._link_sockets = LinkSockets(config.link_congestion_control, config.link_ports)
+        metrics.register(self._link_sockets)
+        if pools is not None:
+            metrics.register(GossipCollector(pools))
+
+    def _make_gossip_port(self, pools: GossipPools) -> GossipPort:
+        return GossipPort(
+            pools=pools.pools.values(),
+            me=self.config.broker_id,
+            mesh=self.config.mesh_id,
+            links=self.core.links,
+            learn_peers=self.core.learn_peers,
+            is_alive=self.core.host.is_alive,
+            ready=self.core.cluster.ready,
+            set_tags=pools.set_tags,
+            note=pools.note,
+        )
 
     @property
     def cluster(self) -> LocalCluster:
@@ -108,7 +145,9 @@ class Broker:
         return self.core.failed
 
     def _region_name(self, number: int) -> str:
-        return self._region_names.get(RegionNumber(number), f"region-{number}")
+        topology = self.core.controller.state.topology
+        grown = None if topology is None else topology.by_number(number)
+        return self._region_names.get(RegionNumber(number), f"region-{number}" if grown is None else grown.name)
 
     async def start(self) -> None:
         """Recover, join the region and serve.
@@ -116,8 +155,12 @@ class Broker:
         Raises:
             OSError: an address is taken. GeorelayError: data directory or configuration.
         """
-        self._recorder.start()
+        self._traces.start()
         await self.core.start()
+        self._traces.follow(self.core)
+        if self._pools is not None and self._gossip_port is not None:
+            self._gossip_port.start(known_hints(self.config, self._pools))
+        self._link_sockets.start()
         await self._edge.start()
         # What start-up made lives for ever: the collector need not look at it again.
         gc.collect()
@@ -128,11 +171,38 @@ class Broker:
         log.info("broker.started", region=self.config.region, broker=self.config.broker_id, kafka=listen.kafka)
 
     async def stop(self) -> None:
-        """Stop serving, then storing."""
+        """Stop serving, then storing; the others are told first."""
+        if self._gossip_port is not None:
+            await self._gossip_port.stop()
+        leaving = None if self._pools is None else asyncio.create_task(self._pools.stop(), name="gossip-leave")
         await self._edge.stop()
         self._guard.close()
+        await self._link_sockets.stop()
+        await self._traces.stop()
         await self.core.stop()
-        await self._recorder.close()
+        await self._traces.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.core.close_files()
+        if leaving is not None:
+            await leaving
         log.info("broker.stopped", broker=self.config.broker_id)
+
+
+async def open_broker(
+    config: BrokerConfig, *, clock: Clock | None = None, file_system: FileSystem | None = None
+) -> Broker:
+    """Return a broker that is not started yet; with [gossip] its pools are, and the configuration is completed by them.
+
+    Raises:
+        OSError: an address is taken. GeorelayError: configuration, data directory.
+    """
+    pools = make_pools(config)
+    if pools is None:
+        return Broker(config, clock=clock, file_system=file_system)
+    await pools.start(pool_tags(config))
+    try:
+        completed = await complete_config(config, pools)
+        return Broker(completed, clock=clock, file_system=file_system, pools=pools)
+    except BaseException:
+        await pools.stop()
+        raise

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from mesh.gossip.settings import GossipSection
+from mesh.listening.browser_guard import Origin
 from mesh.listening.settings import BrokerLimitsSection, TlsSection, known_listeners, refuse_open_listener
+from mesh.tracing.recorder_core import ROWS_PER_S_MAX
+from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX
+from region.controller.mesh_rows import parse_seed
 from region.log.disk_space import DISK_RESERVE_BYTES
 from region.multiraft.bulk_client import BYTES_PER_S
 from region.security.settings import SecuritySection
@@ -39,6 +44,15 @@ BROKER_LISTENERS: Final = ("peers", "link")  # certificates on both sides, alway
 RegionName = Annotated[str, Field(pattern=rf"^[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}$")]
 
 
+LINK_BYTES_PER_S_MIN: Final = 1_000_000  # below it a frame of records takes longer than a session may be silent
+
+
+def _zero_or_enough(bytes_per_s: int) -> int:
+    if 0 < bytes_per_s < LINK_BYTES_PER_S_MIN:
+        raise ValueError(f"a cap is {LINK_BYTES_PER_S_MIN} bytes/s or more; 0 is none")
+    return bytes_per_s
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,11 +73,16 @@ class Listen(_Section):
 
 
 class BrokerAddresses(_Section):
-    """How this broker reaches another one."""
+    """How this broker reaches another one; "" where gossip has to tell."""
 
     number: Annotated[int, Field(ge=1, le=BROKERS_PER_REGION_MAX)]
-    peers: Address
-    link: Address
+    peers: Annotated[str, AfterValidator(_address_or_off)]
+    link: Annotated[str, AfterValidator(_address_or_off)]
+
+
+def _seed(seed: str) -> str:
+    parse_seed(seed)
+    return seed
 
 
 class RegionSection(_Section):
@@ -72,6 +91,15 @@ class RegionSection(_Section):
     name: RegionName
     number: Annotated[int, Field(ge=1, le=REGION_NUMBER_MAX)]
     brokers: Annotated[list[BrokerAddresses], Field(min_length=1)]
+    witness: bool = False  # it votes in mesh control and stores no topics
+
+
+class ControlSection(_Section):
+    """Mesh control: one Raft group over the WAN."""
+
+    mode: Literal["auto", "off"] = "auto"  # off: this broker neither founds it nor holds a replica of its log
+    election_ms: Annotated[int, Field(ge=200, le=60_000)] = 1_000  # an election after so long without a leader, to 2x
+    join: Annotated[list[Annotated[str, AfterValidator(_seed)]], Field(max_length=16)] = []  # "1001@host:port"
 
 
 class BrokerConfig(_Section):
@@ -81,7 +109,8 @@ class BrokerConfig(_Section):
     region: RegionName
     broker: Annotated[int, Field(ge=1, le=BROKERS_PER_REGION_MAX)]
     data_dir: Path
-    definitions_home: RegionName
+    definitions_home: Annotated[str, Field(pattern=rf"^[a-z0-9-]{{0,{REGION_NAME_CHARS_MAX}}}$")] = ""
+    control: ControlSection = ControlSection()
     users_file: str = ""
     trace_dir: str = ""
     die_with_parent: int = 0
@@ -89,12 +118,23 @@ class BrokerConfig(_Section):
     tls: TlsSection = TlsSection()
     limits: BrokerLimitsSection = BrokerLimitsSection()
     security: SecuritySection = SecuritySection()
+    http_allowed_origins: Annotated[list[Origin], Field(max_length=100)] = []  # pages whose requests are taken
+    gossip: GossipSection = GossipSection()
     regions: Annotated[list[RegionSection], Field(min_length=1, max_length=REGIONS_MAX)]
     auto_create_topics: bool = True
     tick_ms: Annotated[int, Field(ge=10, le=1000)] = 100  # Raft tick and heartbeat; election 10-20 ticks
     trace_roll_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000  # lost at most when a broker is killed
-    clock_error_us: int = -1  # bound of this host's clock against the other regions'; -1 unknown
+    trace_rows_per_s_max: Annotated[int, Field(ge=0, le=100_000)] = ROWS_PER_S_MAX  # delivery rows before sampling
+    trace_retention_ms: Annotated[int, Field(ge=-1, le=315_360_000_000)] = AGE_MS_MAX  # of this broker's; -1: for ever
+    trace_retention_bytes: Annotated[int, Field(ge=-1, le=1 << 50)] = SIZE_BYTES_MAX  # of this broker's; -1: no limit
+    probes: bool = True  # a canary record per second and region, where traces are written
+    clock_error_us: int = -1  # bound of the error between any two clocks; -1: measure it
     forward_timeout_ms: Annotated[int, Field(ge=100, le=120_000)] = 10_000
+    link_compression: Literal["auto", "off"] = "auto"  # zstd for frames of links, where it pays
+    link_bytes_per_s: Annotated[int, AfterValidator(_zero_or_enough), Field(ge=0, le=100_000_000_000)] = (
+        0  # cap of what each link sends; 0: none
+    )
+    link_congestion_control: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,15}$")] = "auto"  # or "kernel", or a name
     auto_join: bool = False  # may a broker of this region's number that nobody added join by registering?
     replace_absent_after_ms: Annotated[int, Field(ge=0, le=604_800_000)] = 1_800_000  # 0: never
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = DISK_RESERVE_BYTES  # free room kept; 0: no watch
@@ -114,9 +154,19 @@ class BrokerConfig(_Section):
             numbers = [broker.number for broker in region.brokers]
             if len(set(numbers)) != len(numbers):
                 raise ValueError(f"two brokers of region '{region.name}' have the same number")
-        for name in (self.region, self.definitions_home):
+        found_later = self.gossip.is_on and self.gossip.expect_regions > len(names)
+        if bool(self.definitions_home) == bool(self.control.join):
+            raise ValueError("name the definitions_home, or what the region joins ([control] join): one of both")
+        wanted = () if found_later or self.control.join else (self.definitions_home,)
+        for name in (self.region, *wanted):
             if name not in names:
                 raise ValueError(f"region '{name}' is not among the regions {', '.join(names)}")
+        if not self.gossip.is_on:
+            silent = next(
+                (row for region in self.regions for row in region.brokers if not (row.peers and row.link)), None
+            )
+            if silent is not None:
+                raise ValueError(f"broker {silent.number} has no address, and there is no [gossip] to learn it from")
         if self.broker not in [broker.number for broker in self.own_region.brokers]:
             raise ValueError(f"broker {self.broker} is not listed in region '{self.region}'")
         return self
@@ -147,6 +197,12 @@ class BrokerConfig(_Section):
     def own_region(self) -> RegionSection:
         """Return the section of this broker's region."""
         return next(region for region in self.regions if region.name == self.region)
+
+    @property
+    def link_ports(self) -> frozenset[int]:
+        """Return where links listen, here and at all brokers that the configuration names."""
+        addresses = [self.listen.link, *(broker.link for region in self.regions for broker in region.brokers)]
+        return frozenset(split_address(address)[1] for address in addresses if address)
 
     @property
     def region_number(self) -> RegionNumber:

@@ -8,6 +8,7 @@ if ! command -v java >/dev/null 2>&1 || [ "$(java_major)" -lt 17 ] 2>/dev/null; 
   missing+=(openjdk-17-jre-headless)
 fi
 command -v kcat >/dev/null 2>&1 || missing+=(kcat)
+command -v serf >/dev/null 2>&1 || missing+=(serf)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 line="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"

@@ -23,6 +23,14 @@ from mesh.listening.acceptor import Acceptor
 from mesh.listening.listeners import ListenerParts
 
 CONNECT_TIMEOUT_S: Final = 2.0
+# What an end before a broker was connected says of the attempt; a client that left by itself says nothing.
+UNJOINED: Final = {
+    "connect_failed": "failed",
+    "no_ready_region": "failed",
+    "too_many_connections": "failed",
+    "not_signed_in": "refused",
+    "frame_refused": "refused",
+}
 
 log = structlog.get_logger()
 
@@ -59,6 +67,7 @@ class _Client(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
         self._early = b""  # what came before the broker was connected: one read at most
+        self._joined = False
         self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -76,6 +85,8 @@ class _Client(asyncio.Protocol):
         if self._ended:
             upstream.close()
             return
+        self._joined = True
+        self._listener.connected("joined")
         if self._early:
             upstream.write(self._early)
             self._early = b""
@@ -124,6 +135,8 @@ class _Client(asyncio.Protocol):
             return
         self._ended = True
         self._listener.ended(reason)
+        if not self._joined and reason in UNJOINED:
+            self._listener.connected(UNJOINED[reason])
         for transport in (self._transport, self._upstream):
             if transport is not None:
                 transport.close()
@@ -187,6 +200,10 @@ class KafkaListener:
     def ended(self, reason: str) -> None:
         """Count why a connection ended."""
         self._metrics.kafka_closed.labels(reason).inc()
+
+    def connected(self, result: str) -> None:
+        """Count what became of an attempt to connect."""
+        self._metrics.kafka_connects.labels(result).inc()
 
     def _tls(self) -> dict[str, Any]:
         return {} if self._upstream is None else {"ssl": self._upstream.client()}

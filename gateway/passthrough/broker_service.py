@@ -11,7 +11,7 @@ Rule 3: status, details and trailing metadata of the broker go back as they are;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -31,6 +31,7 @@ from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_health import SERVICE as HEALTH_SERVICE
 from mesh.listening.grpc_health import GrpcHealth
 from mesh.listening.grpc_limits import CallLimits, connection_options
+from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
 
@@ -58,7 +59,7 @@ ADMIN_METHODS: Final = (
     "DeleteQueue",
 )
 STREAMS_SERVICE: Final = "georelay.v1.Streams"
-STREAMS_METHODS: Final = ("Locate", "FindOffsets", "InitProducer", "AddToTransaction", "EndTransaction")
+STREAMS_METHODS: Final = ("Locate", "FindOffsets", "Resolve", "InitProducer", "AddToTransaction", "EndTransaction")
 REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
 STREAMED_BOTH_WAYS: Final = (
     (STREAMS_SERVICE, "PublishStream"),
@@ -67,7 +68,7 @@ STREAMED_BOTH_WAYS: Final = (
 )
 READS: Final = frozenset(
     {
-        *("DescribeTopic", "ListTopics", "ListBrokers", "Locate", "FindOffsets"),
+        *("DescribeTopic", "ListTopics", "ListBrokers", "Locate", "FindOffsets", "Resolve"),
         *("ListGroups", "DescribeGroup", "ListQueues", "DescribeQueue"),
     }
 )
@@ -75,6 +76,9 @@ REGION_METADATA: Final = "georelay-region"  # restricts a call to one region, as
 BROKER_METADATA: Final = "georelay-broker"  # the broker id that a call that streams both ways wants
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0  # of a unary call
+GEO_TIMEOUT_S: Final = 330.0  # of one that may wait for other regions: their longest deadline, and an answer
+DURABILITY_METADATA: Final = "georelay-durability"
+PASSED_METADATA: Final = frozenset({DURABILITY_METADATA, "georelay-deadline-ms"})
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
 CALLS_AT_ONCE_MAX: Final = 10_000
 CHANNEL_OPTIONS: Final = (
@@ -122,6 +126,7 @@ class BrokerPassthrough:
         self._sign_in = sign_in
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._channels_version = 0
+        self.budget = RequestBudget()
         self._server: GrpcServer | None = None
 
     async def start(self, address: str) -> int:
@@ -133,10 +138,11 @@ class BrokerPassthrough:
 
     def _made(self, counters: AdmissionCounters) -> grpc.aio.Server:
         limits = AdmissionLimits() if self._parts is None else self._parts.limits
+        requests = RequestLimits(self.budget, counters, message_bytes_max=MESSAGE_BYTES_MAX)
         server = grpc.aio.server(
-            options=(*SERVER_OPTIONS, *connection_options(limits)),
+            options=(*SERVER_OPTIONS, *connection_options(limits), *WINDOW_OPTIONS),
             maximum_concurrent_rpcs=CALLS_AT_ONCE_MAX,
-            interceptors=(CallLimits(limits, counters),),
+            interceptors=(CallLimits(limits, counters), requests),
         )
         server.add_generic_rpc_handlers(self._handlers())
         return server
@@ -148,6 +154,10 @@ class BrokerPassthrough:
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
+
+    def keep_channels(self, addresses: Collection[str]) -> None:
+        """Forget the channels of brokers at other addresses; calls that run on one keep it until they end."""
+        self._channels = {address: channel for address, channel in self._channels.items() if address in addresses}
 
     def _handlers(self) -> tuple[Any, ...]:
         broker = {
@@ -177,6 +187,8 @@ class BrokerPassthrough:
     async def _carry(self, service: str, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         metadata = await self._admit(method, context)
         region = _metadata_of(context, REGION_METADATA)
+        waits = method == "Resolve" or _metadata_of(context, DURABILITY_METADATA) is not None
+        timeout_s = GEO_TIMEOUT_S if waits else ANSWER_TIMEOUT_S
         try:
             candidates = self._router.candidates(region)
         except BadRequest as error:
@@ -187,9 +199,9 @@ class BrokerPassthrough:
                 self._metrics.failovers.labels("grpc").inc()
                 continue
             try:
-                answer: bytes = await channel.unary_unary(f"/{service}/{method}")(
-                    request, metadata=metadata, timeout=ANSWER_TIMEOUT_S
-                )
+                call = channel.unary_unary(f"/{service}/{method}")(request, metadata=metadata, timeout=timeout_s)
+                answer: bytes = await call
+                context.set_trailing_metadata(_of_broker(await call.trailing_metadata()))
             except grpc.aio.AioRpcError as error:
                 if method in READS and _made_up(error):
                     self._metrics.failovers.labels("grpc").inc()
@@ -221,7 +233,11 @@ class BrokerPassthrough:
                 continue
             with self._metrics.grpc_streams.labels(label).track_inprogress():
                 call = channel.stream_stream(f"/{service}/{method}")(metadata=metadata)
-                code, details, trailing = await CarriedStream(context, call).run()
+                try:
+                    code, details, trailing = await CarriedStream(context, call).run()
+                except asyncio.CancelledError:  # the client left
+                    self._count(label, grpc.StatusCode.CANCELLED)
+                    raise
             if code is grpc.StatusCode.OK:
                 self._count(label, code)
                 return
@@ -259,6 +275,9 @@ class BrokerPassthrough:
                     await self._abort("Subscribe", context, error.code(), error.details() or "", _trailing(error))
                 self._metrics.failovers.labels("grpc").inc()
                 continue
+            except (asyncio.CancelledError, GeneratorExit):  # the client left
+                self._count("Subscribe", grpc.StatusCode.CANCELLED)
+                raise
             finally:
                 call.cancel()  # the client left, or nothing is left to cancel
             self._count("Subscribe", grpc.StatusCode.OK)
@@ -273,7 +292,9 @@ class BrokerPassthrough:
                 await self._sign_in.authenticate_header(authorization)
             except Unauthenticated as error:
                 await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), _trailing_of(error))
-        return (("authorization", authorization),) if authorization is not None else ()
+        # What a publish asks of its home must arrive: dropped here it would be lowered silently.
+        asked = tuple((k, v) for k, v in context.invocation_metadata() or () if k in PASSED_METADATA)
+        return (*asked, ("authorization", authorization)) if authorization is not None else asked
 
     async def _refuse(
         self, method: str, context: grpc.aio.ServicerContext, broker: BrokerEndpoints, error: grpc.aio.AioRpcError
@@ -314,7 +335,7 @@ class BrokerPassthrough:
         self._metrics.grpc_calls.labels(method, code.name).inc()
 
     def _channel(self, broker: BrokerEndpoints) -> grpc.aio.Channel:
-        """Return the one channel per broker; their number is bounded by the configuration."""
+        """Return the one channel per broker; their number is bounded by that of the known brokers."""
         if self._upstream is not None and self._upstream.pem()[0] != self._channels_version:
             # What runs keeps its channel until it ends; from now on the new files are used.
             self._channels_version, self._channels = self._upstream.pem()[0], {}
@@ -326,6 +347,11 @@ class BrokerPassthrough:
         if self._upstream is None:
             return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         return grpc.aio.secure_channel(address, channel_credentials(self._upstream), options=CHANNEL_OPTIONS)
+
+
+def _of_broker(metadata: Iterable[tuple[str, str | bytes]] | None) -> tuple[tuple[str, str | bytes], ...]:
+    """Return what a broker wrote of the trailing metadata of a call."""
+    return tuple((key, value) for key, value in metadata or () if not key.startswith("grpc-"))
 
 
 def _metadata_of(context: grpc.aio.ServicerContext, name: str) -> str | None:
@@ -362,4 +388,4 @@ def _trailing_of(error: GeorelayError) -> tuple[tuple[str, str], ...]:
 
 
 def _trailing(error: grpc.aio.AioRpcError) -> tuple[tuple[str, str | bytes], ...]:
-    return tuple((key, value) for key, value in error.trailing_metadata() or () if not key.startswith("grpc-"))
+    return _of_broker(error.trailing_metadata())

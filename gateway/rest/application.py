@@ -15,6 +15,7 @@ from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector, resolve_document
 from gateway.routing.router import Router
 from georelay.errors import GeorelayError
+from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
 OWN_PATHS: Final = frozenset({"/metrics", "/v1/resolve", "/v1/status"})  # what no broker answers, and so none judges
@@ -35,6 +36,7 @@ class RestApplication:
         status: StatusCollector,
         sign_in: SignIn,
         metrics: GatewayMetrics,
+        browsers: BrowserGuard | None = None,
     ) -> None:
         self._mesh_id = mesh_id
         self._router = router
@@ -42,10 +44,11 @@ class RestApplication:
         self._status = status
         self._sign_in = sign_in
         self._metrics = metrics
+        self._browsers = browsers or BrowserGuard()
 
     def build(self) -> web.Application:
         """Return the application with its routes."""
-        app = web.Application(middlewares=[self._answer_errors, self._require_sign_in])
+        app = web.Application(middlewares=[self._answer_errors, self._guard_browsers, self._require_sign_in])
         forward = self._proxy.forward
         in_one_region = self._proxy.in_one_region
         app.add_routes(
@@ -62,6 +65,12 @@ class RestApplication:
                 web.patch("/v1/topics/{topic}", forward),
                 web.post("/v1/topics/{topic}/reassign", forward),
                 web.post("/v1/topics/{topic}/delete-records", forward),
+                web.get("/v1/orphans", in_one_region, allow_head=False),
+                web.get("/v1/orphans/{topic}/{partition}/{epoch}", in_one_region, allow_head=False),
+                web.delete("/v1/orphans/{topic}/{partition}/{epoch}", in_one_region),
+                web.post("/v1/orphans/{topic}/{partition}/{epoch}/republish", in_one_region),
+                web.get("/v1/audit", forward, allow_head=False),
+                web.get("/v1/audit/deep", forward, allow_head=False),
                 web.get("/v1/groups", in_one_region, allow_head=False),
                 web.get("/v1/groups/{group}", in_one_region, allow_head=False),
                 web.delete("/v1/groups/{group}", in_one_region),
@@ -78,9 +87,27 @@ class RestApplication:
                 web.post("/v1/bindings", forward),
                 web.delete("/v1/bindings/{binding}", forward),
                 web.get("/v1/brokers", forward, allow_head=False),
+                web.get("/v1/clocks", forward, allow_head=False),
+                web.get("/v1/control", forward, allow_head=False),
+                web.post("/v1/control/recover", in_one_region),
+                web.get("/v1/homes", forward, allow_head=False),
+                web.post("/v1/homes/move", forward),
+                web.post("/v1/homes/failover", forward),
+                web.get("/v1/homes/moves/{move}", forward, allow_head=False),
+                web.get("/v1/regions", forward, allow_head=False),
+                web.post("/v1/regions", forward),
+                web.post("/v1/regions/{region}/{verb}", forward),
+                web.delete("/v1/regions/{region}", forward),
                 web.post("/v1/brokers/{broker}", forward),
                 web.post("/v1/brokers/{broker}/drain", forward),
                 web.delete("/v1/brokers/{broker}", forward),
+                web.get("/v1/gossip/members", in_one_region, allow_head=False),
+                web.get("/v1/gossip/rtt", in_one_region, allow_head=False),
+                web.get("/v1/gossip/keys", in_one_region, allow_head=False),
+                web.post("/v1/gossip/keys", in_one_region),
+                web.post("/v1/gossip/events", in_one_region),
+                web.post("/v1/gossip/queries", in_one_region),
+                web.post("/v1/gossip/force-leave", in_one_region),
                 web.get("/v1/whoami", forward, allow_head=False),
                 web.get("/v1/users", forward, allow_head=False),
                 web.post("/v1/users", forward),
@@ -95,6 +122,7 @@ class RestApplication:
                 web.post("/v1/quotas", forward),
                 web.get("/v1/topics/{topic}/records", self._proxy.read_records, allow_head=False),
                 web.post("/v1/topics/{topic}/records", forward),
+                web.get("/v1/topics/{topic}/resolve", forward, allow_head=False),
             ]
         )
         return app
@@ -115,6 +143,13 @@ class RestApplication:
 
     async def _collect_status(self, request: web.Request) -> web.Response:
         return web.json_response(await self._status.collect(request.headers.get("Authorization")))
+
+    @web.middleware
+    async def _guard_browsers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_on_loopback = is_loopback_address(request.get_extra_info("sockname"))
+        scheme = "http" if request.get_extra_info("ssl_object") is None else "https"
+        self._browsers.check(request.method, request.headers, is_on_loopback=is_on_loopback, scheme=scheme)
+        return await handler(request)
 
     @web.middleware
     async def _require_sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:

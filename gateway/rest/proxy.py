@@ -29,6 +29,8 @@ from georelay.limits import HTTP_BODY_BYTES_MAX
 
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0  # on top of the wait the client asked for
+GEO_DEADLINE_MS: Final = 30_000  # of a publish at a geo level without one
+GEO_DEADLINE_MS_MAX: Final = 300_000
 WAIT_MS_MAX: Final = 60_000  # how much asked-for waiting is believed
 WAIT_DIGITS_MAX: Final = 19  # Python refuses to read thousands of them
 ANSWER_BYTES_MAX: Final = 4 * HTTP_BODY_BYTES_MAX  # REST_RECORDS_MAX records as base64 text, with room
@@ -212,6 +214,12 @@ def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> U
 
 
 def _wait_s(request: web.Request) -> float:
-    wait_ms = request.query.get("wait_ms", "")
-    is_number = wait_ms.isascii() and wait_ms.isdigit() and len(wait_ms) <= WAIT_DIGITS_MAX
-    return min(int(wait_ms), WAIT_MS_MAX) / 1000 if is_number else 0.0
+    """Return how long a broker may wait before it answers: for records, or for other regions to have a publish."""
+    if "durability" in request.query:
+        return _seconds(request.query.get("deadline_ms", str(GEO_DEADLINE_MS)), GEO_DEADLINE_MS_MAX)
+    return _seconds(request.query.get("wait_ms", ""), WAIT_MS_MAX)
+
+
+def _seconds(given_ms: str, most_ms: int) -> float:
+    is_number = given_ms.isascii() and given_ms.isdigit() and len(given_ms) <= WAIT_DIGITS_MAX
+    return min(int(given_ms), most_ms) / 1000 if is_number else 0.0

@@ -1,4 +1,4 @@
-"""Where the mesh can be reached: regions and brokers as the configuration names them (values only)."""
+"""Where the mesh can be reached: regions and brokers, configured or heard of (values only)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BrokerEndpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionEndpoints:
-    """One region and its brokers, in the order of the configuration (at least one)."""
+    """One region and its brokers, in the order of the configuration, then by number (at least one)."""
 
     name: str
     number: RegionNumber

@@ -59,20 +59,28 @@ class Prober:
         self._monotonic_ns = monotonic_ns
         self._rng = rng
         self._interval_s = interval_s
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[tuple[str, BrokerEndpoints], asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
-        """Start one probing task per broker."""
-        for region in self._view.regions:
-            for broker in region.brokers:
+    def follow(self) -> None:
+        """Probe the brokers that the view has now: one task each, and none for those that are gone."""
+        wanted = {(region.name, broker): region for region in self._view.regions for broker in region.brokers}
+        for key in [key for key in self._tasks if key not in wanted]:
+            task = self._tasks.pop(key)
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        for (name, broker), region in wanted.items():
+            if (name, broker) not in self._tasks:
                 task = asyncio.create_task(self._probe_for_ever(region, broker), name=f"probe-{broker.id}")
-                self._tasks.add(task)
+                self._tasks[name, broker] = task
 
     async def close(self) -> None:
         """Stop probing."""
-        for task in self._tasks:
+        ending = [*self._tasks.values(), *self._ending]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         self._tasks.clear()
 
     async def _probe_for_ever(self, region: RegionEndpoints, broker: BrokerEndpoints) -> None:

@@ -6,12 +6,15 @@ Rule 2: network time only. Ranking by service time as well is delayed feedback a
 Rule 3: a region is ready while at least one of its brokers is (broker_health.py: hysteresis).
 Rule 4: the first place is kept until another ready region is better by max(5 ms, 10 %), or its holder is not ready.
 Clients beyond the first place are ordered by RTT; regions that are not ready come last, in configured order.
+Rule 5: regions and brokers come and go (`replace`); a broker at the same addresses keeps its health and samples.
+Rule 6: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once. The two are never
+compared: measured regions come before estimated ones, and those before the rest.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -28,11 +31,12 @@ SWITCH_MARGIN_PERCENT: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedBroker:
-    """One broker at the moment of ranking. `rtt_ns` is None without a fresh sample."""
+    """One broker at the moment of ranking. `rtt_ns` is None without a fresh sample; `estimate_ns` only before any."""
 
     endpoints: BrokerEndpoints
     ready: bool
     rtt_ns: int | None
+    estimate_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class RankedRegion:
     ready: bool
     rtt_ns: int | None
     brokers: tuple[RankedBroker, ...]
+    estimate_ns: int | None = None
 
     @property
     def ready_brokers(self) -> tuple[RankedBroker, ...]:
@@ -54,17 +59,21 @@ class RankedRegion:
 class _BrokerView:
     """Health and samples of one broker."""
 
-    __slots__ = ("endpoints", "health", "samples")
+    __slots__ = ("endpoints", "estimate_ns", "health", "samples")
 
     def __init__(self, endpoints: BrokerEndpoints) -> None:
         self.endpoints = endpoints
         self.health = Health.UNKNOWN
+        self.estimate_ns: int | None = None
         self.samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_KEPT)  # (taken at, RTT), ns
 
     def ranked(self, now_ns: int) -> RankedBroker:
         fresh = [rtt_ns for taken_ns, rtt_ns in self.samples if now_ns - taken_ns <= SAMPLE_AGE_NS_MAX]
         return RankedBroker(
-            endpoints=self.endpoints, ready=self.health.ready, rtt_ns=int(median(fresh)) if fresh else None
+            endpoints=self.endpoints,
+            ready=self.health.ready,
+            rtt_ns=int(median(fresh)) if fresh else None,
+            estimate_ns=None if self.samples else self.estimate_ns,
         )
 
 
@@ -72,14 +81,27 @@ class RegionView:
     """What this gateway knows about every region. One task owns it; no locks."""
 
     def __init__(self, regions: Sequence[RegionEndpoints]) -> None:
-        self._regions = tuple(regions)
-        self._brokers = {broker.id: _BrokerView(broker) for region in regions for broker in region.brokers}
+        self._regions: tuple[RegionEndpoints, ...] = ()
+        self._brokers: dict[BrokerId, _BrokerView] = {}
         self._incumbent: str | None = None
+        self.replace(regions)
 
     @property
     def regions(self) -> tuple[RegionEndpoints, ...]:
-        """Return the configured regions."""
+        """Return the regions that are known now."""
         return self._regions
+
+    def replace(self, regions: Sequence[RegionEndpoints], estimates_ns: Mapping[BrokerId, int] | None = None) -> None:
+        """Know these regions from now on, and these estimated round trips (rules 5 and 6)."""
+        before, self._brokers = self._brokers, {}
+        for region in regions:
+            for broker in region.brokers:
+                view = before.get(broker.id)
+                if view is None or view.endpoints != broker:
+                    view = _BrokerView(broker)
+                view.estimate_ns = (estimates_ns or {}).get(broker.id)
+                self._brokers[broker.id] = view
+        self._regions = tuple(regions)
 
     def health(self, broker: BrokerId) -> Health:
         """Return the health of one broker."""
@@ -119,6 +141,7 @@ class RegionView:
             ready=bool(ready),
             rtt_ns=min(rtts_ns, default=None),
             brokers=(*ready, *(broker for broker in brokers if not broker.ready)),
+            estimate_ns=min((b.estimate_ns for b in (ready or brokers) if b.estimate_ns is not None), default=None),
         )
 
     def _choose(self, ready: Sequence[RankedRegion]) -> RankedRegion | None:
@@ -134,14 +157,16 @@ class RegionView:
         return first
 
 
-def _distance(region: RankedRegion) -> tuple[bool, int]:
-    return region.rtt_ns is None, region.rtt_ns or 0
+def _distance(region: RankedRegion) -> tuple[int, int]:
+    """Return what regions are ordered by: measured ones, then estimated ones, then the rest."""
+    if region.rtt_ns is not None:
+        return 0, region.rtt_ns
+    return (2, 0) if region.estimate_ns is None else (1, region.estimate_ns)
 
 
 def _clearly_nearer(nearest: RankedRegion, holder: RankedRegion) -> bool:
-    if nearest.rtt_ns is None:
-        return False
-    if holder.rtt_ns is None:
-        return True
-    margin_ns = max(SWITCH_MARGIN_NS, holder.rtt_ns * SWITCH_MARGIN_PERCENT // 100)
-    return holder.rtt_ns - nearest.rtt_ns > margin_ns
+    (kind, near_ns), (held_kind, held_ns) = _distance(nearest), _distance(holder)
+    if kind != held_kind:
+        return kind < held_kind
+    margin_ns = max(SWITCH_MARGIN_NS, held_ns * SWITCH_MARGIN_PERCENT // 100)
+    return held_ns - near_ns > margin_ns

@@ -16,17 +16,20 @@ CANDIDATES_MAX: Final = 4  # tried for one request: a whole region of three and 
 
 
 class Router:
-    """Ranking plus turn-taking; the view is fed by the prober."""
+    """Ranking plus turn-taking; the view is fed by the prober. `settled`: are all regions known that can be?"""
 
-    def __init__(self, view: RegionView, *, monotonic_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, view: RegionView, *, monotonic_ns: Callable[[], int], settled: Callable[[], bool] = lambda: True
+    ) -> None:
         self._view = view
+        self._settled = settled
         self._monotonic_ns = monotonic_ns
         self._turn = 0
 
     @property
     def ready(self) -> bool:
-        """Return whether any region is ready."""
-        return any(region.ready for region in self.ranking())
+        """Return whether any region is ready, and the others were looked for."""
+        return self._settled() and any(region.ready for region in self.ranking())
 
     def ranking(self, region: str | None = None) -> tuple[RankedRegion, ...]:
         """Return all regions, best first, or just the named one.

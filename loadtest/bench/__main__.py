@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from loadtest.bench import active, batched, groups, idle, native, opening, paced, secured, single, tls
+from loadtest.bench import active, batched, groups, idle, native, opening, paced, secured, single, tls, tracing
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
 
@@ -32,7 +32,10 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
 }
 MESHES = {"mirror": ("us,eu", 1)}  # regions and brokers of each; the others have
 DEFAULT_MESH = ("us", 3)
-OPEN = "open"  # needs no mesh
+ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
+    "open": (opening.run, "one data directory"),
+    "tracing": (tracing.run, "the recorder of a broker"),
+}
 
 
 async def measure(directory: Path, parts: list[str]) -> None:
@@ -41,9 +44,10 @@ async def measure(directory: Path, parts: list[str]) -> None:
         print(line, flush=True)
     print("loopback, no WAN delay, fsync on; us is the home region, eu its mirror; one gateway beside the brokers")
     for part in parts:
-        if part == OPEN:
-            print(f"-- {part}: one data directory, no mesh", flush=True)
-            for line in await asyncio.to_thread(opening.run, directory / part):
+        if part in ALONE:
+            measured, what = ALONE[part]
+            print(f"-- {part}: {what}, no mesh", flush=True)
+            for line in await asyncio.to_thread(measured, directory / part):
                 print(line, flush=True)
             continue
         regions, brokers = MESHES.get(part, DEFAULT_MESH)
@@ -71,11 +75,11 @@ def loop_stalls(mesh: MeshProcess) -> list[str]:
 def main() -> int:
     """Run the benchmarks; 2 for a bad call."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"{', '.join((*PARTS, OPEN))}; default: all of them")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join((*PARTS, *ALONE))}; default: all of them")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
     options = parser.parse_args()
-    parts = options.parts or [*PARTS, OPEN]
-    unknown = set(parts) - {*PARTS, OPEN}
+    parts = options.parts or [*PARTS, *ALONE]
+    unknown = set(parts) - {*PARTS, *ALONE}
     if unknown:
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     if file_system(options.directory) in MEMORY_FILE_SYSTEMS:

@@ -1,6 +1,9 @@
 """Sends batches to the leader of their home: one ordered lane per (publisher, stream).
 
 The rules are forwarding_core's; this shell picks links, keeps deadlines and resolves futures.
+
+Rule: a lane follows its home. What the old home definitely refused (NOT_HOME) goes to the new one, in order, once every
+batch in flight is answered; what the old home may have stored is never sent anywhere again.
 """
 
 from __future__ import annotations
@@ -12,12 +15,22 @@ from functools import partial
 from typing import Final
 
 from georelay.clock import Clock
-from georelay.errors import Busy, GeorelayError, HomeUnreachable, NotLeader, OutcomeUnknown, Unavailable
+from georelay.errors import (
+    Busy,
+    GeorelayError,
+    HomeUnreachable,
+    NotHome,
+    NotLeader,
+    OutcomeUnknown,
+    PolicyViolation,
+    Unavailable,
+)
 from georelay.ids import RegionNumber, StreamKey
 from georelay.limits import FORWARDS_IN_FLIGHT_MAX
-from mesh.replication.faults import LANE_RESET, from_fault, poisons_lane
+from mesh.replication.faults import LANE_RESET, from_fault, poisons_lane, to_fault
 from mesh.replication.forwarding_core import Failed, Failure, LaneCore, Refusal
-from mesh.replication.frames import Fault, Forward, Forwarded, ForwardFailed, Part
+from mesh.replication.frames import Fault, Forward, Forwarded, ForwardedGeo, ForwardFailed, ForwardGeo, Part
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import Published
@@ -26,6 +39,7 @@ from mesh.replication.settings import FORWARD_BYTES_IN_FLIGHT_MAX, LinkSettings
 _REDIRECTS_MAX: Final = 3  # followed at once between two ticks
 _LEADERS_REMEMBERED_MAX: Final = 100_000
 _NS_PER_MS: Final = 1_000_000
+GEO_VERSION: Final = 2  # of the link protocol: older brokers know no FORWARD_GEO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +50,13 @@ class _Pending:
     received_ns: int
     entry_region: RegionNumber
     submitted_ns: int
+    level: AskedLevel
     future: asyncio.Future[Published]
+
+    @property
+    def wait_ms(self) -> int:
+        """Return how much longer than others it may take: until its level is reached or given up."""
+        return self.level.deadline_ms if self.level.may_wait else 0
 
 
 @dataclass(slots=True)
@@ -55,7 +75,7 @@ class Forwarder:
         self.clock = clock
         self.settings = settings
         self.leaders: dict[StreamKey, int] = {}  # who led it last, as far as answers said
-        self._lanes: dict[tuple[Hashable, StreamKey, RegionNumber], _Lane] = {}
+        self._lanes: dict[tuple[Hashable, StreamKey], _Lane] = {}
         self._windows: dict[RegionNumber, _Window] = {}
         self._lane_number = 0
         self._request_number = 0
@@ -70,11 +90,13 @@ class Forwarder:
         entry_region: RegionNumber,
         lane: Hashable,
         leader: int = -1,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home, in order within (lane, key).
 
         Args:
             region: the home; may be our own region. leader: its leader as far as known, -1 unknown.
+            level: what the home waits for; a broker that is too old for it is not asked (PolicyViolation).
 
         Returns:
             A future of Published or of: HomeUnreachable, Unavailable, NotHome, Busy, ... (not stored), OutcomeUnknown
@@ -99,6 +121,7 @@ class Forwarder:
             received_ns=received_ns,
             entry_region=entry_region,
             submitted_ns=self.clock.monotonic_ns(),
+            level=level,
             future=future,
         )
         self._lane(lane, key, region).submit(self.next_request(), pending)
@@ -127,7 +150,7 @@ class Forwarder:
 
     def lane_idle(self, lane: _Lane) -> None:
         """Forget a lane that has nothing in flight."""
-        self._lanes.pop((lane.publisher, lane.key, lane.region), None)
+        self._lanes.pop((lane.publisher, lane.key), None)
 
     def leader_said(self, key: StreamKey, leader: int) -> None:
         """Follow what an answer says about the leader."""
@@ -142,11 +165,12 @@ class Forwarder:
         self.leaders[key] = leader
 
     def _lane(self, publisher: Hashable, key: StreamKey, region: RegionNumber) -> _Lane:
-        name = (publisher, key, region)
+        name = (publisher, key)
         lane = self._lanes.get(name)
         if lane is None:
             self._lane_number += 1
             lane = self._lanes[name] = _Lane(self, self._lane_number, publisher, key, region)
+        lane.aim(region)
         return lane
 
     @staticmethod
@@ -163,7 +187,8 @@ class _Lane:
     ) -> None:
         self.publisher = publisher
         self.key = key
-        self.region = region
+        self.region = region  # the home, as far as this lane knows
+        self._aimed_at = region  # what whoever publishes took for the home
         self._forwarder = forwarder
         self._number = number
         self._core = LaneCore()
@@ -171,6 +196,11 @@ class _Lane:
         self._link: OutgoingLink | None = None
         self._attempt = 0
         self._redirects = 0
+
+    def aim(self, region: RegionNumber) -> None:
+        """Follow what the publisher takes for the home; the same word again does not undo what an answer said."""
+        if region != self._aimed_at:
+            self._aimed_at = self.region = region
 
     def submit(self, number: int, pending: _Pending) -> None:
         """Take one batch."""
@@ -187,28 +217,31 @@ class _Lane:
             leader = self._forwarder.leaders.get(self.key, -1)
             self._link = self._forwarder.links.for_publish(self.region, leader, self._attempt)
         link = self._link
-        if link is None or not link.is_open:
-            return
+        if link is None or not link.is_open or link.region != self.region:
+            return  # another region is the home now: what is in flight to this one is answered first
         for number in core.take():
             self._send(link, number)
 
     def _send(self, link: OutgoingLink, number: int) -> None:
         pending = self._pending[number]
-        part = Forward(
-            number,
-            self._number,
-            self._core.generation,
-            self.key,
-            pending.received_ns,
-            pending.entry_region,
-            pending.batch,
-        )
-        link.ask(number, part, partial(self._answered, number))
+        head = (number, self._number, self._core.generation, self.key, pending.received_ns, pending.entry_region)
+        level, knows_levels = pending.level, link.peer_version >= GEO_VERSION
+        if not (level.may_wait if knows_levels else level.is_geo):
+            link.ask(number, Forward(*head, pending.batch), partial(self._answered, number))
+        elif knows_levels:
+            link.ask(number, ForwardGeo(*head, pending.level, pending.batch), partial(self._answered, number))
+        else:  # refused for good: later batches of the lane, which others may store, do not wait for it
+            too_old = PolicyViolation(
+                f"broker {link.broker_id} runs an older version: it cannot acknowledge at {pending.level.durability}; "
+                "nothing was stored"
+            )
+            refusal = ForwardFailed(number, to_fault(too_old))
+            asyncio.get_running_loop().call_soon(self._answered, number, refusal)
 
     def _answered(self, number: int, answer: Part | None) -> None:
         if number not in self._pending:
             return  # given up on before
-        if isinstance(answer, Forwarded):
+        if isinstance(answer, Forwarded | ForwardedGeo):
             self._stored(number, answer)
         elif isinstance(answer, ForwardFailed):
             self._refused(number, answer.fault)
@@ -216,7 +249,7 @@ class _Lane:
             self.lose()
         self._settle()
 
-    def _stored(self, number: int, answer: Forwarded) -> None:
+    def _stored(self, number: int, answer: Forwarded | ForwardedGeo) -> None:
         if self._link is not None:
             self._forwarder.leader_said(self.key, self._link.broker_id)
         pending = self._pending.pop(number)
@@ -228,6 +261,9 @@ class _Lane:
                     base_offset=answer.base_offset,
                     append_us=answer.append_us,
                     log_start=answer.log_start,
+                    regions=answer.regions if isinstance(answer, ForwardedGeo) else (),
+                    level=answer.level if isinstance(answer, ForwardedGeo) else 1,
+                    is_pending=isinstance(answer, ForwardedGeo) and answer.is_pending,
                 )
             )
 
@@ -238,6 +274,9 @@ class _Lane:
         elif isinstance(error, NotLeader):
             refusal = Refusal.LEADER_MOVED
             self._follow(error.leader)
+        elif isinstance(error, NotHome) and error.home != self._forwarder.links.own_region:
+            refusal = Refusal.LEADER_MOVED
+            self._follow_home(RegionNumber(error.home))
         else:
             refusal = Refusal.FAILED if poisons_lane(error) else Refusal.REJECTED
         self._fail(self._core.refused(number, refusal), error)
@@ -248,6 +287,16 @@ class _Lane:
         self._redirects += 1 if leader >= 0 else _REDIRECTS_MAX + 1
         self._forwarder.leader_said(self.key, leader)
 
+    def _follow_home(self, home: RegionNumber) -> None:
+        """Turn to another home; where the answer names none that is known, ask the same one again at the next tick."""
+        self._attempt += 1
+        self._redirects += 1
+        self._forwarder.leader_said(self.key, -1)
+        if home == self.region or not self._forwarder.links.of_region(home):
+            self._redirects = _REDIRECTS_MAX + 1
+        else:
+            self.region = home
+
     def tick(self) -> None:
         """End what has waited too long, retry the rest."""
         self._redirects = 0
@@ -256,7 +305,9 @@ class _Lane:
             settings = self._forwarder.settings
             waited_ms = (self._forwarder.clock.monotonic_ns() - oldest.submitted_ns) // _NS_PER_MS
             reachable = any(link.is_open for link in self._forwarder.links.of_region(self.region))
-            if waited_ms >= settings.forward_timeout_ms or (not reachable and waited_ms >= settings.dead_after_ms):
+            if waited_ms >= settings.forward_timeout_ms + oldest.wait_ms or (
+                not reachable and waited_ms >= settings.dead_after_ms
+            ):
                 self.lose()
         self.pump()
         self._settle()

@@ -3,8 +3,8 @@
 A lane carries the batches of one publisher (a client connection) for one stream to the leader of its home.
 
 Rule 1: batches are sent in the order they were submitted, pipelined, over one link at a time.
-Rule 2: a batch is sent again only after a definite "not stored, the leader is elsewhere", never after an ambiguous
-        failure: whoever published it must decide.
+Rule 2: a batch is sent again only after a definite "not stored, the leader (or the home) is elsewhere", never after an
+        ambiguous failure: whoever published it must decide.
 Rule 3: once a batch failed, nothing behind it may be stored before the publisher knows: the receiving side refuses
         the rest of the lane's generation (LaneGuard), the lane drains, fails what is behind it, and begins a new
         generation.

@@ -25,12 +25,21 @@ A session number is chosen by the dialling (mirror) side and is unique on its li
      14   SKIP             u32 session, u32 session epoch, i64 last, 16 digest after it, u16 rows, rows as in WELCOME,
                            producer states to the end; instead of WELCOME: the home stores nothing up to `last`
      15   LOG_STARTS       rows of (u32 session, i64 log start of the home)
+     16   GEO_WATERMARK    rows of (u32 session, u16 k, i64 first offset that fewer than k regions have); version 2
+     17   CLOCK_ASK        i64 our wall clock ns (t1); to peers of version 2 only, as its answer
+     18   CLOCK_ANSWER     i64 t1 ns, i64 t2 ns, i64 t3 ns, i64 bound of the host's clock us, i64 spread of the region's
+                           clocks us; the bounds are -1 where they are unknown
      20   FORWARD          u64 request, u64 lane, u32 generation, key, i64 received_ns, u16 entry region, batch
      21   FORWARDED        u64 request, u32 epoch, i64 base offset, i64 append_us, i64 log start
      22   FORWARD_FAILED   u64 request, fault
+     23   FORWARD_GEO      as FORWARD, before the batch: i16 regions (-1 majority, -2 all), u32 deadline ms,
+                           u8 flags (1: refuse it while fewer are reached, 2: at least the topic's
+                           min.insync.regions); version 2
+     24   FORWARDED_GEO    as FORWARDED, then u16 level reached, u8 flags (1: pending), rows of u16 region; version 2
      30   REQUEST          u64 request, str method, JSON object
      31   REPLY            u64 request, u32 JSON bytes, JSON object, attachment
      32   REQUEST_FAILED   u64 request, fault
+     33   RAFT             a frame of mesh control (region.control.raft_wire), opaque here; protocol version 2
 
     key = 16 topic id, u16 origin, u32 partition; fault = str code, str text, i32 leader, u32 epoch, u16 home
 """
@@ -42,24 +51,33 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from georelay.ids import Epoch, Offset, StreamKey
+from georelay.durability import Durability
+from georelay.errors import BadRequest
+from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.limits import LINK_FRAME_BYTES_MAX, MIB, RECORD_BATCH_BYTES_MAX
+from mesh.replication.level import DEADLINE_MS_MAX, AskedLevel
 from mesh.replication.link_parts import (
     Ack,
     Batch,
+    ClockAnswer,
+    ClockAsk,
     DivergedAt,
     Fault,
     FencedBy,
     Forward,
     Forwarded,
+    ForwardedGeo,
     ForwardFailed,
+    ForwardGeo,
     Gap,
+    GeoWatermark,
     Heartbeat,
     Hello,
     LinkRefused,
     LogStarts,
     Open,
     Part,
+    Raft,
     Redirect,
     Refused,
     Reply,
@@ -79,23 +97,30 @@ __all__ = [
     "PARTS_PER_FRAME_MAX",
     "PART_BYTES_MAX",
     "PROTOCOL_VERSION",
+    "PROTOCOL_VERSION_MIN",
     "REQUEST_BODY_BYTES_MAX",
     "Ack",
     "Batch",
+    "ClockAnswer",
+    "ClockAsk",
     "DivergedAt",
     "Fault",
     "FencedBy",
     "Forward",
     "ForwardFailed",
+    "ForwardGeo",
     "Forwarded",
+    "ForwardedGeo",
     "FrameError",
     "Gap",
+    "GeoWatermark",
     "Heartbeat",
     "Hello",
     "LinkRefused",
     "LogStarts",
     "Open",
     "Part",
+    "Raft",
     "Redirect",
     "Refused",
     "Reply",
@@ -112,7 +137,8 @@ __all__ = [
 ]
 
 FRAME_VERSION: Final = 1
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2  # what this broker speaks: kinds marked with 2 are sent to peers that speak it too
+PROTOCOL_VERSION_MIN: Final = 1
 PARTS_PER_FRAME_MAX: Final = 65_536
 EPOCH_ROWS_MAX: Final = 10_000
 REQUEST_BODY_BYTES_MAX: Final = 8 * MIB
@@ -140,8 +166,16 @@ _ACK_ROW: Final = struct.Struct(">Iq")
 _HEARTBEAT: Final = struct.Struct(">q")
 _HEARTBEAT_ROW: Final = struct.Struct(">Iqq")
 _SESSION_EPOCH: Final = struct.Struct(">II")
+_CLOCK_ASK: Final = struct.Struct(">q")
+_CLOCK_ANSWER: Final = struct.Struct(">5q")
 _FORWARD: Final = struct.Struct(">QQI16sHIqH")
 _FORWARDED: Final = struct.Struct(">QIqqq")
+_GEO_ROW: Final = struct.Struct(">IHq")
+_FORWARD_GEO: Final = struct.Struct(">hIB")
+_FORWARDED_GEO: Final = struct.Struct(">HB")
+_NEEDS_LIVE: Final = 1
+_AS_TOPIC: Final = 2
+_IS_PENDING: Final = 1
 _FAULT_TAIL: Final = struct.Struct(">iIH")
 
 
@@ -198,7 +232,19 @@ def _heartbeat(part: Heartbeat) -> bytes:
     return _HEARTBEAT.pack(part.clock_us) + b"".join(_HEARTBEAT_ROW.pack(*row) for row in part.rows)
 
 
-def _forward_head(part: Forward) -> bytes:
+def _forward_geo(part: ForwardGeo) -> bytes:
+    asked = part.level
+    flags = _NEEDS_LIVE * asked.needs_live | _AS_TOPIC * asked.as_topic
+    level = _FORWARD_GEO.pack(asked.durability.regions, asked.deadline_ms, flags)
+    return _forward_head(part) + level + bytes(part.batch)
+
+
+def _forwarded_geo(part: ForwardedGeo) -> bytes:
+    stored = _FORWARDED.pack(*part[:5]) + _FORWARDED_GEO.pack(part.level, _IS_PENDING * part.is_pending)
+    return stored + b"".join(_U16.pack(region) for region in part.regions)
+
+
+def _forward_head(part: Forward | ForwardGeo) -> bytes:
     key = part.key
     return _FORWARD.pack(
         part.request,
@@ -233,12 +279,18 @@ _KINDS: Final[dict[type[Any], tuple[int, Callable[[Any], bytes]]]] = {
     Reset: (13, lambda part: _U32.pack(part.session) + _text(part.reason)),
     Skip: (14, _skip),
     LogStarts: (15, lambda part: b"".join(_ACK_ROW.pack(*row) for row in part.rows)),
+    ClockAsk: (17, lambda part: _CLOCK_ASK.pack(*part)),
+    ClockAnswer: (18, lambda part: _CLOCK_ANSWER.pack(*part)),
     Forward: (20, lambda part: _forward_head(part) + bytes(part.batch)),
+    GeoWatermark: (16, lambda part: b"".join(_GEO_ROW.pack(*row) for row in part.rows)),
+    ForwardGeo: (23, _forward_geo),
+    ForwardedGeo: (24, _forwarded_geo),
     Forwarded: (21, lambda part: _FORWARDED.pack(*part)),
     ForwardFailed: (22, lambda part: _U64.pack(part.request) + _fault(part.fault)),
     Request: (30, lambda part: _U64.pack(part.request) + _text(part.method) + _json(part.body)),
     Reply: (31, _reply),
     RequestFailed: (32, lambda part: _U64.pack(part.request) + _fault(part.fault)),
+    Raft: (33, lambda part: part.body),
 }
 
 
@@ -368,6 +420,33 @@ def _decode_forward(body: _Body) -> Part:
     return Forward(request, lane, generation, key, received_ns, region, body.rest())
 
 
+def _decode_forward_geo(body: _Body) -> Part:
+    request, lane, generation, topic, origin, partition, received_ns, region = body.take(_FORWARD)
+    regions, deadline_ms, flags = body.take(_FORWARD_GEO)
+    try:
+        durability = Durability.of_wire(regions)
+    except BadRequest as error:
+        raise FrameError(str(error)) from error
+    if not 1 <= deadline_ms <= DEADLINE_MS_MAX:
+        raise FrameError(f"a deadline of {deadline_ms} ms is outside 1..{DEADLINE_MS_MAX}")
+    level = AskedLevel(
+        durability=durability,
+        deadline_ms=deadline_ms,
+        needs_live=bool(flags & _NEEDS_LIVE),
+        as_topic=bool(flags & _AS_TOPIC),
+    )
+    key = StreamKey(topic, origin, partition)
+    return ForwardGeo(request, lane, generation, key, received_ns, region, level, body.rest())
+
+
+def _decode_forwarded_geo(body: _Body) -> Part:
+    request, epoch, base_offset, append_us, log_start = body.take(_FORWARDED)
+    level, flags = body.take(_FORWARDED_GEO)
+    regions = tuple(RegionNumber(region) for (region,) in body.rows(_U16))
+    is_pending = bool(flags & _IS_PENDING)
+    return ForwardedGeo(request, epoch, base_offset, append_us, log_start, level, is_pending, regions)
+
+
 def _decode_request(body: _Body) -> Part:
     (request,) = body.take(_U64)
     method = body.text()
@@ -396,12 +475,18 @@ _DECODERS: Final[Mapping[int, Callable[[_Body], Part]]] = {
     13: lambda body: Reset(body.take(_U32)[0], body.text()),
     14: _decode_skip,
     15: lambda body: LogStarts(body.rows(_ACK_ROW)),
+    17: lambda body: ClockAsk(*body.take(_CLOCK_ASK)),
+    18: lambda body: ClockAnswer(*body.take(_CLOCK_ANSWER)),
     20: _decode_forward,
+    16: lambda body: GeoWatermark(body.rows(_GEO_ROW)),
+    23: _decode_forward_geo,
+    24: _decode_forwarded_geo,
     21: lambda body: Forwarded(*body.take(_FORWARDED)),
     22: lambda body: ForwardFailed(body.take(_U64)[0], body.fault()),
     30: _decode_request,
     31: _decode_reply,
     32: lambda body: RequestFailed(body.take(_U64)[0], body.fault()),
+    33: lambda body: Raft(body.rest()),
 }
 assert {kind for kind, _ in _KINDS.values()} == set(_DECODERS)
 assert _BATCH.size == 8 + STREAM_HEADER_BYTES

@@ -1,7 +1,10 @@
 """What the home answers to a mirror's HELLO.
 
 Rule 1: a mirror whose records differ from ours gets no session, and is never given a position of our choice.
-Rule 2: only a mirror that needs what is deleted here is told to skip it, up to where whole batches are stored.
+Rule 2: a mirror in an older epoch is told where the following one began; an epoch that is not in the table is one of
+        which the mesh kept nothing. What the mirror has beyond that start is its own branch and is not compared.
+Rule 3: only a mirror that needs what is deleted here is told to skip it, up to where whole batches are stored. That is
+        also one whose own branch is so long that it hides how little of the stream it has.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ async def _welcome_or_refuse(hello: Hello, committed: CommittedLog) -> Welcome |
     following_digest = NO_DIGEST
     if following is not None:
         found = await committed.digest_before(following[1])
+        if found is None and following[1] < committed.served_from:
+            return _skip(hello, committed)  # all that the mirror shares with this stream is deleted here
         if found is None:
             return Refused(hello.session, Refusal.NO_POSITION.value, f"no digest at offset {following[1]}")
         following_digest = found

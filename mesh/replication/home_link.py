@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_parts import Part
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class HomeLink(Protocol):
 
 class HomeLinks(Protocol):
     """Finds links to a stream's home."""
+
+    @property
+    def counters(self) -> LinkCounters:
+        """Where sessions are counted."""
 
     def link_to_home(self, session: MirrorSession, hint: int) -> HomeLink | None:
         """Return an open link to broker `hint` of the home, or to the next in turn when -1; None: not open yet."""

@@ -5,6 +5,9 @@ Rule 2: a session belongs to one home epoch: when that changes or the leadership
         asks again.
 Rule 3: when the log start overtakes a session it is reset, and the mirror is told to skip at its next HELLO.
 Rule 4: lag is measured here, on one clock: now - append time of the oldest record the mirror has not committed.
+Rule 5: a session that has more than one frame to send is behind: it sends a frame per turn, and those at the tail of
+        their logs go first (mesh.replication.fair_turns_core).
+Rule 6: the mirror counts for geo acknowledgements while its session epoch is the newest of the home, and no longer.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ class SessionLink(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether bulk parts should be posted now."""
+        """Whether parts should be posted now."""
+
+    @property
+    def has_bulk_room(self) -> bool:
+        """The same, for a session that is behind."""
 
     def post(self, part: Part) -> None:
         """Send one part."""
@@ -46,13 +53,16 @@ class SessionLink(Protocol):
         """Send one encoded part."""
 
     def starved(self, session: HomeSession) -> None:
-        """Call `pump` when there is room again."""
+        """Call `take_turn` when there is room again, and it is this session's turn."""
 
     def ended(self, session: HomeSession) -> None:
         """The session is over."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine for as long as the link lives."""
+
+    def watermark_moved(self, session: HomeSession) -> None:
+        """Tell the mirror of `session.watermark_row`, together with other sessions, if it understands."""
 
 
 class HomeSession:
@@ -89,6 +99,9 @@ class HomeSession:
             window_bytes_max=settings.window_bytes_max,
         )
         self._mirror_hwm = Offset(0)
+        self.is_behind = False  # there is more to send than one frame takes
+        self.resumes = 0  # sessions of this stream with this region that were served here before
+        self._waits = False  # for its turn
         self._reading_cold = False
         self._mirror_refused = False  # it answered GAP since it last progressed
         self._progress_ns = clock.monotonic_ns()
@@ -96,6 +109,11 @@ class HomeSession:
         self._told_start = welcome.log_start
         self._closed = False
         self._waiter = committed.add_waiter(self.pump)
+        self._told_watermark: tuple[int, Offset] | None = None
+        # A mirror that follows up older epochs of our table has not promised the newest one: its word does not count.
+        self._geo = committed.geo if self._epoch == self._home_epoch else None
+        if self._geo is not None:
+            self._geo.joined(region, self, self)
 
     def pump(self) -> None:
         """Send what is committed, as far as window and link have room."""
@@ -108,20 +126,35 @@ class HomeSession:
         if self._core.next_offset < committed.served_from:
             self.end(f"records up to {committed.served_from} are deleted here")  # its next HELLO is told to skip
             return
+        if self._waits and self.is_behind:
+            return
         while not self._reading_cold:
             wanted = self._core.wants(committed.high_watermark)
             if not wanted:
                 return
-            if not self._link.has_room:
-                self._link.starved(self)
+            if not (self._link.has_bulk_room if self.is_behind else self._link.has_room):
+                self._wait()
                 return
             entries = committed.read(self._core.next_offset, min(wanted, FLUSH_BYTES))
             if entries is None:
-                self._reading_cold = True
+                self._reading_cold = self.is_behind = True
                 self._link.spawn(self._pump_cold(min(wanted, FLUSH_BYTES)))
                 return
             if not self._ship(entries):
                 return
+            self.is_behind = self._core.next_offset < committed.high_watermark
+            if self.is_behind:
+                self._wait()
+                return
+
+    def _wait(self) -> None:
+        self._waits = True
+        self._link.starved(self)
+
+    def take_turn(self) -> None:
+        """Send one frame, or everything at the tail: there is room, and it is this session's turn."""
+        self._waits = False
+        self.pump()
 
     async def _pump_cold(self, max_bytes: int) -> None:
         asked = self._core.next_offset
@@ -172,8 +205,10 @@ class HomeSession:
 
     def acknowledged(self, high_watermark: Offset) -> None:
         """Follow the mirror's committed high watermark. Raises PeerProtocolError."""
+        moved = self._core.acknowledged(high_watermark)  # refuses what was never sent, before anything counts
         self._mirror_hwm = max(self._mirror_hwm, high_watermark)
-        moved = self._core.acknowledged(high_watermark)
+        if self._geo is not None and not self._closed:
+            self._geo.acknowledged(self.region, epoch=self._epoch, offset=high_watermark)
         if self._mirror_hwm >= self._log.high_watermark:
             self._mirror_refused = False
             self._step(LinkInput.MIRROR_CAUGHT_UP)
@@ -232,6 +267,19 @@ class HomeSession:
         self._told_start = start
         return self.number, start
 
+    def watermark_moved(self) -> None:
+        """What enough regions have may be news for the mirror."""
+        if not self._closed:
+            self._link.watermark_moved(self)
+
+    def watermark_row(self) -> tuple[int, int, Offset] | None:
+        """Return the row (session, k, watermark) when the mirror does not know it yet."""
+        told = None if self._geo is None or self._closed else self._geo.watermark_to_tell()
+        if told is None or told == self._told_watermark:
+            return None
+        self._told_watermark = told
+        return self.number, *told
+
     def end(self, reason: str, *, refusal: Refusal | None = None) -> None:
         """Tell the mirror that the session is over."""
         if self._closed:
@@ -246,6 +294,8 @@ class HomeSession:
             return
         self._closed = True
         self._log.remove_waiter(self._waiter)
+        if self._geo is not None:
+            self._geo.left(self.region, self)
         self._step(LinkInput.SESSION_CLOSED)
         self._link.ended(self)
 
@@ -285,6 +335,7 @@ class HomeSession:
             lag_ms=self.lag_us() / 1000,
             hwm=hwm,
             acked=self._mirror_hwm,
+            resumes=self.resumes,
         )
 
     def _step(self, given: LinkInput) -> None:

@@ -15,25 +15,34 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.errors import Busy, GeorelayError, OutcomeUnknown, TooLarge
+from georelay.ids import BrokerId
 from georelay.limits import LINK_STREAMS_MAX
 from georelay.tls import broker_name
+from mesh.replication.fair_turns_core import FairTurns
 from mesh.replication.faults import LANE_RESET, poisons_lane, to_fault
 from mesh.replication.forwarding_core import LaneGuard
 from mesh.replication.frames import (
     Ack,
+    ClockAnswer,
+    ClockAsk,
     DivergedAt,
     Fault,
     FencedBy,
     Forward,
     Forwarded,
+    ForwardedGeo,
     ForwardFailed,
+    ForwardGeo,
     FrameError,
     Gap,
+    GeoWatermark,
     Heartbeat,
     Hello,
     LogStarts,
     Open,
     Part,
+    Raft,
+    Refused,
     Reply,
     Request,
     RequestFailed,
@@ -42,14 +51,17 @@ from mesh.replication.frames import (
 )
 from mesh.replication.hello_answer import answer_hello
 from mesh.replication.home_session import HomeSession
+from mesh.replication.level import REGION_LEVEL
 from mesh.replication.link import Link
-from mesh.replication.link_endpoint import LinkEndpoint
+from mesh.replication.link_counters import LinkCounters
+from mesh.replication.link_endpoint import LinkEndpoint, RegionNames, unknown_region
 from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.ports import Published, Publisher, RequestHandler, StreamDirectory
 from mesh.replication.settings import LinkSettings, MeshIdentity
 
 log = structlog.get_logger()
 REQUESTS_PER_LINK_MAX: Final = 256
+GEO_VERSION: Final = 2  # of the link protocol: older brokers know no GEO_WATERMARK
 _LANE_RESET: Final = Fault(LANE_RESET, "an earlier batch of this lane failed")
 
 
@@ -64,6 +76,12 @@ class IncomingLinks(Protocol):
 
     def link_ended(self, link: IncomingLink) -> None:
         """The link is gone."""
+
+    def raft_received(self, peer: BrokerId, body: bytes) -> None:
+        """A frame of mesh control came. Raises PeerProtocolError on garbage."""
+
+    def clock_asked(self, ask: ClockAsk) -> ClockAnswer | None:
+        """Return what our clock says; None: nobody here answers."""
 
 
 class IncomingLink:
@@ -80,7 +98,10 @@ class IncomingLink:
         owner: IncomingLinks,
         clock: Clock,
         settings: LinkSettings,
+        counters: LinkCounters | None = None,
+        region_name: RegionNames = unknown_region,
     ) -> None:
+        self._counters = LinkCounters() if counters is None else counters
         self._directory = directory
         self._publisher = publisher
         self._requests = requests
@@ -89,12 +110,21 @@ class IncomingLink:
         self._settings = settings
         self._sessions: dict[int, HomeSession] = {}
         self._opening: set[int] = set()
-        self._starving: dict[HomeSession, None] = {}
+        self._turns: FairTurns[HomeSession] = FairTurns()
+        self._turns_scheduled = False
+        self._telling: dict[HomeSession, None] = {}  # sessions whose mirror may not know the newest geo watermark
         self._guard = LaneGuard()
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests_open = 0
         self._endpoint = LinkEndpoint(
-            link, identity=identity, conversation=self, clock=clock, settings=settings, dials=False
+            link,
+            identity=identity,
+            conversation=self,
+            clock=clock,
+            settings=settings,
+            dials=False,
+            counters=self._counters,
+            region_name=region_name,
         )
         self.peer = link.peer
         self._peer_names = link.peer_names
@@ -129,20 +159,28 @@ class IncomingLink:
 
     def link_opened(self, peer: Open) -> None:
         """Nothing to do: the dialling side asks."""
+        self._counters.opened["accepted", self._counters.region(peer.region_number)] += 1
         log.info("link.accepted", broker=peer.broker_id, region=peer.region)
 
     def link_drained(self) -> None:
         """Let the sessions that waited for room send, in turn."""
-        starving, self._starving = self._starving, {}
-        for session in starving:
-            session.pump()
+        self._turns_scheduled = False
+        endpoint = self._endpoint
+        while (
+            len(self._turns)
+            and (session := self._turns.next(has_room=endpoint.has_room, has_bulk_room=endpoint.has_bulk_room))
+            is not None
+        ):
+            session.take_turn()
 
     def link_lost(self, reason: str) -> None:
         """End everything that ran over this link."""
         peer = self._endpoint.peer
         if peer is not None:
+            self._counters.lost["accepted", self._counters.region(peer.region_number)] += 1
             log.info("link.ended", broker=peer.broker_id, reason=reason)
-        self._starving.clear()
+        self._turns.clear()
+        self._telling.clear()
         self._opening.clear()
         for session in list(self._sessions.values()):
             session.close()
@@ -156,7 +194,7 @@ class IncomingLink:
             case Ack():
                 for number, hwm in part.rows:
                     self._with_session(number, partial(HomeSession.acknowledged, high_watermark=hwm))
-            case Forward():
+            case Forward() | ForwardGeo():
                 self._forward(part)
             case Hello():
                 self._hello(part)
@@ -171,6 +209,14 @@ class IncomingLink:
                 self._with_session(part.session, partial(HomeSession.diverged, offset=part.offset))
             case Request():
                 self._request(part)
+            case Raft():
+                peer = self._endpoint.peer
+                assert peer is not None
+                self._owner.raft_received(peer.broker_id, part.body)
+            case ClockAsk():
+                answer = self._owner.clock_asked(part) if self._endpoint.has_room else None
+                if answer is not None:
+                    self.post(answer)
             case _:
                 raise PeerProtocolError(f"{type(part).__name__} from the dialling side")
 
@@ -198,6 +244,8 @@ class IncomingLink:
         self._opening.discard(hello.session)
         self.post(answer)
         if not isinstance(answer, Welcome) or committed is None:
+            if isinstance(answer, Refused):
+                self._counters.session_refused("home", peer.region_number, answer.code)
             return
         session = HomeSession(
             hello=hello,
@@ -215,8 +263,13 @@ class IncomingLink:
 
     @property
     def has_room(self) -> bool:
-        """Return whether bulk parts should be posted now."""
+        """Return whether parts should be posted now."""
         return self._endpoint.has_room
+
+    @property
+    def has_bulk_room(self) -> bool:
+        """Return the same, for a session that is behind."""
+        return self._endpoint.has_bulk_room
 
     def post(self, part: Part) -> None:
         """Send one part."""
@@ -227,13 +280,30 @@ class IncomingLink:
         self._endpoint.post_buffers(*buffers)
 
     def starved(self, session: HomeSession) -> None:
-        """Pump the session when there is room again."""
-        self._starving[session] = None
+        """Give the session a turn when there is room again; at once in the next turn of the loop if there is."""
+        self._turns.wait(session, is_behind=session.is_behind)
+        if not self._turns_scheduled and self._endpoint.has_bulk_room:
+            self._turns_scheduled = True
+            asyncio.get_running_loop().call_soon(self.link_drained)
+
+    def watermark_moved(self, session: HomeSession) -> None:
+        """Collect what all sessions have to tell in this turn of the loop into one part."""
+        if self._endpoint.peer_version < GEO_VERSION:
+            return
+        if not self._telling:
+            asyncio.get_running_loop().call_soon(self._tell_watermarks)
+        self._telling[session] = None
+
+    def _tell_watermarks(self) -> None:
+        telling, self._telling = self._telling, {}
+        rows = tuple(row for row in (session.watermark_row() for session in telling) if row is not None)
+        if rows:
+            self.post(GeoWatermark(rows))
 
     def ended(self, session: HomeSession) -> None:
         """Forget a session."""
         self._sessions.pop(session.number, None)
-        self._starving.pop(session, None)
+        self._turns.discard(session)
         self._owner.session_ended(session)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -250,33 +320,39 @@ class IncomingLink:
 
     # --- forwarded batches ------------------------------------------------------------------------
 
-    def _forward(self, part: Forward) -> None:
+    def _forward(self, part: Forward | ForwardGeo) -> None:
         if not self._guard.admits(part.lane, part.generation):
             self.post(ForwardFailed(part.request, _LANE_RESET))
             return
         try:
             future = self._publisher.publish_forwarded(
-                part.key, part.batch, received_ns=part.received_ns, entry_region=part.entry_region
+                part.key,
+                part.batch,
+                received_ns=part.received_ns,
+                entry_region=part.entry_region,
+                level=part.level if isinstance(part, ForwardGeo) else REGION_LEVEL,
             )
         except GeorelayError as error:
             self._forward_failed(part, error)
             return
         future.add_done_callback(partial(self._forward_ended, part))
 
-    def _forward_ended(self, part: Forward, future: asyncio.Future[Published]) -> None:
+    def _forward_ended(self, part: Forward | ForwardGeo, future: asyncio.Future[Published]) -> None:
         if future.cancelled():
             return self._forward_failed(part, OutcomeUnknown("the publish was cancelled"))
         error = future.exception()
         if error is None:
             stored = future.result()
-            answer = Forwarded(part.request, stored.epoch, stored.base_offset, stored.append_us, stored.log_start)
-            return self.post(answer)
+            place = (part.request, stored.epoch, stored.base_offset, stored.append_us, stored.log_start)
+            if isinstance(part, ForwardGeo):
+                return self.post(ForwardedGeo(*place, stored.level, stored.is_pending, stored.regions))
+            return self.post(Forwarded(*place))
         if not isinstance(error, GeorelayError):
             log.error("forward.failed", stream=str(part.key), exc_info=error)
             return self.close("a forwarded batch failed")  # the other end answers "unknown"
         return self._forward_failed(part, error)
 
-    def _forward_failed(self, part: Forward, error: GeorelayError) -> None:
+    def _forward_failed(self, part: Forward | ForwardGeo, error: GeorelayError) -> None:
         if poisons_lane(error):
             self._guard.failed(part.lane, part.generation)
         self.post(ForwardFailed(part.request, to_fault(error)))

@@ -1,40 +1,70 @@
 """One end of a link: handshake, parts coalesced into frames, signs of life.
 
-Rule 1: nothing but OPEN is sent or understood before both sides know each other; another mesh id or protocol
-        version is refused with a reason.
+Rule 1: nothing but OPEN is sent or understood before both sides know each other; another mesh id or a protocol
+        version that is too old is refused with a reason.
 Rule 2: parts are pushed on the next turn of the loop unless a frame left less than FLUSH_AFTER_MS ago: an idle link
         adds no delay, a busy one sends at most 500 frames per second, each of up to FLUSH_BYTES. A frame costs
         its carrier about 0.2 ms of CPU at either end however little it holds.
-Rule 3: a link that was silent for dead_after_ms is closed; `tick` says when.
+Rule 3: what belongs to no session (signs of life, frames of mesh control, clocks) goes before records, and waits for no
+        cap on the bytes of the link.
+Rule 4: a link that was silent for dead_after_ms is closed; `tick` says when.
+Rule 5: both sides speak the lower of their two protocol versions (`peer_version`): the acceptor answers with it. A
+        broker of version 1 refuses every other offer with code VERSION, so its dialler offers version 1 next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
 
 from georelay.clock import Clock
+from georelay.ids import RegionNumber
+from mesh.replication.frame_packing import FramePacker, unpack_frame
 from mesh.replication.frames import (
     PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
+    ClockAnswer,
+    ClockAsk,
     FrameError,
     Heartbeat,
     LinkRefused,
     Open,
     Part,
+    Raft,
     decode_frame,
     encode_frame,
     encode_part,
     join_frame,
 )
 from mesh.replication.link import Link
+from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_state import PeerProtocolError
-from mesh.replication.settings import FLUSH_AFTER_MS, FLUSH_BYTES, OUTBOX_BYTES_MAX, LinkSettings, MeshIdentity
+from mesh.replication.pace_core import Pace
+from mesh.replication.settings import (
+    BULK_BYTES_MAX,
+    CAPPED_OUTBOX_BYTES_MIN,
+    CAPPED_OUTBOX_S,
+    FLUSH_AFTER_MS,
+    FLUSH_BYTES,
+    OUTBOX_BYTES_MAX,
+    LinkSettings,
+    MeshIdentity,
+)
 
 log = structlog.get_logger()
 _NS_PER_MS = 1_000_000
+VERSION_REFUSED = "VERSION"  # code of LINK_REFUSED
+URGENT = (Heartbeat, Raft, ClockAsk, ClockAnswer)  # of no session's order: they overtake records
+RegionNames = Callable[[RegionNumber], str]  # "" for a number that is unknown here
+
+
+def unknown_region(_number: RegionNumber) -> str:
+    """Return "": no region is known by name."""
+    return ""
 
 
 class Conversation(Protocol):
@@ -56,16 +86,21 @@ class Conversation(Protocol):
         """The link is gone; called once, opened or not."""
 
 
-def refuse_peer(own: MeshIdentity, peer: Open) -> tuple[str, str] | None:
+def refuse_peer(own: MeshIdentity, peer: Open, region_name: RegionNames = unknown_region) -> tuple[str, str] | None:
     """Return (code, reason) when `peer` must not talk to us."""
-    if peer.protocol_version != PROTOCOL_VERSION:
-        return "VERSION", f"link protocol {peer.protocol_version}, this broker speaks {PROTOCOL_VERSION}"
+    if peer.protocol_version < PROTOCOL_VERSION_MIN:
+        spoken = f"{PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION}"
+        return VERSION_REFUSED, f"link protocol {peer.protocol_version}, this broker speaks {spoken}"
     if peer.mesh_id != own.mesh_id:
         return "MESH_ID", f"broker {peer.broker_id} is of mesh '{peer.mesh_id}', this one of '{own.mesh_id}'"
     if peer.broker_id == own.broker_id:
         return "BROKER_ID", f"broker {peer.broker_id} is our own id"
     if peer.broker_id // 1000 != peer.region_number:
         return "BROKER_ID", f"broker {peer.broker_id} cannot be of region {peer.region_number}"
+    known = region_name(peer.region_number)
+    if known and peer.region != known:
+        says = f"broker {peer.broker_id} says that region {peer.region_number} is '{peer.region[:40]}'"
+        return "REGION", f"{says}, here it is '{known}'"
     return None
 
 
@@ -81,8 +116,14 @@ class LinkEndpoint:
         clock: Clock,
         settings: LinkSettings,
         dials: bool,
+        offer: int = PROTOCOL_VERSION,
+        counters: LinkCounters | None = None,
+        region_name: RegionNames = unknown_region,
     ) -> None:
+        """Speak over `link`; `offer` is the protocol version that a dialling side introduces itself with."""
         self.peer: Open | None = None
+        self.refused_code = ""  # of the LINK_REFUSED that ended it
+        self._offer = offer
         self._link = link
         self._identity = identity
         self._conversation = conversation
@@ -90,9 +131,15 @@ class LinkEndpoint:
         self._dials = dials
         self._keepalive_ns = settings.keepalive_ms * _NS_PER_MS
         self._dead_after_ns = settings.dead_after_ms * _NS_PER_MS
+        self._counters = LinkCounters() if counters is None else counters
+        self._region_name = region_name
+        self._bytes_per_s = settings.bytes_per_s
+        self._packer = FramePacker(clock, is_on=settings.compression)
+        self._cap(0)
+        self._urgent: deque[tuple[bytes, ...]] = deque()
         self._outbox: deque[tuple[bytes, ...]] = deque()
-        self._outbox_bytes = 0
-        self._flush_scheduled = False
+        self._outbox_bytes = 0  # of both
+        self._flush: asyncio.Handle | None = None
         self._was_full = False
         self._closed = False
         self._received_at_ns = self._sent_at_ns = clock.monotonic_ns()
@@ -110,16 +157,38 @@ class LinkEndpoint:
         return self.peer is not None and not self._closed
 
     @property
+    def peer_version(self) -> int:
+        """Return the protocol version that both sides speak; 0 before OPEN."""
+        return 0 if self.peer is None else min(self._offer, self.peer.protocol_version)
+
+    @property
     def has_room(self) -> bool:
-        """Return whether bulk parts should be posted now; `link_drained` says when again."""
-        if self._outbox_bytes >= OUTBOX_BYTES_MAX:
+        """Return whether parts of sessions should be posted now; `link_drained` says when again."""
+        return self._has_room_below(self._outbox_bytes_max)
+
+    @property
+    def has_bulk_room(self) -> bool:
+        """Return the same for sessions that are behind: what they leave is for those at the tail."""
+        return self._has_room_below(self._bulk_bytes_max)
+
+    def _has_room_below(self, bytes_max: int) -> bool:
+        if self._outbox_bytes >= bytes_max:
             self._was_full = True
             return False
         return True
 
     def post(self, part: Part) -> None:
-        """Send one part, in order."""
-        self.post_buffers(encode_part(part))
+        """Send one part, in order; what belongs to no session goes first."""
+        encoded = encode_part(part)
+        if isinstance(part, URGENT) and not self._closed:
+            self._urgent.append((encoded,))
+            self._outbox_bytes += len(encoded)
+            if self._pace.is_capped and self._flush is not None:
+                self._flush.cancel()  # a sign of life does not wait for the pace
+                self._flush = None
+            self._schedule_flush()
+            return
+        self.post_buffers(encoded)
 
     def post_buffers(self, *buffers: bytes) -> None:
         """Send one encoded part given as buffers; they are copied only into the frame."""
@@ -154,8 +223,10 @@ class LinkEndpoint:
         if self._closed:
             return
         self._received_at_ns = self._clock.monotonic_ns()
+        if self.peer is not None:
+            self._counters.frame_received(self.peer.region_number, len(frame))
         try:
-            for part in decode_frame(frame):
+            for part in decode_frame(unpack_frame(frame)):
                 if self.peer is None:
                     self._meet(part)
                 elif not isinstance(part, Heartbeat) or part.rows:
@@ -166,9 +237,10 @@ class LinkEndpoint:
 
     def link_writable(self) -> None:
         """Send what has come meanwhile."""
-        if self._outbox:
+        self._packer.carried()
+        if self._outbox_bytes:
             self._schedule_flush()
-        if self._was_full and self._outbox_bytes < OUTBOX_BYTES_MAX // 2:
+        if self._was_full and self._outbox_bytes < self._bulk_bytes_max:
             self._was_full = False
             self._conversation.link_drained()
 
@@ -176,21 +248,30 @@ class LinkEndpoint:
         """Drop what was not sent and tell the conversation."""
         self._closed = True
         self._outbox.clear()
+        self._urgent.clear()
         self._outbox_bytes = 0
         self._conversation.link_lost(reason)
 
     # --- details ----------------------------------------------------------------------------------
 
+    def _cap(self, bytes_per_s: int) -> None:
+        self._pace = Pace(bytes_per_s)
+        self._outbox_bytes_max = self._pace.within(
+            OUTBOX_BYTES_MAX, seconds=CAPPED_OUTBOX_S, bytes_min=CAPPED_OUTBOX_BYTES_MIN
+        )
+        self._bulk_bytes_max = min(BULK_BYTES_MAX, self._outbox_bytes_max // 2)
+
     def _introduce(self) -> None:
         own = self._identity
-        self.post(Open(PROTOCOL_VERSION, own.mesh_id, own.region, own.region_number, own.broker_id))
+        self.post(Open(self._offer, own.mesh_id, own.region, own.region_number, own.broker_id))
 
     def _meet(self, part: Part) -> None:
         if isinstance(part, LinkRefused) and self._dials:
+            self.refused_code = part.code
             raise PeerProtocolError(f"refused: {part.code}: {part.reason}")
         if not isinstance(part, Open):
             raise PeerProtocolError(f"{type(part).__name__} before OPEN")
-        refusal = refuse_peer(self._identity, part)
+        refusal = refuse_peer(self._identity, part, self._region_name)
         reason = self._conversation.check_peer(part) if refusal is None else ""
         if reason:
             refusal = ("BROKER_ID", reason)
@@ -198,11 +279,15 @@ class LinkEndpoint:
             self._refuse(*refusal)
             return
         if not self._dials:
+            self._offer = min(self._offer, part.protocol_version)
             self._introduce()
         self.peer = part
+        if part.region_number != self._identity.region_number:
+            self._cap(self._bytes_per_s)
         self._conversation.link_opened(part)
 
     def _refuse(self, code: str, reason: str) -> None:
+        self._counters.peer_refused(code)
         log.warning("link.refused", peer=self._link.peer, code=code, reason=reason)
         if not self._dials and self._link.is_writable:
             self._link.send(encode_frame(LinkRefused(code, reason)))
@@ -212,28 +297,43 @@ class LinkEndpoint:
         self.close(reason)
 
     def _schedule_flush(self) -> None:
-        if self._flush_scheduled or not self._link.is_writable:
+        if self._flush is not None or not self._link.is_writable:
             return
-        self._flush_scheduled = True
-        since_ns = self._clock.monotonic_ns() - self._sent_at_ns
-        if self._outbox_bytes >= FLUSH_BYTES or since_ns >= FLUSH_AFTER_MS * _NS_PER_MS or not self.is_open:
-            self._loop.call_soon(self._flush)
+        now_ns = self._clock.monotonic_ns()
+        since_ns = now_ns - self._sent_at_ns
+        if (wait_ns := self._pace.wait_ns(now_ns)) and not self._urgent:
+            self._flush = self._loop.call_later(wait_ns / 1e9, self._send_frame)
+        elif self._outbox_bytes >= FLUSH_BYTES or since_ns >= FLUSH_AFTER_MS * _NS_PER_MS or not self.is_open:
+            self._flush = self._loop.call_soon(self._send_frame)
         else:
-            self._loop.call_later(FLUSH_AFTER_MS / 1000 - since_ns / 1e9, self._flush)
+            self._flush = self._loop.call_later(FLUSH_AFTER_MS / 1000 - since_ns / 1e9, self._send_frame)
 
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self._closed or not self._outbox or not self._link.is_writable:
+    def _send_frame(self) -> None:
+        self._flush = None
+        if self._closed or not self._outbox_bytes or not self._link.is_writable:
             return
-        outbox = self._outbox
+        buffers = self._next_buffers(self._clock.monotonic_ns())
+        if not buffers:
+            self._schedule_flush()
+            return
+        frame = join_frame(buffers)
+        sent = self._packer.packed(frame, backlog_bytes=self._outbox_bytes, peer_version=self.peer_version)
+        if self.peer is not None:
+            self._counters.frame_sent(self.peer.region_number, len(sent), plain_bytes=len(frame))
+        self._sent_at_ns = self._clock.monotonic_ns()
+        self._pace.sent(len(sent), self._sent_at_ns)
+        self._link.send(sent)
+
+    def _next_buffers(self, now_ns: int) -> list[bytes]:
+        """Take the parts of the next frame from what waits: the urgent ones first, others if the pace allows."""
         buffers: list[bytes] = []
         size = 0
-        while outbox:
-            part_bytes = sum(map(len, outbox[0]))
-            if buffers and size + part_bytes > FLUSH_BYTES:
-                break
-            buffers.extend(outbox.popleft())
-            size += part_bytes
+        for queue in (self._urgent,) if self._pace.wait_ns(now_ns) else (self._urgent, self._outbox):
+            while queue:
+                part_bytes = sum(map(len, queue[0]))
+                if buffers and size + part_bytes > FLUSH_BYTES:
+                    break
+                buffers.extend(queue.popleft())
+                size += part_bytes
         self._outbox_bytes -= size
-        self._sent_at_ns = self._clock.monotonic_ns()
-        self._link.send(join_frame(buffers))
+        return buffers

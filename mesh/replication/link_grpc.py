@@ -2,6 +2,8 @@
 
 Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off after failures grows to minutes and
         is shared by address, while a healed link must carry records again within redial_ms.
+        A dial that hears nothing is joined by another one every DIAL_AGAIN_S, and the first that is decided is taken:
+        a SYN that was lost in a cut is sent again by the kernel after 1 s, 3 s, 7 s only.
 Rule 2: one frame is in the carrier's hands at a time; what comes meanwhile is coalesced above it.
 Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once.
 Rule 4: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
@@ -45,6 +47,8 @@ _SERVER_OPTIONS: Final = (
     ("grpc.max_allowed_incoming_connections", 1_000),
 )
 _STOP_GRACE_S: Final = 0.1
+DIAL_AGAIN_S: Final = 0.25
+DIALS_AT_ONCE_MAX: Final = 6  # beyond it the oldest is given up
 
 
 class _GrpcLink:
@@ -146,6 +150,30 @@ def _reason_of(ended: list[Any]) -> str:
     return "the other end closed the stream"
 
 
+_DECIDED: Final = (
+    grpc.ChannelConnectivity.READY,
+    grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+    grpc.ChannelConnectivity.SHUTDOWN,
+)
+
+
+async def _is_decided(channel: Any) -> None:
+    """Return when a channel is connected or failed."""
+    state = channel.get_state(try_to_connect=True)
+    while state not in _DECIDED:
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
+
+
+async def _give_up(waiting: dict[asyncio.Task[None], Any], task: asyncio.Task[None], channels: list[Any]) -> None:
+    """Close a channel that another one has overtaken."""
+    channel = waiting.pop(task)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    channels.remove(channel)
+    await channel.close()
+
+
 class DialledLink(_GrpcLink):
     """The dialling end: owns its channel."""
 
@@ -162,12 +190,48 @@ class DialledLink(_GrpcLink):
         self._run_task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self._peer}")
 
     async def _run(self) -> None:
-        channel = self._channel()
+        channels: list[Any] = []
+        self._tasks = {asyncio.ensure_future(self._first_decided(channels))}
         try:
+            channel = await self._decided(next(iter(self._tasks)))
+            if channel is None:
+                self._tell_closed()
+                return
             call = channel.stream_stream(METHOD)()
             await self._exchange(call.read, call.write)
         finally:
-            await channel.close()
+            for channel in channels:
+                await channel.close()
+
+    async def _decided(self, dialling: asyncio.Task[Any]) -> Any:
+        """Return what the dial gave, None when `close` ended it."""
+        await asyncio.wait([dialling])
+        return None if dialling.cancelled() else dialling.result()
+
+    async def _first_decided(self, channels: list[Any]) -> Any:
+        """Return the first channel that is connected, or refused: a call on that one says why.
+
+        Args:
+            channels: gets every channel made; whoever gave it closes what is left in it.
+        """
+        waiting: dict[asyncio.Task[None], Any] = {}
+        try:
+            while True:
+                if len(waiting) == DIALS_AT_ONCE_MAX:
+                    await _give_up(waiting, next(iter(waiting)), channels)
+                channel = self._channel()
+                channels.append(channel)
+                waiting[asyncio.ensure_future(_is_decided(channel))] = channel
+                done, _ = await asyncio.wait(waiting, timeout=DIAL_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    chosen = waiting.pop(next(iter(done)))
+                    for task in list(waiting):
+                        await _give_up(waiting, task, channels)
+                    return chosen
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     def _channel(self) -> Any:
         if self._tls is None:

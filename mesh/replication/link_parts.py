@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from mesh.replication.level import AskedLevel
 from mesh.replication.ports import EpochRow
 
 
@@ -143,6 +144,28 @@ class LogStarts(NamedTuple):
     rows: tuple[tuple[int, Offset], ...]
 
 
+class ClockAsk(NamedTuple):
+    """What does your clock say? Sent to peers of version 2 only."""
+
+    t1_ns: int
+
+
+class ClockAnswer(NamedTuple):
+    """The stamps of both sides; bounds in microseconds, -1 unknown (see mesh.clock.estimate.Exchange)."""
+
+    t1_ns: int
+    t2_ns: int
+    t3_ns: int
+    host_error_us: int
+    spread_us: int
+
+
+class GeoWatermark(NamedTuple):
+    """What k regions have: (session, k, watermark). Of protocol version 2."""
+
+    rows: tuple[tuple[int, int, Offset], ...]
+
+
 class Forward(NamedTuple):
     """One batch for the home of its stream."""
 
@@ -153,6 +176,32 @@ class Forward(NamedTuple):
     received_ns: int
     entry_region: RegionNumber
     batch: bytes
+
+
+class ForwardGeo(NamedTuple):
+    """One batch for the home of its stream, to be answered when more than the home has it. Of protocol version 2."""
+
+    request: int
+    lane: int
+    generation: int
+    key: StreamKey
+    received_ns: int
+    entry_region: RegionNumber
+    level: AskedLevel
+    batch: bytes
+
+
+class ForwardedGeo(NamedTuple):
+    """What became of a FORWARD_GEO that is stored. Of protocol version 2."""
+
+    request: int
+    epoch: Epoch
+    base_offset: Offset
+    append_us: int
+    log_start: Offset
+    level: int
+    is_pending: bool
+    regions: tuple[RegionNumber, ...]
 
 
 class Forwarded(NamedTuple):
@@ -188,6 +237,12 @@ class Reply(NamedTuple):
     attachment: bytes = b""
 
 
+class Raft(NamedTuple):
+    """One frame of mesh control's Raft group; what is in it is the replicas' business. Dialling side only."""
+
+    body: bytes
+
+
 class RequestFailed(NamedTuple):
     """Its failure."""
 
@@ -197,5 +252,6 @@ class RequestFailed(NamedTuple):
 
 Part = (
     Open | LinkRefused | Hello | Welcome | Redirect | Refused | Batch | Ack | Heartbeat | Gap | FencedBy | DivergedAt
-    | Reset | Skip | LogStarts | Forward | Forwarded | ForwardFailed | Request | Reply | RequestFailed
+    | Reset | Skip | LogStarts | GeoWatermark | ClockAsk | ClockAnswer | Forward | ForwardGeo | Forwarded | ForwardedGeo
+    | ForwardFailed | Request | Reply | RequestFailed | Raft
 )  # fmt: skip

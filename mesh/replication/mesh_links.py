@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -13,11 +13,15 @@ from georelay.clock import Clock
 from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
 from mesh.listening.listeners import ListenerParts
 from mesh.replication.forwarder import Forwarder
+from mesh.replication.frames import ClockAnswer, ClockAsk
 from mesh.replication.home_link import HomeLink
 from mesh.replication.home_session import HomeSession
 from mesh.replication.incoming_link import IncomingLink
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.link import Dial, Link, MakeListener
+from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_grpc import DialledLink, LinkListener
+from mesh.replication.link_parts import Raft
 from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
@@ -38,6 +42,9 @@ __all__ = ["BrokerAddress", "LinkSettings", "MeshIdentity", "MeshLinks"]
 
 log = structlog.get_logger()
 
+RAFT_SINCE_VERSION: Final = 2
+CLOCK_VERSION: Final = 2  # of the link protocol: older brokers know no CLOCK_ASK
+
 
 class MeshLinks:
     """Links to and from other brokers: mirrors, forwards, requests.
@@ -47,6 +54,12 @@ class MeshLinks:
         directory, publisher, requests: the broker's side of what others ask of us.
         dial, make_listener: how to reach a broker, and how to be reached; others only in tests.
         parts: of the link listener; its TLS is also that of what is dialled. None: plain text, counted by nobody.
+
+    Attributes:
+        counters: what was counted since the start.
+        region_name: the name of a region by its number, "" while unknown; a broker that gives its own another name is
+            refused.
+        on_raft: told (broker, body) of each frame of mesh control; may raise PeerProtocolError. None: they are dropped.
     """
 
     def __init__(
@@ -67,13 +80,24 @@ class MeshLinks:
         dial = dial or partial(DialledLink, tls=tls, mesh_id=identity.mesh_id)
         make_listener = make_listener or partial(LinkListener, tls=tls, counters=counters)
         settings = settings or LinkSettings()
+        self.on_raft: Callable[[BrokerId, bytes], None] | None = None
         self._identity = identity
         self._directory = directory
         self._publisher = publisher
         self._handler = requests
         self._clock = clock
         self._settings = settings
-        self._outgoing = OutgoingLinks(brokers, identity=identity, clock=clock, settings=settings, dial=dial)
+        self.counters = LinkCounters()
+        self.region_name: Callable[[RegionNumber], str] = lambda _number: ""
+        self._outgoing = OutgoingLinks(
+            brokers,
+            identity=identity,
+            clock=clock,
+            settings=settings,
+            dial=dial,
+            counters=self.counters,
+            region_name=self._name_of,
+        )
         self._forwarder = Forwarder(self._outgoing, clock=clock, settings=settings)
         self._requests = Requests(
             self._outgoing,
@@ -86,6 +110,7 @@ class MeshLinks:
         self._mirrors: dict[StreamKey, MirrorSession] = {}
         self._served: dict[tuple[StreamKey, RegionNumber], HomeSession] = {}
         self._regions_served: set[RegionNumber] = set()
+        self._clock_answerer: Callable[[ClockAsk], ClockAnswer] | None = None
         self._listener = make_listener(self._accept)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -120,7 +145,10 @@ class MeshLinks:
         interval_s = self._settings.redial_ms / 1000
         while True:
             await asyncio.sleep(interval_s)
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # a fault of one stream or link: without ticks no link would ever be dialled again
+                log.exception("links.tick_failed")
 
     def tick(self) -> None:
         """Do what is due: dial, keep alive, judge lag, retry; every redial_ms."""
@@ -139,6 +167,35 @@ class MeshLinks:
     def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress]) -> None:
         """Learn where brokers of a region are reached, beside those of the configuration."""
         self._outgoing.know(region, brokers)
+
+    def link_is_open(self, broker: BrokerId) -> bool:
+        """Return whether there is an open link to a broker now."""
+        link = self._outgoing.to_broker(broker)
+        return link is not None and link.is_open
+
+    def link_life(self, broker: BrokerId) -> int:
+        """Return which life of the link to a broker this is, 0 while closed: what was sent in another is lost."""
+        link = self._outgoing.to_broker(broker)
+        return link.life if link is not None and link.is_open else 0
+
+    def addresses(self) -> dict[BrokerId, str]:
+        """Return where other brokers are reached, as far as is known."""
+        return self._outgoing.addresses()
+
+    def post_raft(self, broker: BrokerId, body: bytes) -> bool:
+        """Send a frame of mesh control; False when it was dropped: the link is dialled, or the peer is too old."""
+        link = self._outgoing.to_broker(broker)
+        if link is None:
+            return False
+        link.want()
+        if not link.is_open or link.peer_version < RAFT_SINCE_VERSION:
+            return False
+        link.post(Raft(body))
+        return True
+
+    def forget_region(self, region: RegionNumber) -> None:
+        """Dial a region no more: it left the mesh."""
+        self._outgoing.forget(region)
 
     def is_linked(self, region: RegionNumber) -> bool:
         """Return whether a link to any broker of `region` is open."""
@@ -171,6 +228,7 @@ class MeshLinks:
         entry_region: RegionNumber,
         lane: Hashable,
         leader: int = -1,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home; see Forwarder.forward."""
         return self._forwarder.forward(
@@ -181,6 +239,7 @@ class MeshLinks:
             entry_region=entry_region,
             lane=lane,
             leader=leader,
+            level=level,
         )
 
     async def request(
@@ -194,6 +253,31 @@ class MeshLinks:
     ) -> Answer:
         """Ask a broker of `region`; see Requests.request."""
         return await self._requests.request(region, method, body, timeout_s=timeout_s, broker=broker)
+
+    # --- clocks -----------------------------------------------------------------------------------
+
+    def serve_clocks(
+        self, answer: Callable[[ClockAsk], ClockAnswer], heard: Callable[[BrokerId, ClockAnswer], None]
+    ) -> None:
+        """Answer questions for our clock with `answer`, and hand what others answer to `heard`."""
+        self._clock_answerer = answer
+        self._outgoing.on_clock_answer = heard
+
+    def brokers_of(self, region: RegionNumber) -> list[BrokerId]:
+        """Return the other brokers of a region whose addresses are known."""
+        return [link.broker_id for link in self._outgoing.of_region(region)]
+
+    def ask_clock(self, broker: BrokerId, t1_ns: int, *, dial: bool) -> bool:
+        """Ask a broker for its clock; False where no link is open that understands it. `dial`: open one then."""
+        link = self._outgoing.to_broker(broker)
+        if link is None or self._stopped:
+            return False
+        if dial:
+            link.want()
+        if not link.is_open or link.peer_version < CLOCK_VERSION:
+            return False
+        link.post(ClockAsk(t1_ns))
+        return True
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -245,6 +329,9 @@ class MeshLinks:
 
     def session_opened(self, session: HomeSession) -> None:
         """A mirror is served from here."""
+        before = self._served.get((session.key, session.region))
+        session.resumes = 0 if before is None else before.resumes + 1
+        self.counters.session_welcomed("home", session.region, is_resume=before is not None)
         self._served[(session.key, session.region)] = session
         self._regions_served.add(session.region)
 
@@ -254,6 +341,15 @@ class MeshLinks:
     def link_ended(self, link: IncomingLink) -> None:
         """An accepted link is gone."""
         self._incoming.discard(link)
+
+    def raft_received(self, peer: BrokerId, body: bytes) -> None:
+        """Hand a frame of mesh control to who set `on_raft`."""
+        if self.on_raft is not None:
+            self.on_raft(peer, body)
+
+    def clock_asked(self, ask: ClockAsk) -> ClockAnswer | None:
+        """Return what our clock says; None: nobody here answers."""
+        return None if self._clock_answerer is None else self._clock_answerer(ask)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until `stop`."""
@@ -266,6 +362,9 @@ class MeshLinks:
         if not task.cancelled() and task.exception() is not None:
             log.error("link.task_failed", exc_info=task.exception())
 
+    def _name_of(self, number: RegionNumber) -> str:
+        return self.region_name(number)
+
     def _accept(self, accepted: Link) -> None:
         link = IncomingLink(
             accepted,
@@ -276,11 +375,13 @@ class MeshLinks:
             owner=self,
             clock=self._clock,
             settings=self._settings,
+            counters=self.counters,
+            region_name=self._name_of,
         )
         self._incoming.add(link)
         link.start()
 
     def _connect_mirrors(self, link: OutgoingLink) -> None:
         for session in list(self._mirrors.values()):
-            if session.log.home == link.region:
+            if session.region == link.region:
                 session.connect()

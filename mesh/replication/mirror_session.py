@@ -5,11 +5,14 @@ Rule 2: every broker of the home may be asked; REDIRECT names the leader; withou
         the next tick. A refusal is never answered by starting somewhere else.
 Rule 3: the epoch is raised only by a committed EPOCH entry, then HELLO is said again.
 Rule 4: records are skipped only by a committed SKIP entry that the home asked for, then HELLO is said again.
-Rule 5: DIVERGED stops for good: two regions hold different records, and only a person can decide.
+Rule 5: a home whose epoch table ends below what this region promised is not heard: nothing of it is appended.
+Rule 6: when the home moves the session moves with it, at once.
+Rule 7: DIVERGED stops for good: two regions hold different records, and only a person can decide.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -32,7 +35,16 @@ from mesh.replication.frames import (
 from mesh.replication.home_link import HomeLink, HomeLinks
 from mesh.replication.link_state import Cause, LinkInput, LinkState, PeerProtocolError, step
 from mesh.replication.ports import EpochRow, MirrorLog, SkipPoint
-from mesh.replication.receiver_core import MirrorEnd, Verdict, following_row, judge, judge_skip, table_fault
+from mesh.replication.receiver_core import (
+    NO_EPOCH,
+    MirrorEnd,
+    Verdict,
+    following_row,
+    is_fenced,
+    judge,
+    judge_skip,
+    table_fault,
+)
 from mesh.replication.sender_core import Refusal
 from mesh.replication.snapshot import SessionSnapshot
 from mesh.replication.stream_header import StreamHeader
@@ -52,6 +64,7 @@ class MirrorSession:
         self.lag_us = 0
         self.attempts = 0  # which broker of the home is next in turn
         self._links = links
+        self.region = mirror.source
         self._link: HomeLink | None = None
         self._number = 0
         self._epoch = Epoch(0)
@@ -65,6 +78,8 @@ class MirrorSession:
         self._raising = False  # an EPOCH or SKIP entry waits for its commit: no session until then
         self._stopped = False
         self._refusal_logged = ""
+        self._sessions = 0  # that were welcomed
+        self._refusals = 0
         self._waiter = mirror.add_waiter(self._log_moved)
 
     # --- connecting -------------------------------------------------------------------------------
@@ -78,8 +93,9 @@ class MirrorSession:
             self._ask_again()
 
     def connect(self) -> None:
-        """Say HELLO to the home, if a link to it is open."""
+        """Say HELLO to the home, if a link to it is open; leave a region that is not the home any more."""
         mirror = self.log
+        self._follow_source()
         if self._stopped or self._raising or self._link is not None or self.state is LinkState.DIVERGED:
             return
         if not mirror.is_leader or mirror.epoch < 1:
@@ -96,6 +112,17 @@ class MirrorSession:
         self._refused_bytes = False
         self._acked = Offset(-1)
         link.post(Hello(self._number, self.key, self._epoch, mirror.next_offset, mirror.end_digest))
+
+    def _follow_source(self) -> None:
+        source = self.log.source
+        if source == self.region:
+            return
+        if self._link is not None:
+            self._leave("the home moved")
+        self.region = source
+        self._hint = -1
+        self.attempts = 0
+        self.home_hwm, self.lag_us = Offset(-1), 0
 
     def link_lost(self) -> None:
         """The link is gone; the next tick connects again."""
@@ -150,15 +177,27 @@ class MirrorSession:
         if self._welcome is not None and self.log.high_watermark >= hwm:
             self._step(LinkInput.MIRROR_CAUGHT_UP)
 
+    def watermark_told(self, k: int, watermark: Offset) -> None:
+        """Follow which records `k` regions have, as long as home and mirror are in one epoch."""
+        welcome, geo = self._welcome, self.log.geo
+        is_current = welcome is not None and welcome.table[-1][0] == self._epoch == self.log.epoch
+        if is_current and geo is not None and k > 1:
+            geo.told(k, watermark)
+
     def _welcomed(self, part: Welcome) -> None:
         fault = table_fault(part.table)
         if fault or self._welcome is not None or part.epoch != self._epoch:
             raise PeerProtocolError(fault or f"WELCOME to epoch {part.epoch} in a session of {self._epoch}")
+        if is_fenced(part.table, self.log.promised):
+            self._fence()
+            return
         self._welcome = part
         self._table = part.table
         self._refusal_logged = ""
         self.log.home_start_moved(part.log_start)
         self.home_hwm = part.high_watermark
+        self._links.counters.session_welcomed("mirror", self.region, is_resume=self._sessions > 0)
+        self._sessions += 1
         self._step(LinkInput.SESSION_OPENED)
         self._acknowledge()
         self._raise_epoch_if_due()
@@ -171,6 +210,8 @@ class MirrorSession:
             self.connect()
 
     def _refused(self, part: Refused) -> None:
+        self._refusals += 1
+        self._links.counters.session_refused("mirror", self.region, part.code)
         if part.code == Refusal.DIVERGED.value:
             self._diverged(part.reason)
             return
@@ -216,7 +257,12 @@ class MirrorSession:
 
     def _own_end(self) -> MirrorEnd:
         mirror = self.log
-        return MirrorEnd(epoch=mirror.epoch, next_offset=mirror.next_offset, digest=mirror.end_digest)
+        return MirrorEnd(
+            epoch=mirror.epoch,
+            next_offset=mirror.next_offset,
+            digest=mirror.end_digest,
+            promised=mirror.promised,
+        )
 
     def _append(self, header: StreamHeader, payload: bytes) -> None:
         if self._refused_bytes:
@@ -249,9 +295,9 @@ class MirrorSession:
 
     def _fence(self) -> None:
         assert self._link is not None
-        self._link.post(FencedBy(self._number, self.log.epoch))
+        self._link.post(FencedBy(self._number, max(self.log.epoch, self.log.promised)))
         self._step(LinkInput.MIRROR_FENCED)
-        self._leave("the mirror is in a newer epoch")
+        self._leave("the mirror is in a newer epoch, or has promised one")
 
     def _diverged(self, reason: str) -> None:
         self._step(LinkInput.MIRROR_DIVERGED)
@@ -265,7 +311,13 @@ class MirrorSession:
             if self._link is not None:
                 self._leave("the mirror is led elsewhere")
             return
+        if self.region != self.log.source:
+            self.connect()
+            return
         if self._welcome is None:
+            return
+        if is_fenced(self._table, self.log.promised):
+            self._fence()
             return
         if self._epoch != self.log.epoch and not self._raising:
             self._leave("the mirror has a new epoch")
@@ -300,10 +352,16 @@ class MirrorSession:
     async def _raise_epoch(self, row: EpochRow) -> None:
         welcome = self._welcome
         assert welcome is not None
+        is_done = False
         try:
             await self.log.append_epoch(
-                row[0], start=row[1], digest=welcome.following_digest, control_index=welcome.control_index
+                row[0],
+                start=row[1],
+                digest=welcome.following_digest,
+                control_index=welcome.control_index,
+                proven=welcome.table[-1][0],
             )
+            is_done = True
         except Diverged as error:
             self._diverged(str(error))
             return
@@ -312,8 +370,9 @@ class MirrorSession:
         finally:
             self._raising = False
         if not self._stopped and self.state is not LinkState.DIVERGED:
-            self._leave("the mirror has a new epoch")
-            self.connect()
+            self._leave("the mirror has a new epoch" if is_done else "the mirror cannot begin the epoch yet")
+            if is_done:  # else the next tick says HELLO
+                self.connect()
 
     # --- skipping ---------------------------------------------------------------------------------
 
@@ -322,7 +381,11 @@ class MirrorSession:
             raise PeerProtocolError(f"SKIP in a session of epoch {self._epoch}")
         if self._raising or not self.log.is_leader:
             return
-        verdict = judge_skip(self._own_end(), session_epoch=part.epoch, table=part.table, last=part.last)
+        end = self._own_end()
+        if self.log.decided >= end.promised:
+            # The table is only that of what is skipped; that this region is the home of the decided epoch is proof.
+            end = replace(end, promised=NO_EPOCH)
+        verdict = judge_skip(end, session_epoch=part.epoch, table=part.table, last=part.last)
         match verdict:
             case Verdict.ACCEPT:
                 point = SkipPoint(last=part.last, digest=part.digest, table=part.table, producers=part.producers)
@@ -353,7 +416,7 @@ class MirrorSession:
         return SessionSnapshot(
             role="mirror",
             key=self.key,
-            region=self.log.home,
+            region=self.region,
             broker=self._link.broker_id if self._link is not None else -1,
             state=self.state,
             cause=Cause.NONE,
@@ -362,6 +425,8 @@ class MirrorSession:
             lag_ms=self.lag_us / 1000,
             hwm=self.home_hwm,
             acked=hwm,
+            resumes=max(self._sessions - 1, 0),
+            refusals=self._refusals,
         )
 
     def _step(self, given: LinkInput) -> None:

@@ -15,10 +15,15 @@ import structlog
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber, region_of
 from mesh.replication.frames import (
+    PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
     Ack,
     Batch,
+    ClockAnswer,
     Forwarded,
+    ForwardedGeo,
     ForwardFailed,
+    GeoWatermark,
     Heartbeat,
     LogStarts,
     Open,
@@ -32,7 +37,8 @@ from mesh.replication.frames import (
     Welcome,
 )
 from mesh.replication.link import Dial
-from mesh.replication.link_endpoint import LinkEndpoint
+from mesh.replication.link_counters import LinkCounters
+from mesh.replication.link_endpoint import VERSION_REFUSED, LinkEndpoint, RegionNames, unknown_region
 from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
@@ -53,7 +59,12 @@ class OutgoingLink:
         settings: LinkSettings,
         dial: Dial,
         opened: Callable[[OutgoingLink], None],
+        clock_answered: Callable[[BrokerId, ClockAnswer], None] = lambda _broker, _answer: None,
+        counters: LinkCounters | None = None,
+        region_name: RegionNames = unknown_region,
     ) -> None:
+        self._counters = LinkCounters() if counters is None else counters
+        self._region_name = region_name
         self.target = target
         self.region: RegionNumber = region_of(target.broker_id)
         self.last_failure = ""
@@ -62,8 +73,11 @@ class OutgoingLink:
         self._settings = settings
         self._dial = dial
         self._opened = opened
+        self._clock_answered = clock_answered
         self._endpoint: LinkEndpoint | None = None
         self._wanted = False
+        self.life = 0  # which opening of all this broker's links its last one was; its owner counts
+        self._offer = PROTOCOL_VERSION
         self._sessions: dict[int, MirrorSession] = {}
         self._session_number = 0
         self._awaited: dict[int, Reaction] = {}
@@ -80,6 +94,11 @@ class OutgoingLink:
     def is_open(self) -> bool:
         """Return whether parts may be posted."""
         return self._endpoint is not None and self._endpoint.is_open
+
+    @property
+    def peer_version(self) -> int:
+        """Return the protocol version that both sides speak; 0 while the link is not open."""
+        return 0 if self._endpoint is None else self._endpoint.peer_version
 
     @property
     def may_open(self) -> bool:
@@ -122,6 +141,9 @@ class OutgoingLink:
             clock=self._clock,
             settings=self._settings,
             dials=True,
+            offer=self._offer,
+            counters=self._counters,
+            region_name=self._region_name,
         )
         self._endpoint.start()
 
@@ -136,6 +158,7 @@ class OutgoingLink:
     def link_opened(self, peer: Open) -> None:
         """Tell the owner."""
         self.last_failure = ""
+        self._counters.opened["dialled", self._counters.region(self.region)] += 1
         log.info("link.opened", broker=peer.broker_id, region=peer.region)
         self._opened(self)
 
@@ -145,8 +168,16 @@ class OutgoingLink:
     def link_lost(self, reason: str) -> None:
         """Tell every user."""
         was_open = self._endpoint is not None and self._endpoint.peer is not None
+        region = self._counters.region(self.region)
+        if was_open:
+            self._counters.lost["dialled", region] += 1
+        else:
+            self._counters.dial_failures[region] += 1
         if was_open or self.last_failure != reason:
             log.warning("link.lost" if was_open else "link.dial_failed", broker=self.broker_id, reason=reason)
+        # A broker of version 1 refuses version 2; when it comes back after an open link it may be a newer one.
+        was_too_new = self._endpoint is not None and self._endpoint.refused_code == VERSION_REFUSED
+        self._offer = PROTOCOL_VERSION_MIN if was_too_new else PROTOCOL_VERSION
         self._endpoint = None
         self.last_failure = reason or "closed"
         sessions, self._sessions = self._sessions, {}
@@ -174,10 +205,17 @@ class OutgoingLink:
                     session = self._sessions.get(number)
                     if session is not None:
                         session.log.home_start_moved(log_start)
-            case Forwarded() | ForwardFailed() | Reply() | RequestFailed():
+            case GeoWatermark():
+                for number, k, watermark in part.rows:
+                    session = self._sessions.get(number)
+                    if session is not None:
+                        session.watermark_told(k, watermark)
+            case Forwarded() | ForwardedGeo() | ForwardFailed() | Reply() | RequestFailed():
                 reaction = self._awaited.pop(part.request, None)
                 if reaction is not None:  # else we have given up on it
                     reaction(part)
+            case ClockAnswer():
+                self._clock_answered(self.broker_id, part)
             case _:
                 raise PeerProtocolError(f"{type(part).__name__} from the accepting side")
 

@@ -8,7 +8,10 @@ from functools import partial
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
+from mesh.replication.frames import ClockAnswer
 from mesh.replication.link import Dial
+from mesh.replication.link_counters import LinkCounters
+from mesh.replication.link_endpoint import RegionNames, unknown_region
 from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
@@ -25,16 +28,29 @@ class OutgoingLinks:
         clock: Clock,
         settings: LinkSettings,
         dial: Dial,
+        counters: LinkCounters | None = None,
+        region_name: RegionNames = unknown_region,
     ) -> None:
         self.on_opened: list[Callable[[OutgoingLink], None]] = []
+        self.on_clock_answer: Callable[[BrokerId, ClockAnswer], None] | None = None
+        self.own_region = identity.region_number
         self._me = identity.broker_id
         self._make = partial(
-            OutgoingLink, identity=identity, clock=clock, settings=settings, dial=dial, opened=self._link_opened
+            OutgoingLink,
+            identity=identity,
+            clock=clock,
+            settings=settings,
+            dial=dial,
+            opened=self._link_opened,
+            clock_answered=self._clock_answered,
+            counters=counters,
+            region_name=region_name,
         )
         self._by_region: dict[RegionNumber, list[OutgoingLink]] = {}
         self._by_broker: dict[BrokerId, OutgoingLink] = {}
         self._addresses: dict[BrokerId, str] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        self._openings = 0
         for region, targets in brokers.items():
             self.know(region, targets)
 
@@ -55,6 +71,17 @@ class OutgoingLinks:
                 links[links.index(known)] = link
                 known.close()
 
+    def forget(self, region: RegionNumber) -> None:
+        """Close the links to a region for good."""
+        for link in self._by_region.pop(region, []):
+            self._by_broker.pop(link.broker_id, None)
+            self._addresses.pop(link.broker_id, None)
+            link.close()
+
+    def addresses(self) -> dict[BrokerId, str]:
+        """Return "host:port" of every broker that is known, this one left out."""
+        return dict(self._addresses)
+
     def all(self) -> Sequence[OutgoingLink]:
         """Return every link, opened or not."""
         return list(self._by_broker.values())
@@ -70,13 +97,13 @@ class OutgoingLinks:
     def for_session(self, session: MirrorSession, hint: int) -> OutgoingLink | None:
         """Return an open link for a mirror session: to `hint`, else to the next broker of the home in turn."""
         hinted = self.to_broker(hint)
-        if hinted is not None and hinted.region == session.log.home:
+        if hinted is not None and hinted.region == session.region:
             hinted.want()
             if hinted.is_open:
                 return hinted
             if hinted.may_open:
                 return None
-        links = self.of_region(session.log.home)
+        links = self.of_region(session.region)
         if not links:
             return None
         turn = links[session.attempts % len(links)]
@@ -119,8 +146,14 @@ class OutgoingLinks:
             link.close()
 
     def _link_opened(self, link: OutgoingLink) -> None:
+        self._openings += 1
+        link.life = self._openings
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)
         for callback in self.on_opened:
             callback(link)
+
+    def _clock_answered(self, broker: BrokerId, answer: ClockAnswer) -> None:
+        if self.on_clock_answer is not None:
+            self.on_clock_answer(broker, answer)

@@ -7,11 +7,12 @@ Rule 2: a log that is not led here refuses (`is_serving`, `is_leader`); replicat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.stream_header import StreamHeader
 
 JsonObject = Mapping[str, Any]
@@ -21,12 +22,24 @@ _FIRST_OFFSET: Final = Offset(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Where a batch was stored. `append_us` is the home's append time, microseconds since 1970."""
+    """Where a batch was stored. `append_us` is the home's append time, microseconds since 1970.
+
+    Args:
+        regions: those known to have it, the home first; () where nobody asked for more than the home.
+        level: how many regions have it, as far as that is known.
+        is_pending: fewer than were asked for when the deadline passed.
+        is_isolated: its home was cut off from the majority of mesh control when it was committed: a forced move of the
+            home may leave it in an orphan branch.
+    """
 
     epoch: Epoch
     base_offset: Offset
     append_us: int
     log_start: Offset = _FIRST_OFFSET
+    regions: tuple[RegionNumber, ...] = ()
+    level: int = 1
+    is_pending: bool = False
+    is_isolated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,36 @@ class SkipPoint:
     digest: bytes
     table: tuple[EpochRow, ...]
     producers: bytes
+
+
+class WatermarkListener(Protocol):
+    """Who tells a mirror which records enough regions have."""
+
+    def watermark_moved(self) -> None:
+        """There may be news: ask for `HomeGeo.watermark_to_tell`."""
+
+
+class HomeGeo(Protocol):
+    """Home side: who counts what mirrors have committed."""
+
+    def joined(self, region: RegionNumber, session: Hashable, listener: WatermarkListener) -> None:
+        """A mirror of that region, in the current epoch, is served."""
+
+    def left(self, region: RegionNumber, session: Hashable) -> None:
+        """It is not any more."""
+
+    def acknowledged(self, region: RegionNumber, *, epoch: Epoch, offset: Offset) -> None:
+        """It has committed everything below `offset`, as it says in a session of `epoch`."""
+
+    def watermark_to_tell(self) -> tuple[int, Offset] | None:
+        """Return (k, first offset that fewer than k regions have) for mirrors that cannot know it themselves."""
+
+
+class MirrorGeo(Protocol):
+    """Mirror side: who shows consumers what enough regions have."""
+
+    def told(self, k: int, watermark: Offset) -> None:
+        """The home says, in a session of the mirror's current epoch, that `k` regions have all below `watermark`."""
 
 
 class CommittedEntry(Protocol):
@@ -107,6 +150,10 @@ class CommittedLog(Protocol):
     def high_watermark(self) -> Offset:
         """First offset not yet committed."""
 
+    @property
+    def geo(self) -> HomeGeo | None:
+        """Who counts acknowledgements; None: nobody."""
+
     def epoch_table(self) -> Sequence[EpochRow]:
         """Return the committed epochs, ascending."""
 
@@ -138,6 +185,22 @@ class MirrorLog(Protocol):
         """The region that sequences it."""
 
     @property
+    def source(self) -> RegionNumber:
+        """The region to ask for what comes next: the home; for a new home that lacks records, one that was before."""
+
+    @property
+    def promised(self) -> Epoch:
+        """Epoch of the newest PROMISE in the log, uncommitted included, or 0: homes of lower epochs are not heard."""
+
+    @property
+    def geo(self) -> MirrorGeo | None:
+        """Who is told of watermarks; None: nobody."""
+
+    @property
+    def decided(self) -> Epoch:
+        """Epoch of which control said here that `source` is, or comes after, its home; 0 while nothing was said."""
+
+    @property
     def is_leader(self) -> bool:
         """Whether this broker leads it and its first entry of the term is committed."""
 
@@ -164,8 +227,13 @@ class MirrorLog(Protocol):
             NotLeader, Busy: nothing was appended.
         """
 
-    async def append_epoch(self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int) -> None:
+    async def append_epoch(
+        self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int, proven: Epoch
+    ) -> None:
         """Append an EPOCH entry and wait for its commit.
+
+        Args:
+            proven: newest epoch of the table that says so; not below `promised`.
 
         Raises:
             Diverged: our digest at start - 1 is another one. NotLeader, Busy: not appended.
@@ -194,9 +262,15 @@ class Publisher(Protocol):
     """Stores batches that another broker received; never forwards them again."""
 
     def publish_forwarded(
-        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber
+        self,
+        key: StreamKey,
+        batch: bytes,
+        *,
+        received_ns: int,
+        entry_region: RegionNumber,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
-        """Append one batch now (order = call order); the future resolves at its commit.
+        """Append one batch now (order = call order); the future resolves at its level, or as pending.
 
         Raises:
             GeorelayError: not stored (NotHome with epoch and home, NotLeader with a hint, Busy, ...).

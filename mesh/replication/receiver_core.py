@@ -9,7 +9,10 @@ Rule 2: the SESSION epoch fences: it must equal the mirror's current epoch. The 
 Rule 3: the WHOLE batch is accepted or nothing; a batch is never re-cut.
 Rule 4: records are given up only when the home says that it has them no more, and only from the log END on: a SKIP
         that begins below would give up records that are held (tests/exhaustive shows it).
-Rule 5: the same is checked again when the entry is applied; a violation there is our own bug.
+Rule 5: a mirror that promised epoch e takes nothing from a home whose table ends below e: only a table that has an
+        epoch from e on proves what became of the promise. Its older records may come from such a home: they are what
+        the mesh agreed on (tests/unit/mesh/test_mesh_promises.py).
+Rule 6: the same is checked again when the entry is applied; a violation there is our own bug.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ import enum
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from georelay.ids import Epoch, Offset
 from georelay.wire.crc import crc32c
 from mesh.replication.ports import EpochRow
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader, next_digest
+
+NO_EPOCH: Final = Epoch(0)
 
 
 class Verdict(enum.Enum):
@@ -46,11 +52,13 @@ class MirrorEnd:
         epoch: current (committed) epoch.
         next_offset: log end, uncommitted entries included.
         digest: digest chain at the log end, 16 bytes.
+        promised: epoch of the newest PROMISE in the log, uncommitted included; 0 without one.
     """
 
     epoch: Epoch
     next_offset: Offset
     digest: bytes
+    promised: Epoch = NO_EPOCH
 
 
 class ApplyViolation(Exception):
@@ -85,6 +93,11 @@ def following_row(table: Sequence[EpochRow], epoch: Epoch) -> EpochRow | None:
     return next((row for row in table if row[0] > epoch), None)
 
 
+def is_fenced(table: Sequence[EpochRow], promised: Epoch) -> bool:
+    """Return whether a home with this epoch table is one of those that the mirror promised to hear no more."""
+    return promised > (table[-1][0] if table else NO_EPOCH)
+
+
 def judge(
     end: MirrorEnd, *, session_epoch: Epoch, table: Sequence[EpochRow], header: StreamHeader, payload: bytes
 ) -> Verdict:
@@ -98,6 +111,8 @@ def judge(
     """
     if session_epoch != end.epoch:
         return Verdict.FENCED if session_epoch < end.epoch else Verdict.EPOCH_AHEAD
+    if is_fenced(table, end.promised):
+        return Verdict.FENCED
     first, following = header.base_offset, header.next_offset
     if header.type not in OWNS_OFFSETS or first < 0:
         return Verdict.WRONG_EPOCH
@@ -122,14 +137,19 @@ def judge_skip(end: MirrorEnd, *, session_epoch: Epoch, table: Sequence[EpochRow
     """Return what the mirror does when the home says that it stores nothing up to `last`.
 
     Returns:
-        ACCEPT: append a SKIP entry. ALREADY_THERE: the mirror holds `last`; say HELLO again. FENCED, EPOCH_AHEAD as for
-        a batch. WRONG_EPOCH: the table makes no sense for it.
+        ACCEPT: append a SKIP entry; what the mirror holds at or beyond the start of the epoch that follows its own is a
+        branch, which is cut off first. ALREADY_THERE: the mirror holds `last`; say HELLO again. FENCED, EPOCH_AHEAD:
+        as for a batch. WRONG_EPOCH: the table makes no sense for it.
     """
     if session_epoch != end.epoch:
         return Verdict.FENCED if session_epoch < end.epoch else Verdict.EPOCH_AHEAD
+    if is_fenced(table, end.promised):
+        return Verdict.FENCED
     if table_fault(table) or table[-1][1] > last + 1 or table[-1][0] < end.epoch:
         return Verdict.WRONG_EPOCH
-    return Verdict.ACCEPT if last >= end.next_offset else Verdict.ALREADY_THERE
+    following = following_row(table, end.epoch)
+    own_end = end.next_offset if following is None else min(end.next_offset, following[1])
+    return Verdict.ACCEPT if last >= own_end else Verdict.ALREADY_THERE
 
 
 def recheck_at_apply(
@@ -140,12 +160,14 @@ def recheck_at_apply(
     committed_epoch: Epoch,
     committed_next: Offset,
     epoch_table: Sequence[EpochRow],
+    seal: Epoch = NO_EPOCH,
 ) -> None:
     """Check fencing and contiguity of a committed entry again, before the high watermark moves over it.
 
     Args:
         epoch, base_offset: of the entry; committed_epoch, committed_next: of everything applied before it.
         epoch_table: rows committed before it.
+        seal: the epoch that a SEAL before it waits for, 0 without one: until then nothing is stored.
 
     Raises:
         ApplyViolation: our own bug; the group must stop.
@@ -164,6 +186,8 @@ def recheck_at_apply(
         return
     if kind not in OWNS_OFFSETS:
         return
+    if seal > committed_epoch:
+        raise ApplyViolation(f"offset {base_offset} is stored although the log is sealed for epoch {seal}")
     if base_offset != committed_next:
         raise ApplyViolation(f"an entry starts at {base_offset}, but {committed_next} is next")
     if epoch > committed_epoch or epoch_at(epoch_table, base_offset) != epoch:

@@ -37,8 +37,6 @@ def refuse_hello(
     newest = table[-1][0] if table else Epoch(0)
     if epoch > newest:
         return Refusal.FENCED, f"the mirror is in epoch {epoch}, this home in {newest}"
-    if all(known != epoch for known, _ in table):
-        return Refusal.DIVERGED, f"epoch {epoch} is not in the epoch table"
     if following_row(table, epoch) is None and next_offset > high_watermark:
         return Refusal.AHEAD, f"the mirror ends at {next_offset}, the home has committed up to {high_watermark}"
     return None

@@ -11,6 +11,9 @@ from georelay.limits import KIB, LINK_INFLIGHT_BYTES_MAX, MIB
 FLUSH_BYTES: Final = 256 * KIB  # a frame is closed at this size; a larger single batch travels alone
 FLUSH_AFTER_MS: Final = 2  # a busy link waits so long for more parts
 OUTBOX_BYTES_MAX: Final = 1 * MIB  # encoded and not yet handed to the carrier; beyond it sessions wait
+BULK_BYTES_MAX: Final = FLUSH_BYTES  # of it for sessions that are behind: the tail waits for this and a frame at most
+CAPPED_OUTBOX_S: Final = 0.25  # with a cap on the link no more waits than is sent within this
+CAPPED_OUTBOX_BYTES_MIN: Final = 64 * KIB
 FORWARD_BYTES_IN_FLIGHT_MAX: Final = 64 * MIB  # per link; beyond it a publish gets a retriable "busy"
 assert FLUSH_BYTES <= OUTBOX_BYTES_MAX < LINK_INFLIGHT_BYTES_MAX
 
@@ -27,6 +30,8 @@ class LinkSettings:
         stall_after_ms: behind and no progress for this long: STALLED.
         forward_timeout_ms: a forwarded batch without an answer has an unknown outcome after this.
         window_bytes_max: sent and not yet acknowledged, per stream session.
+        compression: compress frames with zstd where it pays; False: never.
+        bytes_per_s: cap of what this end sends over each link to another region; 0: none.
     """
 
     keepalive_ms: int = 500
@@ -36,6 +41,8 @@ class LinkSettings:
     stall_after_ms: int = 3_000
     forward_timeout_ms: int = 10_000
     window_bytes_max: int = LINK_INFLIGHT_BYTES_MAX
+    compression: bool = True
+    bytes_per_s: int = 0
 
     def __post_init__(self) -> None:
         """Refuse times that cannot work together."""

@@ -18,6 +18,8 @@ class SessionSnapshot:
         lag_records, lag_bytes, lag_ms: how far the mirror's committed records are behind; the bytes not sent yet are
             an estimate; the ms are the home's (append time on its own clock).
         hwm: the home's high watermark as far as known here; acked: the mirror's.
+        resumes: sessions of this stream with this region that there were here before.
+        refusals: HELLOs that the home refused (mirror only).
     """
 
     role: str
@@ -31,3 +33,5 @@ class SessionSnapshot:
     lag_ms: float
     hwm: Offset
     acked: Offset
+    resumes: int = 0
+    refusals: int = 0

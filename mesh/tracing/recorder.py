@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from georelay.trace.schema import LedgerKind
-from mesh.tracing.recorder_core import DeliverySession, Drained, RecorderCore
-from mesh.tracing.writer import TraceWriter
+from georelay.trace.schema import LedgerKind, Operation, TraceKind
+from mesh.tracing.aborted_core import CommittedEntry
+from mesh.tracing.lane import Identity
+from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
+from mesh.tracing.offset_run_core import NS_PER_S
+from mesh.tracing.outcome_core import OutcomeCore, Totals
+from mesh.tracing.recorder_core import ROWS_PER_S_MAX, DeliverySession, Drained, RecorderCore, Row
+from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX, TraceWriter, WriterStats
 
 DRAIN_PERIOD_S: Final = 1.0
+DRAIN_AGAIN_S: Final = 0.002  # a drain that was cut short goes on after other callbacks had their turn
 
 log = structlog.get_logger()
 
@@ -29,26 +35,42 @@ class TraceSettings:
 
     Args:
         directory: where the files go, shared by all brokers of a mesh on one host; None writes nothing.
-        roll_period_s: a crash loses at most so much of the traces. 10 suits a development mesh; 300 makes files
-            of a good size for a mesh that runs for months.
-        clock_error_us: bound of the difference between any two brokers' clocks. 0 only when all of them read the
-            same clock (one host). None, the honest default, makes the report call latencies between clocks undecidable.
+        roll_period_s: age at which a spool becomes a file. 10 suits a development mesh; 300 makes files of a good
+            size for a mesh that runs for months. A crash loses none of what was spooled, whatever it is.
+        rows_per_s_max: delivery rows per second before batches are sampled; 0 keeps none.
+        retention_ms, retention_bytes: of this broker's files; -1 keeps everything.
     """
 
     directory: Path | None = None
     roll_period_s: float = 10.0
-    clock_error_us: int | None = None
+    rows_per_s_max: int = ROWS_PER_S_MAX
+    retention_ms: int = AGE_MS_MAX
+    retention_bytes: int = SIZE_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderStats:
-    """Running counts since the start; `negative_latencies` are records that seem to arrive before they were sent."""
+    """Running counts since the start.
 
-    rows_written: int
-    rows_dropped: int
-    files_written: int
-    write_failures: int
-    negative_latencies: int
+    Attributes:
+        rows_dropped: by kind, refused by the writer's queue included.
+        negative_latencies: records that seem to arrive before they were sent; impossible_latencies: by more than
+            what is known of the clocks allows.
+        sample_shift: batches are sampled with probability 2**-shift.
+        drain_ns_max: longest time that one drain held the event loop.
+    """
+
+    writer: WriterStats
+    rows_dropped: Mapping[TraceKind, int] = field(default_factory=dict)
+    negative_latencies: int = 0
+    impossible_latencies: int = 0
+    sample_shift: int = 0
+    drain_ns_max: int = 0
+
+    @property
+    def rows_written(self) -> int:
+        """Return the rows of all kinds."""
+        return sum(self.writer.rows_written.values())
 
 
 class Recorder:
@@ -58,9 +80,10 @@ class Recorder:
         region: name of this broker's region.
         broker: mesh-wide broker id.
         boot_id: names this run of the process, [0-9a-z]{1,32}.
-        region_name: region number -> name, for entry regions and origins.
+        region_name: region number -> name; asked in the writer's thread, too.
         settings: see TraceSettings.
         clock_ns: wall clock, ns since 1970.
+        correction: region number -> what to add to a latency that began on one of its clocks.
     """
 
     def __init__(
@@ -72,6 +95,7 @@ class Recorder:
         region_name: Callable[[int], str],
         settings: TraceSettings,
         clock_ns: Callable[[], int] = time.time_ns,
+        correction: Callable[[int], Correction] = lambda _region: UNKNOWN_CLOCK,
     ) -> None:
         self._clock_ns = clock_ns
         self._core = RecorderCore(
@@ -79,22 +103,32 @@ class Recorder:
             broker=broker,
             first_session=clock_ns(),
             region_name=region_name,
-            clock_error_us=settings.clock_error_us,
+            correction=correction,
+            rows_per_s_max=0 if settings.directory is None else settings.rows_per_s_max,
         )
         self._writer: TraceWriter | None = None
         if settings.directory is not None:
             self._writer = TraceWriter(
                 directory=settings.directory,
-                region=region,
-                broker=broker,
-                boot_id=boot_id,
+                identity=Identity(region=region, broker=broker, boot_id=boot_id),
                 clock_ns=clock_ns,
                 roll_period_s=settings.roll_period_s,
+                age_ms_max=settings.retention_ms,
+                size_bytes_max=settings.retention_bytes,
             )
+        self._outcomes = OutcomeCore(region=region)
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._rows_refused = {"latency_hist": 0, "ledger": 0}  # not yet told to the writer
-        self._rows_refused_total = 0
+        self._refused: dict[TraceKind, int] = {}  # rows not yet told to the writer
+        self._drain_ns_max = 0
+        self.region = region
+        self.broker = broker
+        self.outcome_totals: Callable[[], Mapping[Operation, Totals]] | None = None  # set by who counts requests
+
+    @property
+    def is_writing(self) -> bool:
+        """Return whether rows go anywhere."""
+        return self._writer is not None
 
     def start(self) -> None:
         """Start the timer on the running loop, and the writer's thread."""
@@ -109,6 +143,7 @@ class Recorder:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._take_outcomes()
         self._hand_over(self._core.drain(self._clock_ns(), final=True))
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close)
@@ -126,7 +161,17 @@ class Recorder:
         return self._core.open_session(topic=topic, origin=origin, partition=partition, offset=offset, group=group)
 
     def committed(
-        self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int, now_ns: int
+        self,
+        *,
+        topic: str,
+        origin: int,
+        partition: int,
+        epoch: int,
+        from_offset: int,
+        to_offset: int,
+        now_ns: int,
+        home: int = 0,
+        entries: Sequence[CommittedEntry] = (),
     ) -> None:
         """Note that [from_offset, to_offset) committed in the home region; called by its group's leader."""
         self._core.log_advanced(
@@ -138,10 +183,22 @@ class Recorder:
             from_offset=from_offset,
             to_offset=to_offset,
             now_ns=now_ns,
+            home=home,
+            entries=entries,
         )
 
     def replicated(
-        self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int, now_ns: int
+        self,
+        *,
+        topic: str,
+        origin: int,
+        partition: int,
+        epoch: int,
+        from_offset: int,
+        to_offset: int,
+        now_ns: int,
+        home: int = 0,
+        entries: Sequence[CommittedEntry] = (),
     ) -> None:
         """Note that [from_offset, to_offset) committed in this mirror region; called by the leader of its group."""
         self._core.log_advanced(
@@ -153,44 +210,69 @@ class Recorder:
             from_offset=from_offset,
             to_offset=to_offset,
             now_ns=now_ns,
+            home=home,
+            entries=entries,
         )
+
+    def expired(self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int) -> None:
+        """Note that [from_offset, to_offset) is below the log start now; called by the leader of its group."""
+        self._core.log_advanced(
+            LedgerKind.EXPIRED,
+            topic=topic,
+            origin=origin,
+            partition=partition,
+            epoch=epoch,
+            from_offset=from_offset,
+            to_offset=to_offset,
+            now_ns=self._clock_ns(),
+        )
+
+    def keep(self, kind: TraceKind, row: Row) -> None:
+        """Take a row of a kind that somebody else makes (probe, clock), in the order of its recorded columns."""
+        if self._writer is not None:
+            self._core.keep(kind, row)
 
     @property
     def stats(self) -> RecorderStats:
         """Return the running counts."""
-        writer = self._writer.stats if self._writer is not None else None
+        writer = WriterStats() if self._writer is None else self._writer.stats
+        dropped = {kind: count + self._refused.get(kind, 0) for kind, count in writer.rows_dropped.items()}
         return RecorderStats(
-            rows_written=writer.rows_written if writer else 0,
-            rows_dropped=(writer.rows_dropped if writer else 0) + self._rows_refused_total,
-            files_written=writer.files_written if writer else 0,
-            write_failures=writer.write_failures if writer else 0,
-            negative_latencies=self._core.negative_latencies,
+            writer=writer,
+            rows_dropped=dropped,
+            negative_latencies=self._core.cells.negative_latencies,
+            impossible_latencies=self._core.cells.impossible_latencies,
+            sample_shift=self._core.sampler.shift,
+            drain_ns_max=self._drain_ns_max,
         )
 
     def _on_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(DRAIN_PERIOD_S, self._on_timer)
-        self._hand_over(self._core.drain(self._clock_ns()))
+        began_ns = time.perf_counter_ns()
+        now_ns = self._clock_ns()
+        self._take_outcomes()
+        drained = self._core.drain(now_ns)
+        self._hand_over(drained)
+        self._drain_ns_max = max(self._drain_ns_max, time.perf_counter_ns() - began_ns)
+        pause_s = DRAIN_AGAIN_S if drained.has_more else DRAIN_PERIOD_S
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._on_timer)
+
+    def _take_outcomes(self) -> None:
+        second = self._clock_ns() // NS_PER_S - 1
+        if self.outcome_totals is None or not self._outcomes.is_due(second):
+            return
+        for row in self._outcomes.take(second, self.outcome_totals()):
+            self.keep(TraceKind.OUTCOME, row)
 
     def _hand_over(self, drained: Drained) -> None:
         """Give rows to the writer; rows it refuses are dropped, and told to it with the next ones."""
         if self._writer is None:
             return
-        refused = self._rows_refused
-        told = Drained(
-            latency_hist=drained.latency_hist,
-            ledger=drained.ledger,
-            latency_hist_dropped=drained.latency_hist_dropped + refused["latency_hist"],
-            ledger_dropped=drained.ledger_dropped + refused["ledger"],
-        )
-        if self._writer.submit(told):
-            self._rows_refused_total -= (
-                refused["latency_hist"] + refused["ledger"]
-            )  # the writer counts them from here on
-            refused["latency_hist"] = refused["ledger"] = 0
+        for kind, count in self._refused.items():
+            drained.dropped[kind] = drained.dropped.get(kind, 0) + count
+        if self._writer.submit(drained):
+            self._refused = {}  # the writer counts them from here on
             return
-        newly_hist = len(drained.latency_hist) + drained.latency_hist_dropped
-        newly_ledger = len(drained.ledger) + drained.ledger_dropped
-        refused["latency_hist"] += newly_hist
-        refused["ledger"] += newly_ledger
-        self._rows_refused_total += newly_hist + newly_ledger
-        log.warning("trace.rows_dropped", rows=newly_hist + newly_ledger, reason="the writer stands still")
+        before = sum(self._refused.values())
+        self._refused = {kind: count for kind, count in drained.counts().items() if count}
+        lost = sum(self._refused.values()) - before
+        log.warning("trace.rows_dropped", rows=lost, reason="the writer stands still")

@@ -1,194 +1,118 @@
 """What a broker remembers of its deliveries and commits until the next second: pure, all times are arguments.
 
-Rule 1: a histogram counts only records that were received after their session had reached the high watermark:
-        whoever reads the past waits for nothing.
-Rule 2: ranges of one session and second that touch are one ledger row; a jump either way starts a new row, so
-        every gap, overlap and reordering stays visible to the report. Nothing is judged here.
-Rule 3: a row never spans two seconds, and a second's row is complete unless records of it are still under way.
-Rule 4: memory is bounded; a row that finds no room is dropped and counted.
-
-A session is one consumer position on one connection. A seek, a rewind or a repeated fetch is a new session: only
-what one session was handed twice is a duplicate.
+Rule 1: a second's row is complete unless records of it are still under way; what comes later is another row.
+Rule 2: memory is bounded. Trace rows (delivery, outcome, probe, clock) that find no room are dropped and counted; a
+        ledger row only when ROWS_WAITING_MAX of them wait, which no loop can produce in a second; histograms never.
+Rule 3: a drain looks at no more than RUNS_PER_DRAIN ranges: a broker with many consumers is asked several times, and
+        its loop is never held.
+Rule 4: rows of histograms are made where they are written, in the writer's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from georelay.trace.histogram import GRID, LatencyHistogram
-from georelay.trace.schema import LedgerKind, Stage
+from georelay.trace.schema import COMPLETE_KINDS, LedgerKind, Stage, TraceKind
+from mesh.tracing.aborted_core import CommittedEntry, OpenTransactions
+from mesh.tracing.delivery_core import DeliverySession
+from mesh.tracing.latency_cells_core import SAME_CLOCK, Cell, Correction, LatencyCells, Row
+from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, OffsetRun
+from mesh.tracing.sampling_core import Sampler
 
-NS_PER_S: Final = 1_000_000_000
-ROWS_WAITING_MAX: Final = 100_000  # per kind: closed rows between two drains
-CELLS_OPEN_MAX: Final = 100_000  # histograms of the seconds that are still open
+__all__ = ["DeliverySession", "Drained", "RecorderCore", "Row"]
 
-Row = tuple[Any, ...]  # values in the order of the kind's schema
+ROWS_WAITING_MAX: Final = 200_000  # ledger rows between two drains
+TRACE_ROWS_WAITING_MAX: Final = 20_000  # per other kind
+RUNS_PER_DRAIN: Final = 2_000  # about 2 ms
+LOGS_PER_DRAIN: Final = 500
+QUIET_NS: Final = 30 * NS_PER_S
+ROWS_PER_S_MAX: Final = 500
+
+Describe = Callable[[Any], Row]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Drained:
-    """Rows that are complete. `*_dropped` counts rows given up since the last drain."""
-
-    latency_hist: list[Row]
-    ledger: list[Row]
-    latency_hist_dropped: int
-    ledger_dropped: int
-
-
-class _Cell:
-    """The histogram of one (second of publish, entry region, topic, group)."""
-
-    __slots__ = ("entry_region", "group", "histogram", "is_open", "second", "topic")
-
-    def __init__(self, second: int, entry_region: int, topic: str, group: str, histogram: LatencyHistogram) -> None:
-        self.second = second
-        self.entry_region = entry_region
-        self.topic = topic
-        self.group = group
-        self.histogram = histogram
-        self.is_open = True
-
-
-class OffsetRun:
-    """The open ledger row of one stream (or of one session): a range that may still grow."""
-
-    __slots__ = (
-        "_core",
-        "epoch",
-        "first_ns",
-        "from_offset",
-        "group",
-        "is_open",
-        "kind",
-        "last_ns",
-        "next_sequence",
-        "origin",
-        "partition",
-        "second",
-        "sequence",
-        "session_epoch",
-        "to_offset",
-        "topic",
-    )
-
-    def __init__(
-        self, core: RecorderCore, *, kind: LedgerKind, topic: str, origin: int, partition: int, group: str, session: int
-    ) -> None:
-        self._core = core
-        self.is_open = False  # among the core's open runs
-        self.kind = kind
-        self.topic = topic
-        self.origin = origin
-        self.partition = partition
-        self.group = group
-        self.session_epoch = session
-        self.next_sequence = 0
-        self.sequence = 0  # of the first range merged into the row
-        self.epoch = 0
-        self.from_offset = 0
-        self.to_offset = 0
-        self.first_ns = 0
-        self.last_ns = 0
-        self.second = 0
-
-    def extend(self, epoch: int, from_offset: int, to_offset: int, now_ns: int) -> None:
-        """Take [from_offset, to_offset) in: into the open row when it touches, else as a new row."""
-        sequence = self.next_sequence
-        self.next_sequence = sequence + 1
-        second = now_ns // NS_PER_S
-        if self.is_open:
-            if from_offset == self.to_offset and second == self.second and epoch == self.epoch:
-                self.to_offset = to_offset
-                self.last_ns = now_ns
-                return
-            self._core.close_run(self)
-        else:
-            self.is_open = True
-            self._core.open_runs.append(self)
-        self.sequence = sequence
-        self.epoch = epoch
-        self.from_offset = from_offset
-        self.to_offset = to_offset
-        self.first_ns = self.last_ns = now_ns
-        self.second = second
-
-
-class DeliverySession:
-    """What one consumer session was handed. Made by `open_session`; dropped without ceremony.
+    """What is complete.
 
     Attributes:
-        next_offset: end of the last delivery. A consumer that asks for another offset needs a new session.
-        live_since_ns: when it first had nothing left to read; None before.
+        rows: by kind, in the order of the kind's recorded columns; delivery rows lack names, see `finished`.
+        cells: closed histograms.
+        dropped: rows given up since the last drain, by kind.
+        has_more: whether another drain would find more now.
     """
 
-    __slots__ = ("_cell", "_core", "_run", "live_since_ns", "next_offset", "start_offset")
+    rows: dict[TraceKind, list[Row]] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+    dropped: dict[TraceKind, int] = field(default_factory=dict)
+    has_more: bool = False
+    region: str = ""
+    broker: str = ""
+    region_name: Callable[[int], str] = str
 
-    def __init__(self, core: RecorderCore, run: OffsetRun, offset: int) -> None:
-        self._core = core
-        self._run = run
-        self._cell: _Cell | None = None
-        self.start_offset = offset
-        self.next_offset = offset
-        self.live_since_ns: int | None = None
+    def finished(self) -> dict[TraceKind, list[Row]]:
+        """Return every row as it is written; called in the writer's thread."""
+        rows = dict(self.rows)
+        if self.cells:
+            rows[TraceKind.LATENCY_HIST] = [
+                cell.row(dest=self.region, region_name=self.region_name) for cell in self.cells
+            ]
+        if TraceKind.DELIVERY in rows:
+            name = self.region_name
+            rows[TraceKind.DELIVERY] = [
+                (name(row[0]) if row[0] else "", row[1], self.region, self.broker, *row[4:])
+                for row in rows[TraceKind.DELIVERY]
+            ]
+        return rows
 
-    @property
-    def session_epoch(self) -> int:
-        """Return the number that names this session in the ledger, unique for the broker across restarts."""
-        return self._run.session_epoch
+    def counts(self) -> dict[TraceKind, int]:
+        """Return how many rows of each kind it holds or has given up."""
+        counts = {kind: len(rows) for kind, rows in self.rows.items()}
+        counts[TraceKind.LATENCY_HIST] = len(self.cells)
+        for kind, dropped in self.dropped.items():
+            counts[kind] = counts.get(kind, 0) + dropped
+        return counts
 
-    def caught_up(self, now_ns: int) -> None:
-        """Note that the consumer stands at the high watermark; only the first time counts."""
-        if self.live_since_ns is None:
-            self.live_since_ns = now_ns
 
-    def delivered(
-        self, *, epoch: int, base_offset: int, record_count: int, entry_region: int, received_ns: int, delivered_ns: int
-    ) -> None:
-        """Count one batch that was handed to the consumer's socket.
+class _Log:
+    """What this broker knows of one stream that it leads."""
 
-        Args:
-            epoch: home epoch of the batch.
-            base_offset: its first offset; what lies below the session's start is not counted (a consumer that
-                starts inside a batch gets it whole and skips the rest).
-            record_count: offsets it owns, >= 1.
-            entry_region: number of the region whose broker received it first.
-            received_ns: wall clock of that broker when it did.
-            delivered_ns: wall clock here and now.
-        """
-        to_offset = base_offset + record_count
-        if base_offset < self.start_offset:
-            base_offset = self.start_offset
-            if to_offset <= base_offset:
-                return
-        self._run.extend(epoch, base_offset, to_offset, delivered_ns)
-        self.next_offset = to_offset
-        live_since_ns = self.live_since_ns
-        if live_since_ns is None or received_ns < live_since_ns:
-            return
-        second = received_ns // NS_PER_S
-        cell = self._cell
-        if cell is None or cell.second != second or cell.entry_region != entry_region or not cell.is_open:
-            cell = self._cell = self._core.open_cell(second, entry_region, self._run.topic, self._run.group)
-            if cell is None:
-                return
-        latency_us = (delivered_ns - received_ns) // 1_000
-        if latency_us < 0:
-            latency_us = 0
-            self._core.negative_latencies += to_offset - base_offset
-        cell.histogram.add(latency_us, to_offset - base_offset)
+    __slots__ = ("commit_cell", "commits", "is_home", "runs", "transactions")
+
+    def __init__(self) -> None:
+        self.runs: dict[LedgerKind, OffsetRun] = {}
+        self.commits = CommitTimes()
+        self.transactions = OpenTransactions()
+        self.commit_cell: Cell | None = None
+        self.is_home = False
+
+    def committed_at(self, offset: int) -> int | None:
+        """Return when an offset became readable here, None unknown."""
+        return self.commits.at(offset)
+
+    def is_quiet(self, now_ns: int) -> bool:
+        """Return whether nothing here will be asked for again."""
+        return (
+            now_ns - self.commits.newest_ns > QUIET_NS
+            and not self.transactions.are_open
+            and not any(run.is_open for run in self.runs.values())
+        )
 
 
 class RecorderCore:
     """All open rows of one broker.
 
     Args:
-        region: name of this broker's region.
+        region: name of this broker's region; region_number: its number.
         broker: mesh-wide broker id.
         first_session: number of the first session; larger than any of an earlier run (such as the start time in ns).
-        region_name: region number -> name; asked once per number and drain.
-        clock_error_us: bound of the clock error against any broker of the mesh; None when unknown.
+        region_name: region number -> name; asked in the writer's thread.
+        correction: region number -> what to add to a latency that began on one of its clocks.
+        rows_per_s_max: see sampling_core.
     """
 
     def __init__(
@@ -198,27 +122,36 @@ class RecorderCore:
         broker: int,
         first_session: int,
         region_name: Callable[[int], str],
-        clock_error_us: int | None,
+        correction: Callable[[int], Correction] = lambda _region: SAME_CLOCK,
+        rows_per_s_max: int = ROWS_PER_S_MAX,
     ) -> None:
         self._region = region
         self._broker = str(broker)
         self._next_session = first_session
+        self._started_us = first_session // 1_000
         self._region_name = region_name
-        self._clock_error_us = clock_error_us
-        self._cells: dict[tuple[int, int, str, str], _Cell] = {}
-        self._log_runs: dict[tuple[LedgerKind, str, int, int], OffsetRun] = {}
-        self._rows: list[Row] = []
-        self._hist_dropped = 0
-        self._ledger_dropped = 0
-        self.open_runs: list[OffsetRun] = []
-        self.negative_latencies = 0  # records that arrived before they were sent: clock skew
+        self._logs: dict[tuple[str, int, int], _Log] = {}
+        self._rows: dict[TraceKind, list[Row]] = {kind: [] for kind in TraceKind}
+        self._dropped: dict[TraceKind, int] = {}
+        self._open_runs: deque[OffsetRun] = deque()
+        self._to_sweep: list[tuple[str, int, int]] = []
+        self._left_to_see = 0  # of a drain that was cut short
+        self._turned = -1  # the last second that the sampler heard of
+        self.cells = LatencyCells(correction)
+        self.sampler = Sampler(rows_per_s_max)
+
+    @property
+    def negative_latencies(self) -> int:
+        """Return the records that seem to have arrived before they were sent."""
+        return self.cells.negative_latencies
 
     def open_session(self, *, topic: str, origin: int, partition: int, offset: int, group: str = "") -> DeliverySession:
         """Return a new session of a consumer that asks for `offset` first."""
         number = self._next_session
         self._next_session = number + 1
         run = OffsetRun(
-            self,
+            opened=self._open_runs.append,
+            close=self._close_run,
             kind=LedgerKind.DELIVERED,
             topic=topic,
             origin=origin,
@@ -226,7 +159,14 @@ class RecorderCore:
             group=group,
             session=number,
         )
-        return DeliverySession(self, run, offset)
+        return DeliverySession(
+            run=run,
+            cells=self.cells,
+            sampler=self.sampler,
+            facts=partial(self._logs.get, (topic, origin, partition)),
+            keep=self._keep_delivery,
+            offset=offset,
+        )
 
     def log_advanced(
         self,
@@ -239,41 +179,92 @@ class RecorderCore:
         from_offset: int,
         to_offset: int,
         now_ns: int,
+        home: int = 0,
+        entries: Sequence[CommittedEntry] = (),
     ) -> None:
-        """Count offsets [from_offset, to_offset) of a stream as committed or replicated."""
+        """Count offsets [from_offset, to_offset) of a stream as committed, replicated or expired.
+
+        Args:
+            home: number of the stream's home region; the clock of `append_us`.
+            entries: what was committed, for the latencies of it; may be left out.
+        """
         if to_offset <= from_offset:
             return
-        key = (kind, topic, origin, partition)
-        run = self._log_runs.get(key)
-        if run is None:
-            run = self._log_runs[key] = OffsetRun(
-                self, kind=kind, topic=topic, origin=origin, partition=partition, group="", session=0
-            )
-        run.extend(epoch, from_offset, to_offset, now_ns)
-
-    def open_cell(self, second: int, entry_region: int, topic: str, group: str) -> _Cell | None:
-        """Return the open histogram of a second, None when there is no room (counted)."""
-        key = (second, entry_region, topic, group)
-        cell = self._cells.get(key)
-        if cell is None:
-            if len(self._cells) >= CELLS_OPEN_MAX:
-                self._hist_dropped += 1
-                return None
-            histogram = LatencyHistogram(clock_error_us=self._clock_error_us)
-            cell = self._cells[key] = _Cell(second, entry_region, topic, group, histogram)
-        return cell
-
-    def close_run(self, run: OffsetRun) -> None:
-        """Make a ledger row of an open run."""
-        if len(self._rows) >= ROWS_WAITING_MAX:
-            self._ledger_dropped += 1
+        key = (topic, origin, partition)
+        log = self._logs.get(key)
+        if log is None:
+            log = self._logs[key] = _Log()
+        self._run_of(log, kind, key).extend(epoch, from_offset, to_offset, now_ns)
+        if kind is LedgerKind.EXPIRED:
             return
-        self._rows.append(
+        log.is_home = kind is LedgerKind.COMMIT
+        log.commits.note(from_offset, to_offset, now_ns)
+        if not entries:
+            return
+        if log.is_home:
+            self._count_commits(log, topic, entries, now_ns)
+        else:
+            self._count_replications(log, topic, home, entries, now_ns)
+        for first, end in log.transactions.committed(entries):
+            self._run_of(log, LedgerKind.ABORTED, key).extend(epoch, first, end, now_ns)
+
+    def _run_of(self, log: _Log, kind: LedgerKind, key: tuple[str, int, int]) -> OffsetRun:
+        run = log.runs.get(kind)
+        if run is None:
+            topic, origin, partition = key
+            run = log.runs[kind] = OffsetRun(
+                opened=self._open_runs.append,
+                close=self._close_run,
+                kind=kind,
+                topic=topic,
+                origin=origin,
+                partition=partition,
+            )
+        return run
+
+    def _count_commits(self, log: _Log, topic: str, entries: Sequence[CommittedEntry], now_ns: int) -> None:
+        for entry in entries:
+            header = entry.header()
+            second, origin = header.received_ns // NS_PER_S, header.entry_region
+            cell = log.commit_cell
+            if cell is None or cell.second != second or cell.origin != origin or not cell.is_open:
+                cell = log.commit_cell = self.cells.cell(second, origin, topic, "", Stage.COMMIT)
+            self.cells.add(cell, (now_ns - header.received_ns) // 1_000, entry.record_count)
+
+    def _count_replications(
+        self, log: _Log, topic: str, home: int, entries: Sequence[CommittedEntry], now_ns: int
+    ) -> None:
+        for entry in entries:
+            append_us = entry.header().append_us
+            if append_us < self._started_us:
+                continue  # history that this region is given when it joins waited for nothing
+            second = append_us // 1_000_000
+            cell = log.commit_cell
+            if cell is None or cell.second != second or cell.origin != home or not cell.is_open:
+                cell = log.commit_cell = self.cells.cell(second, home, topic, "", Stage.REPLICATE)
+            self.cells.add(cell, now_ns // 1_000 - append_us, entry.record_count)
+
+    def keep(self, kind: TraceKind, row: Row) -> None:
+        """Take a finished row of a trace kind."""
+        rows = self._rows[kind]
+        limit = ROWS_WAITING_MAX if kind in COMPLETE_KINDS else TRACE_ROWS_WAITING_MAX
+        if len(rows) >= limit:
+            self._dropped[kind] = self._dropped.get(kind, 0) + 1
+            return
+        rows.append(row)
+
+    def _keep_delivery(self, row: Row) -> None:
+        self.keep(TraceKind.DELIVERY, row)
+
+    def _close_run(self, run: OffsetRun) -> None:
+        """Make a ledger row of an open run."""
+        self.keep(
+            TraceKind.LEDGER,
             (
                 run.kind.value,
                 self._region,
                 self._broker,
-                self._name(run.origin),
+                self._region_name(run.origin) if run.origin else "",
                 run.topic,
                 run.partition,
                 run.epoch,
@@ -282,60 +273,57 @@ class RecorderCore:
                 run.to_offset,
                 run.first_ns,
                 run.last_ns,
-                1,
+                run.attempt,
                 run.session_epoch,
                 run.sequence,
-            )
+            ),
         )
 
     def drain(self, now_ns: int, *, final: bool = False) -> Drained:
-        """Return the rows that are complete at `now_ns`: those of seconds before it, all of them when `final`."""
+        """Return what is complete at `now_ns`: the rows of seconds before it, all of them when `final`."""
         this_second = now_ns // NS_PER_S
-        kept: list[OffsetRun] = []
-        for run in self.open_runs:
-            if run.second == this_second and not final:
-                kept.append(run)
-            else:
-                self.close_run(run)
-                run.is_open = False
-        self.open_runs = kept
-        # A stream that has been quiet is forgotten; its next range starts a row anyway.
-        self._log_runs = {key: run for key, run in self._log_runs.items() if run.is_open}
-        cells = [cell for cell in self._cells.values() if cell.second != this_second or final]
-        for cell in cells:
-            cell.is_open = False
-            del self._cells[cell.second, cell.entry_region, cell.topic, cell.group]
+        if self._turned != this_second:
+            self._turned = this_second
+            self.sampler.turn()
+        self._close_runs(this_second, final=final)
+        self._forget_quiet_logs(now_ns)
+        over = self.sampler.take_dropped()
+        if over:
+            self._dropped[TraceKind.DELIVERY] = self._dropped.get(TraceKind.DELIVERY, 0) + over
         drained = Drained(
-            latency_hist=[self._histogram_row(cell) for cell in cells],
-            ledger=self._rows,
-            latency_hist_dropped=self._hist_dropped,
-            ledger_dropped=self._ledger_dropped,
+            rows={kind: rows for kind, rows in self._rows.items() if rows},
+            cells=self.cells.close(this_second, final=final),
+            dropped=self._dropped,
+            has_more=self._left_to_see > 0,
+            region=self._region,
+            broker=self._broker,
+            region_name=self._region_name,
         )
-        self._rows = []
-        self._hist_dropped = self._ledger_dropped = 0
+        self._rows = {kind: [] for kind in TraceKind}
+        self._dropped = {}
         return drained
 
-    def _histogram_row(self, cell: _Cell) -> Row:
-        histogram = cell.histogram
-        error_us = self._clock_error_us
-        return (
-            cell.second,
-            self._name(cell.entry_region),
-            self._region,
-            cell.topic,
-            cell.group,
-            GRID,
-            histogram.n,
-            histogram.n_good,
-            histogram.lat_sum_us,
-            histogram.lat_max_us,
-            [{"b": index, "n": count} for index, count in sorted(histogram.buckets.items())],
-            Stage.TOTAL.value,
-            None if error_us is None else histogram.n_good_lo,
-            None if error_us is None else histogram.n_good_hi,
-            None if error_us is None else 0,
-            error_us,
-        )
+    def _close_runs(self, this_second: int, *, final: bool) -> None:
+        """Close the runs of earlier seconds, RUNS_PER_DRAIN at a time; what is quiet for a second is forgotten."""
+        runs = self._open_runs
+        if not self._left_to_see:
+            self._left_to_see = len(runs)
+        looked_at = self._left_to_see if final else min(self._left_to_see, RUNS_PER_DRAIN)
+        self._left_to_see -= looked_at
+        for _ in range(looked_at):
+            run = runs.popleft()
+            if run.second == this_second and not final:
+                runs.append(run)
+                continue
+            self._close_run(run)
+            run.is_open = False
 
-    def _name(self, region: int) -> str:
-        return self._region_name(region) if region else ""
+    def _forget_quiet_logs(self, now_ns: int) -> None:
+        """Drop what is known of streams without news, some at a time."""
+        if not self._to_sweep:
+            self._to_sweep = list(self._logs)
+        for key in self._to_sweep[-LOGS_PER_DRAIN:]:
+            log = self._logs.get(key)
+            if log is not None and log.is_quiet(now_ns):
+                del self._logs[key]
+        del self._to_sweep[-LOGS_PER_DRAIN:]

@@ -3,7 +3,9 @@
 Rule 1: every error is a problem document (RFC 9457); no page, no traceback.
 Rule 2: where clients have to sign in, only /healthz and /readyz answer without credentials. Every other handler asks
         the access control lists before it does anything.
-Rule 3: ready means "can commit", alive means "answers".
+Rule 3: pages of other sites change nothing through a browser, and names that were made to point here reach nothing: see
+        mesh.listening.browser_guard.
+Rule 4: ready means "can commit", alive means "answers".
 """
 
 from __future__ import annotations
@@ -16,16 +18,24 @@ from aiohttp import web
 
 from georelay.errors import GeorelayError, Unauthenticated, Unavailable
 from georelay.limits import HTTP_BODY_BYTES_MAX
+from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 from mesh.listening.http_site import HttpSite
 from mesh.listening.listeners import ListenerParts
+from region.api.audit_http import AuditHttp
 from region.api.bindings_http import BindingsHttp
 from region.api.brokers_http import BrokersHttp
+from region.api.clocks_http import ClocksHttp
+from region.api.control_http import ControlHttp
+from region.api.gossip_http import GossipHttp
 from region.api.groups_http import GroupsHttp
+from region.api.homes_http import HomesHttp
 from region.api.metrics import CONTENT_TYPE, BrokerMetrics
+from region.api.orphans_http import OrphansHttp
 from region.api.principal import PRINCIPAL
 from region.api.problem import http_problem, problem_response
 from region.api.queues_http import QueuesHttp
 from region.api.records_http import RecordsHttp, json_response
+from region.api.regions_http import RegionsHttp
 from region.api.security_http import SecurityHttp
 from region.api.topics_http import TopicsHttp
 from region.kafka.ports import Cluster, CredentialCheck
@@ -58,6 +68,14 @@ class AdminHttp:
         groups: GroupsHttp | None = None,
         queues: QueuesHttp | None = None,
         bindings: BindingsHttp | None = None,
+        clocks: ClocksHttp | None = None,
+        control: ControlHttp | None = None,
+        regions: RegionsHttp | None = None,
+        homes: HomesHttp | None = None,
+        gossip: GossipHttp | None = None,
+        orphans: OrphansHttp | None = None,
+        audit: AuditHttp | None = None,
+        browsers: BrowserGuard | None = None,
     ) -> None:
         self._cluster = cluster
         self._sign_in_service = sign_in if sign_in is not None else SignInService(credentials)
@@ -68,14 +86,24 @@ class AdminHttp:
         self._groups = groups
         self._queues = queues
         self._bindings = bindings
+        self._gossip = gossip
+        self._orphans = orphans
+        self._audit = audit
+        self._clocks = clocks
+        self._control = control
+        self._regions = regions
+        self._homes = homes
         self._topics = TopicsHttp(cluster, self._access)
         self._brokers = BrokersHttp(cluster, self._access)
+        self._browsers = browsers or BrowserGuard()
         self._parts = parts
         self._site: HttpSite | None = None
 
     def app(self) -> web.Application:
         """Return the application."""
-        app = web.Application(middlewares=[self._errors, self._sign_in], client_max_size=HTTP_BODY_BYTES_MAX)
+        app = web.Application(
+            middlewares=[self._errors, self._guard_browsers, self._sign_in], client_max_size=HTTP_BODY_BYTES_MAX
+        )
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._render_metrics)
@@ -93,13 +121,28 @@ class AdminHttp:
         app.router.add_post("/v1/topics/{topic}/delete-records", self._topics.delete_records)
         app.router.add_get("/v1/topics/{topic}/records", self._records.read)
         app.router.add_post("/v1/topics/{topic}/records", self._records.publish)
+        app.router.add_get("/v1/topics/{topic}/resolve", self._records.resolve)
         app.add_routes(self._security.routes())
+        if self._orphans is not None:
+            app.add_routes(self._orphans.routes())
+        if self._audit is not None:
+            app.add_routes(self._audit.routes())
         if self._groups is not None:
             app.add_routes(self._groups.routes())
         if self._queues is not None:
             app.add_routes(self._queues.routes())
         if self._bindings is not None:
             app.add_routes(self._bindings.routes())
+        if self._gossip is not None:
+            app.add_routes(self._gossip.routes())
+        if self._clocks is not None:
+            app.add_routes(self._clocks.routes())
+        if self._control is not None:
+            app.add_routes(self._control.routes())
+        if self._regions is not None:
+            app.add_routes(self._regions.routes())
+        if self._homes is not None:
+            app.add_routes(self._homes.routes())
         return app
 
     async def start(self, host: str, port: int) -> int:
@@ -141,6 +184,13 @@ class AdminHttp:
         else:
             self._count(request, "OK")
         return response
+
+    @web.middleware
+    async def _guard_browsers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_on_loopback = is_loopback_address(request.get_extra_info("sockname"))
+        scheme = "http" if request.get_extra_info("ssl_object") is None else "https"
+        self._browsers.check(request.method, request.headers, is_on_loopback=is_on_loopback, scheme=scheme)
+        return await handler(request)
 
     @web.middleware
     async def _sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -6,7 +6,7 @@ Rule 2: what is not known is absent, never a number that stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -19,6 +19,7 @@ from region.api.brokers_http import check_broker_id, check_peers
 from region.api.coordination_admin import CoordinationAdmin
 from region.api.grpc_calls import GrpcCalls
 from region.api.topic_changes import SETTING_OF, check_replicas, settings_of
+from region.controller.geo_settings import GEO_DEFAULTS
 from region.controller.topic import DEFAULT, SEGMENT_BYTES, UNLIMITED, Homes
 from region.kafka.ports import (
     BEFORE_HIGH_WATERMARK,
@@ -29,6 +30,7 @@ from region.kafka.ports import (
     TopicView,
 )
 from region.security.access import Operation, Principal, Resource
+from region.security.change_details import shown_before, shown_numbers, shown_settings
 
 SERVICE: Final = "georelay.v1.Admin"
 INT64_MAX: Final = 2**63 - 1
@@ -127,13 +129,16 @@ class AdminService:
     async def _create(self, request: admin_pb2.CreateTopicRequest, principal: Principal) -> admin_pb2.Topic:
         spec = spec_of(request)
         self._calls.access.check_create_topic(principal, spec.name)
-        return await self._described(await self._cluster.create_topic(spec))
+        with self._calls.access.noted(principal, "topic.created", topic=spec.name):
+            view = await self._cluster.create_topic(spec)
+        return await self._described(view)
 
     async def _delete(
         self, request: admin_pb2.DeleteTopicRequest, principal: Principal
     ) -> admin_pb2.DeleteTopicResponse:
         self._check_topic(principal, Operation.DELETE, request.name)
-        await self._cluster.delete_topic(_named(request.name))
+        with self._calls.access.noted(principal, "topic.deleted", topic=request.name):
+            await self._cluster.delete_topic(_named(request.name))
         return admin_pb2.DeleteTopicResponse()
 
     async def _describe(self, request: admin_pb2.DescribeTopicRequest, principal: Principal) -> admin_pb2.Topic:
@@ -148,10 +153,15 @@ class AdminService:
     async def _alter(self, request: admin_pb2.AlterTopicRequest, principal: Principal) -> admin_pb2.Topic:
         self._check_topic(principal, Operation.ALTER_CONFIGS, request.name)
         named = [name for name in SETTING_OF if request.HasField(name)]
-        if not named:
-            raise BadRequest(f"name what changes: {', '.join(sorted(SETTING_OF))}")
+        geo = _geo_settings(request.settings)
+        if not named and not geo:
+            raise BadRequest(f"name what changes: {', '.join(sorted(SETTING_OF))} or settings")
         values = {name: _integer(request, name, low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED) for name in named}
-        return await self._described(await self._cluster.alter_topic(_named(request.name), settings_of(values)))
+        settings = settings_of(values) | geo
+        about = {"topic": request.name, "settings": shown_settings(settings)}
+        with self._calls.access.noted(principal, "topic.altered", **about):
+            view = await self._cluster.alter_topic(_named(request.name), settings)
+        return await self._described(view)
 
     async def _delete_records(
         self, request: admin_pb2.DeleteRecordsRequest, principal: Principal
@@ -159,7 +169,9 @@ class AdminService:
         self._check_topic(principal, Operation.DELETE, request.name)
         partition = _partition_of(request.partition)
         before = _integer(request, "before", low=0, high=INT64_MAX, absent=BEFORE_HIGH_WATERMARK)
-        log_start = await self._cluster.delete_records(_named(request.name), partition, before)
+        about = {"topic": request.name, "partition": str(partition), "before": shown_before(before)}
+        with self._calls.access.noted(principal, "records.deleted", **about):
+            log_start = await self._cluster.delete_records(_named(request.name), partition, before)
         return admin_pb2.DeleteRecordsResponse(log_start=log_start)
 
     async def _reassign(self, request: admin_pb2.ReassignTopicRequest, principal: Principal) -> admin_pb2.Topic:
@@ -167,8 +179,11 @@ class AdminService:
         view = self._view(request.name)
         replicas = check_replicas(list(request.replicas))
         one = request.HasField("partition")
-        for partition in (_partition_of(request.partition),) if one else range(view.partitions):
-            await self._cluster.reassign(view.name, partition, replicas)
+        partitions = (_partition_of(request.partition),) if one else range(view.partitions)
+        about = {"partitions": shown_numbers(partitions), "replicas": shown_numbers(replicas)}
+        with self._calls.access.noted(principal, "topic.reassigned", topic=view.name, **about):
+            for partition in partitions:
+                await self._cluster.reassign(view.name, partition, replicas)
         return await self._described(view)
 
     async def _list_brokers(
@@ -180,19 +195,25 @@ class AdminService:
 
     async def _add_broker(self, request: admin_pb2.AddBrokerRequest, principal: Principal) -> admin_pb2.Broker:
         self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
-        await self._cluster.add_broker(check_broker_id(request.id), check_peers(request.peers))
+        broker, peers = check_broker_id(request.id), check_peers(request.peers)
+        with self._calls.access.noted(principal, "broker.added", broker=str(broker), peers=peers):
+            await self._cluster.add_broker(broker, peers)
         return await self._listed(request.id)
 
     async def _drain_broker(self, request: admin_pb2.DrainBrokerRequest, principal: Principal) -> admin_pb2.Broker:
         self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
-        await self._cluster.drain_broker(check_broker_id(request.id))
+        broker = check_broker_id(request.id)
+        with self._calls.access.noted(principal, "broker.drained", broker=str(broker)):
+            await self._cluster.drain_broker(broker)
         return await self._listed(request.id)
 
     async def _remove_broker(
         self, request: admin_pb2.RemoveBrokerRequest, principal: Principal
     ) -> admin_pb2.RemoveBrokerResponse:
         self._calls.access.check(principal, Operation.ALTER, Resource.CLUSTER)
-        await self._cluster.remove_broker(check_broker_id(request.id))
+        broker = check_broker_id(request.id)
+        with self._calls.access.noted(principal, "broker.removed", broker=str(broker)):
+            await self._cluster.remove_broker(broker)
         return admin_pb2.RemoveBrokerResponse()
 
     async def _listed(self, broker: int) -> admin_pb2.Broker:
@@ -221,6 +242,7 @@ class AdminService:
             retention_ms=view.definition.retention_ms,
             retention_bytes=view.definition.retention_bytes,
             segment_bytes=view.definition.segment_bytes,
+            settings={name: value for name, value in view.definition.config if name in GEO_DEFAULTS},
         )
 
     async def _described(self, view: TopicView) -> admin_pb2.Topic:
@@ -258,9 +280,17 @@ def spec_of(request: admin_pb2.CreateTopicRequest) -> TopicSpec:
         retention_ms=_integer(request, "retention_ms", low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED),
         retention_bytes=_integer(request, "retention_bytes", low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED),
     )
-    return (
-        spec.with_settings({SEGMENT_BYTES: str(request.segment_bytes)}) if request.HasField("segment_bytes") else spec
-    )
+    if request.HasField("segment_bytes"):
+        spec = spec.with_settings({SEGMENT_BYTES: str(request.segment_bytes)})
+    return spec.with_settings(_geo_settings(request.settings))
+
+
+def _geo_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a request, with defaults where a value is empty (BadRequest: an unknown one)."""
+    unknown = sorted(set(given) - set(GEO_DEFAULTS))
+    if unknown:
+        raise BadRequest(f"settings[{unknown[0][:64]!r}] is unknown; known are {', '.join(GEO_DEFAULTS)}")
+    return {name: value or GEO_DEFAULTS[name] for name, value in given.items()}
 
 
 def _broker(row: BrokerStatus) -> admin_pb2.Broker:

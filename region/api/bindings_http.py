@@ -45,13 +45,17 @@ class BindingsHttp:
         self._access.check(principal, Operation.ALTER, Resource.CLUSTER)
         binding = await self._admin.resolve(parse_binding(await request.read()))
         self._access.check(principal, Operation.WRITE, Resource.TOPIC, binding.target)
-        added = await self._admin.add(binding)
+        about = {"binding": binding.name, "source": binding.source, "target": binding.target}
+        with self._access.noted(principal, "binding.added", **about):
+            added = await self._admin.add(binding)
         answer = binding_json(added.binding) | {"active": not added.waiting, "waiting": list(added.waiting)}
         return json_response(answer, status=201)
 
     async def _remove(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
-        await self._admin.remove(request.match_info["binding"])
+        name = request.match_info["binding"]
+        with self._access.noted(request[PRINCIPAL], "binding.removed", binding=name):
+            await self._admin.remove(name)
         return web.Response(status=204)
 
 

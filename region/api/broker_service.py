@@ -6,6 +6,9 @@ Rule 2: an id is "<stream>/<partition>/<offset>", stream being the topic's local
 Rule 3: a timestamp is the append time at the home in microseconds; it never goes back within a topic's partition.
         Where streams of several origins are merged, a record that arrives late shows the newest timestamp shown.
 Rule 4: a slow subscriber is waited for: per stream one batch is held, not more.
+Rule 5: a publish asks for more than its home with the metadata georelay-durability (geo:2, geo:majority, geo:all) and
+        georelay-deadline-ms. What it got stands in the trailing metadata; not reached in time is DEADLINE_EXCEEDED with
+        the code DURABILITY_PENDING and the record's id, and it is stored.
 Unsubscribing is cancelling the call.
 """
 
@@ -20,14 +23,16 @@ import grpc
 import structlog
 
 from georelay import errors
-from georelay.errors import BadRequest, GeorelayError, OffsetOutOfRange, Retry
+from georelay.durability import Durability
+from georelay.errors import BadRequest, DurabilityPending, GeorelayError, OffsetOutOfRange, Retry
 from georelay.limits import KIB
+from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api._pb import broker_pb2
 from region.api.coalescer import NewRecord
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
-from region.api.publishing import RecordPublisher, require_topic
+from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.reading import EARLIEST, StreamReader
 from region.api.unfolding import record_chunks
 from region.kafka.ports import Cluster, EntryLike, TraceRecorder, TraceSession
@@ -37,6 +42,8 @@ from region.security.access import Operation, Principal, Resource
 log = structlog.get_logger()
 
 SERVICE: Final = "broker.Broker"
+DURABILITY_METADATA: Final = "georelay-durability"
+DEADLINE_METADATA: Final = "georelay-deadline-ms"
 TOPICS_PER_SUBSCRIPTION_MAX: Final = 1_000
 STREAMS_PER_SUBSCRIPTION_MAX: Final = 10_000
 READ_BYTES: Final = 256 * KIB
@@ -60,7 +67,9 @@ class BrokerService:
         recorder: TraceRecorder,
         metrics: BrokerMetrics,
         wall_ns: Callable[[], int],
+        region_name: Callable[[int], str] = str,
     ) -> None:
+        self._region_name = region_name
         self._cluster = cluster
         self._publisher = publisher
         self._reader = reader
@@ -96,7 +105,13 @@ class BrokerService:
                 if not request.topic:
                     raise BadRequest("topic: must not be empty")
                 check_topic(self._calls.access, self._cluster, principal, Operation.WRITE, request.topic)
-                (place,) = await self._publisher.publish(request.topic, [(NewRecord(request.body), None)])
+                level = asked_level(context.invocation_metadata())
+                (place,) = await self._publisher.publish(
+                    request.topic,
+                    [(NewRecord(request.body), None)],
+                    level,
+                    asker=Asker(access=self._calls.access, principal=principal),
+                )
                 await self._calls.pause(self._calls.quotas.produce(principal, len(request.body)))
             except GeorelayError as error:
                 await self._calls.refuse(context, "publish", error)
@@ -104,8 +119,27 @@ class BrokerService:
                 await self._calls.refuse_defect(context, "publish")
         self._calls.served("publish")
         self._metrics.edge_records.labels("grpc", "in").inc()
-        name = self._written_name(request.topic)
-        return broker_pb2.PublishResponse(id=f"{name}/{place.partition}/{place.offset}")
+        identity = f"{self._written_name(request.topic)}/{place.partition}/{place.offset}"
+        if level.is_geo:
+            await self._tell_level(context, place, identity)
+        return broker_pb2.PublishResponse(id=identity)
+
+    async def _tell_level(self, context: Any, place: RecordPlace, identity: str) -> None:
+        """Say in the trailing metadata what a publish got; end the call when that is less than it asked for."""
+        regions = tuple(self._region_name(region) for region in place.regions)
+        told = (
+            ("georelay-id", identity),
+            ("georelay-epoch", str(place.epoch)),
+            ("georelay-offset", str(place.offset)),
+            ("georelay-regions", ",".join(regions)),
+            ("georelay-commit-us", str(place.append_us)),
+        )
+        if not place.is_pending:
+            context.set_trailing_metadata(told)
+            return
+        topic = identity.split("/", 1)[0]
+        pending = DurabilityPending.at(topic, place.partition, epoch=place.epoch, offset=place.offset, regions=regions)
+        await self._calls.refuse(context, "publish", pending, told)
 
     async def subscribe(
         self, request: broker_pb2.SubscribeRequest, context: Any
@@ -116,7 +150,7 @@ class BrokerService:
             for topic in request.topics:
                 if topic:
                     check_topic(self._calls.access, self._cluster, principal, Operation.READ, topic)
-            subscription = await self._open(request)
+            subscription = await self._open(request, Asker(access=self._calls.access, principal=principal))
             subscription.watch(partial(self._check_rights, principal, tuple(request.topics)))
         except GeorelayError as error:
             await self._calls.refuse(context, "subscribe", error)
@@ -139,7 +173,7 @@ class BrokerService:
         for topic in topics:
             self._calls.access.check(principal, Operation.READ, Resource.TOPIC, topic)
 
-    async def _open(self, request: broker_pb2.SubscribeRequest) -> Subscription:
+    async def _open(self, request: broker_pb2.SubscribeRequest, asker: Asker) -> Subscription:
         if not request.topics:
             raise BadRequest("topics: at least one topic must be named")
         if len(request.topics) > TOPICS_PER_SUBSCRIPTION_MAX:
@@ -149,7 +183,7 @@ class BrokerService:
         for topic, since_us in request.topics.items():
             if not topic:
                 raise BadRequest("topics: a topic name is empty")
-            view = await require_topic(self._cluster, topic)
+            view = await require_topic(self._cluster, topic, asker)
             for name in self._cluster.stream_names(topic):
                 stream_view = self._cluster.topic(name) or view
                 for partition in range(view.partitions):
@@ -175,6 +209,16 @@ class BrokerService:
         names = self._cluster.stream_names(topic)
         own = f"{self._cluster.region}.{topic}"
         return own if view is not None and len(names) > 1 and own in names else topic
+
+
+def asked_level(metadata: Iterable[tuple[str, str | bytes]] | None) -> AskedLevel:
+    """Return what the metadata of a call asks of its home (BadRequest: an unknown level, or a bad deadline)."""
+    given = {name.lower(): str(value) for name, value in metadata or ()}
+    durability = Durability.parse(given.get(DURABILITY_METADATA, "region"))
+    text = given.get(DEADLINE_METADATA, str(DEADLINE_MS))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= DEADLINE_MS_MAX):
+        raise BadRequest(f"{DEADLINE_METADATA}: {text[:20]!r} is not in 1..{DEADLINE_MS_MAX}")
+    return AskedLevel(durability=durability, deadline_ms=int(text)) if durability.is_geo else REGION_LEVEL
 
 
 class Source:
@@ -266,6 +310,7 @@ class Subscription:
                 entry_region=header.entry_region,
                 received_ns=header.received_ns,
                 delivered_ns=self._wall_ns(),
+                size_bytes=len(entry.payload),
             )
 
     async def close(self) -> None:

@@ -42,20 +42,25 @@ class BrokersHttp:
         """Answer POST /v1/brokers/{broker}; the body is empty or {"peers": "host:port"}."""
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         broker = _broker_of(request)
-        await self._cluster.add_broker(broker, parse_peers(await request.read()))
+        peers = parse_peers(await request.read())
+        with self._access.noted(request[PRINCIPAL], "broker.added", broker=str(broker), peers=peers):
+            await self._cluster.add_broker(broker, peers)
         return json_response(await self._shown(broker))
 
     async def drain(self, request: web.Request) -> web.Response:
         """Answer POST /v1/brokers/{broker}/drain."""
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         broker = _broker_of(request)
-        await self._cluster.drain_broker(broker)
+        with self._access.noted(request[PRINCIPAL], "broker.drained", broker=str(broker)):
+            await self._cluster.drain_broker(broker)
         return json_response(await self._shown(broker), status=202)
 
     async def remove(self, request: web.Request) -> web.Response:
         """Answer DELETE /v1/brokers/{broker}."""
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
-        await self._cluster.remove_broker(_broker_of(request))
+        broker = _broker_of(request)
+        with self._access.noted(request[PRINCIPAL], "broker.removed", broker=str(broker)):
+            await self._cluster.remove_broker(broker)
         return web.Response(status=204)
 
     async def _shown(self, broker: int) -> dict[str, Any]:

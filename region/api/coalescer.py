@@ -1,7 +1,8 @@
 """Records of gRPC and REST callers become idempotent batches: a `RecordLane` for each partition.
 
-Rule 1: one lane per (topic, partition) with a producer id of its own, so a resend after a leader change or a lost
-        answer is recognised by the stream and never stored twice.
+Rule 1: one lane per (topic, partition, asked level) with a producer id of its own, so a resend after a leader change
+        or a lost answer is recognised by the stream and never stored twice. Deadlines of nearly the same length are
+        one level: a caller who makes up a new one for each record gets no lane and no producer id for it.
 Rule 2: no task per record or batch: answers arrive by future callbacks, waiting is one timer per lane.
 Rule 3: everything is bounded: bytes per lane, bytes of all lanes, number of lanes, time until a caller is answered.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -20,6 +22,7 @@ from georelay.lane import NewRecord, RecordChunk, RecordLane, new_chunk, split_r
 from georelay.lane_core import LaneBatch, LaneLimits
 from georelay.limits import MIB
 from georelay.wire.batch import BatchHeader, build_batch, parse_header
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.kafka.ports import Published
 
 log = structlog.get_logger()
@@ -31,6 +34,7 @@ ALLOCATE_RETRY_S: Final = 0.1
 __all__ = ["Coalescer", "NewRecord", "Publisher"]
 
 _Lane: TypeAlias = RecordLane[Published]
+_Place: TypeAlias = tuple[str, int, AskedLevel]
 
 
 class Publisher(Protocol):
@@ -49,6 +53,7 @@ class Publisher(Protocol):
         received_ns: int,
         entry_region: int,
         lane: object,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Publish one batch."""
 
@@ -70,7 +75,7 @@ class Coalescer:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
         self._limits = limits or LaneLimits()
-        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._lanes: dict[_Place, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
         self._closed = False
@@ -80,10 +85,13 @@ class Coalescer:
         """Return the bytes that wait or are in flight."""
         return self._bytes
 
-    def publish(self, topic: str, partition: int, records: Sequence[NewRecord]) -> list[asyncio.Future[Published]]:
+    def publish(
+        self, topic: str, partition: int, records: Sequence[NewRecord], level: AskedLevel = REGION_LEVEL
+    ) -> list[asyncio.Future[Published]]:
         """Queue records of one caller in order; one future per chunk, in order, with the chunk's base offset.
 
-        Records of one call stay together unless they exceed the bytes or count of one batch (see `split`).
+        Records of one call stay together unless they exceed the bytes or count of one batch (see `split`). Records of
+        different levels go different ways: their order among each other is not kept.
 
         Raises:
             TooLarge: a record does not fit a batch. Busy: a queue is full. Unavailable: closing. Nothing was queued.
@@ -94,7 +102,7 @@ class Coalescer:
         total = sum(chunk.size_bytes for chunk in chunks)
         if self._bytes and self._bytes + total > ALL_LANES_BYTES_MAX:
             raise Busy(f"{self._bytes} bytes wait to be published on this broker, the limit is {ALL_LANES_BYTES_MAX}")
-        self._lane(topic, partition).offer(chunks)
+        self._lane(topic, partition, level).offer(chunks)
         self._bytes += total
         for chunk in chunks:
             chunk.done.add_done_callback(partial(self._chunk_done, chunk.size_bytes))
@@ -119,20 +127,22 @@ class Coalescer:
         if not done.cancelled():
             done.exception()  # a caller that went away must not leave "exception was never retrieved"
 
-    def _lane(self, topic: str, partition: int) -> _Lane:
-        lane = self._lanes.get((topic, partition))
+    def _lane(self, topic: str, partition: int, level: AskedLevel) -> _Lane:
+        level = level.shared
+        place = (topic, partition, level)
+        lane = self._lanes.get(place)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 self._drop_idle_lane()
             lane = _Lane(
                 topic,
                 partition,
-                limits=self._limits,
+                limits=self._limits if not level.is_geo else _patient(self._limits, level),
                 monotonic_ns=self._monotonic_ns,
-                send=self._send,
+                send=partial(self._send, level),
                 allocate=self._allocate,
             )
-            self._lanes[topic, partition] = lane
+            self._lanes[place] = lane
         return lane
 
     def _drop_idle_lane(self) -> None:
@@ -143,7 +153,9 @@ class Coalescer:
                 return
         raise Busy(f"records wait for {LANES_MAX} partitions on this broker already")
 
-    def _send(self, lane: _Lane, batch: LaneBatch[RecordChunk[Published]]) -> asyncio.Future[Published]:
+    def _send(
+        self, level: AskedLevel, lane: _Lane, batch: LaneBatch[RecordChunk[Published]]
+    ) -> asyncio.Future[Published]:
         records = [record for chunk in batch.chunks for record in chunk.records]
         arrival_ms = [chunk.received_ns // 1_000_000 for chunk in batch.chunks for _ in chunk.records]
         raw = build_batch(
@@ -164,6 +176,7 @@ class Coalescer:
             received_ns=batch.chunks[0].received_ns,
             entry_region=self._entry_region,
             lane=lane,
+            level=level,
         )
 
     def _allocate(self, lane: _Lane) -> None:
@@ -185,3 +198,8 @@ class Coalescer:
                     return
         finally:
             lane.allocation_ended()
+
+
+def _patient(limits: LaneLimits, level: AskedLevel) -> LaneLimits:
+    """Return limits under which a batch may wait for its level, and be sent again before that."""
+    return replace(limits, deadline_ns=limits.deadline_ns + level.deadline_ms * 1_000_000)

@@ -76,8 +76,9 @@ class CoordinationAdmin:
     async def delete_group(self, request: pb.DeleteGroupRequest, principal: Principal) -> pb.DeleteGroupResponse:
         """Delete a group without members (UnknownGroup, GroupNotEmpty)."""
         self._access.check(principal, Operation.DELETE, Resource.GROUP, request.name)
-        answer = await self._coordinators.call(Part.GROUPS, request.name, "delete", {"group": request.name})
-        raise_refusal(request.name, answer)
+        with self._access.noted(principal, "group.deleted", group=request.name):
+            answer = await self._coordinators.call(Part.GROUPS, request.name, "delete", {"group": request.name})
+            raise_refusal(request.name, answer)
         return pb.DeleteGroupResponse()
 
     async def set_offsets(self, request: pb.SetGroupOffsetsRequest, principal: Principal) -> pb.SetGroupOffsetsResponse:
@@ -89,10 +90,12 @@ class CoordinationAdmin:
             self._access.check(principal, Operation.READ, Resource.TOPIC, row.topic)
         offsets = [{"topic": row.topic, "partition": row.partition, "offset": row.offset} for row in request.offsets]
         body: JsonObject = {"group": request.name, "offsets": offsets}
-        answer = await self._coordinators.call(Part.GROUPS, request.name, "reset_offsets", body)
-        raise_refusal(request.name, answer)
-        for row in answer["partitions"]:
-            raise_refusal(request.name, {**row, "error": ErrorCode(row["error_code"]).name})
+        about = {"topics": ", ".join(sorted({row.topic for row in request.offsets})), "partitions": str(len(offsets))}
+        with self._access.noted(principal, "group.offsets_set", group=request.name, **about):
+            answer = await self._coordinators.call(Part.GROUPS, request.name, "reset_offsets", body)
+            raise_refusal(request.name, answer)
+            for row in answer["partitions"]:
+                raise_refusal(request.name, {**row, "error": ErrorCode(row["error_code"]).name})
         return pb.SetGroupOffsetsResponse()
 
     # --- queues ------------------------------------------------------------------------------------
@@ -119,7 +122,9 @@ class CoordinationAdmin:
             self._access.check(principal, Operation.WRITE, Resource.TOPIC, letters)
             if self._cluster.topic(letters) is None:
                 self._access.check_create_topic(principal, letters)
-        return _definition(await self._ask_queue(request.name, "create", body, principal))
+        with self._access.noted(principal, "queue.created", queue=request.name, topic=request.topic):
+            made = await self._ask_queue(request.name, "create", body, principal)
+        return _definition(made)
 
     async def describe_queue(self, request: pb.DescribeQueueRequest, principal: Principal) -> pb.QueueState:
         """Answer with definition and counts (UnknownQueue)."""
@@ -129,7 +134,8 @@ class CoordinationAdmin:
     async def delete_queue(self, request: pb.DeleteQueueRequest, principal: Principal) -> pb.DeleteQueueResponse:
         """Delete a queue (UnknownQueue)."""
         self._access.check(principal, Operation.DELETE, Resource.QUEUE, request.name)
-        await self._ask_queue(request.name, "delete", {}, principal)
+        with self._access.noted(principal, "queue.deleted", queue=request.name):
+            await self._ask_queue(request.name, "delete", {}, principal)
         return pb.DeleteQueueResponse()
 
     async def _ask_queue(self, name: str, operation: str, body: JsonObject, principal: Principal) -> JsonObject:

@@ -106,13 +106,13 @@ class GroupLag:
         }
 
     async def ends(self, places: Sequence[Place]) -> dict[Place, int]:
-        """Return the high watermarks of partitions; those of which no replica answers are left out."""
+        """Return what consumers may see of partitions; those of which no replica answers are left out."""
         slots = asyncio.Semaphore(ENDS_AT_ONCE_MAX)
 
         async def end(place: Place) -> int:
             stream = self._cluster.stream(*place)
-            if stream is not None:
-                return stream.high_watermark
+            if stream is not None and stream.is_visible_end_known:
+                return stream.visible_end
             async with slots:
                 return (await self._reader.read(*place, LATEST, max_bytes=1, wait_ms=0)).high_watermark
 

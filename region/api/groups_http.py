@@ -120,8 +120,9 @@ class GroupsHttp:
 
     async def _delete(self, request: web.Request) -> web.Response:
         group_id = self._checked(request, Operation.DELETE)
-        answer = await self._coordinators.call(Part.GROUPS, group_id, "delete", {"group": group_id})
-        raise_refusal(group_id, answer)
+        with self._access.noted(request[PRINCIPAL], "group.deleted", group=group_id):
+            answer = await self._coordinators.call(Part.GROUPS, group_id, "delete", {"group": group_id})
+            raise_refusal(group_id, answer)
         return web.Response(status=204)
 
     async def _reset(self, request: web.Request) -> web.Response:
@@ -134,10 +135,12 @@ class GroupsHttp:
                 {"topic": row["topic"], "partition": row["partition"], "offset": row["new_offset"]} for row in rows
             ]
             body: JsonObject = {"group": group_id, "offsets": offsets}
-            answer = await self._coordinators.call(Part.GROUPS, group_id, "reset_offsets", body)
-            raise_refusal(group_id, answer)
-            for row in answer["partitions"]:
-                raise_refusal(group_id, {**row, "error": ErrorCode(row["error_code"]).name})
+            about = {"topic": wish.topic, "to": str(wish.to), "partitions": str(len(offsets))}
+            with self._access.noted(request[PRINCIPAL], "group.offsets_set", group=group_id, **about):
+                answer = await self._coordinators.call(Part.GROUPS, group_id, "reset_offsets", body)
+                raise_refusal(group_id, answer)
+                for row in answer["partitions"]:
+                    raise_refusal(group_id, {**row, "error": ErrorCode(row["error_code"]).name})
         return json_response({"group": group_id, "executed": wish.execute, "partitions": rows})
 
     async def _planned(self, group_id: str, wish: Reset) -> list[dict[str, Any]]:

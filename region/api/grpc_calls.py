@@ -7,7 +7,9 @@ Rule 2: anything else is a defect: it leaves as INTERNAL, and only the log has i
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
@@ -18,6 +20,8 @@ import structlog
 from georelay import errors
 from georelay.errors import GeorelayError
 from georelay.tls import PrincipalFrom, principal_of_call
+from mesh.listening import grpc_health
+from region.api import grpc_reflection
 from region.api.metrics import BrokerMetrics
 from region.kafka.ports import CredentialCheck
 from region.security.access import Access, Principal
@@ -57,11 +61,19 @@ GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
         errors.NotCoordinator: "UNAVAILABLE",
         errors.NotHome: "UNAVAILABLE",
         errors.HomeUnreachable: "UNAVAILABLE",
+        errors.ControlUnavailable: "UNAVAILABLE",
         errors.Unavailable: "UNAVAILABLE",
+        errors.NotEnoughRegions: "UNAVAILABLE",
+        errors.DurabilityPending: "DEADLINE_EXCEEDED",
         # gRPC documents this status as "may have completed": exactly an unknown outcome.
         errors.OutcomeUnknown: "DEADLINE_EXCEEDED",
     }
 )
+
+
+OPEN_SERVICES: Final = frozenset({grpc_health.SERVICE, grpc_reflection.SERVICE})  # nobody has to sign in
+_SIGNED_IN: ContextVar[Principal | None] = ContextVar("signed_in", default=None)  # of the call that this task answers
+_WORD: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def grpc_status(error: GeorelayError) -> str:
@@ -94,8 +106,25 @@ class GrpcCalls:
         self._principal_from = principal_from
         self._requests = metrics.edge_requests
 
+    async def admit(self, method: str, context: Any) -> None:
+        """End the call unless its caller is signed in, or does not have to be; nothing of its request was read yet.
+
+        Args:
+            method: "/georelay.v1.Admin/CreateTopic".
+        """
+        service, _, name = method.removeprefix("/").rpartition("/")
+        if service in OPEN_SERVICES:
+            return
+        try:
+            _SIGNED_IN.set(await self.sign_in(context))
+        except GeorelayError as error:
+            await self.refuse(context, _WORD.sub("_", name).lower(), error)
+
     async def sign_in(self, context: Any) -> Principal:
         """Return who calls (Unauthenticated: missing or wrong credentials, though users are set)."""
+        admitted = _SIGNED_IN.get()
+        if admitted is not None:
+            return admitted
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
         certificate = principal_of_call(context.auth_context(), self._principal_from)
         return await self._sign_in.caller(
@@ -117,10 +146,12 @@ class GrpcCalls:
         """Count a call that went well."""
         self._requests.labels("grpc", method, "OK").inc()
 
-    async def refuse(self, context: Any, method: str, error: GeorelayError) -> NoReturn:
-        """End a call with the status of `error`."""
+    async def refuse(
+        self, context: Any, method: str, error: GeorelayError, more: tuple[tuple[str, str], ...] = ()
+    ) -> NoReturn:
+        """End a call with the status of `error`; `more` goes with it in the trailing metadata."""
         self._requests.labels("grpc", method, error.code).inc()
-        trailers = (("georelay-code", error.code), ("georelay-outcome", error.outcome.value))
+        trailers = (("georelay-code", error.code), ("georelay-outcome", error.outcome.value), *more)
         await context.abort(getattr(grpc.StatusCode, grpc_status(error)), str(error), trailers)
         raise error  # abort has raised already; this says so to the type checker
 

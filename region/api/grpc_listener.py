@@ -11,6 +11,7 @@ import structlog
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_limits import CallLimits, connection_options
+from mesh.listening.grpc_requests import WINDOW_OPTIONS, Admit, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
 
@@ -24,7 +25,18 @@ MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 class GrpcListener:
     """Serves generic handlers on one address until `close`."""
 
-    def __init__(self, handlers: Sequence[Any], *, host: str, port: int, parts: ListenerParts | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Sequence[Any],
+        *,
+        host: str,
+        port: int,
+        parts: ListenerParts | None = None,
+        admit: Admit | None = None,
+    ) -> None:
+        """Make it. `admit` judges a call before its request is read (GrpcCalls.admit)."""
+        self.budget = RequestBudget()
+        self._admit = admit
         self._parts = parts
         self._handlers = handlers
         self._host = host
@@ -57,9 +69,11 @@ class GrpcListener:
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ("grpc.so_reuseport", 0),  # a port taken by another process must be an error
             *connection_options(limits),
+            *WINDOW_OPTIONS,
         )
+        requests = RequestLimits(self.budget, counters, message_bytes_max=MESSAGE_BYTES_MAX, admit=self._admit)
         server = grpc.aio.server(
-            options=options, maximum_concurrent_rpcs=CALLS_MAX, interceptors=(CallLimits(limits, counters),)
+            options=options, maximum_concurrent_rpcs=CALLS_MAX, interceptors=(CallLimits(limits, counters), requests)
         )
         server.add_generic_rpc_handlers(tuple(self._handlers))
         return server

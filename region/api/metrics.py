@@ -193,6 +193,19 @@ class _KafkaCollector(Collector):
         return family
 
 
+_STREAM_GAUGES: Final = (
+    "high_watermark",
+    "log_start",
+    "next_offset",
+    "is_leader",
+    "epoch",
+    "lag_ms",
+    "orphan_records",
+    "forward_jumps",
+    "is_sealed",
+)
+
+
 class _ClusterCollector(Collector):
     """Gauges of the streams hosted here and of readiness."""
 
@@ -214,13 +227,16 @@ class _ClusterCollector(Collector):
                 ("next_offset", "End of the log, uncommitted entries included"),
                 ("is_leader", "1 when this broker leads the stream in its region"),
                 ("epoch", "Home epoch"),
+                ("orphan_records", "Records of orphan branches that are kept in this region"),
+                ("forward_jumps", "Producers that left sequences out after a loss of records, since the start"),
+                ("is_sealed", "1 while nothing is published because a new home epoch is to begin"),
                 ("lag_records", "Records the home has committed and this region has not"),
                 ("lag_ms", "Age of this region's end, computed at the home"),
             )
         }
         for stream in self._cluster.snapshot():
             labels = (stream.topic, str(stream.partition), stream.origin)
-            for name in ("high_watermark", "log_start", "next_offset", "is_leader", "epoch", "lag_ms"):
+            for name in _STREAM_GAUGES:
                 families[name].add_metric(labels, float(getattr(stream, name)))
             if stream.is_home or stream.home_high_watermark >= 0:  # an unknown lag is absent, not 0
                 lag = 0 if stream.is_home else max(0, stream.home_high_watermark - stream.high_watermark)

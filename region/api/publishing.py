@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from georelay.errors import GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, UnknownTopic
+from georelay.ids import RegionNumber
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import Coalescer, NewRecord
 from region.api.partitioning import Partitioner
 from region.kafka.ports import Cluster, Published, TopicView
+from region.security.access import ANONYMOUS, Access, Principal
 
 
 class RecordPlace(NamedTuple):
@@ -24,9 +28,24 @@ class RecordPlace(NamedTuple):
     offset: int
     epoch: int
     append_us: int = 0  # append time at the home
+    level: int = 1  # regions that have it, as far as that is known
+    is_pending: bool = False  # fewer than were asked for when the deadline passed
+    regions: tuple[RegionNumber, ...] = ()  # those that have it, where more than the home was asked for
+    is_isolated: bool = False  # this region, its home, was cut off from the majority of mesh control
 
 
-async def require_topic(cluster: Cluster, name: str) -> TopicView:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who publishes or reads, for the audit log: it names them where a topic is made on the way."""
+
+    access: Access
+    principal: Principal
+
+
+NOBODY: Final = Asker(access=Access.open(), principal=ANONYMOUS)
+
+
+async def require_topic(cluster: Cluster, name: str, asker: Asker) -> TopicView:
     """Return the topic, created with defaults if it is unknown and the mesh allows that.
 
     Raises:
@@ -37,7 +56,8 @@ async def require_topic(cluster: Cluster, name: str) -> TopicView:
         return topic
     if not cluster.auto_create_topics:
         raise UnknownTopic(f"topic {name!r} does not exist; create it with `georelay topics create {name}`")
-    return await cluster.ensure_topic(name)
+    with asker.access.noted(asker.principal, "topic.created", topic=name, how="automatic"):
+        return await cluster.ensure_topic(name)
 
 
 class RecordPublisher:
@@ -48,17 +68,28 @@ class RecordPublisher:
         self._coalescer = coalescer
         self._partitioner = Partitioner()
 
-    async def publish(self, name: str, records: Sequence[tuple[NewRecord, int | None]]) -> list[RecordPlace]:
-        """Publish (record, wanted partition or None) pairs and wait until all are committed at their home.
+    async def publish(
+        self,
+        name: str,
+        records: Sequence[tuple[NewRecord, int | None]],
+        level: AskedLevel = REGION_LEVEL,
+        *,
+        asker: Asker = NOBODY,
+    ) -> list[RecordPlace]:
+        """Publish (record, wanted partition or None) pairs and wait until all have reached their level, or pend.
 
         Raises:
             UnknownTopic, InvalidTopic, PolicyViolation, TooLarge, Busy, Unavailable: nothing is stored.
             OutcomeUnknown: some may be.
         """
-        return await self.begin(await require_topic(self._cluster, name), name, records)
+        return await self.begin(await require_topic(self._cluster, name, asker), name, records, level)
 
     def begin(
-        self, topic: TopicView, name: str, records: Sequence[tuple[NewRecord, int | None]]
+        self,
+        topic: TopicView,
+        name: str,
+        records: Sequence[tuple[NewRecord, int | None]],
+        level: AskedLevel = REGION_LEVEL,
     ) -> Coroutine[Any, Any, list[RecordPlace]]:
         """Hand the records on before this returns, so that calls keep their order; await the result for the places.
 
@@ -72,7 +103,7 @@ class RecordPublisher:
         for partition, indexes in positions.items():
             chosen = [records[index][0] for index in indexes]
             try:
-                futures = self._coalescer.publish(name, partition, chosen)
+                futures = self._coalescer.publish(name, partition, chosen, level)
             except GeorelayError as error:
                 if not waits:  # nothing is on its way: simply refused
                     raise
@@ -118,7 +149,14 @@ async def _gather(
             stored += len(indexes)
             for step, index in enumerate(indexes):
                 places[index] = RecordPlace(
-                    partition, published.base_offset + step, published.epoch, published.append_us
+                    partition,
+                    published.base_offset + step,
+                    published.epoch,
+                    published.append_us,
+                    published.level,
+                    published.is_pending,
+                    published.regions,
+                    published.is_isolated,
                 )
     if not refused:
         return [place for place in places if place is not None]

@@ -100,7 +100,9 @@ class QueuesHttp:
             letters = f"{name}{DEAD_LETTERS_SUFFIX}"
         if isinstance(letters, str) and letters:
             self._check_letters(principal, letters)
-        return json_response(await self._ask(request, name, "create", body), status=201)
+        with self._access.noted(principal, "queue.created", queue=name, topic=topic):
+            made = await self._ask(request, name, "create", body)
+        return json_response(made, status=201)
 
     def _check_letters(self, principal: Principal, topic: str) -> None:
         self._access.check(principal, Operation.WRITE, Resource.TOPIC, topic)
@@ -118,14 +120,21 @@ class QueuesHttp:
         letters = settings.get("dead_letter_topic")
         if isinstance(letters, str) and letters:
             self._check_letters(request[PRINCIPAL], letters)
-        return json_response(await self._ask(request, name, "alter", {"settings": settings}))
+        with self._access.noted(request[PRINCIPAL], "queue.altered", queue=name, settings=", ".join(sorted(settings))):
+            altered = await self._ask(request, name, "alter", {"settings": settings})
+        return json_response(altered)
 
     async def _delete(self, request: web.Request) -> web.Response:
-        await self._ask(request, self._checked(request, Operation.DELETE), "delete", {})
+        name = self._checked(request, Operation.DELETE)
+        with self._access.noted(request[PRINCIPAL], "queue.deleted", queue=name):
+            await self._ask(request, name, "delete", {})
         return web.Response(status=204)
 
     async def _purge(self, request: web.Request) -> web.Response:
-        return json_response(await self._ask(request, self._checked(request, Operation.DELETE), "purge", {}))
+        name = self._checked(request, Operation.DELETE)
+        with self._access.noted(request[PRINCIPAL], "queue.purged", queue=name):
+            purged = await self._ask(request, name, "purge", {})
+        return json_response(purged)
 
     # --- consuming --------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ Rule 3: LATEST is what the leader in this region says: a replica that has just s
         "latest" would be the beginning of the log.
 Rule 4: readers see decided records only, unless they ask for all: they stop at the last stable offset, and batches of
         aborted transactions are left out. A marker is no record and is never shown.
+Rule 5: of a topic with min.insync.regions readers see what so many regions have; a replica that does not know that
+        passes the question on.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class StreamReader:
         if partition >= topic.partitions:
             raise UnknownTopic(f"topic {name!r} has partitions 0..{topic.partitions - 1}, not {partition}")
         stream = self._cluster.stream(name, partition)
-        if stream is None or (offset == LATEST and not stream.is_leader):
+        knows = stream is not None and (stream.is_leader or (offset != LATEST and stream.is_visible_end_known))
+        if stream is None or not knows:
             return await self._cluster.read_records(
                 name, partition, offset, max_bytes, wait_ms, read_uncommitted=read_uncommitted
             )
@@ -128,14 +131,14 @@ async def read_stream(
     return ReadAnswer(
         entries=entries,
         log_start=stream.log_start,
-        high_watermark=stream.high_watermark,
+        high_watermark=stream.visible_end,
         next_offset=following,
         last_stable_offset=_end(stream, read_uncommitted=read_uncommitted),
     )
 
 
 def _end(stream: Stream, *, read_uncommitted: bool) -> Offset:
-    return stream.high_watermark if read_uncommitted else stream.last_stable_offset
+    return stream.visible_end if read_uncommitted else stream.last_stable_offset
 
 
 def _shown(stream: Stream, entries: Sequence[EntryLike], *, read_uncommitted: bool) -> list[EntryLike]:
@@ -158,7 +161,7 @@ def _shown(stream: Stream, entries: Sequence[EntryLike], *, read_uncommitted: bo
 def _check_range(stream: Stream, offset: int) -> None:
     if offset < stream.log_start:
         raise OffsetOutOfRange(f"offset {offset} is below the log start {stream.log_start}")
-    if offset > stream.next_offset and stream.is_leader and stream.is_home:
+    if offset > stream.next_offset and stream.is_leader and stream.knows_end:
         raise OffsetOutOfRange(f"offset {offset} is beyond the log end {stream.next_offset}")
 
 

@@ -1,4 +1,7 @@
-"""/v1/topics/{topic}/records: publish by POST, read by GET.
+"""/v1/topics/{topic}/records: publish by POST, read by GET; /v1/topics/{topic}/resolve: what became of a record.
+
+POST parameters: durability (region, geo:2 or more, geo:majority, geo:all; default region), deadline_ms (1..300000,
+default 30000) until a geo level is answered as pending, with status 202.
 
 GET parameters: partition (0), offset (a number, "earliest" or "latest"; default earliest), max (records, 500),
 wait_ms (0), region (must be this broker's own: choosing another is the gateway's part).
@@ -13,30 +16,34 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
+from georelay.durability import Durability
 from georelay.errors import BadRequest, OffsetOutOfRange
 from georelay.limits import MIB, REST_RECORDS_MAX
+from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
 from region.api.principal import PRINCIPAL
-from region.api.publishing import RecordPublisher, require_topic
+from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.record_json import parse_records, record_json
 from region.api.unfolding import record_chunks
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
-from region.security.access import Access, Operation, Resource
+from region.security.access import Access, Operation, Principal, Resource
 from region.security.quotas import Quotas
 
 RECORDS_DEFAULT: Final = 500
 READ_BYTES: Final = 1 * MIB
 ANSWER_BYTES_MAX: Final = 16 * MIB  # of keys and values, and a record more: batches unfold to more than they are
 WAIT_MS_MAX: Final = 30_000
+PUBLISH_PARAMETERS: Final = frozenset({"durability", "deadline_ms", "region"})
 PARAMETERS: Final = frozenset({"partition", "offset", "max", "wait_ms", "region"})
+RESOLVE_PARAMETERS: Final = frozenset({"partition", "epoch", "offset", "durability", "wait_ms", "region"})
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 OFFSET_MAX: Final = 2**63 - 1
 
@@ -55,10 +62,12 @@ class RecordsHttp:
         wall_ns: Callable[[], int],
         access: Access | None = None,
         quotas: Quotas | None = None,
+        region_name: Callable[[int], str] = str,
     ) -> None:
         self._access = access if access is not None else Access.open()
         self._quotas = quotas if quotas is not None else Quotas()
         self._cluster = cluster
+        self._region_name = region_name
         self._publisher = publisher
         self._reader = reader
         self._recorder = recorder
@@ -72,24 +81,60 @@ class RecordsHttp:
         started = time.perf_counter()
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         check_topic(self._access, self._cluster, principal, Operation.WRITE, topic)
+        level = _asked_level(_checked_query(request.query, self._cluster.region, PUBLISH_PARAMETERS))
         body = await request.read()
-        places = await self._publisher.publish(topic, parse_records(body))
+        places = await self._publisher.publish(topic, parse_records(body), level, asker=self._asker(principal))
         await self._pause(self._quotas.produce(principal, len(body)))
         self._seconds.observe(time.perf_counter() - started)
         self._records_in.inc(len(places))
-        rows = [{"partition": at.partition, "offset": at.offset, "epoch": at.epoch} for at in places]
-        return json_response({"records": rows})
+        if not level.is_geo:
+            return json_response({"records": [_region_row(at) for at in places]})
+        geo_rows = [self._geo_row(at) for at in places]
+        return json_response({"records": geo_rows}, status=202 if any(at.is_pending for at in places) else 200)
+
+    def _asker(self, principal: Principal) -> Asker:
+        return Asker(access=self._access, principal=principal)
+
+    def _geo_row(self, at: RecordPlace) -> dict[str, Any]:
+        """Return where a record is that more than its home was asked for."""
+        return {
+            "partition": at.partition,
+            "offset": at.offset,
+            "epoch": at.epoch,
+            "outcome": "pending" if at.is_pending else "stored",
+            "level": at.level,
+            "regions": [self._region_name(region) for region in at.regions],
+            "commit_us": at.append_us,
+        } | _isolated(at)
+
+    async def resolve(self, request: web.Request) -> web.Response:
+        """Answer GET /v1/topics/{topic}/resolve: which regions have the record at a position."""
+        topic = request.match_info["topic"]
+        self._access.check(request[PRINCIPAL], Operation.DESCRIBE, Resource.TOPIC, topic)
+        query = _checked_query(request.query, self._cluster.region, RESOLVE_PARAMETERS)
+        resolved = await self._cluster.resolve(
+            topic,
+            _number(query, "partition", default=0, high=2**31 - 1),
+            epoch=_number(query, "epoch", default=1, high=2**32 - 1),
+            offset=_number(query, "offset", default=0, high=OFFSET_MAX),
+            durability=Durability.parse(query.get("durability", "region")),
+            wait_ms=_number(query, "wait_ms", default=0, high=WAIT_MS_MAX),
+        )
+        holders = resolved.holders
+        outcome = "lost" if holders.is_lost else "stored" if resolved.is_reached else "pending"
+        regions = [self._region_name(region) for region in holders.regions]
+        return json_response({"outcome": outcome, "level": holders.level, "regions": regions, "epoch": holders.epoch})
 
     async def read(self, request: web.Request) -> web.Response:
         """Read committed records of one partition."""
-        query = _checked_query(request.query, self._cluster.region)
+        query = _checked_query(request.query, self._cluster.region, PARAMETERS)
         partition = _number(query, "partition", default=0, high=2**31 - 1)
         offset = _offset(query)
         max_records = _number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
         wait_ms = _number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         check_topic(self._access, self._cluster, principal, Operation.READ, topic)
-        view = await require_topic(self._cluster, topic)
+        view = await require_topic(self._cluster, topic, self._asker(principal))
         start, end = await self._start(view, partition, offset)
         session = self._recorder.open_session(
             topic=plain_name(view), origin=view.origin, partition=partition, offset=start
@@ -167,6 +212,7 @@ class RecordsHttp:
             entry_region=header.entry_region,
             received_ns=header.received_ns,
             delivered_ns=self._wall_ns(),
+            size_bytes=len(entry.payload),
         )
 
 
@@ -176,11 +222,28 @@ def json_response(value: Mapping[str, Any], *, status: int = 200) -> web.Respons
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
 
 
-def _checked_query(query: Any, own_region: str) -> dict[str, str]:
+def _asked_level(query: Mapping[str, str]) -> AskedLevel:
+    """Return what a publish asks for: `durability`, and how long it waits for that in `deadline_ms`."""
+    durability = Durability.parse(query.get("durability", "region"))
+    deadline_ms = _number(query, "deadline_ms", default=DEADLINE_MS, low=1, high=DEADLINE_MS_MAX)
+    return AskedLevel(durability=durability, deadline_ms=deadline_ms) if durability.is_geo else REGION_LEVEL
+
+
+def _region_row(at: RecordPlace) -> dict[str, Any]:
+    """Return where a record is that only its home was asked for."""
+    return {"partition": at.partition, "offset": at.offset, "epoch": at.epoch, **_isolated(at)}
+
+
+def _isolated(at: RecordPlace) -> dict[str, bool]:
+    """Return a warning where a forced move of the home may leave the record in an orphan branch."""
+    return {"isolated": True} if at.is_isolated else {}
+
+
+def _checked_query(query: Any, own_region: str, known: Collection[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, value in query.items():
-        if name not in PARAMETERS:
-            raise BadRequest(f"{name[:64]}: unknown parameter; known are {', '.join(sorted(PARAMETERS))}")
+        if name not in known:
+            raise BadRequest(f"{name[:64]}: unknown parameter; known are {', '.join(sorted(known))}")
         if name in values:
             raise BadRequest(f"{name}: the parameter stands twice")
         values[name] = value

@@ -14,12 +14,14 @@ from georelay.errors import BadRequest
 from georelay.ids import BROKERS_PER_REGION_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.api.record_json import integer_field, parse_json
+from region.controller.geo_settings import GEO_DEFAULTS
 from region.controller.topology import BROKER_ID_MAX
 from region.kafka.ports import BEFORE_HIGH_WATERMARK
 from region.kafka.topic_settings import defaults_of_alterable
 
 INT64_MAX: Final = 2**63 - 1
 LATEST: Final = "latest"
+SETTINGS: Final = "settings"
 SETTING_OF: Final[Mapping[str, str]] = {
     "retention_ms": "retention.ms",
     "retention_bytes": "retention.bytes",
@@ -45,10 +47,27 @@ class Deletion:
 
 def parse_alteration(body: bytes) -> dict[str, str]:
     """Return settings in the words of `Cluster.alter_topic`; null gives back the default (BadRequest)."""
-    value = _object(body, known=set(SETTING_OF))
+    value = _object(body, known={*SETTING_OF, SETTINGS})
     if not value:
-        raise BadRequest(f"name what changes: {', '.join(sorted(SETTING_OF))}")
-    return settings_of({name: None if value[name] is None else _integer(value, name) for name in value})
+        raise BadRequest(f"name what changes: {', '.join(sorted((*SETTING_OF, SETTINGS)))}")
+    numbers = {name: None if value[name] is None else _integer(value, name) for name in value if name != SETTINGS}
+    named = {name: text or GEO_DEFAULTS[name] for name, text in parse_geo_settings(value).items()}
+    return settings_of(numbers) | named
+
+
+def parse_geo_settings(value: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the object `settings` of a body: Kafka's name -> value, None for the default (BadRequest)."""
+    settings = value.get(SETTINGS, {})
+    if not isinstance(settings, dict):
+        raise BadRequest(f"{SETTINGS}: must be an object of {', '.join(GEO_DEFAULTS)}")
+    named: dict[str, str | None] = {}
+    for name, setting in settings.items():
+        if name not in GEO_DEFAULTS:
+            raise BadRequest(f"{SETTINGS}.{name[:64]}: unknown setting; known are {', '.join(GEO_DEFAULTS)}")
+        if setting is not None and type(setting) not in (int, str):
+            raise BadRequest(f"{SETTINGS}.{name}: must be a string, a whole number or null")
+        named[name] = None if setting is None else str(setting)
+    return named
 
 
 def settings_of(values: Mapping[str, int | None]) -> dict[str, str]:

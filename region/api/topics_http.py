@@ -14,15 +14,27 @@ from georelay.limits import PARTITIONS_PER_TOPIC_MAX, SEGMENT_BYTES_MAX
 from region.api.principal import PRINCIPAL
 from region.api.record_json import integer_field, parse_json
 from region.api.records_http import json_response
-from region.api.topic_changes import parse_alteration, parse_deletion, parse_reassignment
+from region.api.topic_changes import parse_alteration, parse_deletion, parse_geo_settings, parse_reassignment
+from region.controller.geo_settings import GEO_DEFAULTS
 from region.controller.topic import SEGMENT_BYTES, Homes
 from region.kafka.ports import Cluster, PartitionReplicas, TopicSpec, TopicView
 from region.security.access import Access, Operation, Resource
+from region.security.change_details import shown_before, shown_numbers, shown_settings
 
 REPLICATION_FACTOR_MAX: Final = 999
 INT64_MAX: Final = 2**63 - 1
 TOPIC_FIELDS: Final = frozenset(
-    {"name", "partitions", "replication_factor", "homes", "home", "retention_ms", "retention_bytes", "segment_bytes"}
+    {
+        "name",
+        "partitions",
+        "replication_factor",
+        "homes",
+        "home",
+        "retention_ms",
+        "retention_bytes",
+        "segment_bytes",
+        "settings",
+    }
 )
 
 
@@ -49,7 +61,8 @@ class TopicsHttp:
         """Answer POST /v1/topics."""
         spec = parse_topic(await request.read())
         self._access.check_create_topic(request[PRINCIPAL], spec.name)
-        view = await self._cluster.create_topic(spec)
+        with self._access.noted(request[PRINCIPAL], "topic.created", topic=spec.name):
+            view = await self._cluster.create_topic(spec)
         return json_response(topic_json(view), status=201)
 
     async def describe(self, request: web.Request) -> web.Response:
@@ -58,13 +71,17 @@ class TopicsHttp:
 
     async def delete(self, request: web.Request) -> web.Response:
         """Answer DELETE /v1/topics/{topic}."""
-        await self._cluster.delete_topic(self._check(request, Operation.DELETE))
+        name = self._check(request, Operation.DELETE)
+        with self._access.noted(request[PRINCIPAL], "topic.deleted", topic=name):
+            await self._cluster.delete_topic(name)
         return web.Response(status=204)
 
     async def alter(self, request: web.Request) -> web.Response:
         """Answer PATCH /v1/topics/{topic}: fields that are not named stay, null is the default."""
         name = self._check(request, Operation.ALTER_CONFIGS)
-        view = await self._cluster.alter_topic(name, parse_alteration(await request.read()))
+        settings = parse_alteration(await request.read())
+        with self._access.noted(request[PRINCIPAL], "topic.altered", topic=name, settings=shown_settings(settings)):
+            view = await self._cluster.alter_topic(name, settings)
         return json_response(topic_json(view))
 
     async def reassign(self, request: web.Request) -> web.Response:
@@ -76,15 +93,19 @@ class TopicsHttp:
         if view is None:
             raise UnknownTopic(f"topic {name!r} does not exist")
         partitions = range(view.partitions) if wanted.partition is None else (wanted.partition,)
-        for partition in partitions:
-            await self._cluster.reassign(name, partition, wanted.replicas)
+        about = {"partitions": shown_numbers(partitions), "replicas": shown_numbers(wanted.replicas)}
+        with self._access.noted(request[PRINCIPAL], "topic.reassigned", topic=name, **about):
+            for partition in partitions:
+                await self._cluster.reassign(name, partition, wanted.replicas)
         return json_response(await self._described(name), status=202)
 
     async def delete_records(self, request: web.Request) -> web.Response:
         """Answer POST /v1/topics/{topic}/delete-records with the log start that resulted."""
         name = self._check(request, Operation.DELETE)
         wanted = parse_deletion(await request.read())
-        log_start = await self._cluster.delete_records(name, wanted.partition, wanted.before)
+        about = {"partition": str(wanted.partition), "before": shown_before(wanted.before)}
+        with self._access.noted(request[PRINCIPAL], "records.deleted", topic=name, **about):
+            log_start = await self._cluster.delete_records(name, wanted.partition, wanted.before)
         return json_response({"topic": name, "partition": wanted.partition, "log_start": log_start})
 
     async def _described(self, name: str) -> dict[str, Any]:
@@ -125,6 +146,7 @@ def topic_json(view: TopicView) -> dict[str, Any]:
         "retention_ms": view.definition.retention_ms,
         "retention_bytes": view.definition.retention_bytes,
         "segment_bytes": view.definition.segment_bytes,
+        "settings": {name: value for name, value in view.definition.config if name in GEO_DEFAULTS},
     }
 
 
@@ -149,7 +171,8 @@ def parse_topic(body: bytes) -> TopicSpec:
         retention_ms=_integer(value, "retention_ms", low=-1, high=INT64_MAX),
         retention_bytes=_integer(value, "retention_bytes", low=-1, high=INT64_MAX),
     )
-    return spec if segment_bytes is None else spec.with_settings({SEGMENT_BYTES: str(segment_bytes)})
+    spec = spec if segment_bytes is None else spec.with_settings({SEGMENT_BYTES: str(segment_bytes)})
+    return spec.with_settings({name: value or GEO_DEFAULTS[name] for name, value in parse_geo_settings(value).items()})
 
 
 def _integer(value: dict[str, Any], name: str, *, low: int, high: int) -> int:

@@ -11,43 +11,43 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from georelay.clock import Clock
 from georelay.errors import BadRequest, DataDirectoryError, GeorelayError, StorageFailed, Unavailable
-from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber, broker_id
+from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber
 from mesh.listening.listeners import Listeners
-from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
-from mesh.replication.settings import LinkSettings
+from mesh.replication.mesh_links import BrokerAddress, MeshLinks
+from region.broker.audit_room import AuditRoom
+from region.broker.commit_recorder import CommitRecorder
 from region.broker.controller_machine import ControllerMachine
+from region.broker.core_parts import identity_of, link_addresses, make_controller, make_transport
 from region.broker.entrance import NEVER_JOINED, Entrance
-from region.broker.group_coordinators import register_groups
+from region.broker.geo_wiring import region_geo
+from region.broker.group_coordinators import coordinator_origins, has_left, kafka_address, register_groups
+from region.broker.homes_room import HomesRoom
 from region.broker.hosted_groups import HostedGroups
 from region.broker.housekeeping import Housekeeping
 from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
+from region.broker.mesh_wiring import RegionGrowth, configured_topology, link_settings, make_control, region_names
 from region.broker.operations import Operations
+from region.broker.orphan_branches import RegionOrphans
 from region.broker.queue_coordinators import QueueRoom
 from region.broker.record_deletion import RecordDeletion
 from region.broker.recovered_disks import RecoveredDisks
 from region.broker.region_directory import RegionDirectory
-from region.broker.transaction_port import TransactionPort
+from region.broker.transaction_coordinators import register_transactions
 from region.config import BrokerConfig, split_address
 from region.controller.assignment import Assignment
-from region.controller.commands import FEATURE_LEVEL_MAX
-from region.controller.registration import BrokerRegistration
-from region.controller.routing import ControllerSettings
-from region.controller.service import ControllerService
 from region.controller.topic import INTERNAL_PREFIX, TopicDefinition
-from region.controller.topology import RegionInfo, Topology
-from region.coordination.part import Part
 from region.coordination.region_coordinators import RegionCoordinators
+from region.geo.resolution import Resolver
 from region.log.data_directory import DataDirectory
 from region.log.disk_space import DiskLevel, DiskSpace
 from region.log.entry import Entry
@@ -62,26 +62,10 @@ from region.multiraft.transport import Transport
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import FIRST_LEVEL, Stream
-from region.transactions.part import TransactionsPart
-from region.transactions.settings import TransactionSettings
 
 log = structlog.get_logger()
 
 BARRIER_AGAIN_S: Final = 0.1
-
-
-class CommitRecorder(Protocol):
-    """Who writes down what became readable, and when (mesh.tracing.recorder)."""
-
-    def committed(
-        self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int, now_ns: int
-    ) -> None:
-        """Note offsets [from_offset, to_offset) committed at their home."""
-
-    def replicated(
-        self, *, topic: str, origin: int, partition: int, epoch: int, from_offset: int, to_offset: int, now_ns: int
-    ) -> None:
-        """Note offsets [from_offset, to_offset) committed at a mirror."""
 
 
 class BrokerCore:
@@ -115,10 +99,12 @@ class BrokerCore:
         self._rng = rng
         self._recorder = recorder
         self._make_transport = make_transport
+        self._make_flusher = make_flusher
+        self._executor = executor
         self._listeners = listeners
         self._joining: asyncio.Task[None] | None = None
         self._recovered_disks = RecoveredDisks()
-        self._topology = _topology(config)
+        self._topology = configured_topology(config)
         self.directory = DataDirectory.open(
             Path(config.data_dir), mesh_id=config.mesh_id, broker_id=config.broker_id, fs=file_system
         )
@@ -147,6 +133,7 @@ class BrokerCore:
             admits_entries=lambda: self.disk_space.level is not DiskLevel.FULL,
             bulk_bytes_per_s=config.bulk_bytes_per_s,
         )
+        self.geo = region_geo(lambda: self.controller.state, self._clock)
         self.groups = HostedGroups(
             me=config.broker_id,
             region=config.region_number,
@@ -156,7 +143,7 @@ class BrokerCore:
             budget=self.budget,
             executor=executor,
             joined=self._stream_joined,
-            left=lambda stream: self.links.mirror_stopped(stream.key),
+            left=self._stream_left,
             failed=self._fail,
             feature_level=lambda: self.controller.feature_level,
             disk_writable=lambda: self.disk_space.writable,
@@ -165,6 +152,7 @@ class BrokerCore:
             is_registered=self._is_registered,
             replica_lost=lambda group, generation: self.controller.replica_lost(group, generation),
             make_coordinator=lambda **arguments: self.coordinators.make_stream(**arguments),
+            home_row=lambda key: self.controller.state.home_row(key),
         )
         self.machine = ControllerMachine(
             clock=clock,
@@ -209,32 +197,14 @@ class BrokerCore:
 
     def _join_mesh(self, make_links: Callable[..., MeshLinks]) -> None:
         config = self.config
-        kafka_host, kafka_port = split_address(config.listen.kafka)
         self._remote = RemoteStreamsOverLinks(region=config.region_number)
-        self.controller = ControllerService(
+        self.controller = make_controller(
+            config,
             topology=self._topology,
-            registration=BrokerRegistration(
-                broker=config.broker_id,
-                disk_uuid=self.directory.disk_id,
-                kafka_host=kafka_host,
-                kafka_port=kafka_port,
-                grpc=config.listen.grpc,
-                link=config.listen.link,
-                admin=config.listen.admin,
-                peers=config.listen.peers,
-                feature_level_max=FEATURE_LEVEL_MAX,
-            ),
-            propose=self.machine.propose,
-            request=self._remote.request,
-            is_leader=lambda: self.machine.is_leader,
-            leader_id=lambda: self.host.leaders.leader(CONTROLLER_GROUP),
-            settings=ControllerSettings(
-                auto_create=config.auto_create_topics,
-                auto_join=config.auto_join,
-                replace_absent_after_s=config.replace_absent_after_ms / 1000,
-                moves_in_flight_max=config.moves_in_flight_max,
-            ),
-            is_alive=self.host.is_alive,
+            disk_id=self.directory.disk_id,
+            host=self.host,
+            machine=self.machine,
+            remote=self._remote,
             read_index=self._read_controller_index,
             founding_disks=lambda: self.entrance.disks,
             peers_learned=self._learn_peers,
@@ -250,30 +220,52 @@ class BrokerCore:
             leader=self.host.leaders.leader,
             ask=self._remote.ask,
             rng=self._rng,
+            home_row=lambda key: self.controller.state.home_row(key),
+            origins=lambda: coordinator_origins(self.controller.state.topology),
+            ask_region=self._remote.request,
+            has_left=lambda region: has_left(self.controller.state.topology, region),
+            address_of=lambda broker: kafka_address(self.controller.state.brokers.get(broker)),
         )
         port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
         self.links = make_links(
-            identity=MeshIdentity(
-                mesh_id=config.mesh_id,
-                region=config.region,
-                region_number=config.region_number,
-                broker_id=config.broker_id,
-            ),
-            brokers={
-                RegionNumber(region.number): [
-                    BrokerAddress(broker_id=broker_id(RegionNumber(region.number), row.number), address=row.link)
-                    for row in region.brokers
-                ]
-                for region in config.regions
-            },
+            identity=identity_of(config),
+            brokers=link_addresses(config),
             directory=port,
             publisher=port,
             requests=port,
             clock=self._clock,
-            settings=LinkSettings(forward_timeout_ms=config.forward_timeout_ms),
+            settings=link_settings(config),
             parts=None if self._listeners is None else self._listeners["link"],
         )
+        self.links.region_name = region_names(self.controller, self._topology)
         self._remote.use(self.links)
+        self.control = port.control = make_control(
+            config,
+            directory=self.directory,
+            controller=self.controller,
+            links=self.links,
+            clock=self._clock,
+            rng=self._rng,
+            executor=self._executor,
+            make_flusher=self._make_flusher,
+            failed=self._fail,
+        )
+        self.homes = HomesRoom(
+            me=config.broker_id,
+            control=self.control,
+            controller=self.controller,
+            links=self.links,
+            groups=self.groups,
+            hosted=port.hosted,
+            leader_of=port.leader_of,
+            clock=self._clock,
+            rng=self._rng,
+        )
+        port.homes = self.homes.agent
+        self.audit = AuditRoom(
+            config.broker_id, self.controller, self.links, self._clock, hosted=port.hosted, leader_of=port.leader_of
+        )
+        port.audit = self.audit.agent
         self.directory_of_regions = RegionDirectory(
             own=config.region_number,
             others=[RegionNumber(region.number) for region in config.regions if region.number != config.region_number],
@@ -283,7 +275,15 @@ class BrokerCore:
             is_linked=self.links.is_linked,
         )
         port.region_directory = self.directory_of_regions
+        self._growth = RegionGrowth(controller=self.controller, links=self.links, directory=self.directory_of_regions)
         port.deletion = RecordDeletion(
+            region=config.region_number,
+            hosted=port.hosted,
+            home_of=self.controller.catalog.home_of,
+            leader_of=port.leader_of,
+            ask=self._remote.request,
+        )
+        port.resolver = Resolver(
             region=config.region_number,
             hosted=port.hosted,
             home_of=self.controller.catalog.home_of,
@@ -301,24 +301,23 @@ class BrokerCore:
             is_informed=lambda: self.groups.is_informed,
             operations=Operations(controller=self.controller, host=self.host),
             deletion=port.deletion,
+            epochs_begun=lambda: self.groups.epochs_begun,
         )
         port.cluster = self.cluster
-        self._transactions = port.transactions = TransactionPort(
+        self.orphans = port.orphans = RegionOrphans(
             me=config.broker_id,
-            region=config.region_number,
-            catalog=self.controller.catalog,
-            coordinators=self.coordinators,
+            streams=self.streams.values,
+            key_of=self.controller.catalog.stream_key,
             hosted=port.hosted,
             leader_of=port.leader_of,
-            barrier=self.controller.barrier,
-            allocate=self.controller.allocate_producer_id,
-            ask=self._remote.ask,
+            others=self._other_brokers,
+            ask=self._remote.ask_answer,
+        )
+        self.cluster.resolver = port.resolver
+        self._transactions = port.transactions = register_transactions(
+            config, coordinators=self.coordinators, controller=self.controller, port=port, remote=self._remote
         )
         self.group_counters = register_groups(self.coordinators, self.controller, config, rng=self._rng)
-        settings = TransactionSettings(
-            timeout_ms_max=config.transaction_timeout_max_ms, expiry_ms=config.transactional_id_expiry_ms
-        )
-        self.coordinators.register(Part.TRANSACTIONS, lambda log: TransactionsPart(log, self._transactions, settings))
         self.queues = QueueRoom(
             cluster=self.cluster,
             coordinators=self.coordinators,
@@ -337,26 +336,21 @@ class BrokerCore:
         """
         config = self.config
         self.flusher.start()
-        transport = self._make_transport(
-            me=config.broker_id,
-            mesh_id=config.mesh_id,
-            disk=uuid.UUID(self.directory.disk_id).bytes,
-            listen=split_address(config.listen.peers),
-            peers={
-                broker_id(config.region_number, row.number): split_address(row.peers)
-                for row in config.own_region.brokers
-                if row.number != config.broker
-            },
-            receiver=self.host,
+        transport = make_transport(
+            config,
+            self._make_transport,
+            disk_id=self.directory.disk_id,
+            host=self.host,
             rng=self._rng,
             registered_disk=self._registered_disk,
-            tls=None if self._listeners is None else self._listeners["peers"].contexts,
-            counters=None if self._listeners is None else self._listeners["peers"].counters,
+            listeners=self._listeners,
         )
         await self.host.start(transport)
         if self.entrance.is_settled:
             await self._open_controller()
         await self.links.start(config.listen.link)
+        await self.control.start()
+        self.homes.start()
         self._controller_task = asyncio.create_task(self._run_controller(), name="controller")
         self._directory_task = asyncio.create_task(self.directory_of_regions.run(), name="region-directory")
         self.housekeeping.start()
@@ -380,6 +374,8 @@ class BrokerCore:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.coordinators.close()
         await self.controller.close()
+        await self.homes.stop()
+        await self.control.stop()
         await self.links.stop()
         await self.groups.cancel()
         self.groups.close()
@@ -490,6 +486,7 @@ class BrokerCore:
             ],
         )
         self._follow_trust()
+        self._growth.follow()
         if self.host.transport is not None:
             self.host.transport.check_disks()
         self.groups.settle()
@@ -539,6 +536,11 @@ class BrokerCore:
         control.node.joins_after = above
         log.info("region.joined", broker=self.config.broker_id, above=above)
 
+    def learn_peers(self, addresses: Mapping[BrokerId, str]) -> None:
+        """Learn where brokers of this region may be reached, such as from gossip; a removed one is not dialled."""
+        disk_of = self.controller.state.disk_of
+        self._learn_peers({broker: address for broker, address in addresses.items() if disk_of(broker) != ""})
+
     def _learn_peers(self, addresses: Mapping[BrokerId, str]) -> None:
         """Follow where the brokers of this region are; the configuration only had the first ones."""
         for broker, address in addresses.items():
@@ -555,15 +557,24 @@ class BrokerCore:
         stream.on_committed = self._committed
         stream.on_leadership = self._leadership_changed
         stream.lanes.verifier = self._transactions
+        stream.geo = self.geo.attach(stream)
+
+    def _stream_left(self, stream: HostedStream) -> None:
+        self.links.mirror_stopped(stream.key)
+        if stream.geo is not None:
+            stream.geo.close()
 
     def _leadership_changed(self, stream: Stream) -> None:
-        if stream.is_home:
-            return
         assert isinstance(stream, HostedStream)
-        if stream.is_leader:
+        if stream.is_leader and stream.is_mirroring:
             self.links.mirror_started(stream)
         else:
             self.links.mirror_stopped(stream.key)
+
+    def _other_brokers(self) -> list[BrokerId]:
+        """Return the other brokers of this region that are heard."""
+        known = self.controller.state.brokers
+        return [row for row in known if row != self.config.broker_id and self.host.is_alive(row)]
 
     def _committed(self, stream: Stream, entries: Sequence[Entry]) -> None:
         if not stream.is_leader or stream.topic.startswith(INTERNAL_PREFIX):
@@ -580,21 +591,6 @@ class BrokerCore:
             from_offset=owning[0].base_offset,
             to_offset=owning[-1].next_offset,
             now_ns=self._clock.wall_ns(),
+            home=stream.home,
+            entries=owning,
         )
-
-
-def _topology(config: BrokerConfig) -> Topology:
-    numbers = config.region_numbers()
-    return Topology(
-        mesh_id=config.mesh_id,
-        region=config.region_number,
-        definitions_home=numbers[config.definitions_home],
-        regions=tuple(
-            RegionInfo(
-                number=RegionNumber(region.number),
-                name=region.name,
-                brokers=tuple(broker_id(RegionNumber(region.number), row.number) for row in region.brokers),
-            )
-            for region in config.regions
-        ),
-    )

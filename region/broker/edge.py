@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 from georelay.clock import Clock
 from georelay.credentials import Credentials
 from georelay.tls import PrincipalFrom
+from mesh.gossip.pools import GossipPools
+from mesh.listening.browser_guard import BrowserGuard
 from mesh.listening.listeners import ListenerParts, Listeners, ListeningCollector
 from mesh.listening.settings import BrokerLimitsSection, LimitsSection, TlsSection
 from mesh.tracing.recorder import Recorder
 from region.api.admin_http import AdminHttp
 from region.api.admin_service import AdminService
+from region.api.audit_http import AuditHttp
 from region.api.binding_metrics import BindingMetrics
 from region.api.bindings_http import BindingsHttp
 from region.api.broker_service import BrokerService
+from region.api.clocks_http import ClocksHttp
 from region.api.coalescer import Coalescer
+from region.api.control_http import ControlHttp, ControlRoom
 from region.api.coordination_admin import CoordinationAdmin
+from region.api.gossip_http import GossipHttp
 from region.api.group_lag import GroupLag
 from region.api.group_metrics import GroupMetrics
 from region.api.groups_http import GroupsHttp
 from region.api.grpc_calls import GrpcCalls
 from region.api.grpc_listener import GrpcListener
 from region.api.grpc_services import grpc_handlers
+from region.api.homes_http import HomesHttp
 from region.api.metrics import BrokerMetrics, HealthSnapshot
+from region.api.orphans import OrphanBranches
+from region.api.orphans_http import OrphansHttp
 from region.api.publishing import RecordPublisher
 from region.api.queue_metrics import QueueMetrics
 from region.api.queues_http import QueuesHttp
 from region.api.reading import StreamReader
 from region.api.records_http import RecordsHttp
+from region.api.regions_http import RegionsHttp
 from region.api.streams.service import StreamsService
 from region.api.streams.services import StreamsServices
+from region.api.unfolding_metrics import UnfoldingMetrics
+from region.audit.auditor import Auditor
 from region.broker.guard import Guard
 from region.config import BROKER_LISTENERS, CLIENT_LISTENERS, Listen, split_address
 from region.coordination.coordinators import Coordinators
@@ -44,7 +57,6 @@ from region.queues.counters import QueueCounters
 from region.routing.administration import BindingAdmin
 from region.routing.router import Routing
 from region.security.access import Access
-from region.security.audit import AuditLog
 from region.security.quotas import Quotas
 from region.security.sign_in import SignInService
 from region.text.listener import TextListener
@@ -67,11 +79,18 @@ class Edge:
         listeners: Listeners | None = None,
         guard: Guard | None = None,
         limits: BrokerLimitsSection | None = None,
+        allowed_origins: Collection[str] = (),
         coordinators: Coordinators,
         group_counters: GroupCounters | None = None,
         queue_counters: QueueCounters | None = None,
         bindings: BindingAdmin | None = None,
         routing: Routing | None = None,
+        clocks: Callable[[], dict[str, Any]] | None = None,
+        gossip: GossipPools | None = None,
+        control: ControlRoom | None = None,
+        homes: Callable[[Access], HomesHttp] | None = None,
+        orphans: OrphanBranches | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
         listeners = listeners or Listeners(
             TlsSection(), LimitsSection(), names=CLIENT_LISTENERS, mutual=BROKER_LISTENERS
@@ -106,10 +125,8 @@ class Edge:
             ),
             memory=memory,
         )
+        self.kafka_counters = services.counters
         self.metrics = BrokerMetrics(cluster, services.counters, health)
-        self.metrics.registry.register(
-            ListeningCollector(listeners, request_bytes=lambda: {"kafka": memory.used_bytes})
-        )
         self._coalescer = Coalescer(
             cluster,
             entry_region=cluster.region_number,
@@ -124,6 +141,7 @@ class Edge:
         self.metrics.registry.register(self._group_metrics)
         if routing is not None:
             self.metrics.registry.register(BindingMetrics(routing))
+        self.metrics.registry.register(UnfoldingMetrics())
         self.metrics.registry.register(QueueMetrics(coordinators, queue_counters or QueueCounters()))
         grpc_tls = listeners["grpc"].contexts
         calls = GrpcCalls(
@@ -142,6 +160,7 @@ class Edge:
             recorder=recorder,
             metrics=self.metrics,
             wall_ns=clock.wall_ns,
+            region_name=region_name,
         )
         admin_service = AdminService(
             cluster=cluster,
@@ -174,15 +193,25 @@ class Edge:
             cluster=cluster,
             credentials=credentials,
             metrics=self.metrics,
+            browsers=BrowserGuard(allowed_origins=allowed_origins),
             parts=listeners["admin"],
             sign_in=services.sign_in,
             access=services.access,
             security=services.security,
             groups=GroupsHttp(coordinators=coordinators, cluster=cluster, reader=reader, access=services.access),
             bindings=None if bindings is None else BindingsHttp(bindings, services.access),
+            gossip=GossipHttp(gossip, services.access),
             queues=QueuesHttp(
                 coordinators=coordinators, cluster=cluster, access=services.access, quotas=services.quotas
             ),
+            clocks=None if clocks is None else ClocksHttp(clocks, services.access),
+            control=None if control is None else ControlHttp(control, services.access),
+            regions=None if control is None else RegionsHttp(control, services.access),
+            homes=None if homes is None else homes(services.access),
+            audit=None if auditor is None else AuditHttp(auditor, access=services.access, region_name=region_name),
+            orphans=None
+            if orphans is None
+            else OrphansHttp(orphans, publisher=publisher, access=services.access, region=cluster.region),
             records=RecordsHttp(
                 cluster=cluster,
                 publisher=publisher,
@@ -192,6 +221,7 @@ class Edge:
                 wall_ns=clock.wall_ns,
                 access=services.access,
                 quotas=services.quotas,
+                region_name=region_name,
             ),
         )
         grpc_host, grpc_port = split_address(listen.grpc)
@@ -200,6 +230,13 @@ class Edge:
             host=grpc_host,
             port=grpc_port,
             parts=listeners["grpc"],
+            admit=calls.admit,
+        )
+        grpc_budget = self._grpc.budget
+        self.metrics.registry.register(
+            ListeningCollector(
+                listeners, request_bytes=lambda: {"kafka": memory.used_bytes, "grpc": grpc_budget.used_bytes}
+            )
         )
         text = TextServices(
             cluster=cluster,
@@ -213,7 +250,6 @@ class Edge:
             access=services.access,
             quotas=services.quotas,
             region_name=region_name,
-            audit=AuditLog() if guard is None else guard.audit,
         )
         self._text = _text_listener(listen.text, text, listeners["text"])
 

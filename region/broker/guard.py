@@ -63,6 +63,7 @@ class Guard:
             rules,
             super_users=super_users(config, credentials),
             denied=self.audit.denied,
+            changed=self.audit.administered,
             plain_topic=plain_topic,
         )
         self.quotas = Quotas(book=book, monotonic_s=monotonic_s)

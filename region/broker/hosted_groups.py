@@ -33,7 +33,8 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.errors import DataDirectoryError, GeorelayError, StorageFailed
-from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RegionNumber
+from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RegionNumber, StreamKey
+from mesh.home.home_row import HomeRow
 from region.broker.lost_replicas import LostReplicas
 from region.controller.assignment import Assignment
 from region.controller.effects import (
@@ -42,11 +43,13 @@ from region.controller.effects import (
     GroupAssigned,
     GroupDropped,
     GroupReleased,
+    HomeChanged,
     ReplicasWanted,
     TopicAltered,
 )
+from region.controller.geo_settings import FailoverPolicy
 from region.controller.topic import Homes, TopicDefinition
-from region.coordination.coordinators import INTERNAL_TOPIC
+from region.homes.levels import is_coordination
 from region.log.data_directory import DataDirectory
 from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.log.flusher import GroupWrite
@@ -72,6 +75,14 @@ class Timer(Protocol):
     def cancel(self) -> object: ...
 
 
+def _never_moved(_key: StreamKey) -> HomeRow | None:
+    return None
+
+
+def _always() -> bool:
+    return True
+
+
 class HostedGroups:
     """Streams of this broker by group.
 
@@ -88,6 +99,12 @@ class HostedGroups:
             GeorelayError.
         later: does something after so many seconds; None: the event loop's.
         make_coordinator: makes the machine of a stream of the internal topic whose home is this region.
+        home_row: control's newest word about the home of a stream, None where it never moved.
+
+    Attributes:
+        lease: whether this broker may acknowledge what is stored in this region only, for streams with failover=auto.
+        isolated: whether this region is cut off from the majority of mesh control.
+        epochs_begun: goes up whenever the epoch or the home of a stream that is hosted here has changed.
     """
 
     def __init__(
@@ -111,6 +128,7 @@ class HostedGroups:
         replica_lost: Callable[[GroupId, int], Awaitable[object]],
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
         make_coordinator: Callable[..., HostedStream] = HostedStream,
+        home_row: Callable[[StreamKey], HomeRow | None] = _never_moved,
     ) -> None:
         self.streams: dict[GroupId, HostedStream] = {}
         self.refused: dict[GroupId, str] = {}  # groups whose replica cannot be used, and why
@@ -140,6 +158,12 @@ class HostedGroups:
         self._given_up: set[GroupId] = set()  # those of them whose replica does not count any more
         self._later = later
         self._make_coordinator = make_coordinator
+        self._home_row = home_row
+        self._homes_changed: set[StreamKey] = set()
+        self.lease: Callable[[], bool] = lambda: True
+        self.isolated: Callable[[], bool] = lambda: False
+        self.coordinators_need_lease: Callable[[], bool] = lambda: False
+        self.epochs_begun = 0
         self._tries: dict[GroupId, int] = {}  # of opening, since it was last open
         self._again: dict[GroupId, Timer] = {}  # groups that are opened again later, and not before
         self._lost = LostReplicas(
@@ -167,7 +191,9 @@ class HostedGroups:
                 for group_id in self._unregistered:
                     self._changed.setdefault(group_id, False)
             case TopicAltered():
-                self._limit_segments(effect.topic)
+                self._follow_topic(effect.topic)
+            case HomeChanged():
+                self._homes_changed.add(effect.key)
             case _:
                 pass  # not about a group
 
@@ -178,6 +204,7 @@ class HostedGroups:
 
     def settle(self) -> None:
         """Look at the groups that the commands applied since the last call are about, once the state is known."""
+        self._follow_homes()
         if not self._informed:
             return
         changed, self._changed = self._changed, {}
@@ -226,6 +253,46 @@ class HostedGroups:
             elif not (group_id in self.streams or group_id in self._unusable or group_id in self._again):
                 async with self._slots:
                     await self._open(group_id, *placed)
+            elif group_id in self.streams:
+                self._follow_home(self.streams[group_id])
+
+    # --- homes ------------------------------------------------------------------------------------
+
+    def _follow_homes(self) -> None:
+        changed, self._homes_changed = self._homes_changed, set()
+        if changed:
+            for stream in list(self.streams.values()):
+                if stream.key in changed:
+                    self._follow_home(stream)
+
+    def _follow_home(self, stream: HostedStream) -> None:
+        row = self._home_row(stream.key)
+        if row is not None:
+            stream.follow_home(row)
+
+    def _follow_topic(self, topic: TopicDefinition) -> None:
+        for stream in self.streams.values():
+            if stream.key.topic_id == topic.topic_id:
+                self._follow_settings(stream, topic, has_served=True)
+
+    def _follow_settings(self, stream: HostedStream, topic: TopicDefinition, *, has_served: bool) -> None:
+        stream.disk.limit_segments(topic.segment_bytes)
+        if stream.geo is not None:
+            stream.geo.follow_topic(topic, has_served=has_served)
+        self._gate(stream, topic)
+
+    def _gate(self, stream: HostedStream, topic: TopicDefinition) -> None:
+        """Let acknowledgements of one region depend on the lease where the home may be moved without asking it."""
+        if is_coordination(topic):
+            stream.lease = lambda: self.lease() or not self.coordinators_need_lease()
+        else:
+            stream.lease = (lambda: self.lease()) if topic.failover is FailoverPolicy.AUTO else _always
+        stream.isolated = lambda: self.isolated()
+
+    def _epoch_began(self, _stream: object) -> None:
+        self.epochs_begun += 1
+
+    # --- opening ----------------------------------------------------------------------------------
 
     def _placed(self, group_id: GroupId) -> Placed | None:
         """Return assignment and topic of a group that is to be open here now."""
@@ -245,7 +312,7 @@ class HostedGroups:
 
     async def _open(self, group_id: GroupId, assignment: Assignment, topic: TopicDefinition) -> None:
         home = topic.home if topic.homes is Homes.ONE else assignment.key.origin
-        is_coordinator = topic.name == INTERNAL_TOPIC and topic.homes is Homes.EVERY and home == self._region
+        is_coordinator = is_coordination(topic)  # mirrors too: they may become the home
         make = self._make_coordinator if is_coordinator else HostedStream
         stream = make(
             key=assignment.key,
@@ -259,6 +326,9 @@ class HostedGroups:
             feature_level=self._feature_level,
             disk_writable=self._disk_writable,
         )
+        self._gate(stream, topic)
+        stream.on_epoch = self._epoch_began
+        self._follow_home(stream)
         self._joined(stream)
         try:
             group = await self._host.open_group_async(
@@ -276,7 +346,6 @@ class HostedGroups:
             return
         self._found_usable(group_id)
         stream.attach(group, group.disk)
-        group.disk.limit_segments(topic.segment_bytes)
         group.distrust(assignment.unsafe)
         now = self._placed(group_id)
         if now is None or now[0].joins_after(self._me) != assignment.joins_after(self._me):
@@ -285,6 +354,8 @@ class HostedGroups:
             self._due.add(group_id)
             return
         self.streams[group_id] = stream
+        self._follow_home(stream)  # it may have moved while the log was read, and the settings may have changed
+        self._follow_settings(stream, now[1], has_served=False)
 
     def _refused(self, group_id: GroupId, error: Exception) -> None:
         """Open the group again later, or have its replica made anew: rules 3 and 7."""
@@ -302,11 +373,6 @@ class HostedGroups:
         del self._again[group_id]
         self._changed.setdefault(group_id, False)
         self.settle()
-
-    def _limit_segments(self, topic: TopicDefinition) -> None:
-        for stream in self.streams.values():
-            if stream.key.topic_id == topic.topic_id:
-                stream.disk.limit_segments(topic.segment_bytes)
 
     def _close_stream(self, group_id: GroupId) -> None:
         stream = self.streams.pop(group_id, None)

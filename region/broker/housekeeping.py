@@ -18,7 +18,6 @@ from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, Offset, RaftIndex,
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerState
 from region.controller.service import ControllerService
-from region.controller.topic import Homes
 from region.coordination.coordinators import INTERNAL_TOPIC
 from region.coordination.limits import MIRROR_HOLD_BYTES, RETAINED_BYTES
 from region.log.disk_space import DiskSpace
@@ -195,9 +194,9 @@ class Housekeeping:
         topic = self._controller.state.topic_by_id(stream.key.topic_id)
         if topology is None or topic is None:
             return ()
-        home = topic.home if topic.homes is Homes.ONE else stream.key.origin
+        home = self._controller.catalog.home_of(stream.key)
         known = self._mirror_positions(stream.key)
-        return [known.get(region.number, Offset(0)) for region in topology.regions if region.number != home]
+        return [known.get(region.number, Offset(0)) for region in topology.data_regions if region.number != home]
 
     # --- the disk ---------------------------------------------------------------------------------
 

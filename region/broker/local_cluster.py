@@ -12,18 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from georelay.durability import Durability
 from georelay.errors import NotLeader, PolicyViolation, TopicExists, Unavailable, UnknownTopic
-from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey
+from georelay.ids import BrokerId, Epoch, GroupId, Offset, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.reading import LATEST, read_stream
 from region.broker.operations import Operations
 from region.broker.record_deletion import RecordDeletion
+from region.broker.storing import store
 from region.broker.stream_reports import producers_of, sizes_of
 from region.config import BrokerConfig
 from region.controller.definition_rules import define
+from region.controller.mesh_rows import RegionState
 from region.controller.service import ControllerService
 from region.controller.topic import INTERNAL_PREFIX, TOPIC_ID_BYTES, Homes, TopicSpec, TopicView
 from region.controller.topology import Topology
+from region.geo.resolution import Question, Resolved, Resolver
 from region.kafka.ports import (
     BrokerInfo,
     BrokerStatus,
@@ -53,6 +58,7 @@ class RemoteStreams(Protocol):
         entry_region: int,
         lane: object,
         leader: BrokerId,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home; see mesh.replication.forwarder."""
 
@@ -91,12 +97,14 @@ class LocalCluster:
         is_informed: Callable[[], bool] = lambda: True,
         operations: Operations,
         deletion: RecordDeletion,
+        epochs_begun: Callable[[], int] = lambda: 0,
     ) -> None:
         """Look at the region through its controller.
 
         Args:
             controller_leader: as the controller group itself sees it on this broker, -1 without one that is heard.
             is_informed: whether this broker has applied what the controller had committed when it started.
+            epochs_begun: goes up when the epoch of a stream hosted here changes.
         """
         self.mesh_id = config.mesh_id
         self.region = config.region
@@ -104,6 +112,7 @@ class LocalCluster:
         self.broker_id = int(config.broker_id)
         self.auto_create_topics = config.auto_create_topics
         self.routing: Routing | None = None
+        self.resolver: Resolver | None = None
         self._host = host
         self._controller = controller
         self._streams = streams
@@ -113,6 +122,7 @@ class LocalCluster:
         self._is_informed = is_informed
         self._operations = operations
         self._deletion = deletion
+        self._epochs_begun = epochs_begun
         self._data_dir = str(config.data_dir)
         self._region_names = {number: name for name, number in config.region_numbers().items()}
 
@@ -126,7 +136,18 @@ class LocalCluster:
     @property
     def metadata_epoch(self) -> int:
         """Return a number that changes with topics, leaders and reachable brokers."""
-        return self._controller.catalog.metadata_epoch + self._host.leaders.version + self._host.liveness_version
+        return (
+            self._controller.catalog.metadata_epoch
+            + self._host.leaders.version
+            + self._host.liveness_version
+            + self._epochs_begun()
+        )
+
+    @property
+    def has_left(self) -> bool:
+        """Return whether mesh control has removed this region."""
+        row = self._controller.state.mesh.regions.get(self.region_number)
+        return row is not None and row.state is RegionState.REMOVED
 
     def ready(self) -> bool:
         """Return whether the controller group commits and this broker is part of the region.
@@ -209,14 +230,16 @@ class LocalCluster:
     def epoch_of(self, name: str, partition: int) -> int:
         """Return the home epoch, -1 for a partition that does not exist.
 
-        Homes are fixed by the definition, so every stream is in its first epoch, also where no replica of it is hosted
-        or nothing is committed yet. -1 there would go back behind what another broker has answered, and clients ignore
-        such an answer, its leader included.
+        What the replica here has committed; where none is hosted, what control decided, at least the first epoch. -1
+        there, or less than another broker has answered, would be an answer that clients ignore, its leader included.
         """
         if self._controller.catalog.assignment(name, partition) is None:
             return -1
         stream = self.stream(name, partition)
-        return FIRST_EPOCH if stream is None else max(stream.epoch, FIRST_EPOCH)
+        if stream is not None and stream.epoch >= FIRST_EPOCH:
+            return stream.epoch
+        row = self._controller.state.home_row(self._key(name, partition))
+        return FIRST_EPOCH if row is None else row.epoch
 
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
         """Return `spec` with its defaults; see region.kafka.ports.Cluster."""
@@ -226,7 +249,7 @@ class LocalCluster:
             raise TopicExists(f"topic '{spec.name}' exists already")
         if spec.homes is Homes.ONE and not spec.home:
             spec = replace(spec, home=self.region)
-        definition = define(spec, topic_id=bytes(TOPIC_ID_BYTES), topology=self._topology)
+        definition = define(spec, topic_id=bytes(TOPIC_ID_BYTES), topology=self._controller.topology())
         factor = min(definition.replication_factor, max(1, self._controller.state.strength))
         return replace(spec, partitions=definition.partitions, replication_factor=factor)
 
@@ -267,6 +290,7 @@ class LocalCluster:
         entry_region: int,
         lane: object,
         transactional_id: str | None = None,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Publish one validated batch wherever its home is; see region.kafka.ports.Cluster."""
         view = self.topic(name)
@@ -280,11 +304,16 @@ class LocalCluster:
         if home == self.region_number:
             stream = self.stream(name, partition)
             if stream is not None and stream.is_leader:
-                copies = None if self.routing is None else self.routing.admit(stream, header)
-                stored = stream.publish(
-                    header, raw, received_ns=received_ns, entry_region=entry_region, transactional_id=transactional_id
+                return store(
+                    stream,
+                    header,
+                    raw,
+                    received_ns=received_ns,
+                    entry_region=entry_region,
+                    level=level,
+                    routing=self.routing,
+                    transactional_id=transactional_id,
                 )
-                return stored if self.routing is None or copies is None else self.routing.gate(copies, header, stored)
             leader = self.leader_of_key(key)
             if leader < 0 or leader == self.broker_id:
                 raise NotLeader(f"partition {partition} of '{name}' has no leader yet", leader=-1)
@@ -303,6 +332,7 @@ class LocalCluster:
             entry_region=entry_region,
             lane=lane,
             leader=leader,
+            level=level,
         )
 
     async def read_records(
@@ -311,7 +341,7 @@ class LocalCluster:
         """Read decided records here or at another replica of this region."""
         key = self._key(name, partition)
         stream = self.stream(name, partition)
-        if stream is not None and (offset != LATEST or stream.is_leader):
+        if stream is not None and (stream.is_leader or (offset != LATEST and stream.is_visible_end_known)):
             return await read_stream(
                 stream, offset, max_bytes=max_bytes, wait_ms=wait_ms, read_uncommitted=read_uncommitted
             )
@@ -330,6 +360,21 @@ class LocalCluster:
                     read_uncommitted=read_uncommitted,
                 )
         raise Unavailable(f"no replica of partition {partition} of '{name}' can be reached")
+
+    async def resolve(
+        self, name: str, partition: int, *, epoch: int, offset: int, durability: Durability, wait_ms: int = 0
+    ) -> Resolved:
+        """Return who has a record, wherever its home is; see region.kafka.ports.Cluster."""
+        if self.resolver is None:
+            raise Unavailable("this broker does not run yet")
+        question = Question(
+            key=self._key(name, partition),
+            epoch=Epoch(epoch),
+            offset=Offset(offset),
+            durability=durability,
+            wait_ms=wait_ms,
+        )
+        return await self.resolver.resolve(question)
 
     async def delete_records(self, name: str, partition: int, before: int) -> Offset:
         """Delete the records below an offset, in every region; see region.kafka.ports.Cluster."""
@@ -358,6 +403,9 @@ class LocalCluster:
                     next_offset=stream.next_offset,
                     home_high_watermark=home_hwm,
                     lag_ms=lag_ms,
+                    orphan_records=sum(branch.records for branch in stream.orphans()),
+                    forward_jumps=stream.forward_jumps,
+                    is_sealed=stream.sealed,
                 )
             )
         return rows

@@ -1,41 +1,50 @@
 """What the mesh asks of this broker, and how this broker asks the mesh: the ports of mesh.replication, implemented.
 
 Rule 1: a forwarded batch is published here or refused; it is never forwarded again.
-Rule 2: requests of other brokers are answered by the controller or by coordinators led here, or are reads of streams
-        hosted here, deletions of their oldest records, or markers that end transactions in them.
+Rule 2: requests of other brokers are answered by the controller, by mesh control or by coordinators led here, or are
+        reads of streams hosted here, deletions of their oldest records, or markers that end transactions in them.
 Rule 3: a transactional batch is never forwarded: only its producer's own connection keeps the order that it needs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from georelay.errors import BadRequest, NotLeader, PolicyViolation, Unavailable, UnknownTopic
+from georelay.errors import BadRequest, NotHome, NotLeader, PolicyViolation, Unavailable, UnknownTopic
 from georelay.ids import BrokerId, GroupId, Offset, RegionNumber, StreamKey, region_of
 from georelay.limits import MIB
 from georelay.wire.batch import validate
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, CommittedLog, Published
 from region.api.reading import read_stream
+from region.audit.agent import AuditAgent
+from region.audit.questions import METHOD_PREFIX as AUDIT_METHODS
+from region.broker.entry_frames import decode_frames, encode_frames
 from region.broker.local_cluster import LocalCluster
+from region.broker.orphan_branches import METHODS as ORPHAN_METHODS
+from region.broker.orphan_branches import RegionOrphans
 from region.broker.record_deletion import DELETE_METHOD, RecordDeletion
 from region.broker.region_directory import BROKERS_METHOD, RegionDirectory
+from region.broker.storing import store
 from region.broker.transaction_port import MARKER_METHOD, TransactionPort
+from region.control.mesh_control import MeshControl
 from region.controller.service import ControllerService
 from region.coordination.region_coordinators import CALL_METHOD, RegionCoordinators
+from region.geo.resolution import RESOLVE_METHOD, Resolver
+from region.homes.agent import METHOD_PREFIX as HOME_METHODS
+from region.homes.agent import HomeAgent
 from region.kafka.ports import ReadAnswer
-from region.log.entry import Entry, decode_entry
 from region.topics.hosted_stream import HostedStream
 
 READ_METHOD: Final = "stream.read"
+CONTROL_METHODS: Final = "control."
 CONTROLLER_METHODS: Final = ("definitions.", "controller.", "security.")
 READ_BYTES_MAX: Final = 4 * MIB
 READ_WAIT_MS_MAX: Final = 30_000
 REQUEST_TIMEOUT_S: Final = 5.0
-_LENGTH: Final = struct.Struct(">I")
 
 JsonObject = Mapping[str, Any]
 
@@ -54,9 +63,14 @@ class MeshPort:
         self._coordinators = coordinators
         self._streams = streams
         self.cluster: LocalCluster | None = None
+        self.control: MeshControl | None = None
+        self.homes: HomeAgent | None = None
+        self.audit: AuditAgent | None = None
         self.deletion: RecordDeletion | None = None
         self.region_directory: RegionDirectory | None = None
         self.transactions: TransactionPort | None = None
+        self.orphans: RegionOrphans | None = None
+        self.resolver: Resolver | None = None
 
     def hosted(self, key: StreamKey) -> HostedStream | None:
         """Return the stream when a replica of it is on this broker."""
@@ -64,16 +78,22 @@ class MeshPort:
         return None if assignment is None else self._streams.get(assignment.group_id)
 
     def committed_log(self, key: StreamKey) -> CommittedLog | None:
-        """Return the stream when it is hosted here and this region is its home."""
+        """Return the stream when it is hosted here and this region is, or was, its home."""
         stream = self.hosted(key)
-        return stream if stream is not None and stream.is_home else None
+        return stream if stream is not None and (stream.is_home or stream.was_home) else None
 
     def leader_of(self, key: StreamKey) -> int:
         """Return the broker of this region that leads the stream, -1 while unknown."""
         return -1 if self.cluster is None else self.cluster.leader_of_key(key)
 
     def publish_forwarded(
-        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber
+        self,
+        key: StreamKey,
+        batch: bytes,
+        *,
+        received_ns: int,
+        entry_region: RegionNumber,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Publish a batch that another broker received; see mesh.replication.ports.Publisher."""
         header = validate(batch, from_client=True, transactional_ok=True)
@@ -81,18 +101,34 @@ class MeshPort:
             raise PolicyViolation("a transactional batch goes to the leader of its partition, it is never forwarded")
         stream = self.hosted(key)
         if stream is None:
-            if self._controller.catalog.home_of(key) is None:
+            home, topology = self._controller.catalog.home_of(key), self._controller.state.topology
+            if home is None:
                 raise UnknownTopic(f"stream {key} is unknown here")
+            if topology is not None and home != topology.region:
+                row = self._controller.state.home_row(key)
+                raise NotHome(f"the home of {key} is region {home}", epoch=1 if row is None else row.epoch, home=home)
             raise NotLeader(leader=self.leader_of(key))
         routing = None if self.cluster is None or not stream.is_leader else self.cluster.routing
-        copies = None if routing is None else routing.admit(stream, header)
-        stored = stream.publish(header, bytearray(batch), received_ns=received_ns, entry_region=entry_region)
-        return stored if routing is None or copies is None else routing.gate(copies, header, stored)
+        return store(
+            stream,
+            header,
+            bytearray(batch),
+            received_ns=received_ns,
+            entry_region=entry_region,
+            level=level,
+            routing=routing,
+        )
 
     async def handle(self, method: str, body: JsonObject, *, from_broker: BrokerId) -> Answer:
         """Answer one request of another broker."""
         if method.startswith(CONTROLLER_METHODS):
             return Answer(body=await self._controller.handle(method, dict(body)))
+        if method.startswith(CONTROL_METHODS) and self.control is not None:
+            return Answer(body=await self.control.handle(method, dict(body), from_broker=from_broker))
+        if method.startswith(HOME_METHODS) and self.homes is not None:
+            return Answer(body=await self.homes.handle(method, body, from_broker=from_broker))
+        if method.startswith(AUDIT_METHODS) and self.audit is not None:
+            return Answer(body=await self.audit.handle(method, body, from_broker=from_broker))
         if method == READ_METHOD:
             return await self._read(body)
         if method == DELETE_METHOD and self.deletion is not None:
@@ -100,9 +136,14 @@ class MeshPort:
         if method == CALL_METHOD and self._coordinators is not None:
             return Answer(body=await self._coordinators.serve(body, from_broker=from_broker))
         if method == MARKER_METHOD and self.transactions is not None:
-            if region_of(from_broker) != region_of(self.transactions.me):
-                raise PolicyViolation("transactions are ended by coordinators of the same region only")
+            self.transactions.check_sender(body, region_of(from_broker))
             return Answer(body=await self.transactions.serve_marker(body))
+        if method == RESOLVE_METHOD and self.resolver is not None:
+            return Answer(body=await self.resolver.serve(body))
+        if method in ORPHAN_METHODS and self.orphans is not None:
+            if region_of(from_broker) != self.orphans.region:
+                raise PolicyViolation("orphan branches are of one region: ask a broker there")
+            return await self.orphans.serve(method, body)
         if method == BROKERS_METHOD and self.region_directory is not None:
             return Answer(body=self.region_directory.answer())
         raise BadRequest(f"method '{method[:64]}' is unknown")
@@ -125,10 +166,6 @@ class MeshPort:
             wait_ms=min(max(wait_ms, 0), READ_WAIT_MS_MAX),
             read_uncommitted=body.get("read_uncommitted") is True,
         )
-        frames: list[bytes | bytearray] = []
-        for entry in answer.entries:
-            assert isinstance(entry, Entry)
-            frames += (_LENGTH.pack(entry.size), entry.frame)
         return Answer(
             body={
                 "log_start": answer.log_start,
@@ -136,20 +173,8 @@ class MeshPort:
                 "next_offset": answer.next_offset,
                 "last_stable_offset": answer.last_stable_offset,
             },
-            attachment=b"".join(frames),
+            attachment=encode_frames(answer.entries),
         )
-
-
-def _entries(attachment: bytes) -> list[Entry]:
-    """Decode what `MeshPort` attached. Raises ValueError, struct.error."""
-    entries = []
-    position = 0
-    while position < len(attachment):
-        (length,) = _LENGTH.unpack_from(attachment, position)
-        position += _LENGTH.size
-        entries.append(decode_entry(memoryview(attachment)[position : position + length]))
-        position += length
-    return entries
 
 
 class RemoteStreamsOverLinks:
@@ -178,6 +203,7 @@ class RemoteStreamsOverLinks:
         entry_region: int,
         lane: object,
         leader: BrokerId,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home."""
         return self._links.forward(
@@ -188,6 +214,7 @@ class RemoteStreamsOverLinks:
             entry_region=RegionNumber(entry_region),
             lane=lane,
             leader=leader,
+            level=level,
         )
 
     async def read(
@@ -215,13 +242,13 @@ class RemoteStreamsOverLinks:
         )
         try:
             return ReadAnswer(
-                entries=_entries(answer.attachment),
+                entries=decode_frames(answer.attachment),
                 log_start=Offset(int(answer.body["log_start"])),
                 high_watermark=Offset(int(answer.body["high_watermark"])),
                 next_offset=int(answer.body.get("next_offset", -1)),  # a broker of before transactions says nothing
                 last_stable_offset=int(answer.body.get("last_stable_offset", -1)),
             )
-        except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Unavailable(f"broker {broker} answered {READ_METHOD} with something else: {error}") from error
 
     def mirror_lag(self, key: StreamKey) -> tuple[int, float]:
@@ -233,13 +260,22 @@ class RemoteStreamsOverLinks:
         return self._links.links()
 
     async def request(
-        self, *, region: RegionNumber, broker: BrokerId | None, method: str, body: Mapping[str, Any]
+        self,
+        *,
+        region: RegionNumber,
+        broker: BrokerId | None,
+        method: str,
+        body: Mapping[str, Any],
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Carry a call to the controller of another broker."""
-        answer = await self._links.request(region, method, dict(body), timeout_s=REQUEST_TIMEOUT_S, broker=broker)
+        """Carry a call to another broker, to any of the region without one."""
+        answer = await self._links.request(region, method, dict(body), timeout_s=timeout_s, broker=broker)
         return dict(answer.body)
 
     async def ask(self, broker: BrokerId, method: str, body: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """Carry a request to another broker of this region."""
-        answer = await self._links.request(self._region, method, dict(body), timeout_s=timeout_s, broker=broker)
-        return dict(answer.body)
+        return dict((await self.ask_answer(broker, method, body, timeout_s=timeout_s)).body)
+
+    async def ask_answer(self, broker: BrokerId, method: str, body: Mapping[str, Any], *, timeout_s: float) -> Answer:
+        """Carry a request to another broker of this region; the answer may have an attachment."""
+        return await self._links.request(self._region, method, dict(body), timeout_s=timeout_s, broker=broker)

@@ -10,6 +10,7 @@ from region.controller.service import ControllerService
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import Part
 from region.queues.counters import QueueCounters
+from region.queues.delivery_traces import QueueTraces
 from region.queues.part import queues_factory
 from region.routing.administration import BindingAdmin
 from region.routing.router import Routing
@@ -20,7 +21,8 @@ class QueueRoom:
     """Queues and bindings of one broker.
 
     Attributes:
-        counters: of the queues led here. routing: copies records of streams led here. bindings: for the listeners.
+        counters: of the queues led here. traces: where their deliveries are recorded, once that is set.
+        routing: copies records of streams led here. bindings: for the listeners.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class QueueRoom:
         clock: Clock,
     ) -> None:
         self.counters = QueueCounters()
-        coordinators.register(Part.QUEUES, queues_factory(lambda: cluster, counters=self.counters))
+        self.traces = QueueTraces()
+        factory = queues_factory(lambda: cluster, counters=self.counters, traces=self.traces)
+        coordinators.register(Part.QUEUES, factory)
         self.routing = cluster.routing = Routing(
             cluster=cluster,
             coordinators=coordinators,

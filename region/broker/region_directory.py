@@ -44,17 +44,27 @@ class RegionDirectory:
         is_linked: Callable[[RegionNumber], bool],
     ) -> None:
         self._own = own
-        self._others = others
+        self._others = list(others)
         self._registrations = registrations
         self._request = request
         self._learned = learned
         self._is_linked = is_linked
 
+    def know(self, region: RegionNumber) -> None:
+        """Ask one more region from now on."""
+        if region not in self._others and region != self._own:
+            self._others.append(region)
+
+    def forget(self, region: RegionNumber) -> None:
+        """Ask a region no more."""
+        if region in self._others:
+            self._others.remove(region)
+
     async def run(self) -> None:
         """Ask for ever; a region that cannot be reached is asked again the next time."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
-            for region in filter(self._is_linked, self._others):
+            for region in filter(self._is_linked, tuple(self._others)):
                 try:
                     answer = await self._request(region=region, broker=None, method=BROKERS_METHOD, body={})
                     self._learned(region, read_brokers(answer, region))

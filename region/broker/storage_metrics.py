@@ -1,4 +1,4 @@
-"""Gauges and counters of what lies below the streams: flusher, event loop, memory, traces."""
+"""Gauges and counters of what lies below the streams: flusher, event loop, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mesh.tracing.recorder import Recorder
 from region.log.flusher import Flusher
 from region.multiraft.host import Host
 from region.topics.committed_tail import TailBudget
@@ -16,11 +15,10 @@ from region.topics.committed_tail import TailBudget
 class StorageCollector(Collector):
     """Reads the parts when it is scraped; keeps nothing."""
 
-    def __init__(self, *, flusher: Flusher, host: Host, budget: TailBudget, recorder: Recorder) -> None:
+    def __init__(self, *, flusher: Flusher, host: Host, budget: TailBudget) -> None:
         self._flusher = flusher
         self._host = host
         self._budget = budget
-        self._recorder = recorder
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -36,10 +34,6 @@ class StorageCollector(Collector):
             "georelay_loop_stall_seconds_max", "Longest event loop stall since start", self._host.stall_ms_max / 1e3
         )
         yield GaugeMetricFamily("georelay_tail_bytes", "Committed batches kept in memory", self._budget.bytes_held)
-        traces = self._recorder.stats
-        yield CounterMetricFamily("georelay_trace_rows", "Trace rows written", traces.rows_written)
-        yield CounterMetricFamily("georelay_trace_rows_dropped", "Trace rows given up", traces.rows_dropped)
-        yield CounterMetricFamily("georelay_trace_write_failures", "Trace files not written", traces.write_failures)
 
     def describe(self) -> list[Metric]:
         """Return nothing: values are read only when they are asked for."""

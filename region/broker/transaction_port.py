@@ -4,6 +4,7 @@ Rule 1: a marker goes to the broker that leads the partition, once per try; the 
 Rule 2: a partition's leader asks the coordinator of the transactional id before it stores the first batch of a
         transaction; what the coordinator says is a number (region.topics.transaction_lanes).
 Rule 3: transactions are of one region: a partition whose home is another one is refused before anything is stored.
+        When a home moves while a transaction is open, its marker goes to the new home: who decided it did not move.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from georelay.errors import BadRequest, NotLeader, PolicyViolation, Unavailable,
 from georelay.fields import FieldError, Fields
 from georelay.ids import BrokerId, RegionNumber, StreamKey
 from region.controller.catalog import TopicCatalog
+from region.controller.state_core import PRODUCER_COUNTER_BITS
 from region.controller.topic import TopicView
-from region.coordination.coordinators import Coordinators
+from region.coordination.coordinators import INTERNAL_TOPIC, Coordinators
 from region.coordination.part import Part
 from region.topics.hosted_stream import HostedStream
 from region.transactions.book_core import key_of
@@ -38,6 +40,15 @@ class AskBroker(Protocol):
         """Return the answer."""
 
 
+class AskRegion(Protocol):
+    """Carries a request to a broker of another region; raises what the other end raised."""
+
+    def __call__(
+        self, *, region: RegionNumber, broker: BrokerId | None, method: str, body: Mapping[str, Any]
+    ) -> Awaitable[dict[str, Any]]:
+        """Return the answer; without `broker` that of the first one that leads."""
+
+
 class TransactionPort:
     """Implements region.transactions.participants.Participants and region.topics.transaction_lanes.TransactionVerifier.
 
@@ -46,6 +57,7 @@ class TransactionPort:
         leader_of: the leader of a stream in this region, -1 while unknown.
         barrier: returns once this broker knows all topics that were defined or deleted before the call.
         allocate: a new producer id.
+        ask_region: how other regions are reached; None: homes never move.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class TransactionPort:
         barrier: Callable[[], Awaitable[object]],
         allocate: Callable[[], Awaitable[int]],
         ask: AskBroker,
+        ask_region: AskRegion | None = None,
     ) -> None:
         self.me = me
         self._region = region
@@ -70,6 +83,7 @@ class TransactionPort:
         self._barrier = barrier
         self._allocate = allocate
         self._ask = ask
+        self._ask_region = ask_region
 
     # --- for the coordinator ----------------------------------------------------------------------
 
@@ -103,11 +117,13 @@ class TransactionPort:
 
     async def end_partition(self, key: StreamKey, end: TransactionEnd) -> None:
         """Return once the marker is committed at the partition's leader."""
+        home = self._catalog.home_of(key)
+        is_here = home is None or home == self._region or self._ask_region is None
         leader = self._leader_of(key)
-        if leader == self.me:
+        if is_here and leader == self.me:
             await self._write(key, end)
             return
-        if leader <= 0:
+        if is_here and leader <= 0:
             raise NotLeader(f"{key} has no leader yet", leader=-1)
         body = {
             "topic_id": key.topic_id.hex(),
@@ -118,7 +134,10 @@ class TransactionPort:
             "is_commit": end.is_commit,
             "number": end.number,
         }
-        await self._ask(BrokerId(leader), MARKER_METHOD, body, timeout_s=MARKER_TIMEOUT_S)
+        if is_here or home is None or self._ask_region is None:
+            await self._ask(BrokerId(leader), MARKER_METHOD, body, timeout_s=MARKER_TIMEOUT_S)
+        else:
+            await self._ask_region(region=home, broker=None, method=MARKER_METHOD, body=body)
 
     async def _write(self, key: StreamKey, end: TransactionEnd) -> None:
         stream = self._hosted(key)
@@ -130,6 +149,25 @@ class TransactionPort:
             is_commit=end.is_commit,
             number=end.number,
         )
+
+    def check_sender(self, body: Mapping[str, Any], region: RegionNumber) -> None:
+        """Refuse a marker of another region, unless it keeps the transactions of the one that gave the producer id out.
+
+        Raises:
+            PolicyViolation: transactions are ended by coordinators of the region that began them.
+        """
+        producer_id = body.get("producer_id")
+        began_in = RegionNumber(producer_id >> PRODUCER_COUNTER_BITS) if isinstance(producer_id, int) else None
+        if region != self._region and (began_in is None or not self._keeps_for(region, began_in)):
+            raise PolicyViolation("transactions are ended by coordinators of the region that began them")
+
+    def _keeps_for(self, region: RegionNumber, origin: RegionNumber) -> bool:
+        """Return whether `region` is home of coordinators that `origin` began; without a move only `origin` is."""
+        view = self._catalog.topic(INTERNAL_TOPIC)
+        if region == origin or view is None:
+            return region == origin
+        keys = (StreamKey(view.topic_id, origin, partition) for partition in range(view.partitions))
+        return any(self._catalog.home_of(key) == region for key in keys)
 
     async def serve_marker(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Write the marker that a coordinator sends to this broker.

@@ -22,6 +22,7 @@ _CARRIED: Final[tuple[type[errors.GeorelayError], ...]] = (
     errors.Busy,
     errors.NotLeader,
     errors.HomeUnreachable,
+    errors.ControlUnavailable,
     errors.Unavailable,
     errors.OutcomeUnknown,
 )

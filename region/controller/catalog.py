@@ -62,6 +62,9 @@ class TopicCatalog:
         topic = self._state.topic_by_id(key.topic_id)
         if topic is None:
             return None
+        row = self._state.home_row(key)
+        if row is not None:
+            return row.home
         return topic.home if topic.homes is Homes.ONE else key.origin
 
     def _current(self) -> dict[str, TopicView]:
@@ -89,7 +92,7 @@ def _views(topic: TopicDefinition, topology: Topology, strength: int) -> list[To
         views = [only]
     else:
         plain = _view(topic, topic.name, topic.topic_id, topology.region, home=topology.region, is_mirror_name=False)
-        views = [plain, *(_qualified(topic, region, topology) for region in topology.regions)]
+        views = [plain, *(_qualified(topic, region, topology) for region in topology.regions if not region.witness)]
     replicas = min(topic.replication_factor, max(strength, 1))
     return [replace(view, replication_factor=replicas) for view in views]
 

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from georelay.ids import BrokerId, GroupId
+from mesh.home.home_row import HomeRow
+from region.controller.mesh_rows import Charter, ControlRow, RegionRow
 from region.controller.registration import BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import Topology
 from region.security.definition import SecurityDefinition
 
 FEATURE_LEVEL: Final = 1  # at which a region forms
-FEATURE_LEVEL_MAX: Final = 3  # the highest that this version reads and writes
+FEATURE_LEVEL_MAX: Final = 4  # the highest that this version reads and writes
+MESH_LEVEL: Final = 4  # homes that move, PROMISE and SEAL entries, mesh control
 PRODUCER_BLOCK_MAX: Final = 100_000
 
 
@@ -170,6 +173,35 @@ class DefineSecurity:
     replaces: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefineHome:
+    """Take over homes of streams as mesh control ordered them, in order of (index, topic id, partition)."""
+
+    rows: tuple[HomeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CedeDefinitions:
+    """Name the founder of mesh control; from this command on the definitions home orders nothing."""
+
+    charter: Charter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenControl:
+    """Let the control that the charter names begin to order."""
+
+    control_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnMesh:
+    """Take over what mesh control says about itself and about the regions."""
+
+    control: ControlRow | None
+    regions: tuple[RegionRow, ...]
+
+
 Command: TypeAlias = (
     FormRegion
     | RegisterBroker
@@ -188,6 +220,10 @@ Command: TypeAlias = (
     | Reassign
     | ReplicaLost
     | DefineSecurity
+    | DefineHome
+    | CedeDefinitions
+    | OpenControl
+    | LearnMesh
 )
 SINCE_LEVEL_2: Final = (
     AlterTopic,

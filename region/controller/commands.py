@@ -12,6 +12,7 @@ from typing import Final
 
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, GroupId
+from mesh.home.home_row import HomeRow
 from region.controller.assignment import read_brokers
 from region.controller.command_kinds import (
     FEATURE_LEVEL,
@@ -20,15 +21,19 @@ from region.controller.command_kinds import (
     AddBroker,
     AllocateProducerIds,
     AlterTopic,
+    CedeDefinitions,
     Command,
     CommandError,
+    DefineHome,
     DefineSecurity,
     DefineTopic,
     DrainBroker,
     DropTopic,
     FormRegion,
+    LearnMesh,
     MarkAbsent,
     MarkPresent,
+    OpenControl,
     RaiseFeatureLevel,
     Reassign,
     RegisterBroker,
@@ -37,6 +42,7 @@ from region.controller.command_kinds import (
     ReplicaLost,
     ReplicasChanged,
 )
+from region.controller.mesh_rows import CONTROL_ID, REGION_ROWS_MAX, Charter, ControlRow, RegionRow
 from region.controller.registration import ADDRESS_CHARS_MAX, DISK_UUID_CHARS_MAX, BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import BROKER_ID_MAX, Topology
@@ -49,15 +55,19 @@ __all__ = [
     "AddBroker",
     "AllocateProducerIds",
     "AlterTopic",
+    "CedeDefinitions",
     "Command",
     "CommandError",
+    "DefineHome",
     "DefineSecurity",
     "DefineTopic",
     "DrainBroker",
     "DropTopic",
     "FormRegion",
+    "LearnMesh",
     "MarkAbsent",
     "MarkPresent",
+    "OpenControl",
     "RaiseFeatureLevel",
     "Reassign",
     "RegisterBroker",
@@ -70,6 +80,7 @@ __all__ = [
 ]
 
 COMMAND_VERSION: Final = 1
+HOMES_PER_COMMAND_MAX: Final = 200
 _KIND: Final = re.compile(r"[a-z_]{1,40}")
 _OF_ONE_BROKER: Final[dict[str, type[DrainBroker | RemoveBroker | MarkAbsent | MarkPresent]]] = {
     "drain_broker": DrainBroker,
@@ -119,9 +130,25 @@ def _life_cycle_body(
     | ReplicasChanged
     | Reassign
     | ReplicaLost
-    | DefineSecurity,
+    | DefineSecurity
+    | DefineHome
+    | CedeDefinitions
+    | OpenControl
+    | LearnMesh,
 ) -> JsonObject:
     match command:
+        case CedeDefinitions():
+            return {"kind": "cede_definitions", "charter": command.charter.to_json()}
+        case OpenControl():
+            return {"kind": "open_control", "control_id": command.control_id}
+        case LearnMesh():
+            return {
+                "kind": "learn_mesh",
+                "control": None if command.control is None else command.control.to_json(),
+                "regions": [row.to_json() for row in command.regions],
+            }
+        case DefineHome():
+            return {"kind": "define_home", "rows": [row.to_json() for row in command.rows]}
         case DefineSecurity():
             return {
                 "kind": "define_security",
@@ -241,6 +268,19 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
                 broker=_read_broker(fields),
                 generation=fields.integer("generation", low=0, high=INT64_MAX),
             )
+        case "cede_definitions":
+            return CedeDefinitions(charter=Charter.from_json(fields.value("charter")))
+        case "open_control":
+            return OpenControl(control_id=fields.text("control_id", chars_max=32, pattern=CONTROL_ID))
+        case "learn_mesh":
+            control = fields.value("control")
+            return LearnMesh(
+                control=None if control is None else ControlRow.from_json(control),
+                regions=tuple(RegionRow.from_json(item) for item in fields.items("regions", count_max=REGION_ROWS_MAX)),
+            )
+        case "define_home":
+            rows = fields.items("rows", count_max=HOMES_PER_COMMAND_MAX)
+            return DefineHome(rows=tuple(HomeRow.from_json(row) for row in rows))
         case "define_security":
             return DefineSecurity(
                 definition=security.from_json(fields.value("definition")),

@@ -9,7 +9,8 @@ from typing import Final
 from georelay.errors import InvalidTopic
 from georelay.fields import INT64_MAX
 from georelay.ids import RegionNumber
-from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGIONS_MAX, TOPIC_NAME_CHARS_MAX
+from region.controller.geo_settings import GEO_DEFAULTS, check_together
 from region.controller.topic import (
     DEFAULT,
     REPLICATION_FACTOR_DEFAULT,
@@ -21,7 +22,7 @@ from region.controller.topic import (
 )
 from region.controller.topology import RegionInfo, Topology
 
-ALTERABLE: Final = ("cleanup.policy", "retention.bytes", "retention.ms", SEGMENT_BYTES)
+ALTERABLE: Final = ("cleanup.policy", "retention.bytes", "retention.ms", SEGMENT_BYTES, *GEO_DEFAULTS)
 
 
 def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology, own_brokers: int | None = None) -> TopicDefinition:
@@ -38,6 +39,7 @@ def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology, own_brokers:
     partitions = 1 if spec.partitions == DEFAULT else spec.partitions
     if not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidTopic(f"{partitions} partitions: use 1..{PARTITIONS_PER_TOPIC_MAX}")
+    check_together(spec.config, regions=len(topology.data_regions))
     return TopicDefinition(
         name=spec.name,
         topic_id=topic_id,
@@ -53,9 +55,16 @@ def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology, own_brokers:
 
 
 def alter(
-    topic: TopicDefinition, settings: Mapping[str, str | None], *, partitions: int | None = None
+    topic: TopicDefinition,
+    settings: Mapping[str, str | None],
+    *,
+    partitions: int | None = None,
+    regions: int = REGIONS_MAX,
 ) -> TopicDefinition:
     """Return a definition with other settings (None: back to the default) and perhaps more partitions, same index.
+
+    Args:
+        regions: how many hold the topic.
 
     Raises:
         InvalidTopic: a setting that is unknown, fixed or has a value that is not allowed; fewer partitions.
@@ -69,6 +78,8 @@ def alter(
     count = topic.partitions if partitions is None else partitions
     if not topic.partitions <= count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidTopic(f"{count} partitions: use {topic.partitions}..{PARTITIONS_PER_TOPIC_MAX}; they only grow")
+    if not GEO_DEFAULTS.keys().isdisjoint(settings):
+        check_together(tuple(config.items()), regions=regions)
     kept_ms = topic.retention_ms if "retention.ms" not in settings else wished.retention_ms
     kept_bytes = topic.retention_bytes if "retention.bytes" not in settings else wished.retention_bytes
     return replace(
@@ -103,8 +114,8 @@ def _home_of(spec: TopicSpec, topology: Topology) -> RegionInfo | None:
             raise InvalidTopic(f"home={spec.home!r} and homes=every exclude each other; leave home out")
         return None
     home = topology.by_name(spec.home)
-    if home is None:
-        known = ", ".join(region.name for region in topology.regions)
+    if home is None or not home.holds_topics:
+        known = ", ".join(region.name for region in topology.data_regions)
         raise InvalidTopic(f"home region {spec.home!r} is unknown; the regions are {known}")
     return home
 
@@ -121,7 +132,8 @@ def _replication_factor(spec: TopicSpec, home: RegionInfo | None, topology: Topo
         known = len(region.brokers)
         return known if own_brokers is None or region.number != topology.region else own_brokers
 
-    homes = topology.regions if home is None else (home,)
+    homes = topology.data_regions if home is None else (home,)
+    homes = tuple(region for region in homes if region.brokers) or (topology.own,)
     smallest = min(homes, key=brokers_of)
     brokers = brokers_of(smallest)
     if not 1 <= spec.replication_factor <= brokers:

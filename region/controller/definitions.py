@@ -1,7 +1,7 @@
-"""Topic definitions: ordered by one region, the definitions home, and pulled by all others.
+"""Topic definitions: ordered in one place, and pulled by every other region.
 
-Rule 1: only the controller leader of the definitions home orders; everybody else asks it, and is refused while it
-cannot be reached.
+Rule 1: until mesh control is founded only the controller leader of the definitions home orders; from the commit of its
+charter on only control does. Everybody else asks, and is refused while nobody who orders can be reached.
 Rule 2: a creation carries the topic id from the start, so that the same wish sent twice makes one topic.
 Rule 3: another region proposes pulled definitions one after the other in order of their index, and stops at the first
 that fails: a region never holds a later definition without the earlier ones. Topics and security have a position each,
@@ -11,38 +11,32 @@ see security_book.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
-import structlog
-
-from georelay.errors import BadRequest, PolicyViolation, TopicExists, UnknownTopic
-from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
-from region.controller import security_pull
-from region.controller.commands import AlterTopic, Command, DefineTopic, DropTopic
-from region.controller.definition_rules import ALTERABLE, alter, define, region_prefix
+from georelay.errors import BadRequest, PolicyViolation, Unavailable, UnknownTopic
+from georelay.fields import FieldError, Fields, JsonObject
+from region.controller import mesh_pull
+from region.controller.command_kinds import MESH_LEVEL
+from region.controller.commands import Command
+from region.controller.definition_orders import ALTER, CREATE, DELETE, DefinitionOrders
+from region.controller.definition_rules import region_prefix
 from region.controller.routing import PASSING, Route
-from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState, Done
-from region.controller.topic import (
-    SETTING_NAME_CHARS_MAX,
-    SETTING_VALUE_CHARS_MAX,
-    SETTINGS_MAX,
-    TOPIC_ID_BYTES,
-    Definition,
-    Tombstone,
-    TopicDefinition,
-    TopicSpec,
-)
+from region.controller.topic import Definition, Tombstone, TopicDefinition, TopicSpec
 from region.controller.topology import Topology
 
-log = structlog.get_logger()
-
-DEFINITIONS_PER_PULL: Final = 200
-CREATE: Final = "definitions.create"
-ALTER: Final = "definitions.alter"
-DELETE: Final = "definitions.delete"
 SINCE: Final = "definitions.since"
 HINT: Final = "definitions.hint"
+
+
+class ControlPort(Protocol):
+    """Mesh control, seen from a region's controller."""
+
+    async def call(self, method: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
+        """Ask control's leader. Raises ControlUnavailable, or what it answers."""
+
+    async def pull(self, question: JsonObject) -> JsonObject:
+        """Ask any replica of control what is above the positions of this region. Raises as `call`."""
 
 
 class Definitions:
@@ -50,25 +44,36 @@ class Definitions:
 
     Args:
         commit: proposes a command on this broker and returns its outcome, or raises why it was refused.
+        topology: the mesh as it is now.
         ordered: told the index of each definition that this broker, as leader of the definitions home, ordered.
+
+    Attributes:
+        control: mesh control, once this broker takes part in it.
     """
 
     def __init__(
         self,
         *,
         state: ControllerState,
-        topology: Topology,
+        topology: Callable[[], Topology],
         route: Route,
         commit: Callable[[Command], Awaitable[Done]],
         new_topic_id: Callable[[], bytes],
         ordered: Callable[[int], None],
     ) -> None:
+        self.control: ControlPort | None = None
         self._state = state
         self._topology = topology
         self._route = route
         self._commit = commit
         self._new_topic_id = new_topic_id
-        self._ordered = ordered
+        self._orders = DefinitionOrders(
+            books=state, topology=topology, commit=commit, ordered=ordered, older_regions=self._older_regions
+        )
+
+    def _older_regions(self) -> list[str]:
+        """Return the own region until all its brokers run this version; of others only mesh control knows."""
+        return [self._topology().own.name] if self._state.feature_level < MESH_LEVEL else []
 
     async def create(self, spec: TopicSpec, *, if_absent: bool) -> TopicDefinition:
         """Have a topic defined; return the definition with its index. `if_absent` takes the one that is there already.
@@ -90,7 +95,7 @@ class Definitions:
         Raises:
             UnknownTopic, InvalidTopic, PolicyViolation: nothing was changed. Others as in `create`.
         """
-        if region_prefix(name, self._topology) is not None:
+        if region_prefix(name, self._topology()) is not None:
             raise PolicyViolation(f"{name} is one region's stream of a topic; alter the topic by its plain name")
         body: JsonObject = {
             "name": name,
@@ -106,7 +111,7 @@ class Definitions:
         Raises:
             UnknownTopic, PolicyViolation: nothing was deleted. Others as in `create`.
         """
-        if region_prefix(name, self._topology) is not None:
+        if region_prefix(name, self._topology()) is not None:
             raise PolicyViolation(f"{name} is one region's stream of a topic; delete the topic by its plain name")
         known = self._state.topic_by_name(name)
         lost_an_answer = False
@@ -126,125 +131,69 @@ class Definitions:
         return await self._route.retrying(attempt)
 
     async def pull(self) -> bool:
-        """Fetch and apply newer definitions, as leader of another region; return whether there may be more.
+        """Fetch and apply what was ordered elsewhere, as leader; return whether there may be more.
 
         Raises:
             HomeUnreachable, OutcomeUnknown, Unavailable, BadRequest: try again later.
         """
-        since = self._state.definitions_index
-        body: JsonObject = {"since": since}
-        if self._state.feature_level >= SECURITY_LEVEL:
-            body["security_since"] = self._state.security.index
-        result = await self._route.to_region(self._topology.definitions_home, SINCE, body)
-        pulled = _definitions_in(result)
-        for definition in pulled:
-            if definition.index <= since:
-                raise BadRequest(f"definition {definition.index} came after {since}: not in order")
-            since = definition.index
-            await self._commit(
-                DropTopic(tombstone=definition)
-                if isinstance(definition, Tombstone)
-                else DefineTopic(definition=definition)
-            )
-        if pulled:
-            log.info("definitions.pulled", count=len(pulled), index=since)
-        has_more = await security_pull.take(result, self._state.security.index, self._commit)
-        return has_more or len(pulled) == DEFINITIONS_PER_PULL
+        question = mesh_pull.question(self._state)
+        home = self._topology().definitions_home
+        if self._state.mesh.has_ceded or home == 0:
+            result = await self._mesh_control().pull(question)
+        elif self._topology().is_definitions_home:
+            return False  # it is ordered here
+        else:
+            result = await self._route.to_region(home, SINCE, question)
+        return await mesh_pull.take(result, self._state, self._commit)
 
     # --- what other brokers ask ---------------------------------------------------------------------------------------
 
     async def serve_create(self, body: JsonObject) -> JsonObject:
         """Define a topic, as leader of the definitions home."""
-        self._require_home()
-        fields = Fields(body, CREATE)
-        spec = TopicSpec.from_json(fields.value("spec"))
-        topic_id = fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES)
-        if_absent = fields.flag("if_absent")
-        existing = self._state.topic_by_name(spec.name)
-        if existing is not None and if_absent:
-            return {"definition": existing.to_json()}
-        if existing is not None and existing.topic_id != topic_id:
-            raise TopicExists(f"topic {spec.name} is there already")
-        brokers = self._state.strength if self._state.has_life_cycle else None
-        wanted = define(spec, topic_id=topic_id, topology=self._topology, own_brokers=brokers)
-        try:
-            done = await self._commit(DefineTopic(definition=wanted))
-        except TopicExists:
-            # Somebody else's wish was ordered while ours was on its way.
-            existing = self._state.topic_by_name(spec.name)
-            if existing is None or not if_absent:
-                raise
-            return {"definition": existing.to_json()}
-        return self._report(done)
+        return await self._order(CREATE, body, self._orders.create)
 
     async def serve_alter(self, body: JsonObject) -> JsonObject:
-        """Alter a topic, as leader of the definitions home; the same wish twice changes it once."""
-        self._require_home()
-        fields = Fields(body, ALTER)
-        name = fields.text("name", chars_max=1000)
-        given = fields.child("settings").texts(
-            count_max=SETTINGS_MAX, name_chars_max=SETTING_NAME_CHARS_MAX, chars_max=SETTING_VALUE_CHARS_MAX
-        )
-        partitions = fields.integer("partitions", low=0, high=2**31)
-        existing = self._state.topic_by_name(name)
-        if existing is None:
-            raise UnknownTopic(f"there is no topic {name[:60]!r}")
-        settings: dict[str, str | None] = dict(given)
-        for value in fields.items("defaults", count_max=len(ALTERABLE)):
-            settings[Fields({"name": value}, ALTER).text("name", chars_max=SETTING_NAME_CHARS_MAX)] = None
-        wanted = alter(existing, settings, partitions=partitions or None)
-        if wanted == existing:
-            return {"definition": existing.to_json()}
-        return self._report(await self._commit(AlterTopic(definition=wanted)))
+        """Alter a topic, as leader of the definitions home."""
+        return await self._order(ALTER, body, self._orders.alter)
 
     async def serve_delete(self, body: JsonObject) -> JsonObject:
         """Delete a topic, as leader of the definitions home."""
-        self._require_home()
-        name = Fields(body, DELETE).text("name", chars_max=1000)
-        existing = self._state.topic_by_name(name)
-        if existing is None:
-            raise UnknownTopic(f"there is no topic {name[:60]!r}")
-        return self._report(
-            await self._commit(DropTopic(tombstone=Tombstone(name=name, topic_id=existing.topic_id, index=0)))
-        )
+        return await self._order(DELETE, body, self._orders.delete)
 
     async def serve_since(self, body: JsonObject) -> JsonObject:
-        """Return definitions above an index; any broker may, since all it has applied is committed."""
+        """Return what is above the asked positions; any broker may, since all it has applied is committed.
+
+        A region of an earlier version asks here even when mesh control orders: this region hands on what it pulled.
+        """
         self._require_home()
-        fields = Fields(body, SINCE)
-        since = fields.integer("since", low=0, high=INT64_MAX)
-        newer = self._state.definitions_since(since, limit=DEFINITIONS_PER_PULL)
-        answer: JsonObject = {"definitions": [_to_json(definition) for definition in newer]}
-        if fields.has("security_since"):  # a region of the second feature level does not ask: it could not read them
-            answer |= security_pull.give(self._state.security, fields)
-        return answer
+        return mesh_pull.give(self._state, Fields(body, SINCE))
+
+    async def _order(
+        self, method: str, body: JsonObject, order: Callable[[JsonObject], Awaitable[JsonObject]]
+    ) -> JsonObject:
+        self._require_home()
+        return await (self._mesh_control().call(method, body) if self._state.mesh.has_ceded else order(body))
 
     def _require_home(self) -> None:
-        if not self._topology.is_definitions_home:
-            raise PolicyViolation(f"region {self._topology.own.name} is not the definitions home of this mesh")
+        topology = self._topology()
+        if not topology.is_definitions_home:
+            raise PolicyViolation(f"region {topology.own.name} is not the definitions home of this mesh")
 
-    def _report(self, done: Done) -> JsonObject:
-        assert done.definition is not None, "a definition was applied without an outcome"
-        self._ordered(done.definition.index)
-        return _to_json(done.definition)
+    def _mesh_control(self) -> ControlPort:
+        control = self.control
+        if control is None:
+            raise Unavailable("mesh control orders definitions, and this broker does not take part in it")
+        return control
 
     async def _ask_home(
         self, method: str, body: JsonObject, serve: Callable[[JsonObject], Awaitable[JsonObject]]
     ) -> JsonObject:
-        if self._topology.is_definitions_home:
+        topology = self._topology()
+        if self._state.mesh.has_ceded or topology.definitions_home == 0:
+            return await self._mesh_control().call(method, body)
+        if topology.is_definitions_home:
             return await self._route.to_leader(method, body, serve)
-        return await self._route.to_region(self._topology.definitions_home, method, body)
-
-
-def _to_json(definition: Definition) -> JsonObject:
-    return {"tombstone" if isinstance(definition, Tombstone) else "definition": definition.to_json()}
-
-
-def _read(value: object) -> Definition:
-    fields = Fields(value, "definition")
-    if fields.has("tombstone"):
-        return Tombstone.from_json(fields.value("tombstone"))
-    return TopicDefinition.from_json(fields.value("definition"))
+        return await self._route.to_region(topology.definitions_home, method, body)
 
 
 def _definition_in(result: JsonObject) -> TopicDefinition:
@@ -263,13 +212,6 @@ def _tombstone_in(result: JsonObject) -> Tombstone:
 
 def _read_answer(result: JsonObject) -> Definition:
     try:
-        return _read(result)
+        return mesh_pull.read_definition(result)
     except FieldError as error:
-        raise BadRequest(f"the definitions home's answer is not readable: {error}") from error
-
-
-def _definitions_in(result: JsonObject) -> list[Definition]:
-    try:
-        return [_read(item) for item in Fields(result, "answer").items("definitions", count_max=DEFINITIONS_PER_PULL)]
-    except FieldError as error:
-        raise BadRequest(f"the definitions home's answer is not readable: {error}") from error
+        raise BadRequest(f"the answer of who orders definitions is not readable: {error}") from error

@@ -82,6 +82,13 @@ class TopicAltered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HomeChanged:
+    """Mesh control said something new about the home of a stream; the state has the row."""
+
+    key: StreamKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersChanged:
     """A broker's address, disk or state changed."""
 
@@ -94,7 +101,14 @@ class MetadataChanged:
 
 
 Effect: TypeAlias = (
-    GroupAssigned | ReplicasWanted | GroupReleased | GroupDropped | TopicAltered | BrokersChanged | MetadataChanged
+    GroupAssigned
+    | ReplicasWanted
+    | GroupReleased
+    | GroupDropped
+    | TopicAltered
+    | HomeChanged
+    | BrokersChanged
+    | MetadataChanged
 )
 
 

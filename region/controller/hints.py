@@ -14,6 +14,7 @@ import structlog
 from georelay.errors import GeorelayError
 from georelay.fields import INT64_MAX, Fields, JsonObject
 from georelay.ids import RegionNumber
+from region.controller.command_kinds import MESH_LEVEL
 from region.controller.definitions import HINT
 from region.controller.routing import Route
 from region.controller.security_rules import SECURITY_LEVEL
@@ -61,7 +62,7 @@ class Hints:
         self,
         *,
         state: ControllerState,
-        topology: Topology,
+        topology: Callable[[], Topology],
         route: Route,
         tasks: BackgroundTasks,
         wake: Callable[[], None],
@@ -74,8 +75,8 @@ class Hints:
 
     def tell_other_regions(self, index: int) -> None:
         """Tell every other region that there are definitions up to `index`."""
-        for region in self._topology.regions:
-            if region.number != self._topology.region:
+        for region in self._topology().regions:
+            if region.number != self._topology().region:
                 self.tell(region.number, index)
 
     def tell(self, region: RegionNumber, index: int) -> None:
@@ -87,7 +88,9 @@ class Hints:
         """Take a hint, as leader."""
         known = self._state.definitions_index
         if self._state.feature_level >= SECURITY_LEVEL:
-            known = min(known, self._state.security.index)  # a hint does not say which of both it is about
+            known = min(known, self._state.security.index)  # a hint does not say which list it is about
+        if self._state.feature_level >= MESH_LEVEL:
+            known = min(known, self._state.homes.index, self._state.mesh.index)
         if Fields(body, HINT).integer("index", low=0, high=INT64_MAX) > known:
             self._wake()
         return {}
@@ -95,7 +98,7 @@ class Hints:
     async def _send(self, region: RegionNumber, index: int) -> None:
         body: JsonObject = {"index": index}
         try:
-            if region == self._topology.region:
+            if region == self._topology().region:
                 await self._route.to_leader(HINT, body, self.serve)
             else:
                 await self._route.to_region(region, HINT, body)

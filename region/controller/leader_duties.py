@@ -30,7 +30,7 @@ from region.controller.commands import (
 from region.controller.effects import Done
 from region.controller.planning_core import plan_moves
 from region.controller.state_core import ControllerState
-from region.controller.topology import Topology
+from region.controller.topology import RegionInfo, Topology
 
 log = structlog.get_logger()
 
@@ -147,8 +147,12 @@ def _united(configured: Topology, recorded: Topology, state: ControllerState) ->
     """Return the configured shape; the own region's brokers only ever become more once there is a life cycle."""
     if not state.has_life_cycle:
         return configured
+    if not state.mesh.is_empty:  # the mesh grows by control's word, not by files
+        configured = replace(recorded, regions=_with_own(recorded, configured.own))
     everybody = tuple(sorted({*configured.own.brokers, *recorded.own.brokers}))
     own = replace(configured.own, brokers=everybody)
-    return replace(
-        configured, regions=tuple(own if region.number == own.number else region for region in configured.regions)
-    )
+    return replace(configured, regions=_with_own(configured, own))
+
+
+def _with_own(topology: Topology, own: RegionInfo) -> tuple[RegionInfo, ...]:
+    return tuple(own if region.number == own.number else region for region in topology.regions)

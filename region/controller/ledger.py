@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from georelay.errors import PolicyViolation, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, RaftIndex, RegionNumber, StreamKey
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord, BrokerState
@@ -19,9 +20,12 @@ from region.controller.effects import (
     GroupAssigned,
     GroupDropped,
     MetadataChanged,
+    Refused,
     ReplicasWanted,
 )
 from region.controller.group_table import GroupTable
+from region.controller.home_book import HomeBook
+from region.controller.mesh_book import MeshBook
 from region.controller.registration import BrokerRegistration
 from region.controller.security_book import SecurityBook
 from region.controller.topic import TOPIC_ID_BYTES, Homes, TopicDefinition
@@ -45,12 +49,23 @@ class RegionLedger:
         self.brokers: dict[BrokerId, BrokerRegistration] = {}  # registered and not removed
         self.definitions = DefinitionBook()
         self.security = SecurityBook()
+        self.homes = HomeBook()
+        self.mesh = MeshBook()
         self.groups = GroupTable()
 
     @property
     def next_definition_index(self) -> int:
         """Return the index that the definitions home gives next: topics and security share one sequence."""
-        return max(self.definitions.index, self.security.index) + 1
+        return max(self.definitions.index, self.security.index, self.homes.index, self.mesh.index) + 1
+
+    def refuse_to_order(self) -> Refused | None:
+        """Return why a definition without an index is not ordered here, None when it is."""
+        if self.topology is None or not self.topology.is_definitions_home:
+            return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
+        if self.mesh.has_ceded:
+            text = "mesh control orders definitions, and the definitions home no longer does; ask again"
+            return Refused(error=Unavailable, text=text)
+        return None
 
     @property
     def has_life_cycle(self) -> bool:
@@ -98,6 +113,8 @@ class RegionLedger:
     def assign_missing(self, topic: TopicDefinition, effects: list[Effect]) -> None:
         """Give every stream of a topic its group."""
         assert self.topology is not None
+        if self.topology.own.witness:
+            return
         for key in stream_keys(topic, self.topology):
             if key in self.groups:
                 continue
@@ -105,6 +122,11 @@ class RegionLedger:
             assignment = Assignment.founded(self.groups.take_id(), key, voters, generation=self.applied_index)
             self.groups.put(assignment)
             effects.append(GroupAssigned(assignment=assignment, topic=topic))
+
+    def streams_with(self, topic: TopicDefinition) -> int:
+        """Return how many streams there would be with a topic as it is wanted."""
+        assert self.topology is not None
+        return len(self.groups) + sum(key not in self.groups for key in stream_keys(topic, self.topology))
 
     def drop_groups(self, topic: TopicDefinition, effects: list[Effect]) -> None:
         """Take the groups of a topic out."""
@@ -148,6 +170,10 @@ class RegionLedger:
 
 
 def stream_keys(topic: TopicDefinition, topology: Topology) -> Iterator[StreamKey]:
-    """Return the streams of a topic, the same in every region: one per partition, or one per region and partition."""
-    origins = [RegionNumber(0)] if topic.homes is Homes.ONE else [region.number for region in topology.regions]
+    """Return the streams of a topic, the same in every region: one per partition, or one per region and partition.
+
+    A witness is no origin; a region that was removed stays one.
+    """
+    regions = [region.number for region in topology.regions if not region.witness]
+    origins = [RegionNumber(0)] if topic.homes is Homes.ONE else regions
     return (StreamKey(topic.topic_id, origin, partition) for origin in origins for partition in range(topic.partitions))

@@ -25,16 +25,17 @@ QUOTAS_MAX: Final = USERS_MAX
 
 def define(ledger: RegionLedger, wanted: SecurityDefinition, *, replaces: int) -> Outcome:
     """Enter a definition: index 0 orders it here, another index was given by the definitions home."""
-    book, topology = ledger.security, ledger.topology
-    if topology is None or ledger.feature_level < SECURITY_LEVEL:
+    book = ledger.security
+    if ledger.topology is None or ledger.feature_level < SECURITY_LEVEL:
         text = "this region has brokers that know no users: upgrade them, then ask again"
         return Refused(error=PolicyViolation, text=text)
     if wanted.index > 0:
         if wanted.index > book.index:
             book.remember(wanted)
         return Done(definition_index=wanted.index)
-    if not topology.is_definitions_home:
-        return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
+    refused = ledger.refuse_to_order()
+    if refused is not None:
+        return refused
     known = book.find(kind_of(wanted), wanted.key)
     if known is not None and replace(known, index=0) == wanted:
         return Done(definition_index=known.index)  # the same wish again, after an answer that got lost

@@ -16,6 +16,7 @@ import structlog
 
 from georelay.errors import (
     BadRequest,
+    ControlUnavailable,
     DataDirectoryError,
     GeorelayError,
     HomeUnreachable,
@@ -32,17 +33,19 @@ from region.controller import answers, commands
 from region.controller.barrier import Barrier
 from region.controller.broker_admin import BrokerAdmin
 from region.controller.catalog import TopicCatalog
-from region.controller.commands import AllocateProducerIds, Command, RegisterBroker
+from region.controller.commands import AllocateProducerIds, Command, OpenControl, RegisterBroker
+from region.controller.definition_orders import ALTER, CHANGE, CREATE, DELETE
 from region.controller.definition_rules import region_prefix
-from region.controller.definitions import ALTER, CREATE, DELETE, HINT, SINCE, Definitions
+from region.controller.definitions import HINT, SINCE, ControlPort, Definitions
 from region.controller.founding import FOUNDING
 from region.controller.hints import BackgroundTasks, Hints
 from region.controller.leader_duties import LeaderDuties
+from region.controller.mesh_rows import CONTROL_ID
 from region.controller.producer_ids import ProducerIds
 from region.controller.registering import REGISTER, Registrar
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import HOPS_MAX, PASSING, ControllerSettings, Propose, Request, Route
-from region.controller.security_definitions import CHANGE, SecurityDefinitions
+from region.controller.security_definitions import SecurityDefinitions
 from region.controller.state_core import ControllerState, Done, Effect, Refused
 from region.controller.topic import INTERNAL_PREFIX, Homes, TopicDefinition, TopicSpec, TopicView
 from region.controller.topology import BROKER_ID_MAX, Topology
@@ -51,6 +54,7 @@ log = structlog.get_logger()
 
 ALLOCATE: Final = "controller.allocate_producer_ids"
 BARRIER: Final = "controller.barrier"
+OPEN_CONTROL: Final = "controller.open_control"
 Serve = Callable[[JsonObject], Awaitable[JsonObject]]
 
 
@@ -95,6 +99,7 @@ class ControllerService:
         self._registration = registration
         self._propose = propose
         self._read_index = read_index
+        self._is_alive = is_alive
         self._settings = settings if settings is not None else ControllerSettings()
         self._tasks = BackgroundTasks()
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []  # resolved once the state says so
@@ -105,11 +110,11 @@ class ControllerService:
             topology=topology, request=request, is_leader=is_leader, leader_id=leader_id, settings=self._settings
         )
         self._hints = Hints(
-            state=self.state, topology=topology, route=self._route, tasks=self._tasks, wake=self._wakeup.set
+            state=self.state, topology=self.topology, route=self._route, tasks=self._tasks, wake=self._wakeup.set
         )
         self._definitions = Definitions(
             state=self.state,
-            topology=topology,
+            topology=self.topology,
             route=self._route,
             commit=self._commit,
             new_topic_id=new_topic_id,
@@ -117,7 +122,7 @@ class ControllerService:
         )
         self._security = SecurityDefinitions(
             state=self.state,
-            topology=topology,
+            topology=self.topology,
             route=self._route,
             commit=self._commit,
             ordered=self._hints.tell_other_regions,
@@ -164,8 +169,44 @@ class ControllerService:
             REGISTER: self._registrar.serve,
             ALLOCATE: self._serve_allocate,
             BARRIER: self._serve_barrier,
+            OPEN_CONTROL: self._serve_open_control,
             **self._admin.served,
         }
+
+    def topology(self) -> Topology:
+        """Return the mesh as it is now: what was recorded, or the configuration until there is something."""
+        return self.state.topology or self._topology
+
+    def join_control(self, control: ControlPort) -> None:
+        """Let definitions go to mesh control once it orders them; called before `run`."""
+        self._definitions.control = control
+        self._security.control = control
+
+    async def commit(self, command: Command) -> Done:
+        """Commit a command on this broker, as leader, and return its outcome.
+
+        Raises:
+            NotLeader, Busy, Unavailable: nothing was done. OutcomeUnknown: look again. Others: it was refused.
+        """
+        return await self._commit(command)
+
+    async def open_control(self, control_id: str) -> None:
+        """Have this region's charter opened for the control that it names.
+
+        Raises:
+            PolicyViolation: another control was named meanwhile. Unavailable, OutcomeUnknown: ask again.
+        """
+        body: JsonObject = {"control_id": control_id}
+        await self._route.retrying(lambda: self._route.to_leader(OPEN_CONTROL, body, self._serve_open_control))
+
+    def hears(self, broker: BrokerId) -> bool:
+        """Return whether a broker of this region was heard lately; this one always is."""
+        return broker == self._registration.broker or self._is_alive(broker)
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this broker leads its region's controller."""
+        return self._route.is_leader()
 
     @property
     def is_settled(self) -> bool:
@@ -282,7 +323,7 @@ class ControllerService:
         view = self.catalog.topic(name)
         if view is not None:
             return view
-        is_reserved = name.startswith(INTERNAL_PREFIX) or region_prefix(name, self._topology) is not None
+        is_reserved = name.startswith(INTERNAL_PREFIX) or region_prefix(name, self.topology()) is not None
         if not self._settings.auto_create or is_reserved:
             raise UnknownTopic(f"there is no topic {name[:60]!r}")
         creating = self._creating.get(name)
@@ -390,8 +431,13 @@ class ControllerService:
             raise TopicExists(f"topic {definition.name} was deleted and made again meanwhile")
         return view
 
+    @property
+    def _pulls(self) -> bool:
+        """Return whether definitions are ordered elsewhere, so that this region has to fetch them."""
+        return self.state.mesh.has_ceded or not self.topology().is_definitions_home
+
     async def _await_index(self, index: int) -> None:
-        if self.state.definitions_index < index and not self._topology.is_definitions_home:
+        if self.state.definitions_index < index and self._pulls:
             self._hints.tell(self._topology.region, index)
         try:
             await self._until(lambda: self.state.definitions_index >= index)
@@ -400,7 +446,7 @@ class ControllerService:
             raise OutcomeUnknown(text) from error
 
     async def _await_security(self, index: int) -> None:
-        if self.state.security.index < index and not self._topology.is_definitions_home:
+        if self.state.security.index < index and self._pulls:
             self._hints.tell(self._topology.region, index)
         try:
             await self._until(lambda: self.state.security.index >= index)
@@ -462,6 +508,11 @@ class ControllerService:
         result = await self._route.retrying(lambda: self._route.to_leader(ALLOCATE, body, self._serve_allocate))
         return _integer_in(result, "first"), _integer_in(result, "count", low=1)
 
+    async def _serve_open_control(self, body: JsonObject) -> JsonObject:
+        control_id = Fields(body, OPEN_CONTROL).text("control_id", chars_max=32, pattern=CONTROL_ID)
+        await self._commit(OpenControl(control_id=control_id))
+        return {}
+
     async def _serve_barrier(self, _: JsonObject) -> JsonObject:
         """Return an index below which everything is committed, having made sure that this broker still leads."""
         if self._read_index is not None:
@@ -486,14 +537,14 @@ class ControllerService:
         """Do what is left to do; return whether all of it worked."""
         try:
             await self._settle_region()
-            if self._route.is_leader() and not self._topology.is_definitions_home:
+            if self._route.is_leader():
                 while await self._definitions.pull():
                     continue
         except DataDirectoryError:
             if not self._may_claim():
                 raise
             return False
-        except HomeUnreachable as error:
+        except (HomeUnreachable, ControlUnavailable) as error:
             log.debug("definitions.pull_failed", reason=str(error))
             return True  # the region works without; ask again after the usual interval
         except PASSING as error:

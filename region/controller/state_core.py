@@ -16,7 +16,16 @@ from typing import Final
 
 from georelay.errors import DataDirectoryError, PolicyViolation, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, StreamKey
-from region.controller import broker_rules, replica_rules, security_rules, state_snapshot, topic_rules
+from mesh.home.home_row import HomeRow
+from region.controller import (
+    broker_rules,
+    home_rules,
+    mesh_rules,
+    replica_rules,
+    security_rules,
+    state_snapshot,
+    topic_rules,
+)
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord, BrokerState
 from region.controller.command_kinds import (
@@ -24,14 +33,18 @@ from region.controller.command_kinds import (
     AddBroker,
     AllocateProducerIds,
     AlterTopic,
+    CedeDefinitions,
     Command,
+    DefineHome,
     DefineSecurity,
     DefineTopic,
     DrainBroker,
     DropTopic,
     FormRegion,
+    LearnMesh,
     MarkAbsent,
     MarkPresent,
+    OpenControl,
     RaiseFeatureLevel,
     Reassign,
     RegisterBroker,
@@ -47,13 +60,17 @@ from region.controller.effects import (
     GroupAssigned,
     GroupDropped,
     GroupReleased,
+    HomeChanged,
     MetadataChanged,
     Outcome,
     Refused,
     ReplicasWanted,
     TopicAltered,
 )
+from region.controller.home_book import HomeBook, HomePosition
 from region.controller.ledger import CONTROLLER_KEY, LIFE_CYCLE_LEVEL, RegionLedger, stream_keys
+from region.controller.mesh_book import MeshBook
+from region.controller.mesh_rows import ControlRow, RegionRow
 from region.controller.placement_core import ReplicaLoad
 from region.controller.registration import BrokerRegistration
 from region.controller.security_book import SecurityBook
@@ -69,6 +86,7 @@ __all__ = [
     "GroupAssigned",
     "GroupDropped",
     "GroupReleased",
+    "HomeChanged",
     "MetadataChanged",
     "Outcome",
     "Refused",
@@ -124,6 +142,25 @@ class ControllerState:
     def security(self) -> SecurityBook:
         """Return users, lists and quotas; its index tells its version. Never kept: a snapshot brings another one."""
         return self._ledger.security
+
+    @property
+    def homes(self) -> HomeBook:
+        """Return the homes of streams that mesh control ordered. Never kept: a snapshot brings another one."""
+        return self._ledger.homes
+
+    @property
+    def mesh(self) -> MeshBook:
+        """Return what is known of mesh control. Never kept: a snapshot brings another one."""
+        return self._ledger.mesh
+
+    @property
+    def next_definition_index(self) -> int:
+        """Return the index after the newest definition of any kind."""
+        return self._ledger.next_definition_index
+
+    def home_row(self, key: StreamKey) -> HomeRow | None:
+        """Return what control said about the home of a stream; None: its first home, in the first epoch."""
+        return self._ledger.homes.find(key.topic_id, key.partition, key.origin)
 
     @property
     def topology(self) -> Topology | None:
@@ -199,6 +236,24 @@ class ControllerState:
         """
         return self._ledger.definitions.since(index, limit=limit)
 
+    def homes_since(self, position: HomePosition, *, limit: int) -> list[HomeRow]:
+        """Return at most `limit` homes of streams above a position, the lowest first."""
+        return self._ledger.homes.since(position, limit=limit)
+
+    def regions_since(self, index: int) -> list[RegionRow]:
+        """Return what control said about regions above an index."""
+        return [row for _, row in sorted(self._ledger.mesh.regions.items()) if row.index > index]
+
+    def control_since(self, index: int) -> ControlRow | None:
+        """Return what control said about itself, when that is above an index."""
+        control = self._ledger.mesh.control
+        return control if control is not None and control.index > index else None
+
+    @property
+    def own_brokers(self) -> int | None:
+        """Return how many brokers a replication factor is limited by; None: as many as are configured."""
+        return self.strength if self.has_life_cycle else None
+
     def disk_of(self, broker: BrokerId) -> str | None:
         """Return the uuid of the only disk that may speak for a broker: None unknown, "" for none (removed)."""
         record = self.records.get(broker)
@@ -250,6 +305,7 @@ class ControllerState:
             left = () if group is None else tuple(sorted(old.concerned - group.concerned))
             if left:
                 effects.append(GroupReleased(group_id=old.group_id, key=old.key, brokers=left))
+        effects += [HomeChanged(key=row.key) for row in now.homes.rows()]
         return [*effects, BrokersChanged(), MetadataChanged(metadata_epoch=now.metadata_epoch)]
 
     @classmethod
@@ -290,6 +346,14 @@ class ControllerState:
                 return topic_rules.drop(ledger, command.tombstone, effects)
             case DefineSecurity():
                 return security_rules.define(ledger, command.definition, replaces=command.replaces)
+            case DefineHome():
+                return home_rules.define(ledger, command.rows, effects)
+            case CedeDefinitions():
+                return mesh_rules.cede(ledger, command.charter)
+            case OpenControl():
+                return mesh_rules.open_control(ledger, command.control_id)
+            case LearnMesh():
+                return mesh_rules.learn(ledger, command.control, command.regions, effects)
             case AllocateProducerIds():
                 return self._allocate(command)
             case RaiseFeatureLevel():
@@ -352,7 +416,7 @@ class ControllerState:
             return Refused(
                 error=PolicyViolation, text=f"regions {sorted(lost.values())} are in use; a region cannot be left out"
             )
-        ledger.topology = wanted
+        ledger.topology = mesh_rules.with_regions(wanted, list(ledger.mesh.regions.values()))
         ledger.feature_level = max(self.feature_level, command.feature_level)
         self._know_brokers(command, effects)
         for topic in list(self.topics()):

@@ -11,12 +11,22 @@ from typing import Final
 
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import BROKERS_PER_REGION_MAX, CONTROLLER_GROUP, RaftIndex
-from georelay.limits import ACL_ENTRIES_MAX, MIB, SECURITY_GRAVES_MAX, TOPICS_MAX, USERS_MAX
+from georelay.limits import (
+    ACL_ENTRIES_MAX,
+    MIB,
+    PARTITIONS_PER_TOPIC_MAX,
+    SECURITY_GRAVES_MAX,
+    TOPICS_MAX,
+    USERS_MAX,
+)
+from mesh.home.home_row import HomeRow, read_origin
 from region.controller.assignment import Assignment
 from region.controller.brokers import BrokerRecord
 from region.controller.command_kinds import FEATURE_LEVEL_MAX
+from region.controller.home_book import BEFORE_ALL, HomePosition, position_of
 from region.controller.ledger import RegionLedger
-from region.controller.topic import Tombstone, TopicDefinition
+from region.controller.mesh_rows import REGION_ROWS_MAX, Charter, ControlRow, RegionRow
+from region.controller.topic import TOPIC_ID_BYTES, Tombstone, TopicDefinition
 from region.controller.topic_rules import TOMBSTONES_MAX
 from region.controller.topology import Topology
 from region.routing.binding import BINDINGS_MAX
@@ -53,6 +63,8 @@ def dump(ledger: RegionLedger) -> bytes:
             "next_group": ledger.groups.next_id,
             "groups": [group.to_json() for group in sorted(ledger.groups, key=lambda group: group.group_id)],
             **_security(ledger),
+            **_homes(ledger),
+            **_mesh(ledger),
         }
     )
 
@@ -62,6 +74,29 @@ def _security(ledger: RegionLedger) -> JsonObject:
     if ledger.security.index == 0:
         return {}
     return {"security": [security.to_json(definition) for definition in ledger.security.everything()]}
+
+
+def _homes(ledger: RegionLedger) -> JsonObject:
+    """Return nothing before there is anything, as `_security`."""
+    if ledger.homes.position == BEFORE_ALL:
+        return {}
+    return {
+        "homes": [row.to_json() for row in ledger.homes.rows()],
+        "homes_position": position_json(ledger.homes.position),
+    }
+
+
+def _mesh(ledger: RegionLedger) -> JsonObject:
+    book = ledger.mesh
+    if book.is_empty:
+        return {}
+    rows = {
+        "charter": None if book.charter is None else book.charter.to_json(),
+        "control": None if book.control is None else book.control.to_json(),
+        "regions": [row.to_json() for _, row in sorted(book.regions.items())],
+        "index": book.index,
+    }
+    return {"mesh": rows}
 
 
 def load(raw: bytes) -> RegionLedger:
@@ -95,6 +130,8 @@ def _read(fields: Fields) -> RegionLedger:
     _read_definitions(ledger, fields)
     _read_groups(ledger, fields)
     _read_security(ledger, fields)
+    _read_homes(ledger, fields)
+    _read_mesh(ledger, fields)
     return ledger
 
 
@@ -129,6 +166,56 @@ def _read_security(ledger: RegionLedger, fields: Fields) -> None:
         if definition.index <= book.index or book.find(security.kind_of(definition), definition.key) is not None:
             raise FieldError(f"security definition {definition.index} is out of order or there twice")
         book.remember(definition)
+
+
+def _read_homes(ledger: RegionLedger, fields: Fields) -> None:
+    if not fields.has("homes"):
+        return
+    book = ledger.homes
+    for item in fields.items("homes", count_max=GROUPS_READ_MAX):
+        row = HomeRow.from_json(item)
+        if position_of(row) <= book.position or book.find(row.topic_id, row.partition, row.origin) is not None:
+            raise FieldError(f"home row {row.index} of {row.key} is out of order or there twice")
+        book.remember(row)
+    position = read_position(fields.child("homes_position"))
+    if position < book.position:
+        raise FieldError(f"a home row is above {position[0]}")
+    book.position = position
+
+
+def _read_mesh(ledger: RegionLedger, fields: Fields) -> None:
+    if not fields.has("mesh"):
+        return
+    book, mesh = ledger.mesh, fields.child("mesh")
+    charter, control = mesh.value("charter"), mesh.value("control")
+    book.charter = None if charter is None else Charter.from_json(charter)
+    book.control = None if control is None else ControlRow.from_json(control)
+    for item in mesh.items("regions", count_max=REGION_ROWS_MAX):
+        row = RegionRow.from_json(item)
+        if row.number in book.regions:
+            raise FieldError(f"region {row.number} is there twice")
+        book.regions[row.number] = row
+    book.index = mesh.integer("index", low=0, high=INT64_MAX)
+    mesh.done()
+
+
+def read_position(fields: Fields) -> HomePosition:
+    """Read a position in the book of homes. Raises FieldError."""
+    position = (
+        fields.integer("index", low=1, high=INT64_MAX),
+        fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES),
+        fields.integer("partition", low=0, high=PARTITIONS_PER_TOPIC_MAX - 1),
+        read_origin(fields),
+    )
+    fields.done()
+    return position
+
+
+def position_json(position: HomePosition) -> JsonObject:
+    """Return what `read_position` reads; an origin of 0 is left out."""
+    index, topic_id, partition, origin = position
+    named: JsonObject = {"index": index, "topic_id": topic_id.hex(), "partition": partition}
+    return named | {"origin": origin} if origin else named
 
 
 def _read_definition(item: object) -> TopicDefinition | Tombstone:

@@ -24,6 +24,17 @@ from georelay.limits import (
     SEGMENT_BYTES_MAX,
     TOPIC_NAME_CHARS_MAX,
 )
+from region.controller.geo_settings import (
+    GEO_DEFAULTS,
+    MAX_GEO_LAG_MS,
+    MAX_GEO_LAG_RECORDS,
+    MIN_INSYNC_REGIONS,
+    PROTECT_K,
+    FailoverPolicy,
+    check_value,
+    failover_of,
+    number,
+)
 
 TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARS_MAX}}}")
 TOPIC_ID_BYTES: Final = 16
@@ -133,6 +144,31 @@ class TopicDefinition:
         """Return the size at which a segment of this topic's logs is sealed, in bytes."""
         return int(dict(self.config).get(SEGMENT_BYTES, SEGMENT_BYTES_MAX))
 
+    @property
+    def min_insync_regions(self) -> int:
+        """Return how many regions have a record before consumers see it, the home included: 1..64."""
+        return number(self.config, MIN_INSYNC_REGIONS)
+
+    @property
+    def max_geo_lag_ms(self) -> int:
+        """Return how old records may be that fewer than enough regions have, in milliseconds; 0: not bounded."""
+        return number(self.config, MAX_GEO_LAG_MS)
+
+    @property
+    def max_geo_lag_records(self) -> int:
+        """Return how many records fewer than enough regions may lack; 0: not bounded."""
+        return number(self.config, MAX_GEO_LAG_RECORDS)
+
+    @property
+    def failover(self) -> FailoverPolicy:
+        """Return who moves the topic's homes when their region is lost."""
+        return failover_of(self.config)
+
+    @property
+    def protect_k(self) -> int:
+        """Return in how many regions a record must be for a forced move to keep it for certain; 0: not set."""
+        return number(self.config, PROTECT_K)
+
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
         return {
@@ -240,12 +276,19 @@ def _read_config(fields: Fields) -> tuple[tuple[str, str], ...]:
 
 
 _HOMES: Final = re.compile("one|every")
+_PLAIN_SETTINGS: Final = ("retention.ms", "retention.bytes", "segment.bytes", "homes", "home", "cleanup.policy")
 
 
 def _whole_number(name: str, value: str) -> int:
     if re.fullmatch(r"-?[0-9]{1,19}", value) is None:
         raise InvalidTopic(f"setting {name}={value[:40]!r} is not a whole number")
     return int(value)
+
+
+def _with_geo_setting(config: tuple[tuple[str, str], ...], name: str, value: str) -> tuple[tuple[str, str], ...]:
+    """Return a config with one setting; a default is not kept, so that an unchanged topic stays equal."""
+    others = {known: kept for known, kept in config if known != name}
+    return tuple(sorted((others if value == GEO_DEFAULTS[name] else {**others, name: value}).items()))
 
 
 def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
@@ -259,6 +302,8 @@ def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
             if not SEGMENT_BYTES_MIN <= size <= SEGMENT_BYTES_MAX:
                 raise InvalidTopic(f"setting {name}={size}: use {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}")
             return replace(spec, config=tuple(sorted({**dict(spec.config), name: str(size)}.items())))
+        case _ if name in GEO_DEFAULTS:
+            return replace(spec, config=_with_geo_setting(spec.config, name, check_value(name, value)))
         case "homes" if value in ("one", "every"):
             return replace(spec, homes=Homes(value))
         case "homes":
@@ -274,5 +319,5 @@ def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
                 "consumer, and use a queue for work that is done once"
             )
         case _:
-            known = "retention.ms, retention.bytes, segment.bytes, homes, home, cleanup.policy"
+            known = ", ".join((*_PLAIN_SETTINGS, *GEO_DEFAULTS))
             raise InvalidTopic(f"setting {name[:64]!r} is unknown; known are {known}")

@@ -14,21 +14,19 @@ from typing import Final
 from georelay.errors import Busy, InvalidTopic, PolicyViolation, TopicExists, Unavailable, UnknownTopic
 from georelay.limits import GROUPS_PER_BROKER_MAX, TOPICS_MAX
 from region.controller.effects import Done, Effect, Outcome, Refused, TopicAltered
-from region.controller.ledger import RegionLedger, stream_keys
+from region.controller.ledger import RegionLedger
 from region.controller.topic import Tombstone, TopicDefinition
-from region.controller.topology import Topology
 
 TOMBSTONES_MAX: Final = 100_000
 
 
 def define(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect]) -> Outcome:
     """Define a topic, or take over a definition that is ordered already."""
-    topology = ledger.topology
     book = ledger.definitions
-    if topology is None:
+    if ledger.topology is None:
         return Refused(error=Unavailable, text="this region is not formed yet")
     if wanted.index == 0:
-        refused = _refuse_definition(ledger, wanted, topology)
+        refused = ledger.refuse_to_order() or _refuse_definition(ledger, wanted)
         if refused is not None:
             return refused
         existing = book.topic_by_id(wanted.topic_id)
@@ -46,9 +44,9 @@ def define(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect])
 
 def alter(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect]) -> Outcome:
     """Change settings and grow partitions of a topic; `wanted.index` is that of the definition it was made from."""
-    topology = ledger.topology
-    if topology is None or not topology.is_definitions_home:
-        return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
+    refused = ledger.refuse_to_order()
+    if refused is not None:
+        return refused
     current = ledger.definitions.topic_by_id(wanted.topic_id)
     if current is None:
         return Refused(error=UnknownTopic, text=f"there is no topic {wanted.name}")
@@ -66,7 +64,7 @@ def alter(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect]) 
     )
     if altered == current:
         return Done(definition=current)
-    refused = _refuse_growth(ledger, altered, topology)
+    refused = _refuse_growth(ledger, altered)
     if refused is not None:
         return refused
     altered = replace(altered, index=ledger.next_definition_index)
@@ -78,8 +76,9 @@ def drop(ledger: RegionLedger, wanted: Tombstone, effects: list[Effect]) -> Outc
     """Delete a topic for ever."""
     book = ledger.definitions
     if wanted.index == 0:
-        if ledger.topology is None or not ledger.topology.is_definitions_home:
-            return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
+        refused = ledger.refuse_to_order()
+        if refused is not None:
+            return refused
         known = book.find(wanted.topic_id)
         if isinstance(known, Tombstone):
             return Done(definition=known)
@@ -108,12 +107,11 @@ def _bury(ledger: RegionLedger, tombstone: Tombstone, effects: list[Effect]) -> 
     ledger.definitions.remember(tombstone)
     if known is not None:
         ledger.drop_groups(known, effects)
+        ledger.homes.forget(known.topic_id)
 
 
-def _refuse_definition(ledger: RegionLedger, wanted: TopicDefinition, topology: Topology) -> Refused | None:
+def _refuse_definition(ledger: RegionLedger, wanted: TopicDefinition) -> Refused | None:
     book = ledger.definitions
-    if not topology.is_definitions_home:
-        return Refused(error=PolicyViolation, text="only the definitions home orders definitions")
     known = book.find(wanted.topic_id)
     if isinstance(known, Tombstone):
         text = f"topic id {wanted.topic_id.hex()} was deleted; an id never comes back"
@@ -124,11 +122,11 @@ def _refuse_definition(ledger: RegionLedger, wanted: TopicDefinition, topology: 
         return Refused(error=PolicyViolation, text=f"the mesh has {TOPICS_MAX} topics, its maximum; delete some first")
     if book.tombstone_count >= TOMBSTONES_MAX:
         return Refused(error=PolicyViolation, text=f"the mesh has {TOMBSTONES_MAX} deleted topics, its maximum")
-    return _refuse_growth(ledger, wanted, topology)
+    return _refuse_growth(ledger, wanted)
 
 
-def _refuse_growth(ledger: RegionLedger, wanted: TopicDefinition, topology: Topology) -> Refused | None:
-    groups = len(ledger.groups) + sum(key not in ledger.groups for key in stream_keys(wanted, topology))
+def _refuse_growth(ledger: RegionLedger, wanted: TopicDefinition) -> Refused | None:
+    groups = ledger.streams_with(wanted)
     if groups <= GROUPS_PER_BROKER_MAX:
         return None
     text = f"{groups} streams are over {GROUPS_PER_BROKER_MAX}; use fewer partitions or delete topics"

@@ -21,15 +21,31 @@ BROKER_ID_MAX: Final = REGION_NUMBER_MAX * 1000 + BROKERS_PER_REGION_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionInfo:
-    """One region of the mesh. Invariants: 1 at least one broker   2 brokers ascend and carry the region's number."""
+    """One region of the mesh.
+
+    Args:
+        brokers: () for another region that mesh control named and that has said nothing yet.
+        witness: it has a vote in mesh control and stores no topics.
+        removed: it left the mesh; the streams that began there stay.
+
+    Invariants: brokers ascend and carry the region's number.
+    """
 
     number: RegionNumber
     name: str
     brokers: tuple[BrokerId, ...]
+    witness: bool = False
+    removed: bool = False
+
+    @property
+    def holds_topics(self) -> bool:
+        """Return whether topics are stored there."""
+        return not self.witness and not self.removed
 
     def to_json(self) -> JsonObject:
-        """Return the JSON form."""
-        return {"number": self.number, "name": self.name, "brokers": list(self.brokers)}
+        """Return the JSON form; what came with feature level 4 is left out at its default."""
+        said: JsonObject = {"number": self.number, "name": self.name, "brokers": list(self.brokers)}
+        return said | {name: True for name in ("witness", "removed") if getattr(self, name)}
 
     @classmethod
     def from_json(cls, value: object) -> RegionInfo:
@@ -40,11 +56,13 @@ class RegionInfo:
         listed = integers(
             fields.items("brokers", count_max=BROKERS_PER_REGION_MAX), "region.brokers", low=1, high=BROKER_ID_MAX
         )
+        witness = fields.has("witness") and fields.flag("witness")
+        removed = fields.has("removed") and fields.flag("removed")
         fields.done()
         brokers = tuple(BrokerId(value) for value in sorted(set(listed)))
-        if not brokers or len(brokers) != len(listed) or any(region_of(broker) != number for broker in brokers):
-            raise FieldError(f"brokers {listed} of region {name} are empty, repeated or of another region")
-        return cls(number=number, name=name, brokers=brokers)
+        if len(brokers) != len(listed) or any(region_of(broker) != number for broker in brokers):
+            raise FieldError(f"brokers {listed} of region {name} are repeated or of another region")
+        return cls(number=number, name=name, brokers=brokers, witness=witness, removed=removed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +72,10 @@ class Topology:
     Args:
         mesh_id: the Kafka cluster id, the same in every region.
         region: number of the region this controller belongs to.
-        definitions_home: number of the region that orders all definitions.
-        regions: in configuration order, own region included; names and numbers are unique.
+        definitions_home: number of the region that orders all definitions until mesh control does; 0 in a region
+            that joined a mesh that has it.
+        regions: in configuration order, own region included, then those that mesh control named later; names and
+            numbers are unique.
     """
 
     mesh_id: str
@@ -75,6 +95,11 @@ class Topology:
         """Return whether this region orders the definitions."""
         return self.region == self.definitions_home
 
+    @property
+    def data_regions(self) -> tuple[RegionInfo, ...]:
+        """Return the regions that store topics now."""
+        return tuple(region for region in self.regions if region.holds_topics)
+
     def by_number(self, number: int) -> RegionInfo | None:
         """Return the region with that number."""
         return next((region for region in self.regions if region.number == number), None)
@@ -83,13 +108,19 @@ class Topology:
         """Return the region with that name."""
         return next((region for region in self.regions if region.name == name), None)
 
+    @property
+    def own_brokers_known(self) -> bool:
+        """Return whether the own region is there, with a broker."""
+        own = self.by_number(self.region)
+        return own is not None and bool(own.brokers)
+
     def check(self) -> None:
         """Raise FieldError unless names and numbers are unique and both named regions are in the list."""
         numbers = [region.number for region in self.regions]
         names = [region.name for region in self.regions]
         if len(set(numbers)) != len(numbers) or len(set(names)) != len(names):
             raise FieldError(f"regions {names} with numbers {numbers} are not unique")
-        if self.region not in numbers or self.definitions_home not in numbers:
+        if not self.own_brokers_known or self.definitions_home not in (0, *numbers):
             raise FieldError(
                 f"region {self.region} or definitions home {self.definitions_home} is not one of {numbers}"
             )
@@ -110,7 +141,7 @@ class Topology:
         topology = cls(
             mesh_id=fields.text("mesh_id", chars_min=1, chars_max=MESH_ID_CHARS_MAX),
             region=RegionNumber(fields.integer("region", low=1, high=REGION_NUMBER_MAX)),
-            definitions_home=RegionNumber(fields.integer("definitions_home", low=1, high=REGION_NUMBER_MAX)),
+            definitions_home=RegionNumber(fields.integer("definitions_home", low=0, high=REGION_NUMBER_MAX)),
             regions=tuple(RegionInfo.from_json(item) for item in fields.items("regions", count_max=REGIONS_MAX)),
         )
         fields.done()

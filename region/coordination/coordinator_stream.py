@@ -5,13 +5,18 @@ Rule 1: every committed entry above the newest manifest is applied, one by one a
 Rule 2: a part is `elected` once the first entry of the leader's own term is applied here, so that everything that was
         ever acknowledged is applied too; it is `deposed` before anything else of another leader is seen.
 Rule 3: only this room writes here. What a client publishes would be a command.
-Rule 4: a mirror of this stream in another region is an ordinary stream: it stores, and interprets nothing.
+Rule 4: the mirrors of this stream in other regions apply the same commands and serve nobody: any of them may become
+        the home. An EPOCH entry fences the parts (CoordinatorPart.fence), on every replica at the same place.
+Rule 5: parts are elected in the home only. In an epoch after the first its leader first writes a checkpoint of what it
+        knows, and serves when that is applied. A replica whose state is not exact (its commands were cut off, or it
+        never had the first ones) takes the checkpoint's; for the others it is what they have.
+Rule 6: parts that keep what only their own region can read (FOREIGN_PARTS are not among them) wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
@@ -19,10 +24,17 @@ from typing import Final
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import Busy, DiskFull, NotLeader, PolicyViolation, TooLarge, Unavailable
-from georelay.ids import GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from georelay.errors import Busy, DiskFull, GeorelayError, NotLeader, PolicyViolation, TooLarge, Unavailable
+from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader, RecordDraft, build_batch, iterate_records, validate
+from mesh.home.home_row import HomeRow
 from mesh.replication.stream_header import EntryType
+from region.coordination.checkpoint_core import (
+    CHECKPOINT_KEY,
+    Checkpoint,
+    CheckpointReader,
+    encode_checkpoint,
+)
 from region.coordination.coordinators import COORDINATION_LEVEL, MakePart
 from region.coordination.limits import (
     COMMAND_BYTES_MAX,
@@ -40,11 +52,13 @@ from region.multiraft.machine import InvariantBroken
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import StateAt
 from region.topics.hosted_stream import HostedStream
-from region.topics.stream import FIRST_LEVEL
+from region.topics.stream import FIRST_EPOCH, FIRST_LEVEL, MESH_LEVEL
 
 log = structlog.get_logger()
 
 MEASURE_AGAIN_NS: Final = 5_000_000_000  # a part that is too large is measured so often, manifests are rare
+CHECKPOINT_AGAIN_S: Final = 0.25  # after a checkpoint that could not be appended
+FOREIGN_PARTS: Final = frozenset({Part.GROUPS, Part.TRANSACTIONS})  # served away from where they began
 
 _PART_KEYS = {bytes([part]): part for part in Part}
 
@@ -58,7 +72,7 @@ class _PlainState:
 
 
 class CoordinatorStream(HostedStream):
-    """Implements CoordinatorLog above a stream of the internal topic whose home is this region.
+    """Implements CoordinatorLog above a stream of the internal topic: its home's replicas and its mirrors.
 
     Args:
         parts: makes each part; it is given this stream and must not use it before `restore`, `apply` or `elected`.
@@ -94,6 +108,13 @@ class CoordinatorStream(HostedStream):
         self._newest_index = RaftIndex(0)
         self._proposals = Proposals(self._append_commands)
         self._closed = False
+        self.is_elected = False  # the parts serve here
+        self.is_exact = True  # the parts are what the commands of the agreed history make
+        self.checkpoint_epoch = Epoch(0)  # of the newest checkpoint that is applied here
+        self._checkpoint = CheckpointReader()
+        self._written_epoch = Epoch(0)  # of the checkpoint that this leader has appended
+        self._retry: TimerHandle | None = None
+        self._commands_end = Offset(0)  # of the commands that the parts have seen
         self._too_large: set[Part] = set()  # that were over the limit when they were measured
         self._measured_ns = 0
         self.parts: dict[Part, CoordinatorPart] = {part: make(self) for part, make in sorted(parts.items())}
@@ -102,7 +123,7 @@ class CoordinatorStream(HostedStream):
 
     def propose(self, part: Part, command: bytes, *, shrinks: bool = False) -> asyncio.Future[RaftIndex]:
         """Append one command with the others of this turn; see CoordinatorLog."""
-        if not self.is_leader:
+        if not self.is_elected:
             raise NotLeader("this broker does not lead the coordinator", leader=self.leader_id)
         if len(command) > COMMAND_BYTES_MAX:
             raise TooLarge(f"a command of {len(command)} bytes is over {COMMAND_BYTES_MAX}")
@@ -131,11 +152,11 @@ class CoordinatorStream(HostedStream):
 
     def _append_commands(self, commands: Sequence[Command]) -> RaftIndex:
         """Append commands as one batch; return its index. Raises what `publish` of a stream raises."""
+        return self._append_records([RecordDraft(command, key=bytes([part])) for part, command in commands])
+
+    def _append_records(self, drafts: Sequence[RecordDraft]) -> RaftIndex:
         now_ns = self._clock.wall_ns()
-        raw = build_batch(
-            [RecordDraft(command, key=bytes([part])) for part, command in commands],
-            timestamps_ms=now_ns // 1_000_000,
-        )
+        raw = build_batch(drafts, timestamps_ms=now_ns // 1_000_000)
         super().publish(validate(raw, from_client=True), raw, received_ns=now_ns, entry_region=self.region)
         return self._newest_index
 
@@ -149,6 +170,7 @@ class CoordinatorStream(HostedStream):
         received_ns: int,
         entry_region: int,
         transactional_id: str | None = None,
+        needs_lease: bool = True,
     ) -> asyncio.Future[Published]:
         """Refuse: the records of this stream are commands of its own parts."""
         raise PolicyViolation(f"'{self.topic}' is written by brokers only")
@@ -187,11 +209,32 @@ class CoordinatorStream(HostedStream):
         for entry in entries:
             if entry.type is EntryType.DATA:
                 self._apply_commands(entry)
-        self._proposals.applied(entries[-1].index)
+            elif entry.type in (EntryType.EPOCH, EntryType.SKIP):
+                self._follow_break(entry)
+        self._proposals.applied(entries[-1].index, has_lease=self.lease())
+        self._review()
+
+    def _follow_break(self, entry: Entry) -> None:
+        """Follow an entry that cuts commands off, leaves them out, or begins an epoch."""
+        if entry.base_offset != self._commands_end and self.is_exact:
+            self.is_exact = False
+            log.warning(
+                "coordinator.state_inexact", stream=str(self.key), applied=self._commands_end, log=entry.base_offset
+            )
+        self._commands_end = entry.base_offset
+        self._checkpoint = CheckpointReader()
+        header = entry.header()
+        if entry.type is EntryType.EPOCH and header.epoch > FIRST_EPOCH:
+            for part in self.parts.values():
+                part.fence(append_us=header.append_us)
 
     def _apply_commands(self, entry: Entry) -> None:
         append_us = entry.header().append_us
+        self._commands_end = entry.next_offset
         for record in iterate_records(entry.payload, validated=True):
+            if record.key == CHECKPOINT_KEY:
+                self._apply_piece(entry, record.value or b"")
+                continue
             kind = _PART_KEYS.get(record.key or b"")
             part = None if kind is None else self.parts.get(kind)
             if part is None:
@@ -200,6 +243,20 @@ class CoordinatorStream(HostedStream):
                 part.apply(record.value or b"", index=entry.index, append_us=append_us)
             except CommandError as error:
                 raise InvariantBroken(f"{self.key}: {part.part.name} at entry {entry.index}: {error}") from error
+
+    def _apply_piece(self, entry: Entry, value: bytes) -> None:
+        try:
+            checkpoint = self._checkpoint.take(value)
+            if checkpoint is None:
+                return
+            if not self.is_exact:
+                for kind, part in self.parts.items():
+                    part.restore(checkpoint.parts.get(kind, b""))
+                log.info("coordinator.checkpoint_taken", stream=str(self.key), epoch=checkpoint.epoch)
+        except ValueError as error:
+            raise InvariantBroken(f"{self.key}: checkpoint at entry {entry.index}: {error}") from error
+        self.is_exact = True
+        self.checkpoint_epoch = max(self.checkpoint_epoch, checkpoint.epoch)
 
     def applied_until(self, newest: Entry) -> None:
         """Never asked: this machine keeps its whole log above the manifest."""
@@ -211,11 +268,17 @@ class CoordinatorStream(HostedStream):
         Before the first command it is plain: the region may have brokers of before COORDINATION_LEVEL, which host
         this stream as soon as another region has made the topic.
         """
-        if not self.applied_end.next_offset:
+        if not self.applied_end.next_offset or (self._is_foreign and self._feature_level() < MESH_LEVEL):
             return super().snapshot()
         states = {kind: part.snapshot() for kind, part in self.parts.items()}
         self._measure(states)
-        return StreamContainer(stream=super().snapshot(), parts=states).encode()
+        return StreamContainer(
+            stream=super().snapshot(),
+            parts=states,
+            is_exact=self.is_exact,
+            checkpoint_epoch=self.checkpoint_epoch,
+            pieces=self._checkpoint.pieces,
+        ).encode()
 
     def restore(self, manifest: StateAt) -> None:
         """Replace stream and parts by the state at `manifest.index`.
@@ -229,12 +292,17 @@ class CoordinatorStream(HostedStream):
             if unknown:
                 raise ValueError(f"it holds {unknown[0]}, unknown here")
             super().restore(_PlainState(index=manifest.index, state=container.stream))
-            if container.is_plain and self.end.next_offset:
+            is_unread = container.is_plain and self.end.next_offset > 0
+            if is_unread and not self._is_foreign:
                 raise ValueError(f"{self.end.next_offset} commands were not applied by an older version")
+            self._checkpoint = CheckpointReader(container.pieces)
             for kind, part in self.parts.items():
                 part.restore(container.parts.get(kind, b""))
         except ValueError as error:
             raise InvariantBroken(f"{self.key}: the state at index {manifest.index}: {error}") from error
+        self.is_exact = container.is_exact and not is_unread
+        self.checkpoint_epoch = container.checkpoint_epoch
+        self._commands_end = self.end.next_offset
         self._newest_index = manifest.index
         self._proposals.truncated(RaftIndex(0))
         self._measure(container.parts)
@@ -257,33 +325,90 @@ class CoordinatorStream(HostedStream):
 
     # --- leading ----------------------------------------------------------------------------------
 
+    @property
+    def _is_foreign(self) -> bool:
+        """Return whether another region began this stream."""
+        return self.key.origin != self.region
+
+    def serves(self, part: Part) -> bool:
+        """Return whether a part answers here and now."""
+        return self.is_elected and part in self._served()
+
+    def _served(self) -> Iterable[Part]:
+        return [part for part in self.parts if not self._is_foreign or part in FOREIGN_PARTS]
+
+    def follow_home(self, row: HomeRow) -> None:
+        """Follow control's newest word about the home."""
+        super().follow_home(row)
+        self._review()
+
     def led(self, *, leader: int, is_leader: bool) -> None:
-        """Follow the leader: the parts serve exactly where this broker leads."""
+        """Follow the leader: the parts serve exactly where this broker leads in the home."""
         if self._closed:
             return
         was_leader = self.is_leader
         super().led(leader=leader, is_leader=is_leader)
-        if was_leader and not is_leader:
+        if was_leader != is_leader:
+            self._written_epoch = Epoch(0)
+        self._review()
+
+    def _review(self) -> None:
+        """Elect or depose the parts, as leader, home and epoch say now."""
+        if self._closed:
+            return
+        may_serve = self.is_leader and self.is_home and self.epoch >= self.decided
+        if self.is_elected and not may_serve:
             self._depose()
-        elif is_leader and not was_leader:
-            log.info("coordinator.elected", partition=self.partition, broker=leader)
-            for part in self.parts.values():
-                part.elected()
+        elif may_serve and not self.is_elected:
+            if self.checkpoint_epoch < self.decided:
+                self._write_checkpoint()
+            else:
+                self._elect()
+
+    def _elect(self) -> None:
+        self.is_elected = True
+        log.info("coordinator.elected", stream=str(self.key), broker=self.leader_id, epoch=self.epoch)
+        for part in self._served():
+            self.parts[part].elected()
+
+    def _write_checkpoint(self) -> None:
+        """Append the state of all parts, once in this epoch; nothing else is in flight before the parts are elected."""
+        epoch = self.decided
+        if self._written_epoch == epoch or self._retry is not None:
+            return
+        if self.applied_end.next_offset != self.end.next_offset:
+            return  # records of an earlier leader of this epoch: they are applied first
+        states = {kind: part.snapshot() for kind, part in self.parts.items()}
+        try:
+            for piece in encode_checkpoint(Checkpoint(epoch=epoch, parts=states)):
+                self._append_records([RecordDraft(piece, key=CHECKPOINT_KEY)])
+        except GeorelayError as error:
+            log.warning("coordinator.checkpoint_delayed", stream=str(self.key), epoch=epoch, reason=str(error))
+            self._retry = self.call_later(CHECKPOINT_AGAIN_S, self._write_again)
+            return
+        self._written_epoch = epoch
+        log.info("coordinator.checkpoint_written", stream=str(self.key), epoch=epoch, is_exact=self.is_exact)
+
+    def _write_again(self) -> None:
+        self._retry = None
+        self._review()
 
     def _depose(self) -> None:
-        log.info("coordinator.deposed", partition=self.partition, leader=self.leader_id)
-        self._proposals.deposed(leader=self.leader_id)
-        for part in self.parts.values():
-            part.deposed()
+        self.is_elected = False
+        log.info("coordinator.deposed", stream=str(self.key), leader=self.leader_id, home=self.home)
+        self._proposals.deposed(leader=self.leader_id if self.is_home else -1)
+        for part in self._served():
+            self.parts[part].deposed()
 
     def close(self) -> None:
         """Stop serving for good."""
         if self._closed:
             return
         self._closed = True
-        was_leader = self.is_leader
         super().close()
-        if was_leader:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self.is_elected:
             self._depose()
         self._proposals.deposed(leader=-1)
         for part in self.parts.values():

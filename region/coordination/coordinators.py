@@ -22,6 +22,22 @@ CALL_TIMEOUT_S: Final = 10.0
 MakePart = Callable[[CoordinatorLog], CoordinatorPart]
 
 
+class RemoteBroker(Protocol):
+    """A broker of another region, as Kafka clients reach it."""
+
+    @property
+    def broker(self) -> int:
+        """Return its id."""
+
+    @property
+    def kafka_host(self) -> str:
+        """Return its host."""
+
+    @property
+    def kafka_port(self) -> int:
+        """Return its port."""
+
+
 class Coordinators(Protocol):
     """The coordinators of this region (RegionCoordinators; InMemoryCoordinators in tests)."""
 
@@ -35,13 +51,17 @@ class Coordinators(Protocol):
     def partition_of(self, key: str) -> int:
         """Return the coordinator of a key, 0-based."""
 
-    def leader_of(self, key: str) -> BrokerId:
+    def leader_of(self, key: str, part: Part = Part.GROUPS) -> BrokerId:
         """Return the broker that leads the coordinator of a key, -1 while unknown.
 
-        Creates the internal topic in the background where it is absent.
+        It is of another region where this one's coordinators were moved there. Creates the internal topic in the
+        background where it is absent.
         """
 
-    async def ready(self, key: str) -> BrokerId:
+    def elsewhere(self, broker: int) -> RemoteBroker | None:
+        """Return how clients reach a broker of another region that `leader_of` has named."""
+
+    async def ready(self, key: str, part: Part = Part.GROUPS) -> BrokerId:
         """Return the same once there is a leader.
 
         Raises:

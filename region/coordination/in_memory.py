@@ -236,11 +236,14 @@ class InMemoryCoordinators:
         """Return the coordinator of a key."""
         return partition_for_key(key.encode(), len(self.logs))
 
-    def leader_of(self, key: str) -> BrokerId:
+    def leader_of(self, key: str, part: Part = Part.GROUPS) -> BrokerId:
         """Return the broker that leads it, -1 without one."""
         return BrokerId(self.logs[self.partition_of(key)].leader)
 
-    async def ready(self, key: str) -> BrokerId:
+    def elsewhere(self, broker: int) -> None:
+        """Return None: there are no other regions here."""
+
+    async def ready(self, key: str, part: Part = Part.GROUPS) -> BrokerId:
         """Return the same, without waiting for one."""
         leader = self.leader_of(key)
         if leader < 0:

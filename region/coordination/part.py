@@ -9,7 +9,7 @@ Rule 3: several commands may have one index: those that were proposed in one tur
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from georelay.ids import RaftIndex
 
@@ -22,6 +22,9 @@ class Part(enum.IntEnum):
     GROUPS = 1
     TRANSACTIONS = 2
     QUEUES = 3
+
+
+IN_USE: Final = 2**63 - 1  # a claim that no other one is above
 
 
 class CommandError(Exception):
@@ -56,6 +59,19 @@ class CoordinatorPart(Protocol):
 
         Raises:
             ValueError: not a snapshot, or of a version that is unknown.
+        """
+
+    def fence(self, *, append_us: int) -> None:
+        """Begin a new home epoch of the stream: who was told something in an earlier one is told no more.
+
+        As `apply` a function of the log, on every replica at the same place; never while this part is elected.
+        """
+
+    def claim(self, name: str) -> int:
+        """Return when, us since 1970, a name was last used, as far as the replicated state says; 0 for an unknown one.
+
+        IN_USE for a group that has members. The same name in the coordinators of two regions belongs to the one with
+        the higher claim. Asked on every request: it must be quick.
         """
 
     def elected(self) -> None:

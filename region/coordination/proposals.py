@@ -2,6 +2,7 @@
 
 Rule 1: futures are answered in the order of the proposals, after the command was applied here.
 Rule 2: what was not appended is NotLeader or Busy; what was appended and may be lost is OutcomeUnknown.
+Rule 3: nobody waits for ever: a defect while a batch is appended makes it, and what is behind it, OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown
 from georelay.ids import RaftIndex
 from georelay.limits import RECORDS_PER_BATCH_MAX
 from region.coordination.limits import BATCH_BYTES_MAX
 from region.coordination.part import Part
+
+log = structlog.get_logger()
 
 Command = tuple[Part, bytes]
 Waiting = tuple[Command, "asyncio.Future[RaftIndex]"]
@@ -45,18 +50,34 @@ class Proposals:
 
     def _flush(self) -> None:
         turn, self._turn = self._turn, []
-        for batch in _batches(turn):
+        batches = deque(_batches(turn))
+        while batches:
+            batch = batches.popleft()
             try:
                 index = self._append([command for command, _ in batch])
             except GeorelayError as error:
                 self._fail(batch, error)
+            except Exception:
+                log.exception("coordinator.append_broke", commands=len(batch), behind=sum(map(len, batches)))
+                defect = OutcomeUnknown("the coordinator met a defect while it appended the command; its log has it")
+                for left in (batch, *batches):
+                    self._fail(left, defect)
+                return
             else:
                 self._appended.append((index, batch))
 
-    def applied(self, index: RaftIndex) -> None:
-        """Answer everyone whose command is applied: up to `index`."""
+    def applied(self, index: RaftIndex, *, has_lease: bool = True) -> None:
+        """Answer everyone whose command is applied: up to `index`.
+
+        Args:
+            has_lease: whether they may be told so; else another region may have taken over, and nobody here knows.
+        """
         while self._appended and self._appended[0][0] <= index:
             at, batch = self._appended.popleft()
+            if not has_lease:
+                lost = OutcomeUnknown("the lease of the coordinator's home ran out before the command was committed")
+                self._fail(batch, lost)
+                continue
             for (_, command), future in batch:
                 self.pending_bytes -= len(command)
                 if not future.done():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,8 @@ from rich.console import Console
 
 from georelay.errors import ConfigError, GeorelayError
 from georelay.process_guard import refuse_foreign_packages, refuse_optimised_python
+from mesh.testbed.bed_process import BedOptions, open_bed
+from mesh.testbed.plan_core import parse_wan
 from region.devmesh.certificates import DevPki
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, MeshPlan, check_brokers_per_region, parse_regions
 from region.devmesh.session import READY_TIMEOUT_S, Progress, UpOptions, run
@@ -45,7 +49,24 @@ def up(
     tls: Annotated[
         bool, typer.Option("--tls", help="TLS everywhere, mutual between brokers; certificates are made in DATA/pki.")
     ] = False,
+    gossip: Annotated[
+        bool | None,
+        typer.Option(
+            "--gossip/--no-gossip",
+            help="Let processes find each other through one seed; keys are made in DATA/gossip. Default: yes.",
+        ),
+    ] = None,
     ready_timeout_s: Annotated[float, typer.Option(min=1.0, help="Give up when not ready by then.")] = READY_TIMEOUT_S,
+    wan: Annotated[
+        str,
+        typer.Option(
+            metavar="PAIRS",
+            help="Run it in a WAN test bed with these round trips, us-eu=70ms,us-ap=150ms,eu-ap=120ms; means --tls, "
+            "needs --user.",
+        ),
+    ] = "",
+    wan_name: Annotated[str, typer.Option(help="Name of that test bed, for `georelay wan --name`.")] = "dev",
+    wan_congestion_control: Annotated[str, typer.Option(help="reno, cubic or bbr in its regions.")] = "",
     link_override: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a development mesh on this machine until Ctrl-C."""
@@ -54,19 +75,29 @@ def up(
         refuse_optimised_python()
         refuse_foreign_packages()
         check_brokers_per_region(brokers_per_region)
+        names = parse_regions(regions)
+        spec = parse_wan(wan).require(names) if wan else None
         options = UpOptions(
-            regions=parse_regions(regions),
+            regions=names,
             brokers_per_region=brokers_per_region,
             directory=data,
             base_port=base_port,
             endpoints=endpoints,
             users=parse_users(user or []),
             restart=restart,
-            tls=tls,
+            tls=tls or spec is not None,
+            gossip=gossip,
             link_overrides=tuple(link_override or ()),
             ready_timeout_s=ready_timeout_s,
         )
-        with TerminalProgress(console) as progress:
+        with contextlib.ExitStack() as stack:
+            if spec is not None:
+                bed = stack.enter_context(
+                    open_bed(BedOptions(spec=spec, name=wan_name, congestion_control=wan_congestion_control))
+                )
+                bed.enter_hub()  # before there are threads: a process with several cannot change its namespaces
+                options = replace(options, bed=bed)
+            progress = stack.enter_context(TerminalProgress(console))
             asyncio.run(run(options, progress))
     except GeorelayError as error:
         typer.echo(f"georelay up: {error}", err=True)

@@ -4,6 +4,7 @@ mesh.json        mesh id, region numbers, base port     config/NAME.toml   one p
 users.json       0600, when users were set once         logs/NAME.log      output of each process
 brokers/us-1/    data of one broker                     run/NAME.pid       process ids while it runs
 pki/             with --tls: authority and certificates
+gossip/          0700, with --gossip: the keys of the pools, a file of its own for each process
 traces/          what georelay-sla reads                lock               held while `georelay up` runs
 """
 
@@ -54,7 +55,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _refuse_strangers(directory: Path) -> None:
     """Refuse a directory that holds something else: a typing error must not fill somebody's home."""
-    ours = {*SUBDIRECTORIES, "users.json", "overrides.json", "lock", "pki"}
+    ours = {*SUBDIRECTORIES, "users.json", "overrides.json", "lock", "pki", "gossip"}
     strangers = [entry.name for entry in directory.iterdir() if entry.name not in ours]
     if strangers and not (directory / RECORD_NAME).exists():
         raise ConfigError(f"--data: {directory} is not empty and holds no mesh; choose an empty or a new directory")

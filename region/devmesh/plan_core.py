@@ -3,13 +3,14 @@
 Rule 1: pure; the same wish and the same record give the same layout.
 Rule 2: one block of consecutive ports. Broker i (from 0, regions in order) has base + 5 i + (0 Kafka, 1 gRPC, 2 peers,
 3 link, 4 admin); after the brokers the gateway has (0 HTTP, 1 Kafka, 2 gRPC), and after it broker i has the text
-protocol at + i.
+protocol at + i. Then comes gossip: broker i has + 2 i + (0 LAN, 1 WAN), and after all of them the gateway has its LAN.
 Rule 3: region numbers are never reused, because producer ids are made of them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,12 +20,26 @@ from georelay.limits import REGION_NAME_CHARS_MAX
 
 BROKERS_PER_REGION: Final = (1, 3, 5)
 PORTS_PER_BROKER: Final = 5
+GOSSIP_PORTS_PER_BROKER: Final = 2
 GATEWAY_PORTS: Final = 3
+GATEWAY_GOSSIP_PORTS: Final = 1
 BASE_PORT_DEFAULT: Final = 21_000
 PORT_MAX: Final = 65_535
 DEV_REGIONS_MAX: Final = 16  # processes on one machine
 HOST: Final = "127.0.0.1"
 _NAME: Final = re.compile(rf"[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Where processes listen when that is not loopback: in a WAN test bed each broker has an address of its own.
+
+    Args:
+        brokers: by (region, number).
+    """
+
+    gateway: str
+    brokers: Mapping[tuple[str, int], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +54,18 @@ class BrokerPlan:
     link: str
     admin: str
     text: str
+    lan: str
+    wan: str
 
     @property
     def name(self) -> str:
         """Return a name for files and progress lines."""
         return f"{self.region}-{self.number}"
+
+    @property
+    def host(self) -> str:
+        """Return the address that all its listeners have."""
+        return self.link.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +84,7 @@ class GatewayPlan:
     http: str
     kafka: str
     grpc: str
+    lan: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +147,8 @@ def check_brokers_per_region(count: int) -> None:
 
 def port_count(regions: int, brokers_per_region: int) -> int:
     """Return how many consecutive ports a mesh takes."""
-    return regions * brokers_per_region * (PORTS_PER_BROKER + 1) + GATEWAY_PORTS
+    per_broker = PORTS_PER_BROKER + 1 + GOSSIP_PORTS_PER_BROKER
+    return regions * brokers_per_region * per_broker + GATEWAY_PORTS + GATEWAY_GOSSIP_PORTS
 
 
 def new_record(*, mesh_id: str, regions: tuple[str, ...], brokers_per_region: int, base_port: int) -> MeshRecord:
@@ -160,26 +184,32 @@ def check_block(base_port: int, count: int) -> None:
         )
 
 
-def plan(record: MeshRecord) -> MeshPlan:
-    """Return the layout of a recorded mesh."""
+def plan(record: MeshRecord, hosts: Hosts | None = None) -> MeshPlan:
+    """Return the layout of a recorded mesh, on loopback unless `hosts` says where."""
+    brokers_in_all = len(record.regions) * record.brokers_per_region
     port = record.base_port
-    gateway_port = port + len(record.regions) * record.brokers_per_region * PORTS_PER_BROKER
+    gateway_port = port + brokers_in_all * PORTS_PER_BROKER
     text_port = gateway_port + GATEWAY_PORTS
+    gossip_port = text_port + brokers_in_all
     regions = []
     for name, number in record.regions:
         brokers = []
         for broker in range(1, record.brokers_per_region + 1):
-            brokers.append(_broker(name, broker, port, text_port))
+            host = HOST if hosts is None else hosts.brokers[name, broker]
+            brokers.append(_broker(name, broker, host, port, text_port, gossip_port))
             port += PORTS_PER_BROKER
             text_port += 1
+            gossip_port += GOSSIP_PORTS_PER_BROKER
         regions.append(RegionPlan(name=name, number=number, brokers=tuple(brokers)))
-    http, kafka, grpc = (f"{HOST}:{gateway_port + offset}" for offset in range(GATEWAY_PORTS))
-    gateway = GatewayPlan(http=http, kafka=kafka, grpc=grpc)
+    gateway_host = HOST if hosts is None else hosts.gateway
+    http, kafka, grpc = (f"{gateway_host}:{gateway_port + offset}" for offset in range(GATEWAY_PORTS))
+    gateway = GatewayPlan(http=http, kafka=kafka, grpc=grpc, lan=f"{gateway_host}:{gossip_port}")
     return MeshPlan(mesh_id=record.mesh_id, regions=tuple(regions), gateway=gateway)
 
 
-def _broker(region: str, number: int, port: int, text_port: int) -> BrokerPlan:
-    kafka, grpc, peers, link, admin = (f"{HOST}:{port + offset}" for offset in range(PORTS_PER_BROKER))
+def _broker(region: str, number: int, host: str, port: int, text_port: int, gossip_port: int) -> BrokerPlan:
+    kafka, grpc, peers, link, admin = (f"{host}:{port + offset}" for offset in range(PORTS_PER_BROKER))
+    lan, wan = (f"{host}:{gossip_port + offset}" for offset in range(GOSSIP_PORTS_PER_BROKER))
     return BrokerPlan(
         region=region,
         number=number,
@@ -188,5 +218,7 @@ def _broker(region: str, number: int, port: int, text_port: int) -> BrokerPlan:
         peers=peers,
         link=link,
         admin=admin,
-        text=f"{HOST}:{text_port}",
+        text=f"{host}:{text_port}",
+        lan=lan,
+        wan=wan,
     )

@@ -1,7 +1,7 @@
 """Is a block of loopback ports free, and where is one that is?
 
-The check binds without SO_REUSEPORT, so a port that another process shares is taken too. Nothing holds the ports
-between the check and the start of the processes; a process that loses that race says so in its log.
+The check binds TCP and UDP, without SO_REUSEPORT: a port that another process shares is taken too. Nothing holds the
+ports between the check and the start of the processes; a process that loses that race says so in its log.
 """
 
 from __future__ import annotations
@@ -19,15 +19,22 @@ SEARCH_END: Final = 32_000  # above it the kernel hands out ports for outgoing c
 
 def first_taken(base_port: int, count: int) -> int | None:
     """Return the first port of the block that cannot be bound, None when all can."""
-    for port in range(base_port, base_port + count):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-                probe.listen(1)
-            except OSError:
-                return port
-    return None
+    return next((port for port in range(base_port, base_port + count) if not _is_free(port)), None)
+
+
+def _is_free(port: int) -> bool:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as stream,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+    ):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            stream.bind((HOST, port))
+            stream.listen(1)
+            datagrams.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def require_free(base_port: int, count: int) -> None:

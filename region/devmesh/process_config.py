@@ -1,4 +1,8 @@
-"""The TOML files that brokers and the gateway of a development mesh are started with."""
+"""The TOML files that brokers and the gateway of a development mesh are started with.
+
+With gossip a broker's file names itself, how many others found the mesh, and one seed; the gateway's file names no
+broker. Without, every file names all brokers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from pathlib import Path
 
 from georelay.ids import broker_id
 from region.devmesh.certificates import CLIENT, GATEWAY, DevPki
+from region.devmesh.gossip_keys import DevKeys
 from region.devmesh.overrides import LinkOverrides
 from region.devmesh.plan_core import BrokerPlan, MeshPlan, RegionPlan
 
@@ -20,12 +25,16 @@ class ProcessPaths:
         users_file: None when nobody has to sign in.
         parent_pid: processes end when this one does.
         pki: None: no TLS.
+        congestion_control: of the links; "" for what brokers take by themselves.
+        keys: None: no gossip.
     """
 
     directory: Path
     users_file: Path | None
     parent_pid: int
     pki: DevPki | None = None
+    congestion_control: str = ""
+    keys: DevKeys | None = None
 
     def data_dir(self, broker: BrokerPlan) -> Path:
         """Return a broker's own data directory."""
@@ -50,22 +59,29 @@ def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, over
         f"die_with_parent = {paths.parent_pid}",
         "clock_error_us = 0  # all brokers of a development mesh read one clock",
         "trace_roll_ms = 2000",
+        *([f"link_congestion_control = {_text(paths.congestion_control)}"] if paths.congestion_control else []),
         "",
         "[listen]",
         *(f"{port} = {_text(getattr(broker, port))}" for port in ("kafka", "grpc", "peers", "link", "admin", "text")),
         *_tls(paths, f"broker-{_id(plan, broker)}"),
+        *_broker_gossip(plan, broker, paths),
     ]
     for region in plan.regions:
-        rows = [_reached(other, _link(broker, other, overrides)) for other in region.brokers]
-        lines += _region(region, rows)
+        named = [other for other in region.brokers if paths.keys is None or other == broker]
+        if named:
+            lines += _region(region, [_reached(other, _link(broker, other, overrides)) for other in named])
     return "\n".join(lines) + "\n"
 
 
 def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
     """Return the configuration of the gateway."""
+    own = plan.regions[0]
     lines = [
         f"mesh_id = {_text(plan.mesh_id)}",
+        'name = "gateway"',
+        f"region = {_text(own.name)}",
         *_users(paths),
+        f"trace_dir = {_text(paths.trace_dir)}",
         f"die_with_parent = {paths.parent_pid}",
         "",
         "[listen]",
@@ -73,7 +89,9 @@ def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
         *_tls(paths, f"gateway-{GATEWAY}"),
         *_upstream_tls(paths),
     ]
-    for region in plan.regions:
+    if paths.keys is not None:
+        lines += _pool("lan", plan.gateway.lan, paths.keys.lan("gateway"), seed=own.brokers[0].lan)
+    for region in plan.regions if paths.keys is None else ():
         rows = [
             f"{{number = {broker.number}, kafka = {_text(broker.kafka)}, grpc = {_text(broker.grpc)}, "
             f"admin = {_text(broker.admin)}}}"
@@ -123,6 +141,24 @@ def _upstream_tls(paths: ProcessPaths) -> list[str]:
     if paths.pki is None:
         return []
     return ["", "[upstream_tls]", "enabled = true", f"ca_file = {_text(paths.pki.ca)}"]
+
+
+def _broker_gossip(plan: MeshPlan, broker: BrokerPlan, paths: ProcessPaths) -> list[str]:
+    if paths.keys is None:
+        return []
+    return [
+        "",
+        "[gossip]",
+        f"expect_brokers = {len(plan.regions[0].brokers)}",
+        f"expect_regions = {len(plan.regions)}",
+        *_pool("lan", broker.lan, paths.keys.lan(broker.name)),
+        *_pool("wan", broker.wan, paths.keys.wan(broker.name), seed=plan.brokers[0].wan),
+    ]
+
+
+def _pool(name: str, address: str, keyring: Path, *, seed: str = "") -> list[str]:
+    rows = ["", f"[gossip.{name}]", f"listen = {_text(address)}", f"keyring_file = {_text(keyring)}"]
+    return [*rows, f"seeds = [{_text(seed)}]"] if seed else rows
 
 
 def _id(plan: MeshPlan, broker: BrokerPlan) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -15,10 +16,13 @@ from typing import Any, Final
 from georelay.credentials import write_users_file
 from georelay.errors import ConfigError, Unavailable
 from georelay.tls import client_contexts
+from mesh.testbed.bed_process import BedProcess
 from region.devmesh import ports
 from region.devmesh.certificates import DevPki, prepare
 from region.devmesh.directory import locked, read_record, replace_file, write_record
+from region.devmesh.gossip_keys import prepare_keys
 from region.devmesh.overrides import parse_overrides, read_overrides
+from region.devmesh.placement import hosts_in
 from region.devmesh.plan_core import (
     BASE_PORT_DEFAULT,
     MeshPlan,
@@ -34,6 +38,7 @@ from region.devmesh.readiness import is_ready
 from region.devmesh.supervisor import ChildExit, ChildSpec, Supervisor
 
 PROBE_INTERVAL_S: Final = 0.2
+BED_CHECK_S: Final = 0.5
 READY_TIMEOUT_S: Final = 120.0
 # -P: a folder named `region` in the working directory must not be taken for ours
 BROKER_ARGV: Final = (sys.executable, "-P", "-m", "region")
@@ -50,6 +55,8 @@ class UpOptions:
         endpoints: None is DIR/endpoints.json.
         users: name to password; empty keeps the users that the directory has.
         tls: certificates for every process, made when they are missing.
+        gossip: processes find each other through one seed; None: unless links are overridden.
+        bed: the test bed that its processes run in, whose hub this process is in; None: this machine's loopback.
         broker_argv, gateway_argv: programs; `--config FILE` is added.
     """
 
@@ -61,6 +68,8 @@ class UpOptions:
     users: tuple[tuple[str, str], ...] = ()
     restart: bool = False
     tls: bool = False
+    gossip: bool | None = None
+    bed: BedProcess | None = None
     link_overrides: tuple[str, ...] = ()
     ready_timeout_s: float = READY_TIMEOUT_S
     broker_argv: tuple[str, ...] = BROKER_ARGV
@@ -102,18 +111,28 @@ def _prepare(options: UpOptions) -> tuple[MeshPlan, DevPki | None]:
     """Decide the layout and write every file the processes are started with."""
     directory = options.directory
     record = _record(options)
-    layout = plan(record)
-    ports.require_free(record.base_port, record.port_count)
+    layout = plan(record, None if options.bed is None else hosts_in(options.bed, record))
+    if options.bed is None:
+        ports.require_free(record.base_port, record.port_count)
     overrides = parse_overrides([*read_overrides(directory), *options.link_overrides], plan=layout)
     users_file = directory / USERS_NAME
     if options.users:
         write_users_file(users_file, dict(options.users))
+    elif options.bed is not None and not users_file.exists():
+        raise ConfigError(
+            "--wan: brokers do not listen on loopback and let nobody in unknown: give --user NAME:PASSWORD"
+        )
     pki = prepare(directory, layout) if options.tls else None
+    if options.gossip and overrides:
+        raise ConfigError("--gossip: links would go round --link-override by the addresses that gossip tells")
+    gossips = not overrides if options.gossip is None else options.gossip
     paths = ProcessPaths(
         directory=directory,
         users_file=users_file if users_file.exists() else None,
         parent_pid=os.getpid(),
         pki=pki,
+        keys=prepare_keys(directory, layout) if gossips else None,
+        congestion_control="" if options.bed is None else options.bed.plan.congestion_control,
     )
     write_record(directory, record)
     for broker in layout.brokers:
@@ -141,7 +160,7 @@ def _record(options: UpOptions) -> MeshRecord:
         mesh_id=uuid.uuid4().hex,
         regions=options.regions,
         brokers_per_region=options.brokers_per_region,
-        base_port=base_port or ports.search_block(count),
+        base_port=base_port or (BASE_PORT_DEFAULT if options.bed is not None else ports.search_block(count)),
     )
 
 
@@ -149,13 +168,22 @@ def _specs(options: UpOptions, layout: MeshPlan) -> list[ChildSpec]:
     specs = [
         ChildSpec(
             name=broker.name,
-            argv=(*options.broker_argv, "--config", str(_config_path(options.directory, broker.name))),
+            argv=(
+                *_entering(options, broker.region),
+                *options.broker_argv,
+                "--config",
+                str(_config_path(options.directory, broker.name)),
+            ),
             ready_address=broker.admin,
         )
         for broker in layout.brokers
     ]
     gateway = (*options.gateway_argv, "--config", str(_config_path(options.directory, "gateway")))
     return [*specs, ChildSpec(name="gateway", argv=gateway, ready_address=layout.gateway.http)]
+
+
+def _entering(options: UpOptions, region: str) -> tuple[str, ...]:
+    return () if options.bed is None else options.bed.enter_argv(region)
 
 
 def _config_path(directory: Path, name: str) -> Path:
@@ -196,12 +224,21 @@ class _Session:
             if await self._unless_stopped(self._bring_up(specs)):
                 replace_file(self._endpoints, endpoints_json(self._layout, self._pki))
                 self._progress.all_ready(self._layout, self._endpoints, self._pki)
-                await self._asked_to_stop.wait()
+                await self._until_asked_to_stop()
         finally:
             self._endpoints.unlink(missing_ok=True)
             await self._supervisor.stop()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+
+    async def _until_asked_to_stop(self) -> None:
+        bed = self._options.bed
+        while not self._asked_to_stop.is_set():
+            if bed is not None and not bed.is_running:
+                raise Unavailable(f"the test bed {bed.plan.name} has ended")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if bed is None else BED_CHECK_S):
+                    await self._asked_to_stop.wait()
 
     async def _bring_up(self, specs: list[ChildSpec]) -> None:
         self._progress.preparing(self._layout)

@@ -3,6 +3,7 @@
 Rule 1: children are started from the main thread, because the kernel's kill-on-parent-death follows that thread.
 Rule 2: a child has its own session, so Ctrl-C reaches the supervisor only and it stops them in one way.
 Rule 3: nobody's password is on a command line or in an environment: children read files.
+Rule 4: with `restart`, a child that ended stays down while run/NAME.hold is there, and starts at once when it is gone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-STOP_TIMEOUT_S: Final = 5.0  # from SIGTERM to SIGKILL
+STOP_TIMEOUT_S: Final = 10.0  # from SIGTERM to SIGKILL; leaving the pools of gossip takes about 3 s of it
 RESTART_DELAY_S: Final = 0.5  # doubled for each restart of one child, up to RESTART_DELAY_S_MAX
 RESTART_DELAY_S_MAX: Final = 10.0
+HOLD_POLL_S: Final = 0.1
 STEADY_S: Final = 30.0  # a child that ran for so long begins again with the first delay
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024  # at start a longer log moves to NAME.log.1
 LOG_TAIL_BYTES: Final = 4_096
@@ -78,6 +80,7 @@ class Supervisor:
 
     async def start(self, spec: ChildSpec) -> None:
         """Start a child and watch it. Raises OSError when the program cannot be run."""
+        self._hold_path(spec.name).unlink(missing_ok=True)  # of somebody who was killed
         process = await self._spawn(spec)
         watcher = asyncio.create_task(self._watch(spec, process))
         self._watchers.add(watcher)
@@ -136,13 +139,22 @@ class Supervisor:
             self._on_exit(ChildExit(name=spec.name, code=code, log_path=self.log_path(spec.name)))
             if not self._restart:
                 return
-            await _pause(delay_s)
+            if not await self._was_held(spec.name):
+                await _pause(delay_s)
             delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
             if self._stopping:
                 return
             process = await self._spawn(spec)
             if self._stopping:  # asked to stop while it was starting
                 process.kill()
+
+    async def _was_held(self, name: str) -> bool:
+        """Return whether somebody wanted a child to stay down; returns when nobody does any more."""
+        held = False
+        while self._hold_path(name).exists() and not self._stopping:
+            held = True
+            await _pause(HOLD_POLL_S)
+        return held
 
     async def _wait_for_all(self) -> None:
         await asyncio.gather(*(process.wait() for process in self._processes.values()))
@@ -159,6 +171,9 @@ class Supervisor:
 
     def _pid_path(self, name: str) -> Path:
         return self._directory / "run" / f"{name}.pid"
+
+    def _hold_path(self, name: str) -> Path:
+        return self._directory / "run" / f"{name}.hold"
 
 
 async def _pause(seconds: float) -> None:

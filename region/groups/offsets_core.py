@@ -65,6 +65,7 @@ class GroupOffsets:
         self.pending: dict[int, PendingOffsets] = {}  # by producer id
         self.ended: dict[int, EndedTransaction] = {}  # by producer id, the latest to end last
         self.size_bytes = 0  # of the committed ones in a snapshot, about
+        self.newest_us = 0  # of the commits, also of those that were deleted since
 
     def __bool__(self) -> bool:
         return bool(self.committed or self.pending)
@@ -74,6 +75,7 @@ class GroupOffsets:
         for key, row in rows.items():
             self._forget(key)
             self.committed[key] = row
+            self.newest_us = max(self.newest_us, row.commit_us)
             self.size_bytes += ROW_BYTES + 2 * len(row.metadata)
 
     def delete(self, keys: Iterable[StreamKey]) -> None:

@@ -129,11 +129,21 @@ class GroupsPart:
         """Replace the replicated state (ValueError: not a snapshot)."""
         self._state.restore(raw)
 
+    def fence(self, *, append_us: int) -> None:
+        """Let every group begin anew without members, in a generation that no region has reached."""
+        self._state.fence(append_us=append_us)
+
+    def claim(self, name: str) -> int:
+        """Return when a group was last used, 0 for an unknown one; one with members is in use."""
+        stored = self._state.find(name)
+        return 0 if stored is None else stored.used_us
+
     # --- leading ----------------------------------------------------------------------------------
 
     def elected(self) -> None:
         """Serve the groups that are stored."""
         now_ns = self._log.monotonic_ns()
+        self._groups = {}
         for group_id, stored in self._state:
             self._groups[group_id] = LiveGroup(self._loaded(group_id, stored, now_ns))
         for live in self._groups.values():

@@ -8,12 +8,12 @@ Rule 3: commands and snapshots carry a version; a version or a kind that is unkn
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from georelay.fields import FieldError, Fields, dump_object, parse_object
 from region.coordination.limits import COMMAND_BYTES_MAX, PART_RESTORED_BYTES_MAX
-from region.coordination.part import CommandError
+from region.coordination.part import IN_USE, CommandError
 from region.groups.commands_core import (
     VERSION,
     Command,
@@ -40,6 +40,8 @@ from region.groups.settings import (
 from region.groups.values import GroupRecord
 
 INT64_MAX: Final = 2**63 - 1
+INT32_MAX: Final = 2**31 - 1
+GENERATION_STEP: Final = 1 << 16  # of a new home epoch: more rebalances than an old home can add unheard
 GROUP_BYTES: Final = 256  # of a group without members and offsets in a snapshot, about
 MEMBER_BYTES: Final = 256
 ENDED_BYTES: Final = 48  # of the newest ended transaction of a producer
@@ -57,6 +59,27 @@ class StoredGroup:
     record: GroupRecord | None = None
     empty_since_us: int | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
+
+    @property
+    def used_us(self) -> int:
+        """Return when the group was last used, us since 1970: now and for ever with members, at least 1."""
+        if self.record is not None and self.record.members:
+            return IN_USE
+        return max(self.offsets.newest_us, self.empty_since_us or 0, 1)
+
+    def fence(self, append_us: int) -> None:
+        """Forget the members, in a generation beyond any that they may have heard of; offsets stay.
+
+        What the old home did beyond its agreed end is not known here: a generation that only follows the stored one
+        may be one that members were given there.
+        """
+        record = self.record
+        if record is None:
+            return
+        step = GENERATION_STEP if record.generation <= INT32_MAX - 2 * GENERATION_STEP else 1
+        self.record = replace(record, generation=record.generation + step, protocol=None, leader=None, members=())
+        if record.members:
+            self.empty_since_us = append_us
 
     @property
     def size_bytes(self) -> int:
@@ -108,6 +131,13 @@ class GroupsState:
         _change(group, command, append_us)
         self.size_bytes += group.size_bytes - before_bytes
         return command
+
+    def fence(self, *, append_us: int) -> None:
+        """Begin a new home epoch: see StoredGroup.fence."""
+        for group in self._groups.values():
+            group.fence(append_us)
+        self._encoded.clear()
+        self.size_bytes = sum(group.size_bytes for group in self._groups.values())
 
     def snapshot(self) -> bytes:
         """Return the canonical bytes of the state."""

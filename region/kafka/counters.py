@@ -44,6 +44,8 @@ class KafkaCounters:
     records_in: int = 0
     batches_out: int = 0
     records_out: int = 0
+    publishes_stored: int = 0  # partitions of Produce answered without an error
+    publish_errors: dict[int, int] = field(default_factory=dict)  # Kafka error number -> partitions of Produce only
     errors_by_code: dict[int, int] = field(default_factory=dict)  # Kafka error number -> Produce/Fetch partitions
     latency_by_api: dict[int, LatencyHistogram] = field(default_factory=dict)  # API key -> histogram
 
@@ -57,3 +59,8 @@ class KafkaCounters:
     def refused(self, code: int) -> None:
         """Count a partition that was answered with an error."""
         self.errors_by_code[code] = self.errors_by_code.get(code, 0) + 1
+
+    def publish_refused(self, code: int) -> None:
+        """Count a partition of Produce that was answered with an error."""
+        self.refused(code)
+        self.publish_errors[code] = self.publish_errors.get(code, 0) + 1

@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from georelay.durability import Durability
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import Published
 from region.controller.topic import TopicSpec, TopicView
+from region.geo.resolution import Resolved
 from region.kafka.operator_views import BrokerStorage, ProducerInfo, ReplicaSize
 
 if TYPE_CHECKING:
@@ -176,7 +179,7 @@ class ReadAnswer:
 
     entries: Sequence[EntryLike]
     log_start: Offset
-    high_watermark: Offset
+    high_watermark: Offset  # the visible end
     next_offset: int = -1
     last_stable_offset: int = -1
 
@@ -210,6 +213,10 @@ class Stream(Protocol):
         """Whether this region sequences the stream."""
 
     @property
+    def knows_end(self) -> bool:
+        """Whether this region decides where the stream ends: beyond it nothing can be elsewhere."""
+
+    @property
     def home(self) -> RegionNumber:
         """Number of the home region."""
 
@@ -226,8 +233,16 @@ class Stream(Protocol):
         """First offset not committed yet."""
 
     @property
+    def visible_end(self) -> Offset:
+        """First offset that consumers are not shown: the high watermark, or what min.insync.regions regions have."""
+
+    @property
+    def is_visible_end_known(self) -> bool:
+        """Whether this replica knows that; else the leader of the region does, or will."""
+
+    @property
     def last_stable_offset(self) -> Offset:
-        """First offset that is not decided: an open transaction's first record, or the high watermark."""
+        """First offset that is not decided: an open transaction's first record, or the visible end."""
 
     def aborted_between(self, first: Offset, following: Offset) -> Sequence[AbortedRecords]:
         """Return the aborted transactions that have records in first..following - 1, in the order of their markers."""
@@ -237,9 +252,10 @@ class Stream(Protocol):
         """End of the log, uncommitted entries included."""
 
     async def confirmed_end(self) -> Offset:
-        """Return a high watermark that is not behind anything acknowledged before the call; at the leader.
+        """Return a visible end that is not behind anything acknowledged, or shown, before the call; at the leader.
 
-        A leader that was cut off and does not know it yet cannot answer: a quorum is asked first (read index).
+        A leader that was cut off and does not know it yet cannot answer: a quorum is asked first (read index). One that
+        was just elected waits until enough regions have said what they have.
 
         Raises:
             NotLeader, Unavailable: ask again, or elsewhere.
@@ -286,6 +302,9 @@ class StreamSnapshot:
     next_offset: int
     home_high_watermark: int = -1  # -1: not known (or this region is the home)
     lag_ms: float = 0.0  # computed at the home; 0 at the home
+    orphan_records: int = 0  # in branches that are kept in this region
+    forward_jumps: int = 0  # of producers, accepted here after a loss of records, since the start
+    is_sealed: bool = False  # nothing is published until a new home epoch begins
 
 
 class Cluster(Protocol):
@@ -314,6 +333,10 @@ class Cluster(Protocol):
     @property
     def metadata_epoch(self) -> int:
         """Changes whenever anything that Metadata answers has changed."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this region was removed from the mesh: clients have to go elsewhere."""
 
     @property
     def auto_create_topics(self) -> bool:
@@ -459,8 +482,13 @@ class Cluster(Protocol):
         entry_region: int,
         lane: object,
         transactional_id: str | None = None,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Publish one validated batch; routes to the leader here or in the home region.
+
+        The future resolves when `level` is reached, or with `is_pending` when it was not in time: the batch is stored
+        all the same. A level that cannot be given is refused before anything is stored: NotEnoughRegions,
+        PolicyViolation.
 
         `raw` is the caller's again when the method returns: it is copied before, once. Calls of one
         `lane` for one partition are stored in call order: the method does its ordering work before it returns.
@@ -471,6 +499,18 @@ class Cluster(Protocol):
             synchronously or in the future: UnknownTopic, PolicyViolation, NotLeader, NotHome, Busy,
             OutOfOrderSequence, ProducerFenced, InvalidTransactionState, HomeUnreachable, Unavailable (not stored),
             OutcomeUnknown.
+        """
+
+    async def resolve(
+        self, name: str, partition: int, *, epoch: int, offset: int, durability: Durability, wait_ms: int = 0
+    ) -> Resolved:
+        """Return which regions have the record sequenced at (epoch, offset); asked of the leader of its home.
+
+        With `wait_ms` (0..30000) it waits until they are enough for `durability`.
+
+        Raises:
+            UnknownTopic; OffsetOutOfRange: nothing was ever committed there; PolicyViolation: more regions than hold
+            the topic; NotLeader, HomeUnreachable, Unavailable: ask again.
         """
 
     async def read_records(
@@ -507,7 +547,7 @@ class CredentialCheck(Protocol):
 
 
 class TraceSession(Protocol):
-    """Deliveries to one consumer of one partition (mesh.tracing.recorder_core.DeliverySession)."""
+    """Deliveries to one consumer of one partition (mesh.tracing.delivery_core.DeliverySession)."""
 
     @property
     def next_offset(self) -> int:
@@ -517,7 +557,16 @@ class TraceSession(Protocol):
         """Note that the consumer has reached the high watermark."""
 
     def delivered(
-        self, *, epoch: int, base_offset: int, record_count: int, entry_region: int, received_ns: int, delivered_ns: int
+        self,
+        *,
+        epoch: int,
+        base_offset: int,
+        record_count: int,
+        entry_region: int,
+        received_ns: int,
+        delivered_ns: int,
+        size_bytes: int = 0,
+        attempt: int = 1,
     ) -> None:
         """Note one batch handed to the socket."""
 

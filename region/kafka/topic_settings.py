@@ -14,11 +14,13 @@ from typing import Final
 
 from georelay.errors import InvalidTopic
 from georelay.limits import RECORD_BATCH_BYTES_MAX, SEGMENT_BYTES_MAX
+from region.controller.geo_settings import GEO_DEFAULTS
 from region.controller.topic import TopicSpec, TopicView
 
 OWN_PREFIX: Final = "georelay."
 KEEP_EVERYTHING: Final = "-1"
 INT64_MAX: Final = 2**63 - 1
+_KEEPING: Final = frozenset({"retention.bytes", "retention.ms"})  # -1 keeps everything
 
 
 class SettingType(enum.IntEnum):
@@ -69,6 +71,13 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
             text="What happens to old records; only 'delete' is there.",
         ),
         Setting(
+            name="failover",
+            type=SettingType.TEXT,
+            default=GEO_DEFAULTS["failover"],
+            change=Change.ANY_TIME,
+            text="Who moves the home of a lost region: 'manual' or 'auto'.",
+        ),
+        Setting(
             name="georelay.home",
             type=SettingType.TEXT,
             default="",
@@ -83,11 +92,39 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
             text="'one' home region for all partitions, or 'every' region with a stream of its own.",
         ),
         Setting(
+            name="max.geo.lag.ms",
+            type=SettingType.LONG,
+            default=GEO_DEFAULTS["max.geo.lag.ms"],
+            change=Change.ANY_TIME,
+            text="Publishes are refused while fewer than min.insync.regions (at least 2) lag less; 0: never.",
+        ),
+        Setting(
+            name="max.geo.lag.records",
+            type=SettingType.LONG,
+            default=GEO_DEFAULTS["max.geo.lag.records"],
+            change=Change.ANY_TIME,
+            text="The same bound in records; 0: never.",
+        ),
+        Setting(
             name="max.message.bytes",
             type=SettingType.INT,
             default=str(RECORD_BATCH_BYTES_MAX),
             change=Change.NEVER,
             text="Bytes of a record batch at most.",
+        ),
+        Setting(
+            name="min.insync.regions",
+            type=SettingType.INT,
+            default=GEO_DEFAULTS["min.insync.regions"],
+            change=Change.ANY_TIME,
+            text="Regions that have a record before acks=all is answered and consumers see it.",
+        ),
+        Setting(
+            name="protect.k",
+            type=SettingType.INT,
+            default=GEO_DEFAULTS["protect.k"],
+            change=Change.ANY_TIME,
+            text="A forced move keeps what so many regions have; at most min.insync.regions; 0: not set.",
         ),
         Setting(
             name="retention.bytes",
@@ -118,6 +155,8 @@ def value_of(name: str, view: TopicView, region_name: Callable[[int], str]) -> s
     """Return the value that a setting of the table has for a topic."""
     definition = view.definition
     match name:
+        case _ if name in GEO_DEFAULTS:
+            return dict(definition.config).get(name, GEO_DEFAULTS[name])
         case "georelay.home":
             return region_name(definition.home) if definition.home else ""
         case "georelay.homes":
@@ -145,7 +184,7 @@ def check_alteration(settings: Mapping[str, str]) -> None:
         if row.change is not Change.ANY_TIME:
             raise InvalidTopic(f"setting {name} is fixed; what may change is {', '.join(_alterable())}")
         TopicSpec(name="").with_settings({name: value})
-        if row.type is SettingType.LONG and not (int(value) == -1 or 0 < int(value) <= INT64_MAX):
+        if name in _KEEPING and not (int(value) == -1 or 0 < int(value) <= INT64_MAX):
             raise InvalidTopic(f"setting {name}={value}: use a positive number, or -1 to keep everything")
 
 

@@ -54,7 +54,8 @@ _GROUPS: Final = "groups"
 _TRASH: Final = "trash"
 _DAMAGED: Final = "damaged"
 DAMAGED_GROUPS_MAX: Final = 8  # kept aside; they take room until somebody removes them
-_BEFORE_FORMAT: Final = frozenset({_LOCK, f"{_FORMAT}.tmp", _GROUPS, _TRASH})  # left by a crash while it was made
+# Left by a crash while it was made; gossip remembers its pools there, and starts before the disk does.
+_BEFORE_FORMAT: Final = frozenset({_LOCK, f"{_FORMAT}.tmp", _GROUPS, _TRASH, "gossip"})
 
 
 class DataDirectory:

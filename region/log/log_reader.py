@@ -77,6 +77,10 @@ class LogReader:
         """Return the manifest taken after entry `index`; None if there is none that can be read."""
         return self._manifests.read(index)
 
+    def manifest_up_to(self, index: int) -> Manifest | None:
+        """Return the newest readable manifest of an entry at or below `index`, None without one."""
+        return self._manifests.newest(self._view.first_index - 1, index)
+
     def verify_manifests(self) -> list[int]:
         """Read every manifest; return what `damaged_manifests` does then."""
         for index in self._manifests.indexes:

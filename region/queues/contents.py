@@ -14,6 +14,7 @@ from georelay.errors import OffsetOutOfRange
 from georelay.wire.records import Record, iterate_records
 from region.api.unfolding import unfolds_on_loop
 from region.kafka.ports import EntryLike, ReadAnswer
+from region.queues.delivery_traces import BatchFacts
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import Place
 
@@ -23,10 +24,10 @@ LATEST = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecord:
-    """A record and when its batch was appended, us since 1970."""
+    """A record, and what its batch says of its way here."""
 
     record: Record
-    append_us: int
+    batch: BatchFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +66,19 @@ def stretch_of(answer: ReadAnswer, offset: int) -> Stretch:
     gaps: list[tuple[int, int]] = []
     at = offset
     for entry in answer.entries:
-        append_us = entry.header().append_us
+        header = entry.header()
+        facts = BatchFacts(
+            append_us=header.append_us,
+            epoch=header.epoch,
+            received_ns=header.received_ns,
+            entry_region=header.entry_region,
+        )
         for record in _records(entry):
             if record.offset < at:
                 continue
             if record.offset > at:
                 gaps.append((at, record.offset))
-            records.append(ReadRecord(record=record, append_us=append_us))
+            records.append(ReadRecord(record=record, batch=facts))
             at = record.offset + 1
     following = max(at, answer.next_offset)
     if following > at:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from georelay.wire.records import Record
 from region.queues.definition import Order
+from region.queues.delivery_traces import BatchFacts
 from region.queues.limits import CACHED_BYTES_PER_QUEUE_MAX, OPEN_PER_PARTITION_MAX, OPEN_PER_QUEUE_MAX
 from region.queues.queue_core import Claim, Place, QueueState, RecordState
 
@@ -46,12 +47,17 @@ class OpenRecord:
 
     place: Place
     key: bytes | None
-    append_us: int
+    batch: BatchFacts
     available_us: int
     expires_us: int
     size_bytes: int
     content: Record | None
     phase: Phase = Phase.TAKEN
+
+    @property
+    def append_us(self) -> int:
+        """Return when it was appended at its home, us since 1970."""
+        return self.batch.append_us
 
 
 class _Shelf:

@@ -21,6 +21,7 @@ from region.queues.commands_core import Bury, Condemn, Deliver, Drop, GiveBack, 
 from region.queues.contents import ReadRecord, read_again, size_bytes
 from region.queues.counters import QueueCounters
 from region.queues.definition import DELAY_HEADER, TTL_HEADER, Order, read_header_ms
+from region.queues.delivery_traces import DeliveryTraces, HandedOut, QueueTraces
 from region.queues.dispatch_core import WaitingLine
 from region.queues.index_core import OpenRecord, QueueIndex
 from region.queues.limits import (
@@ -90,6 +91,7 @@ class LiveQueue:
         propose: Proposer,
         rows_left: Callable[[], int],
         counters: QueueCounters,
+        traces: QueueTraces | None = None,
     ) -> None:
         self.state = state
         self.cluster = cluster
@@ -97,6 +99,7 @@ class LiveQueue:
         self.counters = counters
         self.index = QueueIndex(state)
         self.sessions = Sessions()
+        self.traces = DeliveryTraces(state.definition.name, traces or QueueTraces())
         self.line: WaitingLine[Receive] = WaitingLine()
         self.room = asyncio.Event()  # set when something is done: readers look whether they may go on
         self.letters = asyncio.Event()  # set when there may be dead letters to publish
@@ -193,7 +196,7 @@ class LiveQueue:
         self._arm()
 
     def _opened(self, place: Place, row: ReadRecord) -> OpenRecord:
-        definition, record = self.state.definition, row.record
+        definition, record, append_us = self.state.definition, row.record, row.batch.append_us
         headers = dict(record.headers)
         delay_ms = read_header_ms(headers.get(DELAY_HEADER), definition.delay_ms, high_ms=DELAY_MS_MAX)
         ttl_ms = read_header_ms(headers.get(TTL_HEADER), definition.ttl_ms, high_ms=TTL_MS_MAX)
@@ -202,9 +205,9 @@ class LiveQueue:
         return OpenRecord(
             place=place,
             key=record.key if definition.order is Order.KEY else None,
-            append_us=row.append_us,
-            available_us=row.append_us + delay_ms * 1000,
-            expires_us=row.append_us + ttl_ms * 1000 if ttl_ms else 0,
+            batch=row.batch,
+            available_us=append_us + delay_ms * 1000,
+            expires_us=append_us + ttl_ms * 1000 if ttl_ms else 0,
             size_bytes=size,
             content=record if is_kept else None,
         )
@@ -304,9 +307,33 @@ class LiveQueue:
         self._serving.discard(waiting)
         if not waiting.answer.done():
             waiting.answer.set_result(delivered)
+            self._trace(waiting, delivered)
             return
         claims = [row.claim for row in delivered]  # whoever asked has gone
         await self.give_back(claims, due_us=self._log.now_us())
+
+    def _trace(self, waiting: Receive, delivered: Sequence[Delivered]) -> None:
+        given = {record.place: record for record in waiting.given}
+        rows = [
+            HandedOut(
+                partition=row.claim.partition,
+                offset=row.claim.offset,
+                batch=record.batch,
+                size_bytes=record.size_bytes,
+                attempt=row.claim.deliveries,
+                is_delayed=record.available_us > record.append_us,
+            )
+            for row in delivered
+            if (record := given.get(row.claim.place)) is not None
+        ]
+        view = self.cluster.topic(self.state.definition.topic)
+        self.traces.delivered(waiting.consumer, view, rows, now_ns=self._log.now_us() * 1000)
+
+    def read_up_to(self, partition: int, following: int, end: int) -> None:
+        """Note how far a partition was read, of what readers see."""
+        self.ends[partition] = (following, max(end, following))
+        if following >= end:
+            self.traces.caught_up(partition, self._log.now_us() * 1000)
 
     async def _lease(self, waiting: Receive) -> list[Delivered]:
         contents = {record.place: record.content for record in waiting.given if record.content is not None}

@@ -17,6 +17,7 @@ from region.coordination.part import JsonObject, Part
 from region.queues.commands_core import CreateQueue, QueueCommand, decode_command, encode_command
 from region.queues.counters import QueueCounters
 from region.queues.dead_letters import publish_letters
+from region.queues.delivery_traces import QueueTraces
 from region.queues.limits import ROWS_PER_COORDINATOR_MAX
 from region.queues.live_queue import LiveQueue, gone
 from region.queues.operations import Operations
@@ -36,7 +37,7 @@ class QueuesPart:
     """Implements region.coordination.part.CoordinatorPart.
 
     Args:
-        waits: shared by all coordinators of a broker, as `counters` are.
+        waits: shared by all coordinators of a broker, as `counters` and `traces` are.
     """
 
     part = Part.QUEUES
@@ -48,10 +49,12 @@ class QueuesPart:
         cluster: QueueCluster,
         counters: QueueCounters | None = None,
         waits: RemoteWaits | None = None,
+        traces: QueueTraces | None = None,
     ) -> None:
         self.cluster = cluster
         self.counters = QueueCounters() if counters is None else counters
         self.log = coordinator
+        self._traces = traces
         self._waits = RemoteWaits() if waits is None else waits
         self._state = QueuesState()
         self._live: dict[str, LiveQueue] = {}
@@ -85,6 +88,13 @@ class QueuesPart:
     def restore(self, raw: bytes) -> None:
         """Replace the replicated state (ValueError: not a snapshot)."""
         self._state.restore(raw)
+
+    def fence(self, *, append_us: int) -> None:
+        """Change nothing: leases end by their own time."""
+
+    def claim(self, name: str) -> int:
+        """Return 1 for a queue that is there: it is served by the region that began it, wherever its state is."""
+        return int(self._state.find(name) is not None)
 
     # --- leading ----------------------------------------------------------------------------------
 
@@ -181,6 +191,7 @@ class QueuesPart:
             propose=self.propose,
             rows_left=self._rows_left,
             counters=self.counters,
+            traces=self._traces,
         )
         self._live[name] = live
         self._read[name] = 0
@@ -206,12 +217,12 @@ class QueuesPart:
 
 
 def queues_factory(
-    cluster: Callable[[], QueueCluster], *, counters: QueueCounters | None = None
+    cluster: Callable[[], QueueCluster], *, counters: QueueCounters | None = None, traces: QueueTraces | None = None
 ) -> Callable[[CoordinatorLog], QueuesPart]:
     """Return what Coordinators.register takes for Part.QUEUES."""
     shared, waits = QueueCounters() if counters is None else counters, RemoteWaits()
 
     def make(coordinator: CoordinatorLog) -> QueuesPart:
-        return QueuesPart(coordinator, cluster=cluster(), counters=shared, waits=waits)
+        return QueuesPart(coordinator, cluster=cluster(), counters=shared, waits=waits, traces=traces)
 
     return make

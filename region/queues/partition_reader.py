@@ -77,7 +77,7 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
     finally:
         waits.count -= not is_here
     stretch = await read_stretch(answer, offset)
-    queue.ends[partition] = (stretch.following, max(stretch.end, stretch.following))
+    queue.read_up_to(partition, stretch.following, stretch.end)
     queue.add(partition, stretch.records)
     if stretch.gaps:
         await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD)

@@ -68,8 +68,8 @@ class SourceStream(Protocol):
         """First offset kept."""
 
     @property
-    def high_watermark(self) -> Offset:
-        """First offset not committed yet."""
+    def visible_end(self) -> Offset:
+        """First offset that consumers are not shown: what is not committed, or not in enough regions."""
 
     @property
     def next_offset(self) -> Offset:
@@ -241,7 +241,8 @@ class Copier:
         if offset < self._stream.log_start:
             log.error("binding.records_lost", binding=self.binding.name, first=offset, until=self._stream.log_start)
             offset = self._stream.log_start
-        if offset >= self._stream.high_watermark:
+        visible_end = self._stream.visible_end
+        if offset >= visible_end:
             await self._save_if_far()
             await self._wait_for(offset)
             return
@@ -251,7 +252,7 @@ class Copier:
         copies: list[tuple[bytes, int]] = []
         following, sequence = int(offset), self._row.sequence
         for entry in entries:
-            if len(copies) == GROUP_COPIES:
+            if len(copies) == GROUP_COPIES or entry.base_offset + entry.record_count > visible_end:
                 break
             raw = await self._copy_of(entry, sequence)
             if raw is not None:
@@ -308,7 +309,7 @@ class Copier:
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
-            if self._stream.high_watermark > offset and not moved.done():
+            if self._stream.visible_end > offset and not moved.done():
                 moved.set_result(None)
 
         handle = self._stream.add_waiter(wake)

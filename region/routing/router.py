@@ -270,7 +270,7 @@ class Routing:
         for copies in self._copies.values():
             for copier in copies.copiers.values():
                 behind, copied = rows.get(copier.binding.name, (0, 0))
-                lag = max(0, copies.stream.high_watermark - max(copier.copied, 0)) if copier.copied >= 0 else 0
+                lag = max(0, copies.stream.visible_end - max(copier.copied, 0)) if copier.copied >= 0 else 0
                 rows[copier.binding.name] = behind + lag, copied + copier.records_copied
         return [(name, behind, copied) for name, (behind, copied) in sorted(rows.items())]
 

@@ -6,21 +6,25 @@ Rule 3: super users may do everything; where authorization is off everybody may.
 Rule 4: lists are about plain names of topics: `eu.orders` is region eu's stream of `orders`, and whoever may read the
         one may read the other. Topics that brokers keep for themselves are for super users.
 Rule 5: ask before looking anything up, so that nobody learns from an error whether it exists.
+Rule 6: what is allowed and changes the cluster is noted with its outcome, whichever door it came through: `noted`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from georelay.errors import AccessDenied
+from georelay.errors import AccessDenied, GeorelayError, OutcomeUnknown
 from region.security.acl import CLUSTER_NAME, KAFKA_RESOURCE, OPERATIONS_OF, USER_PREFIX, Operation, Resource
 from region.security.acl_core import AclIndex
 
 __all__ = ["CLUSTER_NAME", "Access", "AccessDenied", "AccessRules", "Operation", "Principal", "Resource"]
 
 ANSWERS_REMEMBERED_MAX: Final = 16_384
+DONE: Final = "done"
 UNKNOWN_OPERATIONS: Final = -(2**31)  # Kafka's default of authorized_operations: not asked for
 
 
@@ -80,12 +84,24 @@ def _unheard(principal: Principal, operation: Operation, resource: Resource, nam
     """Drop a denial that nobody writes down."""
 
 
+class Changed(Protocol):
+    """Writes down a change of the cluster (AuditLog.administered)."""
+
+    def __call__(self, principal: Principal, what: str, /, *, outcome: str, **detail: str) -> None:
+        """Note what somebody did or tried to."""
+
+
+def _unnoted(principal: Principal, what: str, /, *, outcome: str, **detail: str) -> None:
+    """Drop a change that nobody writes down."""
+
+
 class Access:
     """Decisions of one broker, remembered until the rules change.
 
     Args:
         super_users: names of principals ("User:admin") that may do everything.
         denied: told of every denial that `check` or `refusal` made.
+        changed: told of every change that was made, or tried, within `noted`.
         plain_topic: the name that lists are about for a topic's name, None: it is for super users only.
     """
 
@@ -95,19 +111,21 @@ class Access:
         *,
         super_users: Collection[str] = (),
         denied: Denied = _unheard,
+        changed: Changed = _unnoted,
         plain_topic: Callable[[str], str | None] = str,
     ) -> None:
         self._rules = rules
         self._plain_topic = plain_topic
         self._super_users = frozenset(super_users)
         self._denied = denied
+        self._changed = changed
         self._version = -1
         self._answers: dict[tuple[str, str, Operation, Resource, str], bool] = {}
 
     @classmethod
-    def open(cls) -> Access:
+    def open(cls, *, changed: Changed = _unnoted) -> Access:
         """Return the access that allows everything."""
-        return cls(_OpenRules())
+        return cls(_OpenRules(), changed=changed)
 
     @property
     def enforced(self) -> bool:
@@ -189,6 +207,32 @@ class Access:
         """Pass, or raise AccessDenied for the topic."""
         if not self.may_create_topic(principal, name):
             self.check(principal, Operation.CREATE, Resource.TOPIC, name)
+
+    @contextmanager
+    def noted(self, principal: Principal, what: str, **detail: str) -> Iterator[None]:
+        """Note the change that the body makes, with its outcome: "done" or the code of the error, which goes on.
+
+        A body that is cancelled (its client has gone) may have changed something: OUTCOME_UNKNOWN.
+
+        Args:
+            what: "topic.created". detail: names and wanted values, no secrets.
+        """
+        outcome = GeorelayError.code
+        try:
+            yield
+            outcome = DONE
+        except GeorelayError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = OutcomeUnknown.code
+            raise
+        finally:
+            self.note(principal, what, outcome=outcome, **detail)
+
+    def note(self, principal: Principal, what: str, *, outcome: str, **detail: str) -> None:
+        """Note a change whose outcome is no exception; `outcome` is "done" or a code."""
+        self._changed(principal, what, outcome=outcome, **detail)
 
     def authorized_operations(self, principal: Principal, resource: Resource, name: str = CLUSTER_NAME) -> int:
         """Return what the principal may do as the bits of Kafka's authorized_operations (KIP-430)."""

@@ -82,8 +82,8 @@ class AuditLog:
             "security.changed", principal=principal.name, host=principal.host, what=what, outcome=outcome, **shown
         )
 
-    def administered(self, principal: Principal, what: str, *, outcome: str, **detail: str) -> None:
-        """Note what somebody changed of topics or tried to: `what` is "topic.created", `outcome` "done" or a code."""
+    def administered(self, principal: Principal, what: str, /, *, outcome: str, **detail: str) -> None:
+        """Note what somebody changed of the cluster or tried to: see Access.noted, through which all doors come."""
         shown = {name: value[:DETAIL_CHARS_MAX] for name, value in detail.items()}
         self._write(
             "cluster.changed", principal=principal.name, host=principal.host, what=what, outcome=outcome, **shown

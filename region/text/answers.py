@@ -6,12 +6,12 @@ Rule: access is checked before anything is looked up, so that a refusal does not
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Final
 
-from georelay.errors import GeorelayError, UnknownTopic
+from georelay.errors import UnknownTopic
 from georelay.wire.batch import RecordDraft
 from region.api.coalescer import NewRecord
+from region.api.publishing import Asker
 from region.controller.topic import TopicSpec, TopicView
 from region.kafka.patience import within
 from region.security.access import Access, Operation, Principal, Resource
@@ -32,13 +32,8 @@ class Answers:
         """Create a topic; "topic partitions"."""
         _check_create(self._services.access, principal, command.topic)
         spec = TopicSpec(name=command.topic, partitions=command.partitions)
-        noted = partial(self._services.audit.administered, principal, "topic.created", topic=command.topic)
-        try:
+        with self._services.access.noted(principal, "topic.created", topic=command.topic):
             view = await within(DECIDE_MS_MAX, self._services.cluster.create_topic(spec))
-        except GeorelayError as error:
-            noted(outcome=error.code)
-            raise
-        noted(outcome="done")
         return f"{view.name} {view.partitions}"
 
     async def publish(self, principal: Principal, command: Publish) -> str:
@@ -50,7 +45,10 @@ class Answers:
             _check_create(services.access, principal, command.topic)
         draft: RecordDraft = parse_body(command.body)
         record = NewRecord(value=draft.value, key=draft.key, headers=tuple(draft.headers))
-        (place,) = await within(DECIDE_MS_MAX, services.publisher.publish(command.topic, [(record, None)]))
+        published = services.publisher.publish(
+            command.topic, [(record, None)], asker=Asker(access=services.access, principal=principal)
+        )
+        (place,) = await within(DECIDE_MS_MAX, published)
         return f"{place.partition} {place.offset}"
 
     def resolve(self, principal: Principal, command: Resolve) -> tuple[list[str], str]:

@@ -259,4 +259,5 @@ class Delivery:
             entry_region=header.entry_region,
             received_ns=header.received_ns,
             delivered_ns=self._services.wall_ns(),
+            size_bytes=len(entry.payload),
         )

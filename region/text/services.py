@@ -11,7 +11,6 @@ from region.api.reading import StreamReader
 from region.coordination.coordinators import Coordinators
 from region.kafka.ports import Cluster, TraceRecorder
 from region.security.access import Access, Principal
-from region.security.audit import AuditLog
 from region.security.quotas import Quotas
 
 
@@ -48,4 +47,3 @@ class TextServices:
     access: Access = field(default_factory=Access.open)
     quotas: Quotas = field(default_factory=Quotas)
     region_name: Callable[[int], str] = str
-    audit: AuditLog = field(default_factory=AuditLog)

@@ -20,13 +20,17 @@ from georelay.wire.control_batch import parse_marker
 from georelay.wire.header import TRANSACTIONAL
 from mesh.replication.receiver_core import ApplyViolation, recheck_at_apply
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader
+from region.geo.stream_geo import StreamGeo
 from region.log.entry import ENTRY_HEADER_BYTES, Entry, control_header
 from region.multiraft.machine import InvariantBroken, Proposer
 from region.topics.commit_waiters import CommitWaiters
 from region.topics.committed_tail import CommittedTail, TailBudget
+from region.topics.epoch_entry_core import EpochBegun, decode_epoch
+from region.topics.fence_core import Fence, FenceBook, decode_promise, decode_seal
 from region.topics.log_bounds_core import LogBounds
 from region.topics.log_end_core import EpochTable, LogEnd
-from region.topics.log_start_core import LogStart
+from region.topics.log_start_core import LogStart, decode_dropped, decode_start
+from region.topics.orphan_core import OrphanBook, OrphanBranch, branch_epochs
 from region.topics.producer_table_core import ProducerTable, Row
 from region.topics.skip_core import decode_skip
 from region.topics.stream_state import StreamState
@@ -34,7 +38,6 @@ from region.topics.transaction_table_core import AbortedTransaction, Change, Kin
 
 log = structlog.get_logger()
 
-_BENDS: Final = {EntryType.EPOCH: Kind.CUT, EntryType.SKIP: Kind.FORGET}
 _ATTRIBUTES_AT: Final = ENTRY_HEADER_BYTES + 22  # low byte of a batch's attributes in the frame of its entry
 
 
@@ -80,8 +83,11 @@ class FollowedLog:
         self.producers = ProducerTable()
         self.transactions = TransactionTable()
         self.bounds = LogBounds(key)
+        self.fences = FenceBook()
+        self.orphan_book = OrphanBook()
         self.tail = CommittedTail(budget)
         self.proposer: Proposer | None = None
+        self.geo: StreamGeo | None = None
         self._commits = CommitWaiters()
         self._waiters: dict[int, Callable[[], None]] = {}
         self._waiter_id = 0
@@ -105,15 +111,25 @@ class FollowedLog:
         return self.bounds.start.offset
 
     @property
+    def visible_end(self) -> Offset:
+        """Return the first offset that consumers are not shown: the high watermark, or what enough regions have."""
+        return self.high_watermark if self.geo is None else self.geo.visible_end
+
+    @property
+    def is_visible_end_known(self) -> bool:
+        """Return whether this replica knows what enough regions have; else the leader of the region does."""
+        return self.geo is None or self.geo.is_visible_end_known
+
+    @property
     def last_stable_offset(self) -> Offset:
-        """Return the end for readers of committed records: everything below it is decided. log start..high watermark.
+        """Return the end for readers of committed records: everything below it is decided. log start..visible end.
 
         A transaction whose first records retention has deleted holds readers at the log start, as in Kafka.
         """
         unstable = self.transactions.committed.first_unstable
         if unstable is None:
-            return self.high_watermark
-        return max(min(unstable, self.high_watermark), self.log_start)
+            return self.visible_end
+        return max(min(unstable, self.visible_end), self.log_start)
 
     def aborted_between(self, first: Offset, following: Offset) -> list[AbortedTransaction]:
         """Return the aborted transactions that have records in first..following - 1, in the order of their markers."""
@@ -144,6 +160,10 @@ class FollowedLog:
         """Forget a waiter."""
         self._waiters.pop(handle, None)
 
+    def wake_readers(self) -> None:
+        """Let everybody who waits for records look again: more of them may be shown."""
+        self._wake()
+
     def _wake(self) -> None:
         for callback in list(self._waiters.values()):
             callback()
@@ -160,6 +180,8 @@ class FollowedLog:
             epochs=tuple(self.epochs.indexed(self.commit_index)),
             producers=tuple(self.committed_producers()),
             transactions=self.transactions.rows(log_start=self.log_start, append_us=self.applied_end.append_us),
+            fences=self.fences.committed,
+            orphans=self.orphan_book.committed,
         ).encode()
         self._base = (self.commit_index, state)
         return state
@@ -188,6 +210,8 @@ class FollowedLog:
         self.epochs.restore(state.epochs)
         self.producers.restore(manifest.index, state.producers)
         self.transactions.restore(state.transactions)
+        self.fences.restore(state.fences)
+        self.orphan_book.restore(state.orphans)
         self._base = (manifest.index, manifest.state)
         self.bounds.restore(start=state.start, newest=state.newest, skipped_records=state.skipped_records)
         self.tail.clear()
@@ -228,17 +252,64 @@ class FollowedLog:
             ):
                 self._follow_transaction(entry, header)
             return
-        self.epochs.appended(entry.index, header)
-        if header.type in _BENDS:
-            self.transactions.appended(Change(entry.index, _BENDS[header.type], header.base_offset, header.append_us))
         try:
-            self.bounds.control_appended(entry.index, header, entry.payload, previous_next=previous_next)
-            if header.type is EntryType.SKIP:
-                skipped = decode_skip(entry.payload, index=entry.index)
-                self.epochs.skipped(entry.index, skipped.epochs)
-                self.producers.skipped(entry.index, skipped.producers)
+            self._follow_control(entry, header, previous_next)
         except ValueError as error:
             raise InvariantBroken(f"{self.key}: entry {entry.index}: {error}") from error
+
+    def _follow_control(self, entry: Entry, header: StreamHeader, previous_next: Offset) -> None:
+        """Follow an entry that owns no offsets. Raises ValueError: it makes no sense."""
+        index = entry.index
+        keeps_entries = bool(self.orphan_book.end)
+        self.bounds.control_appended(
+            index, header, entry.payload, previous_next=previous_next, keeps_entries=keeps_entries
+        )
+        match header.type:
+            case EntryType.EPOCH:
+                self._follow_epoch(index, header, decode_epoch(entry.payload), previous_next)
+            case EntryType.SKIP:
+                skipped = decode_skip(entry.payload, index=index)
+                self.epochs.skipped(index, skipped.epochs)
+                self.producers.skipped(index, skipped.producers)
+                self.transactions.appended(Change(index, Kind.FORGET, header.base_offset, header.append_us))
+                self.fences.begun(index, self.epochs.newest())
+            case EntryType.START:
+                self.orphan_book.start_moved(
+                    index,
+                    stored_from=decode_start(entry.payload).first_index,
+                    dropped_below=decode_dropped(entry.payload),
+                )
+            case EntryType.PROMISE:
+                epoch = decode_promise(entry.payload)
+                self.fences.promised(Fence(new_epoch=epoch, index=index, end=header.base_offset, digest=header.digest))
+            case EntryType.SEAL:
+                epoch, move_id = decode_seal(entry.payload)
+                self.fences.sealed(
+                    Fence(new_epoch=epoch, index=index, end=header.base_offset, digest=header.digest, move_id=move_id)
+                )
+            case _:
+                pass  # NOOP and CONF say nothing about the stream
+
+    def _follow_epoch(self, index: RaftIndex, header: StreamHeader, begun: EpochBegun, previous_next: Offset) -> None:
+        """Begin an epoch: what lies at or beyond its start becomes an orphan branch, and so does what it taught."""
+        start, states = header.base_offset, None if begun.cut is None else begun.cut.states
+        if start < previous_next:
+            self.orphan_book.cut(
+                OrphanBranch(
+                    epoch=header.epoch,
+                    first=start,
+                    following=previous_next,
+                    first_index=index if begun.cut is None else begun.cut.first_index,
+                    cut_index=index,
+                    cut_us=header.append_us,
+                    epochs=branch_epochs(self.epochs.rows(), first=start),
+                )
+            )
+            follow_cut(self.producers, index, start, begun)
+        self.epochs.appended(index, header)
+        self.fences.begun(index, header.epoch)
+        below = None if states is None else states.transactions
+        self.transactions.appended(Change(index, Kind.CUT, start, header.append_us, below=below))
 
     def _follow_transaction(self, entry: Entry, header: StreamHeader) -> None:
         kind, producer_id, epoch, number = Kind.OPEN, header.producer_id, header.producer_epoch, -1
@@ -260,6 +331,8 @@ class FollowedLog:
         self.epochs.truncated(from_index)
         self.bounds.truncated(from_index)
         self.transactions.truncated(from_index)
+        self.fences.truncated(from_index)
+        self.orphan_book.truncated(from_index)
         if not self.producers.truncated(from_index):
             self.producers = self._producers_below(from_index)
         self._commits.fail(from_index)
@@ -269,12 +342,17 @@ class FollowedLog:
         assert self.proposer is not None
         base, state = self._base
         table = ProducerTable()
-        table.restore(base, StreamState.decode(state).producers if state else ())
+        known = StreamState.decode(state) if state else None
+        table.restore(base, () if known is None else known.producers)
+        end = Offset(0) if known is None else known.end.next_offset
         for entry in self.proposer.entries_below(index):
             if entry.index > base:
                 if entry.type is EntryType.SKIP:
                     table.skipped(entry.index, decode_skip(entry.payload, index=entry.index).producers)
+                elif entry.type is EntryType.EPOCH and entry.base_offset < end:
+                    follow_cut(table, entry.index, entry.base_offset, decode_epoch(entry.payload))
                 table.appended(entry.index, entry.header())
+                end = entry.next_offset
         table.committed(self.commit_index, self.applied_end.append_us)
         return table
 
@@ -336,13 +414,20 @@ class FollowedLog:
         self.producers.committed(newest.index, self.applied_end.append_us)
         self.transactions.commit(newest.index, self.applied_end.append_us)
         start_moved = self.bounds.commit(newest.index)
-        self._commits.committed(newest.index)
+        fenced = self.fences.commit(newest.index)
+        self.orphan_book.commit(newest.index)
+        self._acknowledge(newest.index)
         if start_moved:
             self.transactions.drop_below(self.log_start)
             self.tail.drop_below(self.start.boundary)
             if self.proposer is not None:  # else it is told at the next look of retention
                 self.proposer.advance_start(self.start.first_index)
+        if start_moved or fenced:
             self._wake()
+
+    def _acknowledge(self, index: RaftIndex) -> None:
+        """Answer who waited for the commit of what is at or below `index`."""
+        self._commits.committed(index)
 
     def _recheck(self, entry: Entry) -> None:
         """Check fencing and contiguity once more. Raises InvariantBroken."""
@@ -355,6 +440,20 @@ class FollowedLog:
                 committed_epoch=self.epochs.current(self.commit_index),
                 committed_next=self.high_watermark,
                 epoch_table=self.epochs.committed(entry.index),
+                seal=self._sealed_at(entry.index),
             )
         except ApplyViolation as error:
             raise InvariantBroken(f"{self.key}: {error}") from error
+
+    def _sealed_at(self, index: RaftIndex) -> Epoch:
+        """Return the epoch that a SEAL before entry `index` waits for, 0 without one."""
+        seal = self.fences.at(index).seal
+        return Epoch(0) if seal is None else seal.new_epoch
+
+
+def follow_cut(table: ProducerTable, index: RaftIndex, start: Offset, begun: EpochBegun) -> None:
+    """Let a producer table forget what the records from `start` on taught."""
+    if begun.cut is None or begun.cut.states is None:
+        table.cut(index, start)
+    else:
+        table.skipped(index, begun.cut.states.producers)

@@ -22,9 +22,12 @@ from region.log.errors import LogCorrupt, ReadInterrupted
 from region.log.group_log import GroupLog
 from region.log.segment import max_timestamp_ms
 from region.multiraft.machine import Proposer
+from region.topics.branch_states import branch_entries, cut_from
 from region.topics.committed_tail import TailBudget
-from region.topics.meshed_stream import MeshedStream
+from region.topics.epoch_entry_core import EpochCut
+from region.topics.moving_stream import MovingStream
 from region.topics.newest_timestamp_core import NO_OFFSET
+from region.topics.orphan_core import OrphanBranch
 from region.topics.stream import FIRST_LEVEL
 
 SCAN_BYTES: Final = 4 * MIB
@@ -32,7 +35,7 @@ COLD_READ_TRIES: Final = 3  # a read is interrupted only by a truncation or a ne
 _T = TypeVar("_T")
 
 
-class HostedStream(MeshedStream):
+class HostedStream(MovingStream):
     """Adds reading: from memory at once, from disk in a thread."""
 
     def __init__(
@@ -95,10 +98,28 @@ class HostedStream(MeshedStream):
                 ) from error
         raise interruption
 
+    async def cut_at(self, start: Offset) -> EpochCut:
+        """Return what this log says without the records from `start` on; errors as `off_loop`."""
+        cut = partial(
+            cut_from,
+            self.disk,
+            start,
+            key=self.key,
+            topic=self.topic,
+            boundary=self.start.boundary,
+            first_index=self.start.first_index,
+            commit_index=self.commit_index,
+        )
+        return await self.off_loop(cut)
+
+    async def read_orphans(self, branch: OrphanBranch, offset: Offset, max_bytes: int) -> Sequence[Entry]:
+        """Return entries of an orphan branch from the one that holds `offset` on; errors as `off_loop`."""
+        return await self.off_loop(partial(branch_entries, self.disk, branch, offset, max_bytes))
+
     # --- reading ----------------------------------------------------------------------------------
 
     async def confirmed_end(self) -> Offset:
-        """Return a high watermark that is not behind anything acknowledged before the call.
+        """Return a visible end that is not behind anything acknowledged, or shown, before the call.
 
         Raises:
             NotLeader, Unavailable: ask again, or elsewhere.
@@ -106,7 +127,9 @@ class HostedStream(MeshedStream):
         if not self.is_leader or self.proposer is None:
             raise NotLeader(leader=self.leader_id)
         await self.proposer.read_index()
-        return self.high_watermark
+        if self.geo is not None:
+            await self.geo.until_known()
+        return self.visible_end
 
     def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry] | None:
         """Return committed entries from memory; [] at the high watermark, None when only the disk has them.

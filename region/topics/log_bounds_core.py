@@ -23,12 +23,13 @@ class _Bend:
     start: LogStart | None  # None: an EPOCH entry
     following: Offset
     skipped: int
+    digest: bytes = b""  # EPOCH: digest chain before `following`
 
 
 class LogBounds:
     """The committed bounds of one log and what will change them.
 
-    Invariants: 1 pending bends rise in index   2 the log start never goes back.
+    Invariants: 1 pending bends rise in index   2 the log start goes back only with the log end (an EPOCH below it).
     """
 
     def __init__(self, key: StreamKey) -> None:
@@ -54,12 +55,19 @@ class LogBounds:
         self._timestamps.appended(index, header.max_timestamp_ms, header.base_offset)
 
     def control_appended(
-        self, index: RaftIndex, header: StreamHeader, payload: bytes | memoryview, *, previous_next: Offset
+        self,
+        index: RaftIndex,
+        header: StreamHeader,
+        payload: bytes | memoryview,
+        *,
+        previous_next: Offset,
+        keeps_entries: bool = False,
     ) -> None:
         """Follow one appended entry that owns no offsets.
 
         Args:
             previous_next: the log end before it.
+            keeps_entries: a SKIP leaves the entries before it on disk, because of orphan branches among them.
 
         Raises:
             ValueError: a START entry that makes no sense.
@@ -68,13 +76,14 @@ class LogBounds:
         bend: _Bend | None = None
         following = header.base_offset
         if kind is EntryType.EPOCH:
-            bend = _Bend(index, None, following, 0)
+            bend = _Bend(index, None, following, 0, header.digest)
         elif kind is EntryType.START:
             wanted = decode_start(payload)
             if wanted.offset <= following:
                 bend = _Bend(index, wanted, following, 0)
         elif kind is EntryType.SKIP:
-            start = LogStart(first_index=index, offset=following, boundary=following, digest=header.digest)
+            first_index = RaftIndex(1) if keeps_entries else index  # it never goes back
+            start = LogStart(first_index=first_index, offset=following, boundary=following, digest=header.digest)
             bend = _Bend(index, start, following, following - previous_next)
         if bend is not None:
             self._pending.append(bend)
@@ -94,6 +103,8 @@ class LogBounds:
             self._timestamps.commit(bend.index)
             if bend.start is not None:
                 self.start = self.start.moved_to(bend.start)
+            else:
+                self.start = self.start.cut(bend.following, bend.digest)
             self.skipped_records += bend.skipped
             self._timestamps.lose(first=self.start.boundary, following=bend.following)
         self._timestamps.commit(index)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from georelay.ids import Epoch, Offset, StreamKey
+from mesh.home.promise_core import visible_rows
 from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
 
 
@@ -43,14 +44,20 @@ IndexedEpoch = tuple[int, Epoch, Offset]  # (index of the EPOCH or SKIP entry th
 
 
 class EpochTable:
-    """Home epochs of one stream as its log says: (epoch, start offset), ascending."""
+    """Home epochs of one stream as its log says: (epoch, start offset), ascending.
+
+    An epoch that begins below the start of the one before it hides that one: its records are an orphan branch. Only
+    `indexed` tells of hidden epochs.
+    """
 
     def __init__(self) -> None:
         self._rows: list[IndexedEpoch] = []
+        self._visible: tuple[int, list[tuple[Epoch, Offset]]] = (0, [])  # of so many rows
 
     def restore(self, rows: Iterable[IndexedEpoch]) -> None:
         """Replace everything with rows that are committed."""
         self._rows = list(rows)
+        self._visible = (0, [])
 
     def indexed(self, up_to_index: int) -> list[IndexedEpoch]:
         """Return the rows up to `up_to_index` with their indexes."""
@@ -70,14 +77,24 @@ class EpochTable:
         """Forget EPOCH and SKIP entries at or above `from_index`."""
         while self._rows and self._rows[-1][0] >= from_index:
             self._rows.pop()
+            self._visible = (0, [])
 
     def committed(self, commit_index: int) -> list[tuple[Epoch, Offset]]:
         """Return the rows whose EPOCH entry is committed."""
-        return [(epoch, start) for index, epoch, start in self._rows if index <= commit_index]
+        count = len(self._rows)
+        while count and self._rows[count - 1][0] > commit_index:
+            count -= 1
+        return self._first(count)
 
     def rows(self) -> list[tuple[Epoch, Offset]]:
         """Return all rows, uncommitted ones included."""
-        return [(epoch, start) for _, epoch, start in self._rows]
+        return self._first(len(self._rows))
+
+    def _first(self, count: int) -> list[tuple[Epoch, Offset]]:
+        """Return what the first `count` rows say; asked for with every entry, so it is remembered."""
+        if self._visible[0] != count:
+            self._visible = (count, visible_rows((epoch, start) for _, epoch, start in self._rows[:count]))
+        return list(self._visible[1])
 
     def newest(self) -> Epoch:
         """Return the newest epoch, 0 before the first EPOCH entry."""

@@ -9,7 +9,12 @@ Payload of a START entry, version 1 (41 bytes, big-endian; it never changes):
      17     8  boundary      base offset of the batch that holds log_start
      25    16  digest        digest chain before `boundary`
 
-Rule 1: the log start never goes back, whatever a START entry says.
+Version 2 (49 bytes) is written only when an operator drops orphan branches:
+
+    41      8  dropped_below   branches that were cut off by an entry below this index are dropped
+
+Rule 1: the log start never goes back, whatever a START entry says. Only an EPOCH entry that begins below it, and cuts
+        off everything that this log has, moves it back to there.
 Rule 2: the digest travels in the entry, so that a replica knows it without reading what it is about to delete: a
         mirror that ends exactly at `boundary` can be served for ever.
 Rule 3: a START entry above the log end at its own place moves nothing: an EPOCH entry overtook it.
@@ -27,6 +32,9 @@ from mesh.replication.stream_header import DIGEST_BYTES, first_digest
 START_VERSION: Final = 1
 _START: Final = struct.Struct(">BQqq16s")
 START_BYTES: Final = _START.size
+DROP_VERSION: Final = 2
+NOTHING_DROPPED: Final = RaftIndex(0)
+_DROPPED: Final = struct.Struct(">Q")
 assert START_BYTES == 25 + DIGEST_BYTES
 
 
@@ -72,10 +80,20 @@ class LogStart:
             digest=self.digest if keeps_batch else wanted.digest,
         )
 
+    def cut(self, offset: Offset, digest: bytes) -> LogStart:
+        """Return the start after an EPOCH entry that begins at `offset`; `digest` is the chain before it."""
+        if offset >= self.offset:
+            return self
+        if offset >= self.boundary:
+            return replace(self, offset=offset)
+        return replace(self, offset=offset, boundary=offset, digest=digest)
 
-def encode_start(start: LogStart) -> bytes:
+
+def encode_start(start: LogStart, *, dropped_below: RaftIndex = NOTHING_DROPPED) -> bytes:
     """Return the payload of a START entry."""
-    return _START.pack(START_VERSION, start.first_index, start.offset, start.boundary, start.digest)
+    version = DROP_VERSION if dropped_below else START_VERSION
+    head = _START.pack(version, start.first_index, start.offset, start.boundary, start.digest)
+    return head + _DROPPED.pack(dropped_below) if dropped_below else head
 
 
 def decode_start(payload: bytes | memoryview) -> LogStart:
@@ -84,11 +102,19 @@ def decode_start(payload: bytes | memoryview) -> LogStart:
     Raises:
         ValueError: another length or version, or a start that cannot be.
     """
-    if len(payload) != START_BYTES:
+    if len(payload) not in (START_BYTES, START_BYTES + _DROPPED.size):
         raise ValueError(f"a START entry has {START_BYTES} bytes, not {len(payload)}")
-    version, first_index, offset, boundary, digest = _START.unpack(payload)
-    if version != START_VERSION:
+    version, first_index, offset, boundary, digest = _START.unpack_from(payload)
+    if version != (START_VERSION if len(payload) == START_BYTES else DROP_VERSION):
         raise ValueError(f"START entry version {version} is unknown, this broker reads version {START_VERSION}")
     return LogStart(
         first_index=RaftIndex(first_index), offset=Offset(offset), boundary=Offset(boundary), digest=bytes(digest)
     )
+
+
+def decode_dropped(payload: bytes | memoryview) -> RaftIndex:
+    """Return below which index the entries lie whose orphan branches a START entry drops, 0 for none.
+
+    `decode_start` has checked the payload.
+    """
+    return RaftIndex(_DROPPED.unpack_from(payload, START_BYTES)[0]) if len(payload) > START_BYTES else NOTHING_DROPPED

@@ -9,14 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from georelay.errors import BadRequest, Busy, Diverged, NotHome, OffsetOutOfRange, Unavailable
+import structlog
+
+from georelay.errors import BadRequest, Busy, Diverged, Fenced, NotHome, OffsetOutOfRange, Unavailable
 from georelay.ids import Epoch, Offset, RaftIndex
-from mesh.replication.ports import SkipPoint
+from mesh.replication.ports import EpochRow, SkipPoint
+from mesh.replication.receiver_core import NO_EPOCH, epoch_at, following_row
 from mesh.replication.stream_header import StreamHeader
 from region.log.entry import Entry
+from region.topics.epoch_entry_core import EpochCut
 from region.topics.log_start_core import LogStart
 from region.topics.skip_core import decode_skip, encode_shipped_producers, encode_skip, producers_before
-from region.topics.stream import Stream
+from region.topics.stream import MESH_LEVEL, Stream
+
+log = structlog.get_logger()
 
 BEFORE_HIGH_WATERMARK = Offset(-1)  # delete-records up to whatever is committed
 
@@ -41,16 +47,6 @@ class MeshedStream(Stream, ABC):
         return entries[0] if entries else None
 
     # --- home -------------------------------------------------------------------------------------
-
-    @property
-    def is_serving(self) -> bool:
-        """Return whether mirrors may be served from here."""
-        return self.is_home and self.is_leader and self.epoch >= 1
-
-    @property
-    def control_index(self) -> int:
-        """Return the index that proves the epoch table; 0 until homes can move."""
-        return 0
 
     @property
     def served_from(self) -> Offset:
@@ -93,26 +89,61 @@ class MeshedStream(Stream, ABC):
         return self.end.digest
 
     def append_batch(self, header: StreamHeader, payload: bytes) -> None:
-        """Append one entry of the home verbatim; the high watermark tells when it is committed."""
+        """Append one entry of the home verbatim; the high watermark tells when it is committed.
+
+        Raises:
+            NotLeader: nothing was appended. Busy: neither; an epoch begins here first, or who sent it has not begun the
+            epoch that control decided and sent of a branch of its own.
+        """
+        if self.epochs.newest() > self.epoch:
+            raise Busy(f"epoch {self.epochs.newest()} of {self.key} begins: what an older session sends is not taken")
+        row = self.home_row
+        if row is not None and header.epoch <= row.epoch and epoch_at(row.table, header.base_offset) != header.epoch:
+            raise Busy(f"control says that offset {header.base_offset} of {self.key} is not of epoch {header.epoch}")
         self.append_mirrored(header, payload)
 
-    async def append_epoch(self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int) -> None:
-        """Append and commit the EPOCH entry that the home's table names.
+    @abstractmethod
+    async def cut_at(self, start: Offset) -> EpochCut:
+        """Return what this log says without the records from `start` on, which is below its end."""
+
+    async def append_epoch(
+        self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int, proven: Epoch = NO_EPOCH
+    ) -> None:
+        """Append and commit the EPOCH entry that the home's table, or control, names.
+
+        Args:
+            proven: newest epoch of the table that says so.
 
         Raises:
             Diverged: the digest at `start` differs from this log's.
-            Busy: `start` is not committed here yet. NotLeader, Fenced, OutcomeUnknown.
+            Busy: `start` is not committed here yet. NotLeader, OutcomeUnknown.
+            Fenced: this log knows a newer epoch, or has promised one that the table does not have.
+            Unavailable: records are to be cut off, and a broker of this region is too old for that.
         """
+        promised = self.fences.end.epoch
+        if promised > max(epoch, proven):
+            raise Fenced(f"epoch {epoch} of {self.key} is below epoch {promised}, which was promised")
         if start > self.high_watermark and start != self.end.next_offset:
             raise Busy(
                 f"epoch {epoch} of {self.key} starts at {start}, {self.high_watermark} records are committed here"
             )
+        # Below the first stored batch nothing is left that could differ: all of it is cut off.
+        is_known = start >= self.start.boundary
         own = self.end.digest if start == self.end.next_offset else await self.digest_before(start)
-        if own != digest:
+        if is_known and own != digest:
             raise Diverged(
                 f"{self.key}: digest before offset {start} differs from the home's: epoch {epoch} is refused"
             )
-        await self.open_epoch(epoch, start=start, digest=digest, control_index=control_index)
+        cut = None
+        if start < self.end.next_offset and self.epochs.newest() < epoch:
+            self._check_mesh_level()  # brokers of before cannot read an entry that cuts
+            cut = await self.cut_at(start)
+            log.warning("epoch.cuts", stream=str(self.key), epoch=epoch, first=start, following=self.end.next_offset)
+        await self.open_epoch(epoch, start=start, digest=digest, control_index=control_index, cut=cut)
+
+    def _check_mesh_level(self) -> None:
+        if self._feature_level() < MESH_LEVEL:
+            raise Unavailable("homes can move once every broker of this region runs this version")
 
     async def append_skip(self, point: SkipPoint) -> None:
         """Append and commit the SKIP entry after which this log begins at `point.last` + 1.
@@ -126,9 +157,29 @@ class MeshedStream(Stream, ABC):
             decode_skip(payload, index=RaftIndex(0))
         except ValueError as error:
             raise BadRequest(f"SKIP of {self.key}: {error}") from error
+        branch = following_row(point.table, self.epochs.newest())
+        if branch is not None and branch[1] < self.end.next_offset:
+            await self._cut_branch(branch, point)
         if point.last < self.end.next_offset:
             raise Busy(f"{self.key} ends at {self.end.next_offset} by now: nothing up to {point.last} is to be skipped")
         await self.propose_skip(Offset(point.last + 1), digest=point.digest, epoch=point.table[-1][0], payload=payload)
+
+    async def _cut_branch(self, row: EpochRow, point: SkipPoint) -> None:
+        """Begin the epoch that cuts this log's own branch off, so that the branch is listed, and SKIP begins above.
+
+        The home has deleted what is below `point.last`, so it cannot say which digest stands at the epoch's start: it
+        is this log's own. Nothing is built on that: the SKIP that follows makes everything below unreadable.
+        """
+        digest = await self.digest_before(row[1])
+        if digest is None:
+            raise Unavailable(f"no committed batch of {self.key} ends at offset {row[1]}")
+        await self.append_epoch(
+            row[0],
+            start=row[1],
+            digest=digest,
+            control_index=0 if self.home_row is None else self.home_row.index,
+            proven=max(point.table[-1][0], self.fences.end.epoch),
+        )
 
     def home_start_moved(self, log_start: Offset) -> None:
         """Remember the home's log start; retention follows it at its next look."""
@@ -149,6 +200,7 @@ class MeshedStream(Stream, ABC):
             raise NotHome(f"the home of {self.topic} is region {self.home}", epoch=self.epoch, home=self.home)
         self._leading()
         self._check_level()
+        self._check_word()
         wanted = self.high_watermark if before == BEFORE_HIGH_WATERMARK else before
         if not 0 <= wanted <= self.high_watermark:
             raise OffsetOutOfRange(f"offset {wanted} is not in 0..{self.high_watermark} of {self.key}")

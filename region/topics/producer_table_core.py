@@ -27,6 +27,7 @@ from georelay.ids import NO_PRODUCER, Epoch, Offset, RaftIndex
 from georelay.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_STREAM_MAX
 from mesh.replication.stream_header import StreamHeader
 
+NO_EPOCH: Final = Epoch(0)
 SEQUENCE_MODULUS: Final = 2**31  # sequences are non-negative int32 and wrap to 0
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 UNDO_MAX: Final = 65_536  # changes above the commit that can be undone; a deeper truncation rebuilds the table
@@ -48,6 +49,7 @@ BATCH_LAYOUT: Final = struct.Struct(">iiqQqI")  # the fields of an AppendedBatch
 _LAST_SEQUENCE: Final = struct.Struct(">i")
 _NEWEST: Final = struct.Struct(">qQqI")  # from the base offset to the end of a batch
 _APPEND_US: Final = struct.Struct(">qI")
+_HOME_EPOCH: Final = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,11 @@ class ProducerState:
         """Return the sequence of the last record of the newest batch."""
         position = len(self.packed) - BATCH_LAYOUT.size + _LAST_SEQUENCE.size
         return int(_LAST_SEQUENCE.unpack_from(self.packed, position)[0])
+
+    @property
+    def newest_home_epoch(self) -> Epoch:
+        """Return the home epoch in which the newest batch was sequenced."""
+        return Epoch(_HOME_EPOCH.unpack_from(self.packed, len(self.packed) - _HOME_EPOCH.size)[0])
 
     @property
     def newest_append_us(self) -> int:
@@ -125,6 +132,12 @@ def last_sequence(base_sequence: int, record_count: int) -> int:
     return (base_sequence + record_count - 1) % SEQUENCE_MODULUS
 
 
+def _may_jump(state: ProducerState, base_sequence: int, expected: int, jumps_in: Epoch) -> bool:
+    """Return whether a producer that lived before epoch `jumps_in` may leave sequences out: forward only."""
+    is_forward = 0 < (base_sequence - expected) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2
+    return is_forward and state.newest_home_epoch < jumps_in
+
+
 class ProducerTable:
     """Producer states of one stream at its log end."""
 
@@ -140,12 +153,21 @@ class ProducerTable:
         return len(self._states)
 
     def check(
-        self, *, producer_id: int, epoch: int, base_sequence: int, record_count: int, append_us: int
+        self,
+        *,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        record_count: int,
+        append_us: int,
+        jumps_in: Epoch = NO_EPOCH,
     ) -> AppendedBatch | None:
         """Decide whether a batch continues its producer's sequence.
 
         Args:
             append_us: append time the batch would get.
+            jumps_in: the home epoch, when it began with a loss of records: a producer whose batches are all older may
+                jump forward once, because what it published in between may be gone.
 
         Returns:
             None to append it; the original batch when it is a duplicate.
@@ -177,11 +199,17 @@ class ProducerTable:
         for batch in state.batches if base_sequence != expected else ():
             if batch.base_sequence == base_sequence and batch.last_sequence == last:
                 return batch
-        if base_sequence != expected:
+        if base_sequence != expected and not _may_jump(state, base_sequence, expected, jumps_in):
             raise OutOfOrderSequence(
                 f"producer {producer_id} epoch {epoch} sent sequence {base_sequence}, {expected} was expected"
             )
         return None
+
+    def is_jump(self, *, producer_id: int, epoch: int, base_sequence: int) -> bool:
+        """Return whether a batch that may be appended leaves out sequences of its producer."""
+        state = self._states.get(producer_id)
+        known = state is not None and state.epoch == epoch
+        return state is not None and known and base_sequence != (state.last_sequence + 1) % SEQUENCE_MODULUS
 
     def _alive(self, state: ProducerState | None, append_us: int) -> ProducerState | None:
         if state is None or append_us - state.newest_append_us > self._expiry_us:
@@ -215,6 +243,22 @@ class ProducerTable:
         self._sort()
         before, self._states = self._states, OrderedDict(rows)
         self._note(_Replacement(index, before))
+
+    def cut(self, index: RaftIndex, start: Offset) -> None:
+        """Follow an appended entry that cuts off everything from `start` on, and does not say what was before.
+
+        A producer keeps the batches below `start` that are still known; one without any is forgotten.
+        """
+        kept: list[Row] = []
+        is_changed = False
+        self._sort()
+        for producer_id, state in self._states.items():
+            batches = tuple(batch for batch in state.batches if batch.base_offset < start)
+            is_changed = is_changed or len(batches) * BATCH_LAYOUT.size != len(state.packed)
+            if batches:
+                kept.append((producer_id, ProducerState.of(state.epoch, batches)))
+        if is_changed:
+            self.skipped(index, sorted(kept, key=_last_append))
 
     def _note(self, change: _Change | _Replacement) -> None:
         self._undo.append(change)

@@ -23,7 +23,15 @@ from region.log.entry import Entry
 from region.log.group_log import GroupLog
 from region.log.index import SegmentInfo
 from region.topics.hosted_stream import HostedStream
-from region.topics.retention_core import RetainedSegment, RetentionLimits, decide, follow, must_seal
+from region.topics.retention_core import (
+    HeldBranch,
+    RetainedSegment,
+    RetentionLimits,
+    decide,
+    follow,
+    hold_orphans,
+    must_seal,
+)
 
 log = structlog.get_logger()
 RETENTION_INTERVAL_MS: Final = 10_000
@@ -55,7 +63,7 @@ class StreamRetention:
         if stream.is_home:
             await self._decide(limits, infos, now_ms=now_ms, mirrors=mirrors)
         else:
-            await self._follow_home(infos)
+            await self._follow_home(limits, infos, now_ms=now_ms)
 
     def _finish_deletion(self, infos: Sequence[SegmentInfo]) -> None:
         """Delete what is below the log start and still there: a crash came between, or it was not sealed yet."""
@@ -69,8 +77,9 @@ class StreamRetention:
         stream = self.stream
         if not infos or (limits.retention_ms < 0 and limits.retention_bytes < 0 and not stream.log_start):
             return
+        segments = await self._segments(infos)
         cut = decide(
-            await self._segments(infos),
+            segments,
             limits=limits,
             now_ms=now_ms,
             log_start=stream.log_start,
@@ -78,15 +87,25 @@ class StreamRetention:
             mirrors=mirrors,
         )
         if cut is not None:
-            await self._move(cut.log_start, cut.first_index)
+            await self._move(cut.log_start, self._hold(segments, cut.first_index, limits, now_ms))
 
-    async def _follow_home(self, infos: Sequence[SegmentInfo]) -> None:
+    def _hold(
+        self, segments: Sequence[RetainedSegment], first_index: RaftIndex, limits: RetentionLimits, now_ms: int
+    ) -> RaftIndex:
+        branches = [
+            HeldBranch(first_index=branch.first_index, cut_ms=branch.cut_us // 1000) for branch in self.stream.orphans()
+        ]
+        return hold_orphans(segments, first_index, branches=branches, limits=limits, now_ms=now_ms)
+
+    async def _follow_home(self, limits: RetentionLimits, infos: Sequence[SegmentInfo], *, now_ms: int) -> None:
         stream = self.stream
         wanted = max(min(stream.home_log_start, stream.high_watermark), stream.log_start)
         if not wanted:
             return
-        own = follow(await self._segments(infos), log_start=wanted, applied_index=stream.commit_index)
-        await self._move(wanted, stream.start.first_index if own is None else own)
+        segments = await self._segments(infos)
+        own = follow(segments, log_start=wanted, applied_index=stream.commit_index)
+        held = stream.start.first_index if own is None else self._hold(segments, own, limits, now_ms)
+        await self._move(wanted, held)
 
     async def _move(self, log_start: Offset, first_index: RaftIndex) -> None:
         stream, before = self.stream, self.stream.start

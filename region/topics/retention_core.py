@@ -4,7 +4,9 @@ Rule 1: only the oldest segments go, only whole ones, only what is applied.
 Rule 2: age is counted from the append time of a segment's newest entry, on the home's clock; a client's timestamps
         decide nothing.
 Rule 3: by size as in Kafka: a segment goes when what is newer alone reaches retention_bytes.
-Rule 4: a segment that a mirror still needs is held back, at most mirror_hold_ms longer than without mirrors and at
+Rule 4: what is orphaned is held back until an operator drops it, at most orphan_hold_ms after the cut and
+        orphan_hold_bytes of segments. Readers do not see that: their log start moves all the same.
+Rule 5: a segment that a mirror still needs is held back, at most mirror_hold_ms longer than without mirrors and at
         most mirror_hold_bytes of them. What an operator deleted is not held back.
 """
 
@@ -22,6 +24,8 @@ UNLIMITED: Final = -1
 _HOUR_MS: Final = 60 * 60 * 1000
 MIRROR_HOLD_MS: Final = 24 * _HOUR_MS
 MIRROR_HOLD_BYTES: Final = 10 * 1024 * MIB
+ORPHAN_HOLD_MS: Final = 30 * 24 * _HOUR_MS
+ORPHAN_HOLD_BYTES: Final = 10 * 1024 * MIB
 SEGMENT_AGE_MS_MAX: Final = 7 * 24 * _HOUR_MS
 SEGMENT_AGE_MS_MIN: Final = 1_000
 
@@ -33,12 +37,15 @@ class RetentionLimits:
     Args:
         retention_ms, retention_bytes: of the topic, per partition; -1 keeps everything.
         mirror_hold_ms, mirror_hold_bytes: how far mirrors that are behind may hold it back.
+        orphan_hold_ms, orphan_hold_bytes: how far orphan branches may.
     """
 
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
     mirror_hold_ms: int = MIRROR_HOLD_MS
     mirror_hold_bytes: int = MIRROR_HOLD_BYTES
+    orphan_hold_ms: int = ORPHAN_HOLD_MS
+    orphan_hold_bytes: int = ORPHAN_HOLD_BYTES
 
     @property
     def segment_age_ms(self) -> int | None:
@@ -112,6 +119,37 @@ def follow(segments: Sequence[RetainedSegment], *, log_start: Offset, applied_in
         itertools.takewhile(lambda row: row.end_offset <= log_start and row.last_index <= applied_index, segments)
     )
     return RaftIndex(going[-1].last_index + 1) if going else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBranch:
+    """An orphan branch: no entry of it is below `first_index`; `cut_ms` is when it was cut off, ms since 1970."""
+
+    first_index: RaftIndex
+    cut_ms: int
+
+
+def hold_orphans(
+    segments: Sequence[RetainedSegment],
+    first_index: RaftIndex,
+    *,
+    branches: Sequence[HeldBranch],
+    limits: RetentionLimits,
+    now_ms: int,
+) -> RaftIndex:
+    """Return the first index that a log keeps which would keep `first_index`, so that no held branch loses an entry.
+
+    Args:
+        segments: all sealed ones, oldest first. branches: those that are listed.
+    """
+    for branch in sorted(branches, key=lambda row: row.first_index):
+        if branch.first_index >= first_index:
+            break
+        held = [row for row in segments if row.last_index >= branch.first_index and row.last_index < first_index]
+        in_time = now_ms - branch.cut_ms <= limits.orphan_hold_ms
+        if in_time and sum(row.size_bytes for row in held) <= limits.orphan_hold_bytes:
+            return branch.first_index
+    return first_index
 
 
 def must_seal(limits: RetentionLimits, *, oldest_append_ms: int | None, now_ms: int) -> bool:

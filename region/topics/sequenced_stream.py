@@ -6,7 +6,12 @@ Rule 2: only a leader whose own first entry of the term is committed publishes: 
         not behind anything that was ever acknowledged.
 Rule 3: a batch of a transaction is stored while the transaction is open here, or once its coordinator has confirmed it
         (region.topics.transaction_lanes); a marker is stored once (region.topics.transaction_table_core).
-Rule 4: transactions begin in a region whose brokers all understand them (TRANSACTION_LEVEL).
+Rule 4: behind a SEAL or PROMISE nothing is published, by this leader or a later one, until an epoch begins that is not
+        below it; and in an epoch that control has decided nothing before its EPOCH entry is committed.
+Rule 5: nothing is published in an epoch of which this broker has not heard who is home: its copy of control's words may
+        be older than the log that it leads.
+Rule 6: a broker without a lease gives no acknowledgement that depends on one (region.homes.leases).
+Rule 7: transactions begin in a region whose brokers all understand them (TRANSACTION_LEVEL).
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
+
+import structlog
 
 from georelay.clock import Clock
 from georelay.errors import (
@@ -32,6 +39,7 @@ from georelay.wire.batch import BatchHeader, stamp
 from georelay.wire.control_batch import build_marker
 from georelay.wire.crc import crc32c
 from georelay.wire.header import TRANSACTIONAL
+from mesh.home.home_row import HomeRow
 from mesh.replication.stream_header import EntryType, StreamHeader, next_digest
 from region.kafka.ports import Published
 from region.log.entry import EntryDraft, frame_for
@@ -39,6 +47,8 @@ from region.multiraft.machine import Proposer
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import FollowedLog
 from region.topics.transaction_lanes import TransactionalBatch, TransactionLanes
+
+log = structlog.get_logger()
 
 FIRST_EPOCH: Final = Epoch(1)
 FIRST_LEVEL: Final = 1
@@ -70,6 +80,10 @@ class SequencedStream(FollowedLog, ABC):
         self._clock = clock
         self._feature_level = feature_level
         self._disk_writable = disk_writable
+        self.home_row: HomeRow | None = None  # control's newest word; None: the stream's home never moved
+        self.lease: Callable[[], bool] = _always
+        self.isolated: Callable[[], bool] = _never
+        self.forward_jumps = 0  # of producers, after a loss of records
         self.lanes = TransactionLanes(key, admit=self._admit, again=self._publish_transactional)
 
     @abstractmethod
@@ -91,16 +105,21 @@ class SequencedStream(FollowedLog, ABC):
         received_ns: int,
         entry_region: int,
         transactional_id: str | None = None,
+        needs_lease: bool = True,
     ) -> asyncio.Future[Published]:
         """Append one validated batch, copied here, at the home leader; the future resolves at its commit.
 
         Args:
             transactional_id: of the producer; a transactional batch needs it.
+            needs_lease: the commit in this region is what is acknowledged; False where more regions are waited for.
 
         Raises:
-            NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced, InvalidTransactionState: not stored.
+            NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced, InvalidTransactionState,
+            Unavailable (without a lease): not stored.
         """
         self._prepare_append()
+        if needs_lease and not self.lease():
+            raise Unavailable(f"the lease of {self.topic}'s home ran out: this broker may not acknowledge anything")
         if header.attributes & TRANSACTIONAL:
             if transactional_id is None or header.producer_id == NO_PRODUCER:
                 raise BadRequest("a transactional batch needs a transactional id and a producer id")
@@ -119,24 +138,57 @@ class SequencedStream(FollowedLog, ABC):
                 f"producer {header.producer_id} has an open transaction: this batch is not in it"
             )
         self._check_fence(header)
-        return self._append(header, raw, received_ns=received_ns, entry_region=entry_region)
+        return self._append(header, raw, received_ns=received_ns, entry_region=entry_region, needs_lease=needs_lease)
 
     def _prepare_append(self) -> Proposer:
-        """Return the proposer of a home leader whose first epoch is open. Raises NotHome, NotLeader, Busy."""
+        """Return the proposer of a home leader whose epoch is open. Raises NotHome, NotLeader, Busy."""
         if not self.is_home:
-            raise NotHome(f"the home of {self.topic} is region {self.home}", epoch=self.epoch, home=self.home)
+            raise self.not_home()
         proposer = self._leading()
         if self.end.epoch < FIRST_EPOCH:
             self._open_first_epoch()
+        if self.fences.end.epoch > self.end.epoch:
+            raise self.not_home()
+        if self.home_row is not None and self.epoch < self.home_row.epoch:
+            raise NotLeader(f"epoch {self.home_row.epoch} of {self.topic} has not begun here yet", leader=-1)
+        self._check_word()
         return proposer
 
+    def _check_word(self) -> None:
+        """Refuse to sequence in an epoch of which this broker has not heard who is home. Raises NotLeader."""
+        if self.end.epoch > self.known_epoch:
+            raise NotLeader(f"who is home in epoch {self.end.epoch} of {self.topic} is not known here yet", leader=-1)
+
+    @property
+    def known_epoch(self) -> Epoch:
+        """Return the newest epoch whose home this broker knows: control's newest word, else the first epoch."""
+        return FIRST_EPOCH if self.home_row is None else self.home_row.epoch
+
+    def not_home(self) -> NotHome:
+        """Return what a publish is told that this region does not sequence (any more): epoch and home to look for."""
+        row, fence = self.home_row, self.fences.end.epoch
+        if not self.is_home:
+            epoch = max(self.epoch, Epoch(0) if row is None else row.epoch)
+            return NotHome(f"the home of {self.topic} is region {self.home}", epoch=epoch, home=self.home)
+        target = self.home if row is None or row.moving is None or not row.moving.target else row.moving.target
+        return NotHome(f"the home of {self.topic} is moving: epoch {fence} is to come", epoch=fence, home=target)
+
+    def _acknowledge(self, index: RaftIndex) -> None:
+        self._commits.committed(index, has_lease=self.lease(), is_isolated=self.is_home and self.isolated())
+
     def _append(
-        self, header: BatchHeader, raw: bytes | bytearray | memoryview, *, received_ns: int, entry_region: int
+        self,
+        header: BatchHeader,
+        raw: bytes | bytearray | memoryview,
+        *,
+        received_ns: int,
+        entry_region: int,
+        needs_lease: bool = True,
     ) -> asyncio.Future[Published]:
         proposer = self._leading()
         end = self.end
         append_us = self._append_us()
-        original = self._original(header, append_us)
+        original = self._original(header, append_us, needs_lease=needs_lease)
         if original is not None:
             return original
         if not self._disk_writable():
@@ -146,13 +198,38 @@ class SequencedStream(FollowedLog, ABC):
         stream_header = self._data_header(
             header, batch, append_us=append_us, received_ns=received_ns, entry_region=entry_region
         )
+        jumps = self._jumps_in() and self.producers.is_jump(
+            producer_id=header.producer_id, epoch=header.producer_epoch, base_sequence=header.base_sequence
+        )
         entry = proposer.propose([EntryDraft(header=stream_header, payload=batch, frame=frame)])[0]
-        return self._at_commit(entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us)
+        if jumps:
+            self.forward_jumps += 1
+            log.warning(
+                "producer.jumped_forward",
+                stream=str(self.key),
+                producer=header.producer_id,
+                sequence=header.base_sequence,
+                offset=end.next_offset,
+            )
+        return self._at_commit(
+            entry.index,
+            epoch=end.epoch,
+            base_offset=end.next_offset,
+            append_us=append_us,
+            needs_lease=needs_lease,
+        )
+
+    def _jumps_in(self) -> Epoch:
+        """Return the epoch in which producers of before may leave sequences out, 0 when that is not this one."""
+        row = self.home_row
+        return row.epoch if row is not None and row.accept_loss and row.epoch == self.end.epoch else Epoch(0)
 
     def _append_us(self) -> int:
         return max(self._clock.wall_ns() // 1000, self.end.append_us)
 
-    def _original(self, header: BatchHeader, append_us: int) -> asyncio.Future[Published] | None:
+    def _original(
+        self, header: BatchHeader, append_us: int, *, needs_lease: bool = True
+    ) -> asyncio.Future[Published] | None:
         """Return the answer of the batch that this one repeats, None for a new one that may be appended."""
         original = self.producers.check(
             producer_id=header.producer_id,
@@ -160,6 +237,7 @@ class SequencedStream(FollowedLog, ABC):
             base_sequence=header.base_sequence,
             record_count=header.record_count,
             append_us=append_us,
+            jumps_in=self._jumps_in(),
         )
         if original is None:
             return None
@@ -168,6 +246,7 @@ class SequencedStream(FollowedLog, ABC):
             epoch=original.home_epoch,
             base_offset=original.base_offset,
             append_us=original.append_us,
+            needs_lease=needs_lease,
         )
 
     # --- transactions -----------------------------------------------------------------------------
@@ -306,7 +385,15 @@ class SequencedStream(FollowedLog, ABC):
         )
 
     def _at_commit(
-        self, index: RaftIndex, *, epoch: Epoch, base_offset: Offset, append_us: int
+        self, index: RaftIndex, *, epoch: Epoch, base_offset: Offset, append_us: int, needs_lease: bool = False
     ) -> asyncio.Future[Published]:
         answer = Published(epoch=epoch, base_offset=base_offset, append_us=append_us, log_start=self.log_start)
-        return self._commits.add(index, answer, committed=self.commit_index)
+        return self._commits.add(index, answer, committed=self.commit_index, needs_lease=needs_lease)
+
+
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False

@@ -3,7 +3,8 @@
 At its home the leader sequences what is published (region.topics.sequenced_stream). At a mirror the leader appends what
 the home sent, verbatim. Both append the control entries of their own group.
 
-Rule: START and SKIP entries are proposed only in a region whose brokers all understand them (RETENTION_LEVEL).
+Rule: START and SKIP entries are proposed only in a region whose brokers all understand them (RETENTION_LEVEL), SEAL and
+PROMISE entries likewise (MESH_LEVEL).
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
 from region.kafka.ports import Published
 from region.log.entry import Entry, EntryDraft, control_header
 from region.topics.committed_tail import TailBudget
-from region.topics.log_start_core import LogStart, encode_start
+from region.topics.epoch_entry_core import EpochBegun, EpochCut, encode_epoch
+from region.topics.log_start_core import NOTHING_DROPPED, LogStart, encode_start
 from region.topics.sequenced_stream import FIRST_EPOCH, FIRST_LEVEL, TRANSACTION_LEVEL, SequencedStream
 
-__all__ = ["FIRST_EPOCH", "FIRST_LEVEL", "RETENTION_LEVEL", "TRANSACTION_LEVEL", "Stream"]
+__all__ = ["FIRST_EPOCH", "FIRST_LEVEL", "MESH_LEVEL", "RETENTION_LEVEL", "TRANSACTION_LEVEL", "Stream"]
 
 RETENTION_LEVEL: Final = 2  # feature level from which START and SKIP entries are understood
+MESH_LEVEL: Final = 4  # feature level from which SEAL and PROMISE entries are understood
 
 
 class Stream(SequencedStream):
@@ -57,6 +60,7 @@ class Stream(SequencedStream):
         )
         self.on_committed: Callable[[Stream, Sequence[Entry]], None] = lambda _stream, _entries: None
         self.on_leadership: Callable[[Stream], None] = lambda _stream: None
+        self.on_epoch: Callable[[Stream], None] = lambda _stream: None  # an epoch has begun, or the home moved
 
     def _end_moved(self, entries: Sequence[Entry]) -> None:
         self.on_committed(self, entries)
@@ -64,9 +68,20 @@ class Stream(SequencedStream):
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """Answer OffsetForLeaderEpoch; a mirror never gives its own end for an epoch without successor."""
         known, end = self.epochs.end_of(epoch, commit_index=self.commit_index, hwm=self.high_watermark)
-        if known >= FIRST_EPOCH and known == self.epoch and not self.is_home:
+        if known >= FIRST_EPOCH and known == self.epoch and not self.knows_end:
             return known, Offset(2**63 - 1)
         return known, end
+
+    @property
+    def knows_end(self) -> bool:
+        """Return whether this region decides where the stream ends: the home, in an epoch that is open or sealed.
+
+        Not a mirror; not a new home whose epoch has not begun; not a home that promised a new epoch to others, which
+        may begin below its end; not a broker that has not heard who is home in the epoch of its log.
+        """
+        is_begun = self.epoch == self.known_epoch or self.home_row is None
+        is_known = self.epoch <= self.known_epoch
+        return self.is_home and is_begun and is_known and self.fences.end.promised <= self.epoch
 
     # --- what a mirror's leader appends -----------------------------------------------------------
 
@@ -113,23 +128,31 @@ class Stream(SequencedStream):
         if not self.may_move_start:
             raise Unavailable("records can be deleted once every broker of this region runs this version")
 
-    def propose_start(self, start: LogStart) -> asyncio.Future[Published]:
+    def propose_start(
+        self, start: LogStart, *, dropped_below: RaftIndex = NOTHING_DROPPED
+    ) -> asyncio.Future[Published]:
         """Append the START entry that moves the log start; resolves at its commit.
+
+        Args:
+            dropped_below: orphan branches that were cut off by an entry below this index are dropped; 0: none.
 
         Raises:
             NotLeader, Busy, Unavailable: nothing was appended.
         """
-        proposer = self._leading()
         self._check_level()
-        payload = encode_start(start)
-        header = self.control_header(EntryType.START, payload)
+        return self._propose_control(EntryType.START, encode_start(start, dropped_below=dropped_below))[1]
+
+    def _propose_control(self, kind: EntryType, payload: bytes) -> tuple[Entry, asyncio.Future[Published]]:
+        """Append a control entry that leaves the log end where it is; return it and a future of its commit."""
+        proposer = self._leading()
+        header = self.control_header(kind, payload)
         entry = proposer.propose([EntryDraft(header=header, payload=payload)])[0]
-        return self._at_commit(
+        return entry, self._at_commit(
             entry.index, epoch=header.epoch, base_offset=header.base_offset, append_us=header.append_us
         )
 
     def open_epoch(
-        self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int
+        self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int, cut: EpochCut | None = None
     ) -> asyncio.Future[Published]:
         """Append the EPOCH entry that begins a home epoch in this region's group; resolves at its commit.
 
@@ -137,6 +160,7 @@ class Stream(SequencedStream):
 
         Args:
             digest: digest chain at `start`; entries beyond `start` become the orphan branch.
+            cut: what the log says without those entries.
 
         Raises:
             NotLeader, Busy: nothing was appended. Fenced: the log knows a newer epoch.
@@ -149,7 +173,7 @@ class Stream(SequencedStream):
         if epoch == newest:
             index = RaftIndex(self.epochs.index_of(epoch))
             return self._at_commit(index, epoch=epoch, base_offset=start, append_us=append_us)
-        payload = control_index.to_bytes(8, "big")
+        payload = encode_epoch(EpochBegun(control_index=control_index, cut=cut))
         header = control_header(
             EntryType.EPOCH, next_offset=start, epoch=epoch, append_us=append_us, digest=digest, payload=payload
         )

@@ -2,19 +2,21 @@
 
 Layout (big-endian; it never changes):
 
-    u8 version (1 or 2)
+    u8 version (1, 2 or 3)
     i64 next offset | 16 digest | i64 append_us | u32 epoch          the log end at the applied index
     u64 first index | i64 log start | i64 boundary | 16 digest       the log start
     u64 records skipped                                              by SKIP entries, for operators
     i64 timestamp | i64 offset | i64 unseen below                    the newest timestamp
     u32 rows, each u64 index, u32 epoch, i64 start                   epochs, ascending
-    version 2 only: transactions (region.topics.transaction_rows)
+    from version 2 on: transactions (region.topics.transaction_rows)
+    from version 3 on: fences (region.topics.fence_core), orphan branches (region.topics.orphan_core)
     producer states (region.topics.producer_rows)
 
 Rule 1: it is a function of the log up to the applied index: replicas hold equal bytes at equal index.
 Rule 2: bounded: producers, epochs and transactions are.
 Rule 3: a stream that never held a transaction has version 1, which brokers of before transactions read; that, too, is
-        a function of the log alone. Both versions are read for ever.
+        a function of the log alone. One without a fence and without an orphan branch has version 1 or 2. All
+        versions are read for ever.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from typing import Final
 
 from georelay.ids import Epoch, Offset, RaftIndex
 from mesh.replication.frames import EPOCH_ROWS_MAX
+from region.topics.fence_core import FENCE_ROWS_BYTES_MAX, NO_FENCES, FenceState, decode_fences, encode_fences
 from region.topics.log_end_core import IndexedEpoch, LogEnd
 from region.topics.log_start_core import LogStart
 from region.topics.newest_timestamp_core import NewestTimestamp
+from region.topics.orphan_core import ORPHAN_ROWS_BYTES_MAX, OrphanBranch, decode_orphans, encode_orphans
 from region.topics.producer_rows import PRODUCER_ROWS_BYTES_MAX, decode_producers, encode_producers
 from region.topics.producer_table_core import Row
 from region.topics.transaction_rows import TRANSACTION_ROWS_BYTES_MAX, decode_transactions, encode_transactions
@@ -35,9 +39,18 @@ from region.topics.transaction_table_core import TransactionRows
 
 STATE_VERSION: Final = 1
 TRANSACTIONAL_VERSION: Final = 2
+MOVED_VERSION: Final = 3
+_VERSIONS: Final = (STATE_VERSION, TRANSACTIONAL_VERSION, MOVED_VERSION)
 _HEAD: Final = struct.Struct(">Bq16sqIQqq16sQqqqI")
 _ROW: Final = struct.Struct(">QIq")
-STATE_BYTES_MAX: Final = _HEAD.size + EPOCH_ROWS_MAX * _ROW.size + PRODUCER_ROWS_BYTES_MAX + TRANSACTION_ROWS_BYTES_MAX
+STATE_BYTES_MAX: Final = (
+    _HEAD.size
+    + EPOCH_ROWS_MAX * _ROW.size
+    + PRODUCER_ROWS_BYTES_MAX
+    + TRANSACTION_ROWS_BYTES_MAX
+    + FENCE_ROWS_BYTES_MAX
+    + ORPHAN_ROWS_BYTES_MAX
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +64,21 @@ class StreamState:
     epochs: tuple[IndexedEpoch, ...]
     producers: tuple[Row, ...]
     transactions: TransactionRows = field(default_factory=TransactionRows)
+    fences: FenceState = NO_FENCES
+    orphans: tuple[OrphanBranch, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """Return the lowest version that can say it."""
+        if self.fences != NO_FENCES or self.orphans:
+            return MOVED_VERSION
+        return STATE_VERSION if self.transactions.is_empty else TRANSACTIONAL_VERSION
 
     def encode(self) -> bytes:
-        """Return the bytes: of version 1 unless there are transactions."""
-        has_transactions = not self.transactions.is_empty
+        """Return the bytes: of version 1 unless there is something that only later ones can say."""
+        version = self.version
         head = _HEAD.pack(
-            TRANSACTIONAL_VERSION if has_transactions else STATE_VERSION,
+            version,
             self.end.next_offset,
             self.end.digest,
             self.end.append_us,
@@ -71,9 +93,10 @@ class StreamState:
             self.newest.unseen_below,
             len(self.epochs),
         )
-        transactions = encode_transactions(self.transactions) if has_transactions else b""
+        transactions = encode_transactions(self.transactions) if version >= TRANSACTIONAL_VERSION else b""
+        moved = encode_fences(self.fences) + encode_orphans(self.orphans) if version >= MOVED_VERSION else b""
         rows = (_ROW.pack(*row) for row in self.epochs)
-        return b"".join((head, *rows, transactions, encode_producers(self.producers)))
+        return b"".join((head, *rows, transactions, moved, encode_producers(self.producers)))
 
     @classmethod
     def decode(cls, raw: bytes | memoryview) -> StreamState:
@@ -84,9 +107,10 @@ class StreamState:
         """
         try:
             fields = _HEAD.unpack_from(raw)
-            if fields[0] not in (STATE_VERSION, TRANSACTIONAL_VERSION):
-                known = f"{STATE_VERSION} and {TRANSACTIONAL_VERSION}"
-                raise ValueError(f"stream state version {fields[0]} is unknown, this broker reads {known}")
+            if fields[0] not in _VERSIONS:
+                raise ValueError(
+                    f"stream state version {fields[0]} is unknown, this broker reads {STATE_VERSION}..{MOVED_VERSION}"
+                )
             if fields[13] > EPOCH_ROWS_MAX:
                 raise ValueError(f"{fields[13]} epochs are over {EPOCH_ROWS_MAX}")
             rows = [_ROW.unpack_from(raw, _HEAD.size + at * _ROW.size) for at in range(fields[13])]
@@ -94,8 +118,12 @@ class StreamState:
             raise ValueError(f"a stream state ends too early: {error}") from error
         position = _HEAD.size + len(rows) * _ROW.size
         transactions = TransactionRows()
-        if fields[0] == TRANSACTIONAL_VERSION:
+        fences, orphans = NO_FENCES, tuple[OrphanBranch, ...]()
+        if fields[0] >= TRANSACTIONAL_VERSION:
             transactions, position = decode_transactions(raw, position)
+        if fields[0] >= MOVED_VERSION:
+            fences, position = decode_fences(raw, position)
+            orphans, position = decode_orphans(raw, position)
         state = cls(
             end=LogEnd(next_offset=Offset(fields[1]), digest=fields[2], append_us=fields[3], epoch=Epoch(fields[4])),
             start=LogStart(
@@ -106,6 +134,8 @@ class StreamState:
             epochs=tuple((index, Epoch(epoch), Offset(start)) for index, epoch, start in rows),
             producers=tuple(decode_producers(memoryview(raw)[position:])),
             transactions=transactions,
+            fences=fences,
+            orphans=orphans,
         )
         if state.start.offset > state.end.next_offset:
             raise ValueError(f"log start {state.start.offset} is beyond the end {state.end.next_offset}")

@@ -7,7 +7,8 @@ Rule 1: batches of one producer that come meanwhile wait behind the first and ar
 Rule 2: the coordinator's answer is the number of the open transaction. Whoever reads it here must compare it with the
         newest marker in the log END: an answer may be older than a marker, also one of a coordinator that does not
         know yet that it was deposed.
-Rule 3: what waits is bounded; a batch that waits is not stored, and nothing that happens to it here leaves that open.
+Rule 3: what waits is bounded; a batch that waits is not stored, and nothing that happens to it here leaves that open,
+        but a defect while it is stored: OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from georelay.errors import (
     Busy,
     GeorelayError,
     InvalidTransactionState,
+    OutcomeUnknown,
     ProducerFenced,
     Unavailable,
     UnknownTransactionalId,
@@ -143,6 +145,9 @@ class TransactionLanes:
                 stored = self._admit(batch, number) if is_same else self._again(batch)
             except GeorelayError as refusal:
                 _refuse(answer, refusal)
+            except Exception:  # the others of the lane still get their answers
+                log.exception("transaction.batch_broke", stream=str(self._key), producer=header.producer_id)
+                _refuse(answer, OutcomeUnknown("the batch met a defect of the broker while it was stored"))
             else:
                 stored.add_done_callback(partial(_pass_on, answer))
 

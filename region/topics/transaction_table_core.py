@@ -92,6 +92,7 @@ class Change(NamedTuple):
     producer_id: int = -1
     producer_epoch: int = -1
     number: int = -1
+    below: TransactionRows | None = None  # CUT: open and ended ones right before `offset`, where the entry says them
 
 
 class Transactions:
@@ -167,6 +168,10 @@ class Transactions:
         lost = [row for row in itertools.chain(older, self.aborted) if row.last_offset >= start > row.first_offset]
         while self.aborted and self.aborted[-1].last_offset >= start:
             self.aborted.pop()
+        if change.below is not None:
+            self.ongoing = dict(change.below.ongoing)
+            self.ended = OrderedDict(change.below.ended)
+            return
         kept = {producer: row for producer, row in self.ongoing.items() if row.first_offset < start}
         for row in lost:
             kept.setdefault(row.producer_id, Ongoing(row.producer_epoch, row.first_offset, change.append_us))

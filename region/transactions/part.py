@@ -128,6 +128,14 @@ class TransactionsPart:
         """Replace the state."""
         self._book.restore(raw)
 
+    def fence(self, *, append_us: int) -> None:
+        """Change nothing: epochs of producers and versions of ids go on; open transactions end by their timeout."""
+
+    def claim(self, name: str) -> int:
+        """Return when a transactional id was last changed, 0 for an unknown one."""
+        known = self._book.get(name)
+        return 0 if known is None else max(known.updated_us, 1)
+
     # --- leading ----------------------------------------------------------------------------------
 
     def elected(self) -> None:

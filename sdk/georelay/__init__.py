@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from georelay.connection import Connection, connect
     from georelay.consumed import ConsumedRecord
     from georelay.consumer import Consumer
-    from georelay.durability import Durability, Stored
-    from georelay.errors import GeorelayError, Outcome, Retry
+    from georelay.durability import Durability, Resolution, Stored
+    from georelay.errors import DurabilityPending, GeorelayError, Outcome, Retry
     from georelay.lane import NewRecord
     from georelay.positions import Place, Position, PositionLost, Since, Start
     from georelay.producer import Producer
@@ -26,6 +26,7 @@ __all__ = [
     "ConsumedRecord",
     "Consumer",
     "Durability",
+    "DurabilityPending",
     "GeorelayError",
     "NewRecord",
     "Outcome",
@@ -33,6 +34,7 @@ __all__ = [
     "Position",
     "PositionLost",
     "Producer",
+    "Resolution",
     "Retry",
     "Since",
     "Start",
@@ -47,6 +49,7 @@ _MODULE_OF: Final = {
     "ConsumedRecord": "consumed",
     "Consumer": "consumer",
     "Durability": "durability",
+    "DurabilityPending": "errors",
     "GeorelayError": "errors",
     "NewRecord": "lane",
     "Outcome": "errors",
@@ -54,6 +57,7 @@ _MODULE_OF: Final = {
     "Position": "positions",
     "PositionLost": "positions",
     "Producer": "producer",
+    "Resolution": "durability",
     "Retry": "errors",
     "Since": "positions",
     "Start": "positions",

@@ -49,6 +49,7 @@ class Topic:
     retention_ms: int
     retention_bytes: int
     segment_bytes: int
+    settings: Mapping[str, str] = field(default_factory=dict)
     details: tuple[Partition, ...] = ()
 
 
@@ -92,8 +93,12 @@ class Admin:
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
         segment_bytes: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Topic:
         """Create a topic; what is None has the broker's default.
+
+        Args:
+            settings: min.insync.regions, max.geo.lag.ms, max.geo.lag.records, failover, protect.k.
 
         Raises:
             TopicExists, InvalidTopic, PolicyViolation, TooLarge, HomeUnreachable.
@@ -107,6 +112,7 @@ class Admin:
             retention_ms=retention_ms,
             retention_bytes=retention_bytes,
             segment_bytes=segment_bytes,
+            settings=settings or {},
         )
         return _topic(await self._change("CreateTopic", request, admin_pb2.Topic))
 
@@ -130,10 +136,15 @@ class Admin:
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
         segment_bytes: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Topic:
-        """Change the settings that are given, in every region."""
+        """Change the settings that are given, in every region; `settings` as in `create_topic`, "" is the default."""
         request = admin_pb2.AlterTopicRequest(
-            name=name, retention_ms=retention_ms, retention_bytes=retention_bytes, segment_bytes=segment_bytes
+            name=name,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            segment_bytes=segment_bytes,
+            settings=settings or {},
         )
         return _topic(await self._change("AlterTopic", request, admin_pb2.Topic))
 
@@ -231,6 +242,7 @@ def _topic(row: admin_pb2.Topic) -> Topic:
         retention_ms=row.retention_ms,
         retention_bytes=row.retention_bytes,
         segment_bytes=row.segment_bytes,
+        settings=dict(row.settings),
         details=tuple(
             Partition(
                 partition=state.partition,

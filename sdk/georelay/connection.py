@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from georelay._pb import streams_pb2 as pb
 from georelay.admin import Admin
 from georelay.channels import Channels, authorization
 from georelay.consumer import Consumer
 from georelay.consumer_settings import ConsumerSettings
+from georelay.durability import Durability, Resolution
 from georelay.positions import Position
 from georelay.producer import Producer, ProducerSettings
 from georelay.queue_consumer import PREFETCH, QueueConsumer
@@ -23,6 +25,9 @@ from georelay.resolving import Resolver
 
 if TYPE_CHECKING:
     from georelay.tls import TlsContexts
+
+RESOLVE_PATH: Final = "/georelay.v1.Streams/Resolve"
+RESOLVE_TIMEOUT_S: Final = 15.0  # beyond the waiting that was asked for
 
 
 def connect(
@@ -117,6 +122,50 @@ class Connection:
         """
         return QueueConsumer(
             self._channels, self._region, queue, prefetch=prefetch, session_timeout_s=session_timeout_s, name=name
+        )
+
+    async def resolve(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        epoch: int,
+        offset: int,
+        durability: Durability = Durability.REGION,
+        wait_s: float = 0.0,
+    ) -> Resolution:
+        """Return what became of a record, asked by its position: which regions have it now.
+
+        Args:
+            epoch, offset: of the acknowledgement, or of DurabilityPending.
+            durability: to compare with, and to wait for up to `wait_s` (0..30).
+
+        Raises:
+            UnknownTopic; OffsetOutOfRange: nothing was ever committed there; HomeUnreachable, Unavailable: ask again.
+        """
+        request = pb.ResolveRequest(
+            topic=topic,
+            partition=partition,
+            epoch=epoch,
+            offset=offset,
+            level=durability.level,
+            regions=durability.regions,
+            deadline_ms=int(wait_s * 1000),
+        )
+
+        async def ask_one(address: str, left_s: float) -> pb.ResolveResponse:
+            answer: pb.ResolveResponse = await self._channels.ask(
+                address, RESOLVE_PATH, request, pb.ResolveResponse, timeout_s=left_s
+            )
+            return answer
+
+        answer = await self._region.until_answered(ask_one, timeout_s=RESOLVE_TIMEOUT_S + wait_s)
+        return Resolution(
+            durability=Durability(max(1, answer.regions_count)),
+            regions=tuple(answer.regions),
+            is_reached=answer.outcome == pb.OUTCOME_STORED,
+            is_lost=answer.outcome == pb.OUTCOME_NOT_STORED,
+            epoch=answer.epoch,
         )
 
     async def close(self) -> None:

@@ -139,9 +139,9 @@ class Consumer:
             Unavailable: not within the time. GeorelayError: the consumer has failed.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                while not self._is_assigned:
-                    await self._handle_next()
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            while not self._is_assigned:
+                await self._handle_next(deadline)
         except TimeoutError as error:
             raise Unavailable(f"no assignment within {timeout_s:g} s") from error
         return self.assignment
@@ -185,10 +185,10 @@ class Consumer:
         Raises as `__anext__`.
         """
         self._finish_taken()
+        deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                while not self._records:
-                    await self._handle_next()
+            while not self._records:
+                await self._handle_next(deadline)
         except TimeoutError:
             return []
         self._in_hands = [self._records.popleft() for _ in range(min(max_records, len(self._records)))]
@@ -282,8 +282,14 @@ class Consumer:
 
     # --- events ------------------------------------------------------------------------------------
 
-    async def _handle_next(self) -> None:
-        """Wait for one event and take it in; runs in the application's task, between two records."""
+    async def _handle_next(self, deadline: float | None = None) -> None:
+        """Wait for one event and take it in; runs in the application's task, between two records.
+
+        Only the waiting ends at `deadline` (of the loop's clock): an event that is half taken in would be lost.
+
+        Raises:
+            TimeoutError: nothing came by then.
+        """
         await self._auto_commit()
         if self._unfolded_bytes and not self._records and self._subscription is not None:
             size, self._unfolded_bytes = self._unfolded_bytes, 0
@@ -292,11 +298,17 @@ class Consumer:
             if self._failure is not None:
                 raise self._failure
             self._arrived.clear()
-            await self._arrived.wait()
+            async with asyncio.timeout_at(deadline):
+                await self._arrived.wait()
         subscription, response = self._events.popleft()
         kind = response.WhichOneof("response")
         if kind == "delivery":
-            await self._unfold(response.delivery)
+            try:
+                await self._unfold(response.delivery)
+            except asyncio.CancelledError:  # the application's own: it may ask again
+                if subscription is self._subscription or not self.settings.group:
+                    self._events.appendleft((subscription, response))
+                raise
         elif kind == "assigned":
             await self._take_assignment(response.assigned)
         elif kind == "revoked":
@@ -307,14 +319,15 @@ class Consumer:
     async def _unfold(self, delivery: pb.Delivery) -> None:
         place = Place(delivery.stream, delivery.partition)
         size = sum(map(len, delivery.batches))
-        self._unfolded_bytes += size
         reading = self._readings.get(place)
         if reading is None or reading.cursor != delivery.cursor or reading.paused:
+            self._unfolded_bytes += size
             return
         if size > DECODE_ON_LOOP_BYTES:
             records = await asyncio.to_thread(unfold, delivery, reading.next_offset)
         else:
             records = unfold(delivery, reading.next_offset)
+        self._unfolded_bytes += size
         if reading.cursor != delivery.cursor:
             return
         self._records.extend(records)

@@ -25,6 +25,7 @@ class Outcome(enum.Enum):
 
     NOT_STORED = "not_stored"
     UNKNOWN = "unknown"  # it may be stored: only an idempotent producer may send it again
+    PENDING = "pending"  # stored, at a lower level than asked for so far: its position is known
 
 
 class GeorelayError(Exception):
@@ -264,6 +265,14 @@ class HomeUnreachable(GeorelayError):
     http_status = 503
 
 
+class ControlUnavailable(GeorelayError):
+    """No majority of mesh control can be reached from here; nothing was changed. Publishing and consuming go on."""
+
+    code = "CONTROL_UNAVAILABLE"
+    retry = Retry.LATER
+    http_status = 503
+
+
 class Unavailable(GeorelayError):
     """No leader, not ready, or shutting down."""
 
@@ -305,6 +314,47 @@ class OutcomeUnknown(GeorelayError):
     retry = Retry.LATER
     outcome = Outcome.UNKNOWN
     http_status = 504
+
+
+class NotEnoughRegions(GeorelayError):
+    """Fewer regions than asked for can take the record now, or are within the topic's lag bounds; the text says which.
+
+    Nothing was stored: what is refused before it is appended needs no clearing up.
+    """
+
+    code = "NOT_ENOUGH_REGIONS"
+    retry = Retry.LATER
+    http_status = 503
+
+
+class DurabilityPending(GeorelayError):
+    """Stored, but not in as many regions as asked for when the deadline passed; it goes on by itself.
+
+    Do not send it again: ask what became of it with `Connection.resolve`.
+
+    Args:
+        topic, partition, epoch, offset: where it is (the first record, of several); -1: unknown to this client.
+        regions: names of the regions that had it.
+    """
+
+    code = "DURABILITY_PENDING"
+    outcome = Outcome.PENDING
+    http_status = 202
+
+    topic: str = ""
+    partition: int = -1
+    epoch: int = -1
+    offset: int = -1
+    regions: tuple[str, ...] = ()
+
+    @classmethod
+    def at(cls, topic: str, partition: int, *, epoch: int, offset: int, regions: tuple[str, ...]) -> DurabilityPending:
+        """Return the error for one record."""
+        where = ", ".join(regions) or "its home"
+        error = cls(f"{topic}/{partition} offset {offset} is in {where}; more regions were asked for: resolve it later")
+        error.topic, error.partition, error.epoch, error.offset = topic, partition, epoch, offset
+        error.regions = regions
+        return error
 
 
 class Fenced(GeorelayError):

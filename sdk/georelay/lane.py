@@ -97,14 +97,19 @@ class RecordLane(Generic[R]):
         monotonic_ns: Callable[[], int],
         send: Callable[[RecordLane[R], LaneBatch[RecordChunk[R]]], asyncio.Future[R]],
         allocate: Callable[[RecordLane[R]], None],
+        settle: Callable[[asyncio.Future[R], R], None] | None = None,
     ) -> None:
-        """`send` hands a batch on, `allocate` begins to get a producer id for `producer_assigned`."""
+        """`send` hands a batch on, `allocate` begins to get a producer id for `producer_assigned`.
+
+        `settle` answers a chunk whose batch is stored; None: with its place.
+        """
         self.topic = topic
         self.partition = partition
         self._core: Lane[RecordChunk[R]] = Lane(limits=limits)
         self._monotonic_ns = monotonic_ns
         self._send = send
         self._allocate = allocate
+        self._settle = settle or asyncio.Future.set_result
         self._allocating = False
         self._closed = False
         self._pump_scheduled = False
@@ -207,7 +212,9 @@ class RecordLane(Generic[R]):
         for chunk in batch.chunks:
             self._open_chunks.discard(chunk)
             if not chunk.done.done():
-                chunk.done.set_result(stored if offset == stored.base_offset else replace(stored, base_offset=offset))
+                self._settle(
+                    chunk.done, stored if offset == stored.base_offset else replace(stored, base_offset=offset)
+                )
             offset += chunk.record_count
 
     def _tell(self, given_up: Sequence[GivenUp[RecordChunk[R]]]) -> None:

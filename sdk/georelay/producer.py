@@ -24,6 +24,7 @@ from georelay.channels import Channels
 from georelay.durability import Durability, Stored
 from georelay.errors import (
     BadRequest,
+    DurabilityPending,
     GeorelayError,
     NotHome,
     NotLeader,
@@ -60,7 +61,9 @@ class ProducerSettings:
     """How a producer works.
 
     Args:
-        durability: asked of every publish.
+        durability: asked of every publish. What is stored and not there by `deadline_s` fails with DurabilityPending,
+            which says where it is.
+        deadline_s: for a geo durability, of one attempt, 0.001..300; 0: `request_timeout_s`.
         linger_ms: how long records wait for others while a batch is out; an idle partition sends at once.
         batch_bytes: of one batch before compression, 1 KiB..1 MiB or so; a larger record travels alone.
         compression: of batches: none, gzip, snappy, lz4, zstd (the last three with `georelay[codecs]`).
@@ -72,6 +75,7 @@ class ProducerSettings:
     """
 
     durability: Durability = Durability.REGION
+    deadline_s: float = 0.0
     linger_ms: float = 2.0
     batch_bytes: int = 256 * KIB
     batch_records: int = 10_000
@@ -81,6 +85,12 @@ class ProducerSettings:
     buffer_bytes: int = 32 * MIB
     transactional_id: str = ""
     transaction_timeout_s: float = 60.0
+
+    @property
+    def deadline_ms(self) -> int:
+        """Return how long a broker may take to answer one publish, in milliseconds."""
+        seconds = self.deadline_s if self.durability.is_geo and self.deadline_s else self.request_timeout_s
+        return int(seconds * 1000)
 
     def lane_limits(self) -> LaneLimits:
         """Return the bounds of each partition's lane."""
@@ -281,6 +291,7 @@ class Producer:
                 monotonic_ns=time.monotonic_ns,
                 send=self._send_batch,
                 allocate=lambda lane: self._spawn(self._assign(lane)),
+                settle=_settle_chunk,
             )
         return lane
 
@@ -306,7 +317,7 @@ class Producer:
             batch=raw,
             level=self.settings.durability.level,
             regions=self.settings.durability.regions,
-            deadline_ms=int(self.settings.request_timeout_s * 1000),
+            deadline_ms=self.settings.deadline_ms,
             transactional_id=self.settings.transactional_id,
         )
         route = self._region.route_to(lane.topic, lane.partition)
@@ -337,7 +348,7 @@ class Producer:
         error: BaseException | None = answered.exception()
         if error is None:
             answer = answered.result()
-            if answer.outcome == pb.OUTCOME_STORED:
+            if answer.outcome in (pb.OUTCOME_STORED, pb.OUTCOME_PENDING):
                 stored.set_result(_stored(lane, answer))
                 return
             error = _error_of(answer)
@@ -440,13 +451,23 @@ def _stored(lane: RecordLane[Stored], answer: pb.Acknowledgement) -> Stored:
         commit_us=answer.commit_us,
         durability=Durability.REGION if answer.level == pb.LEVEL_REGION else Durability(max(1, len(answer.regions))),
         regions=tuple(answer.regions),
+        is_pending=answer.outcome == pb.OUTCOME_PENDING,
     )
 
 
+def _settle_chunk(done: asyncio.Future[Stored], stored: Stored) -> None:
+    """Answer who sent a record: with its place, or with the error that it has not reached its durability."""
+    if not stored.is_pending:
+        done.set_result(stored)
+        return
+    pending = DurabilityPending.at(
+        stored.topic, stored.partition, epoch=stored.epoch, offset=stored.offset, regions=stored.regions
+    )
+    done.set_exception(pending)
+
+
 def _error_of(answer: pb.Acknowledgement) -> GeorelayError:
-    """Return the error of an acknowledgement that is not STORED."""
-    if answer.outcome == pb.OUTCOME_PENDING:
-        return OutcomeUnknown("stored, but not at the level that was asked for when the deadline passed")
+    """Return the error of an acknowledgement of what is not stored, or perhaps."""
     error = error_of(answer.refusal)
     if answer.outcome == pb.OUTCOME_UNKNOWN and error.outcome is not Outcome.UNKNOWN:
         return OutcomeUnknown(str(error))

@@ -98,7 +98,7 @@ def compute(
     latency_hist = in_period(latency_hist_all, request.period, "second", 1)
     ledger = read(spark, files, TraceKind.LEDGER)
     on_step("counting rows")
-    _check_row_count(latency_hist_all, ledger, expected=files.rows)
+    _check_row_count(latency_hist_all, ledger, expected=files.rows_of(TraceKind.LATENCY_HIST, TraceKind.LEDGER))
     ledger_in_period = in_period(ledger, request.period, "first_ns", 1_000_000_000)
     # What was committed before the period still proves a loss inside it.
     deliveries = ledger_in_period.where(F.col("kind") == LedgerKind.DELIVERED.value)

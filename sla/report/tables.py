@@ -47,7 +47,7 @@ def inputs_line(report: Report) -> str:
     """Return the line that says what was read and what is missing."""
     inputs = report.inputs
     return (
-        f"{inputs.files} files, {inputs.rows:,} rows from {len(inputs.writers)} brokers; "
+        f"{inputs.files} files, {inputs.rows:,} rows from {len(inputs.writers)} brokers and gateways; "
         f"{len(inputs.quarantined)} files set aside, {inputs.rows_missing:,} rows missing, "
         f"{inputs.rows_dropped:,} rows dropped by writers"
     )

@@ -83,6 +83,10 @@ class TraceFiles:
         """Return the rows of all readable files."""
         return sum(file.metadata.rows for file in self.good)
 
+    def rows_of(self, *kinds: TraceKind) -> int:
+        """Return the rows of the readable files of some kinds."""
+        return sum(file.metadata.rows for file in self.good if file.name.kind in kinds)
+
     def rows_missing(self, kind: TraceKind) -> int:
         """Return how many row numbers are absent between the files of each writer."""
         missing = 0

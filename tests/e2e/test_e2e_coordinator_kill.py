@@ -61,7 +61,8 @@ class BrokerProcess:
         if self.process is None or self.process.returncode is not None:
             return {"error": "KILLED"}
         assert self.process.stdin is not None
-        future = self.waiting[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.waiting[number] = future
         with contextlib.suppress(ConnectionError):
             self.process.stdin.write(json.dumps({"id": number, **asked}).encode() + b"\n")
             await self.process.stdin.drain()

@@ -92,12 +92,17 @@ async def _wait_until_equal(groups: list[Path], expected: str) -> None:
 
 
 def _replicas(directory: Path) -> list[Path]:
-    """Return the folder of the topic's group on every broker; the mesh has one partition and controller groups."""
-    return sorted(
-        group
-        for group in (directory / "mesh" / "brokers").glob("*/groups/*")
-        if group.name != "0" and group.parent.name == "groups"
-    )
+    """Return the folder of the topic's group on every broker: the largest one; the others are internal."""
+    brokers = sorted((directory / "mesh" / "brokers").iterdir())
+    return [max(_groups(broker), key=_log_bytes) for broker in brokers]
+
+
+def _groups(broker: Path) -> list[Path]:
+    return [group for group in (broker / "groups").iterdir() if group.name != "0"]
+
+
+def _log_bytes(group: Path) -> int:
+    return sum(segment.stat().st_size for segment in group.glob("*.log"))
 
 
 async def _fetched_sha256(mesh: MeshProcess, region: str) -> str:

@@ -18,7 +18,7 @@ PROGRESS_S: Final = 10.0
 TRACE_SHOWN: Final = 200  # rows
 TRACES_MAX: Final = 5  # of so many failing seeds
 # Seeds handed to a process at once: no more than some seconds of work.
-CHUNK: Final = {"region": 4, "mesh": 1, "coordinator": 1}
+CHUNK: Final = {"region": 4, "mesh": 1, "coordinator": 1, "homes": 1, "geo": 1}
 AHEAD: Final = 3  # chunks per process that are on their way
 
 

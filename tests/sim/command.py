@@ -1,6 +1,7 @@
 """The simulator's command: plays seeds, prints what it did, and ends with 1 when a rule was broken.
 
-python -m tests.sim --seed 1 --runs 100 [--world region|mesh|coordinator] [--jobs 2] [--tally FILE] [--zoo [NAME …]]
+python -m tests.sim --seed 1 --runs 100 [--world region|mesh|coordinator|homes|geo] [--jobs 2] [--tally FILE]
+                    [--zoo [NAME …]]
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from tests.sim.campaign import campaign
-from tests.sim.marks import COORDINATOR_MARKS, HOST_MARKS, MESH_MARKS, missing
+from tests.sim.marks import COORDINATOR_MARKS, GEO_MARKS, HOMES_MARKS, HOST_MARKS, MESH_MARKS, missing
 from tests.sim.tally import Tally
 
-MARKS_CHECKED_FROM: Final = {"region": 300, "mesh": 150, "coordinator": 100}  # seeds
-MARKS: Final = {"region": HOST_MARKS, "mesh": MESH_MARKS, "coordinator": COORDINATOR_MARKS}
+MARKS_CHECKED_FROM: Final = {"region": 300, "mesh": 150, "coordinator": 100, "homes": 40, "geo": 40}  # seeds
+MARKS: Final = {
+    "region": HOST_MARKS,
+    "mesh": MESH_MARKS,
+    "coordinator": COORDINATOR_MARKS,
+    "homes": HOMES_MARKS,
+    "geo": GEO_MARKS,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +44,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Play simulated worlds from their seeds.")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--runs", type=int, default=1, help="how many seeds, one after the other")
-    parser.add_argument("--world", choices=("region", "mesh", "coordinator"), default="region")
+    parser.add_argument("--world", choices=tuple(MARKS), default="region")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--tally", type=Path, metavar="FILE", help="keep the sums here; go on from them if it exists")
     parser.add_argument("--trace", action="store_true", help="print the trace also of a good run")

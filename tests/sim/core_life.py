@@ -12,7 +12,7 @@ from typing import Any, Final
 from georelay.errors import GeorelayError
 from georelay.ids import BrokerId, GroupId
 from mesh.replication.mesh_links import MeshLinks
-from region.broker import core as core_module
+from region.broker import core_parts as core_module
 from region.broker.core import BrokerCore
 from region.config import BrokerConfig
 from region.controller.commands import FEATURE_LEVEL_MAX

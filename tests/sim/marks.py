@@ -111,6 +111,31 @@ COORDINATOR_MARKS: Final = (
 )
 """Every one must be hit in a run of 100 seeds or more of the coordinators."""
 
+HOMES_MARKS: Final = (
+    "home.moved",
+    "home.promised",
+    "home.region_lost",
+    "home.sealed",
+    "homes.acknowledged",
+    "homes.geo_acknowledged",
+    "homes.NotHome",
+    "homes.region_cut",
+    "homes.region_lost",
+)
+"""Every one must be hit in a run of 40 seeds or more of homes that move."""
+
+GEO_MARKS: Final = (
+    "geo.altered",
+    "geo.home_leader_killed",
+    "geo.mirror_cut_off",
+    "geo.mirror_leader_killed",
+    "geo.reached_2",
+    "geo.reached_3",
+    "homes.acknowledged",
+    "homes.geo_acknowledged",
+)
+"""Every one must be hit in a run of 40 seeds or more of geo acknowledgements."""
+
 
 def missing(hits: Counter[str], wanted: Iterable[str]) -> list[str]:
     """Return the wanted marks that were never hit."""

@@ -22,6 +22,7 @@ from region.multiraft.transport import FrameKind
 from tests.sim.broker_world import BrokerWorld
 from tests.sim.clients import Producer, Reader
 from tests.sim.clockwork import NS_PER_MS, SimClock, SimLoop
+from tests.sim.control_rules import ControlRules
 from tests.sim.core_life import CoreLife, config_of
 from tests.sim.faults import Nemesis
 from tests.sim.ledger import DurableLog, GroupLedger
@@ -74,6 +75,7 @@ class MeshWorld(BrokerWorld):
         }
         self._lived: set[BrokerId] = set()
         self.operator: Operator | None = None
+        self.control_rules = ControlRules()
         wan_ns = self.rng.choice((1, 10, 40)) * NS_PER_MS
         for one in self.brokers:
             for other in self.brokers:
@@ -222,7 +224,10 @@ class MeshWorld(BrokerWorld):
             nemesis = Nemesis(self, favoured=settings.favoured, replaces_disks=replaces_disks)
             if operated:
                 self.operator = Operator(self, self.fork(), moves_replicas=self.moves_replicas)
-            self.clockwork.run_until(self.clockwork.now_ns + settings.fault_ms * NS_PER_MS)
+            faults_end_ns = self.clockwork.now_ns + settings.fault_ms * NS_PER_MS
+            while self.clockwork.now_ns < faults_end_ns:
+                self.clockwork.run_until(min(self.clockwork.now_ns + STEP_NS, faults_end_ns))
+                self.control_rules.look(self.lives)
             nemesis.stop()
             if self.operator is not None:
                 self.operator.stop()
@@ -239,6 +244,7 @@ class MeshWorld(BrokerWorld):
         missing = ""
         while self.clockwork.now_ns < deadline:
             self.clockwork.run_until(self.clockwork.now_ns + STEP_NS)
+            self.control_rules.look(self.lives)
             missing = next(missing_now(), "")
             if not missing:
                 return
@@ -350,6 +356,7 @@ class MeshWorld(BrokerWorld):
         for broker, life in self.lives.items():
             if life.level < FEATURE_LEVEL_MAX or life.core.controller.feature_level < FEATURE_LEVEL_MAX:
                 yield f"broker {broker} is at feature level {life.core.controller.feature_level}"
+        yield from self.control_rules.unsettled(self.lives, len(self.regions))
         for producer in self.producers:
             if not producer.idle:
                 yield f"a producer of group {producer._group} waits"

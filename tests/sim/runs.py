@@ -12,6 +12,8 @@ from typing import Final
 from tests.sim.broker_world import BrokerWorld
 from tests.sim.clockwork import SimLoop
 from tests.sim.coordinator_world import CoordinatorWorld
+from tests.sim.geo_world import GeoWorld
+from tests.sim.homes_world import HomesWorld
 from tests.sim.mesh_world import MeshSettings, MeshWorld
 from tests.sim.region_world import RegionSettings, RegionWorld
 from tests.sim.violation import RAISED
@@ -62,6 +64,12 @@ def play(
     if kind == "coordinator":
         assert not isinstance(settings, MeshSettings)
         world = CoordinatorWorld(seed, settings)
+    elif kind == "homes":
+        assert not isinstance(settings, RegionSettings)
+        world = HomesWorld(seed, settings)
+    elif kind == "geo":
+        assert not isinstance(settings, RegionSettings)
+        world = GeoWorld(seed, settings)
     elif kind == "mesh":
         assert not isinstance(settings, RegionSettings)
         world = MeshWorld(seed, settings)

@@ -322,3 +322,13 @@ def test_only_unreadable_files_are_no_data(traces: Path, tmp_path: Path, capsys:
         path.write_bytes(b"torn")
     status, _, err = run("report", "--traces", traces, "--out", tmp_path, capsys=capsys)
     assert (status, err.count("all 3 trace files are unreadable")) == (3, 1)
+
+
+def test_files_of_the_other_kinds_are_verified_and_not_taken_for_latencies(traces: Path) -> None:
+    probe = {
+        "origin": "us", "dest": "eu", "prober": "us/1001", "seq": 1, "sent_ns": 1, "published_ns": 1,
+        "delivered_ns": 1, "outcome": "ok", "timeout_ms": 5_000,
+    }  # fmt: skip
+    write(traces, TraceKind.PROBE, [probe])
+    files = verify(find(traces, Period()))
+    assert (files.bad, files.rows, files.rows_of(TraceKind.LATENCY_HIST, TraceKind.LEDGER)) == ((), 13, 12)

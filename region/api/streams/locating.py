@@ -7,7 +7,7 @@ from typing import Final
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import BadRequest, GeorelayError
 from georelay.refusals import refusal_of
-from region.api.publishing import require_topic
+from region.api.publishing import Asker, require_topic
 from region.api.reading import LATEST
 from region.api.streams.services import StreamsServices
 from region.controller.topic import Homes
@@ -39,7 +39,7 @@ async def _places(name: str, services: StreamsServices, principal: Principal, *,
         view = cluster.topic(name)
         if view is None and create:
             services.access.check_create_topic(principal, name)
-            view = await require_topic(cluster, name)
+            view = await require_topic(cluster, name, Asker(access=services.access, principal=principal))
     except GeorelayError as error:
         return pb.TopicPlaces(name=name, refusal=refusal_of(error))
     if view is None:

@@ -181,6 +181,7 @@ class PartitionPump:
                 entry_region=header.entry_region,
                 received_ns=header.received_ns,
                 delivered_ns=now_ns,
+                size_bytes=len(entry.payload),
             )
             self._delivered(entry.record_count)
 

@@ -22,14 +22,16 @@ import grpc.aio
 import structlog
 
 from georelay._pb import streams_pb2 as pb
+from georelay.durability import Durability
 from georelay.errors import BadRequest, GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, TooLarge, UnknownTopic
 from georelay.limits import MIB, REST_RECORDS_MAX
 from georelay.refusals import refusal_of
 from georelay.wire.batch import validate
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
-from region.api.publishing import RecordPlace, RecordPublisher, require_topic
+from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.streams.outbox import Writer
 from region.kafka.ports import Cluster, Published, TopicView
 from region.security.access import Access, Operation, Principal, Resource
@@ -45,7 +47,12 @@ SWEEP_S: Final = 0.25  # how late a deadline may be noticed
 ANSWERS_PER_RESPONSE_MAX: Final = 1_000
 PUBLISH_OVERHEAD_BYTES: Final = 256  # what a publish costs besides its payload
 CHOOSE: Final = -1
-_OUTCOME: Final = {Outcome.NOT_STORED: pb.OUTCOME_NOT_STORED, Outcome.UNKNOWN: pb.OUTCOME_UNKNOWN}
+GEO_GRACE_MS: Final = 1_000  # how much later a geo publish without an answer is given up than its home pends it
+_OUTCOME: Final = {
+    Outcome.NOT_STORED: pb.OUTCOME_NOT_STORED,
+    Outcome.UNKNOWN: pb.OUTCOME_UNKNOWN,
+    Outcome.PENDING: pb.OUTCOME_PENDING,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +160,8 @@ class PublishCall:
                 name = publish.transactional_id
                 self._access.check(self._principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
             check_topic(self._access, self._cluster, self._principal, Operation.WRITE, publish.topic)
-            topic = self._cluster.topic(publish.topic) or await require_topic(self._cluster, publish.topic)
+            asker = Asker(access=self._access, principal=self._principal)
+            topic = self._cluster.topic(publish.topic) or await require_topic(self._cluster, publish.topic, asker)
             self._check(publish, topic)
             waiting.home = self._region_name(topic.home)
             if publish.WhichOneof("payload") == "batch":
@@ -164,7 +172,8 @@ class PublishCall:
             self._refuse(publish.tag, error)
 
     def _begin(self, publish: pb.Publish) -> _Waiting:
-        deadline_ns = self._monotonic_ns() + (publish.deadline_ms or DEADLINE_MS) * 1_000_000
+        patience_ms = (publish.deadline_ms or DEADLINE_MS) + GEO_GRACE_MS * (publish.level == pb.LEVEL_GEO)
+        deadline_ns = self._monotonic_ns() + patience_ms * 1_000_000
         size = PUBLISH_OVERHEAD_BYTES + (len(publish.batch) or publish.records.ByteSize())
         self._waiting[publish.tag] = waiting = _Waiting(size, deadline_ns)
         self._bytes += size
@@ -176,11 +185,6 @@ class PublishCall:
         payload = publish.WhichOneof("payload")
         if payload is None:
             raise BadRequest("publish: neither a batch nor records")
-        if publish.level == pb.LEVEL_GEO:
-            raise PolicyViolation(
-                f"level GEO({publish.regions}): brokers of this version acknowledge at level REGION only; nothing was "
-                "stored: ask for REGION, or wait for the other regions with FindOffsets there"
-            )
         if not 0 <= publish.deadline_ms <= DEADLINE_MS_MAX:
             raise BadRequest(f"deadline_ms: {publish.deadline_ms} is outside 0..{DEADLINE_MS_MAX}")
         if topic.is_mirror_name or topic.internal:
@@ -204,6 +208,7 @@ class PublishCall:
             entry_region=self._cluster.region_number,
             lane=self,
             transactional_id=transactional_id,
+            level=level_of(publish),
         )
         self._records_in.inc(header.record_count)
         future.add_done_callback(partial(self._batch_done, publish.tag))
@@ -215,7 +220,8 @@ class PublishCall:
         if len(given) > REST_RECORDS_MAX:
             raise TooLarge(f"{len(given)} records are over REST_RECORDS_MAX ({REST_RECORDS_MAX}) per publish")
         wanted = None if publish.partition == CHOOSE else publish.partition
-        begun = self._publisher.begin(topic, publish.topic, [(_new_record(record), wanted) for record in given])
+        records = [(_new_record(record), wanted) for record in given]
+        begun = self._publisher.begin(topic, publish.topic, records, level_of(publish))
         self._records_in.inc(len(given))
         task = asyncio.get_running_loop().create_task(self._settle_records(publish.tag, begun))
         self._tasks.add(task)
@@ -230,7 +236,9 @@ class PublishCall:
         waiting = self._waiting.get(tag)
         if waiting is not None:
             stored = pb.Places(partitions=[at.partition for at in places], offsets=[at.offset for at in places])
-            acknowledgement = self._stored(tag, waiting, epoch=places[0].epoch, append_us=places[0].append_us)
+            least = min(places, key=lambda at: (not at.is_pending, at.level))
+            acknowledgement = self._stored(tag, waiting, least)
+            acknowledgement.epoch, acknowledgement.commit_us = places[0].epoch, places[0].append_us
             acknowledgement.base_offset = places[0].offset
             acknowledgement.places.CopyFrom(stored)
             self._answer(acknowledgement)
@@ -250,19 +258,19 @@ class PublishCall:
             self._refuse(tag, OutcomeUnknown("internal error; the broker's log has the cause"))
         elif waiting is not None:
             published = future.result()
-            acknowledgement = self._stored(tag, waiting, epoch=published.epoch, append_us=published.append_us)
+            acknowledgement = self._stored(tag, waiting, published)
             acknowledgement.base_offset = published.base_offset
             self._answer(acknowledgement)
 
-    @staticmethod
-    def _stored(tag: int, waiting: _Waiting, *, epoch: int, append_us: int) -> pb.Acknowledgement:
+    def _stored(self, tag: int, waiting: _Waiting, at: Published | RecordPlace) -> pb.Acknowledgement:
+        """Return the acknowledgement of what is stored, at the level that it has reached."""
         return pb.Acknowledgement(
             tag=tag,
-            outcome=pb.OUTCOME_STORED,
-            epoch=epoch,
-            level=pb.LEVEL_REGION,
-            regions=[waiting.home],
-            commit_us=append_us,
+            outcome=pb.OUTCOME_PENDING if at.is_pending else pb.OUTCOME_STORED,
+            epoch=at.epoch,
+            level=pb.LEVEL_GEO if at.level > 1 else pb.LEVEL_REGION,
+            regions=[self._region_name(region) for region in at.regions] or [waiting.home],
+            commit_us=at.append_us,
         )
 
     def _refuse(self, tag: int, error: GeorelayError) -> None:
@@ -303,6 +311,18 @@ class PublishCall:
             now_ns = self._monotonic_ns()
             for tag in [tag for tag, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]:
                 self._refuse(tag, OutcomeUnknown("not committed within its deadline; it may be stored later"))
+
+
+def level_of(publish: pb.Publish) -> AskedLevel:
+    """Return what a publish asks for (BadRequest: no number of regions, or a level of a newer version)."""
+    if publish.level not in (pb.LEVEL_UNSPECIFIED, pb.LEVEL_REGION, pb.LEVEL_GEO):
+        raise BadRequest(f"level {publish.level} is unknown here; nothing was stored")
+    if publish.level != pb.LEVEL_GEO:
+        return REGION_LEVEL
+    durability = Durability.of_wire(publish.regions)
+    if not durability.is_geo:
+        raise BadRequest(f"level GEO({publish.regions}): use 2 or more regions, -1 (majority) or -2 (all)")
+    return AskedLevel(durability=durability, deadline_ms=publish.deadline_ms or DEADLINE_MS)
 
 
 def _new_record(record: pb.NewRecord) -> NewRecord:

@@ -18,6 +18,7 @@ from region.api.grpc_calls import GrpcCalls
 from region.api.streams.locating import find_offsets, locate
 from region.api.streams.producers import Producers
 from region.api.streams.publish_call import PublishCall
+from region.api.streams.resolving import resolve
 from region.api.streams.services import StreamsServices
 from region.api.streams.subscribe_call import SubscribeCall
 from region.security.access import Principal
@@ -54,6 +55,9 @@ class StreamsService:
                     pb.FindOffsetsRequest,
                     pb.FindOffsetsResponse,
                     lambda asked, who: find_offsets(asked, services, who),
+                ),
+                "Resolve": self._unary(
+                    "resolve", pb.ResolveRequest, pb.ResolveResponse, lambda asked, who: resolve(asked, services, who)
                 ),
                 "InitProducer": self._unary(
                     "init_producer", pb.InitProducerRequest, pb.InitProducerResponse, producers.init

@@ -32,6 +32,7 @@ class StreamBounds:
         end: end of the log where it is known (at the home's leader), else None.
         known_epoch, known_end: the largest epoch <= the position's that the stream knows and where it ends, as
             OffsetForLeaderEpoch answers; -1 and -1 when nothing is known.
+        epoch: the newest epoch that has begun here, -1 when it is not known.
     """
 
     log_start: int
@@ -39,6 +40,7 @@ class StreamBounds:
     end: int | None = None
     known_epoch: int = NO_EPOCH
     known_end: int = -1
+    epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ def _ended_before(epoch: int, offset: int, bounds: StreamBounds) -> bool:
     """Return whether a record that the consumer has read is not in this stream."""
     if bounds.known_end >= offset:
         return False
+    if bounds.epoch > epoch:
+        return True  # a later epoch has begun: this one ended there, or is one of which the mesh kept nothing
     # An epoch that has not ended here ends at what is committed: beyond it nothing is known yet, and nothing differs.
     is_over = bounds.known_end < bounds.high_watermark
     return is_over if bounds.known_epoch == epoch else offset <= bounds.high_watermark

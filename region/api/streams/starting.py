@@ -116,8 +116,13 @@ def _judge(cluster: Cluster, place: Place, *, log_start: int, high_watermark: in
     if stream is not None:
         if epoch >= 0:
             known_epoch, known_end = stream.epoch_end(Epoch(epoch))
-        end = stream.next_offset if stream.is_leader and stream.is_home else None
+        end = stream.next_offset if stream.is_leader and stream.knows_end else None
     bounds = StreamBounds(
-        log_start=log_start, high_watermark=high_watermark, end=end, known_epoch=known_epoch, known_end=known_end
+        log_start=log_start,
+        high_watermark=high_watermark,
+        end=end,
+        known_epoch=known_epoch,
+        known_end=known_end,
+        epoch=NO_EPOCH if stream is None else stream.epoch,
     )
     return judge(epoch, offset, bounds)

@@ -49,6 +49,7 @@ from region.kafka.topic_settings import (
     value_of,
 )
 from region.security.access import Access, Operation, Resource
+from region.security.change_details import shown_settings
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -166,7 +167,9 @@ class AlterConfigsHandler:
                 settings = settings_of(view, _named_once(resource))
                 check_alteration(settings)
                 if settings and not validate_only:
-                    await within(ALTER_TIMEOUT_MS, self._alter(name, settings))
+                    about = {"topic": name, "settings": shown_settings(settings)}
+                    with self._access.noted(slot.connection.principal, "topic.altered", **about):
+                        await within(ALTER_TIMEOUT_MS, self._alter(name, settings))
             except GeorelayError as error:
                 rows.append(AlterConfigsResourceResponse(_code(error), str(error), kind, name))
             else:

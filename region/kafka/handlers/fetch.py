@@ -1,6 +1,7 @@
 """Fetch: committed batches from memory first, from disk in a thread, with long polling.
 
-Rule 1: only committed data; batches are handed on as views, whole, and never decoded.
+Rule 1: only committed data, of a topic with min.insync.regions only what so many regions have; batches are handed on
+        as views, whole, and never decoded.
 Rule 2: the first batch of an answer is whole even when it is over max_bytes; no later one may pass the limits
         (of its partition or of the whole answer).
 Rule 3: waiting is by the streams' wake-ups: no polling, one timer per waiting request; only what woke it is read again.
@@ -72,7 +73,7 @@ class _Row:
     def end(self) -> Offset:
         """Return the first offset that this reader is not given."""
         assert self.stream is not None
-        return self.stream.last_stable_offset if self.is_committed else self.stream.high_watermark
+        return self.stream.last_stable_offset if self.is_committed else self.stream.visible_end
 
     @property
     def is_at_end(self) -> bool:
@@ -196,9 +197,12 @@ class FetchHandler:
         if row.error:
             return
         offset = wanted.fetch_offset
+        if wanted.last_fetched_epoch > found.epoch:
+            row.error = ErrorCode.UNKNOWN_LEADER_EPOCH  # it was begun elsewhere: this region will hear of it
+            return
         if wanted.last_fetched_epoch != NO_EPOCH:
             row.diverging = _diverging(found, wanted)
-        if offset < found.log_start or (found.is_home and offset > found.next_offset):
+        if offset < found.log_start or (found.knows_end and offset > found.next_offset and row.diverging is None):
             row.error = ErrorCode.OFFSET_OUT_OF_RANGE
 
     @staticmethod
@@ -219,8 +223,7 @@ class FetchHandler:
                 row.error = found
                 return
             entries = found
-        if row.is_committed:
-            entries = _decided(entries, row.end)
+        entries = _decided(entries, row.end)
         if not entries:
             return
         if gathered.bytes_read and len(entries[0].payload) > limit:
@@ -265,6 +268,7 @@ class FetchHandler:
                 entry_region=header.entry_region,
                 received_ns=header.received_ns,
                 delivered_ns=now_ns,
+                size_bytes=len(entry.payload),
             )
             counters.records_out += entry.record_count
         counters.batches_out += len(row.entries)
@@ -378,6 +382,14 @@ def _aborted(row: _Row) -> list[AbortedTransaction] | None:
     ]
 
 
+def _shown_end(stream: Stream, fetch_offset: int) -> int:
+    """Return the high watermark that a client is told: never behind what it has read.
+
+    Right after an election it is not known yet how much was shown, so the visible end may be behind the client.
+    """
+    return max(stream.visible_end, min(fetch_offset, stream.high_watermark))
+
+
 def _has_zstd(entries: Sequence[EntryLike]) -> bool:
     return any(entry.payload[_CODEC_POSITION] & _CODEC_MASK == Compression.ZSTD for entry in entries)
 
@@ -389,7 +401,7 @@ def _answer_row(row: _Row) -> FetchPartitionData:
     return FetchPartitionData(
         row.wanted.partition,
         row.error,
-        stream.high_watermark,
+        _shown_end(stream, row.wanted.fetch_offset),
         stream.last_stable_offset,
         stream.log_start,
         row.diverging,

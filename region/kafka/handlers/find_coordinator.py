@@ -2,7 +2,8 @@
 
 Rule 1: the first one who asks makes the coordinators; until one leads, the answer is COORDINATOR_NOT_AVAILABLE, which
         every client asks again.
-Rule 2: librdkafka takes this API as the sign that a broker reads lz4.
+Rule 2: where the region's coordinators were moved to another region, the answer is a broker there.
+Rule 3: librdkafka takes this API as the sign that a broker reads lz4.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from georelay.errors import CoordinatorUnavailable
 from georelay.wire.api import ErrorCode
 from georelay.wire.group_membership import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from region.coordination.part import Part
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.services import KafkaServices
@@ -24,6 +26,7 @@ KEYS_MAX: Final = 1_000  # of one request
 WAIT_S: Final = 1.0  # for a leader: shorter than clients wait, longer than an election
 BATCH_SINCE: Final = 4  # version from which one request asks for many keys
 _RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
+_PARTS: Final = {0: Part.GROUPS, 1: Part.TRANSACTIONS}
 
 
 class FindCoordinatorHandler:
@@ -46,10 +49,10 @@ class FindCoordinatorHandler:
         self, principal: Principal, key_type: int, keys: Sequence[str], *, is_batch: bool
     ) -> FindCoordinatorResponse:
         coordinators = self._services.coordinators
-        places = {coordinators.partition_of(key): key for key in keys}
+        part = _PARTS.get(key_type, Part.GROUPS)
         with suppress(TimeoutError, CoordinatorUnavailable):  # what is known by then is answered
             async with asyncio.timeout(WAIT_S):
-                await asyncio.gather(*(coordinators.ready(key) for key in places.values()))
+                await asyncio.gather(*(coordinators.ready(key, part) for key in keys[:KEYS_MAX]))
         return _response(self._find(principal, key_type, keys), is_batch=is_batch)
 
     def _find(self, principal: Principal, key_type: int, keys: Sequence[str]) -> list[Coordinator]:
@@ -62,12 +65,15 @@ class FindCoordinatorHandler:
             if refusal is not None:
                 rows.append(refusal)
                 continue
-            leader = brokers.get(self._services.coordinators.leader_of(key))
-            if leader is None:
+            leader = self._services.coordinators.leader_of(key, _PARTS[key_type])
+            here, elsewhere = brokers.get(leader), self._services.coordinators.elsewhere(leader)
+            if here is not None:
+                rows.append(Coordinator(key=key, node_id=leader, host=here.kafka_host, port=here.kafka_port))
+            elif elsewhere is not None:
+                rows.append(Coordinator(key=key, node_id=leader, host=elsewhere.kafka_host, port=elsewhere.kafka_port))
+            else:
                 text = "no broker is the coordinator at the moment"
                 rows.append(_refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text))
-            else:
-                rows.append(Coordinator(key=key, node_id=leader.id, host=leader.kafka_host, port=leader.kafka_port))
         return rows
 
     def _refusal(self, principal: Principal, key_type: int, key: str) -> Coordinator | None:

@@ -28,7 +28,7 @@ from region.groups.group_core import Group, GroupState
 from region.kafka.connection import Slot
 from region.kafka.handlers.group_parts import part_for, parts_here
 from region.kafka.services import KafkaServices
-from region.security.access import Operation, Resource
+from region.security.access import DONE, Operation, Resource
 
 GROUPS_PER_REQUEST_MAX: Final = 1_000
 
@@ -114,7 +114,10 @@ class GroupAdminHandler:
             return part
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         part.delete(group_id, lambda code: None if done.done() else done.set_result(code))
-        return await done
+        code = await done
+        outcome = DONE if code is ErrorCode.NONE else code.name
+        self._services.access.note(slot.connection.principal, "group.deleted", outcome=outcome, group=group_id)
+        return code
 
 
 def _members(group: Group) -> list[DescribedGroupMember]:

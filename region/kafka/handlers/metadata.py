@@ -10,6 +10,8 @@ Rule 4: a topic that the principal may not describe is left out of "all topics";
 Rule 5: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
 Rule 6: a broker that has just started waits until it knows its region: "no brokers, no such topic" would send clients
         away for minutes.
+Rule 7: a region that was removed from the mesh sends its clients away: REBOOTSTRAP_REQUIRED (KIP-1102) lets those that
+        know it begin at their bootstrap servers again, where a gateway names another region.
 """
 
 from __future__ import annotations
@@ -184,7 +186,8 @@ class MetadataHandler:
     ) -> MetadataResponse:
         for name in names:
             try:
-                await self._cluster.ensure_topic(name)
+                with self._access.noted(asker.principal, "topic.created", topic=name, how="automatic"):
+                    await self._cluster.ensure_topic(name)
             except GeorelayError as error:
                 refused[name] = kafka_code(error)
         return self._response(asker, wanted, refused)
@@ -193,6 +196,8 @@ class MetadataHandler:
         self, asker: _Asker, wanted: Sequence[MetadataRequestTopic] | None, refused: dict[str, ErrorCode]
     ) -> MetadataResponse:
         cluster = self._cluster
+        if cluster.has_left:
+            return MetadataResponse(cluster_id=cluster.mesh_id, error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
         brokers = cluster.brokers()
         alive = frozenset(broker.id for broker in brokers if broker.alive)
         if wanted is None:

@@ -1,8 +1,8 @@
 """ListOffsets and OffsetForLeaderEpoch: where a partition starts and ends, and where an epoch ends.
 
 Rule: an end is confirmed by a quorum before it is told. A leader that was cut off and does not know it yet would
-otherwise tell an end that is behind what its successor has acknowledged. For a reader of committed records (isolation
-level 1) the end is the last stable offset, and nothing at or above it is found.
+otherwise tell an end that is behind what its successor has acknowledged. Nothing at or above the end is found: for a
+reader of committed records (isolation level 1) that is the last stable offset, for others the visible end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from region.kafka.ports import Stream
 from region.kafka.services import KafkaServices
 from region.security.access import AccessDenied, Operation, Principal, Resource
 
-LATEST: Final = -1  # the end of what can be read: the high watermark or the last stable offset
+LATEST: Final = -1  # the end of what can be read: the visible end or the last stable offset
 READ_COMMITTED: Final = 1
 EARLIEST: Final = -2
 NEWEST_TIMESTAMP: Final = -3
@@ -97,13 +97,14 @@ class ListOffsetsHandler:
 async def _lookup(stream: Stream, timestamp: int, *, is_committed: bool) -> tuple[int, int]:
     """Return (offset, timestamp); -1 for what does not exist."""
     if timestamp == LATEST:
-        high_watermark = await stream.confirmed_end()
-        return stream.last_stable_offset if is_committed else high_watermark, -1
+        visible_end = await stream.confirmed_end()
+        return stream.last_stable_offset if is_committed else visible_end, -1
     if timestamp == EARLIEST:
         return stream.log_start, -1
     by_time = stream.max_timestamp() if timestamp == NEWEST_TIMESTAMP else stream.offset_for_timestamp(timestamp)
     found = await by_time or (-1, -1)
-    return (-1, -1) if is_committed and found[0] >= stream.last_stable_offset else found
+    end = stream.last_stable_offset if is_committed else stream.visible_end
+    return (-1, -1) if found[0] >= end else found
 
 
 class OffsetForLeaderEpochHandler:

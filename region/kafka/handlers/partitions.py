@@ -54,7 +54,8 @@ class CreatePartitionsHandler:
             self._access.check(principal, Operation.ALTER, Resource.TOPIC, topic.name)
             code, text = self._refusal(topic)
             if code is ErrorCode.NONE and not request.validate_only:
-                await within(request.timeout_ms, self._cluster.add_partitions(topic.name, topic.count))
+                with self._access.noted(principal, "topic.grown", topic=topic.name, partitions=str(topic.count)):
+                    await within(request.timeout_ms, self._cluster.add_partitions(topic.name, topic.count))
         except GeorelayError as error:
             code, text = kafka_code(error), str(error)
         return CreatePartitionsTopicResult(topic.name, code, text)

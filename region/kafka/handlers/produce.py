@@ -1,28 +1,35 @@
 """Produce: one validated batch per partition goes to the cluster; the answer follows its commit.
 
 Rule 1: publishes of one connection are handed on in the order of its requests, before the next one is read.
-Rule 2: acks=1 and acks=all both wait for the commit in the home region; acks=0 gets no answer, and an error closes
-        the connection, which is how Kafka makes such a client look for the leader again.
+Rule 2: acks=1 waits for the commit in the home region, acks=all for as many regions as the topic's
+        min.insync.regions, acks=k for k regions; acks=0 gets no answer, and an error closes the connection, which is
+        how Kafka makes such a client look for the leader again.
 Rule 3: a batch is checked (length, magic, checksum, attributes, counts) before anything else sees it.
 Rule 4: no task and no timer per request: futures call back, deadlines are swept.
+Rule 5: NOT_ENOUGH_REPLICAS is said before a batch is stored only, NOT_ENOUGH_REPLICAS_AFTER_APPEND of one that is
+        stored, and not in enough regions when the time was over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import structlog
 
+from georelay.durability import GEO_REGIONS_MIN, Durability
 from georelay.errors import CorruptRecordBatch, GeorelayError, NotLeader, PolicyViolation, UnknownTopic
+from georelay.limits import REGIONS_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.batch import LENGTH_PREFIX_BYTES, Compression, validate
 from georelay.wire.header import CODEC_MASK
 from georelay.wire.hot import encode_one_produced
 from georelay.wire.requests import PartitionProduceData, ProduceRequest
 from georelay.wire.responses import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from mesh.replication.level import REGION_LEVEL, AskedLevel
+from region.controller.topic import TopicView
 from region.kafka.connection import Slot
 from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import kafka_code
@@ -37,7 +44,10 @@ TIMEOUT_MS_MAX: Final = 300_000
 ZSTD_SINCE_VERSION: Final = 7
 _LENGTH: Final = struct.Struct(">i")
 ACKS_NONE: Final = 0
-ACKS_SERVED: Final = frozenset({0, 1, -1})  # higher levels mean geo commits
+ACKS_ALL: Final = -1
+ACKS_HOME: Final = frozenset({0, 1})
+LEVELS_KEPT: Final = 256  # of different time limits of clients
+PENDING_MARGIN_MS_MAX: Final = 1_000  # how much earlier than its client gives up a publish is answered as pending
 
 
 class _RefusedError(Exception):
@@ -141,6 +151,9 @@ def _row_of(index: int, future: asyncio.Future[Published], counters: KafkaCounte
     error = future.exception()
     if error is None:
         published = future.result()
+        if published.is_pending:
+            return _error_row(index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _pending_text(published), counters)
+        counters.publishes_stored += 1
         return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, -1, published.log_start)
     if not isinstance(error, GeorelayError):
         log.error("publish.broke", error=repr(error))
@@ -148,12 +161,16 @@ def _row_of(index: int, future: asyncio.Future[Published], counters: KafkaCounte
     return _error_row(index, kafka_code(error), str(error), counters)
 
 
+def _pending_text(published: Published) -> str:
+    return f"stored at offset {published.base_offset}; {published.level} region(s) have it, more were asked for"
+
+
 def _late_row(index: int, counters: KafkaCounters) -> PartitionProduceResponse:
     return _error_row(index, ErrorCode.REQUEST_TIMED_OUT, "not committed in time", counters)
 
 
 def _error_row(index: int, code: int, text: str, counters: KafkaCounters) -> PartitionProduceResponse:
-    counters.refused(code)
+    counters.publish_refused(code)
     return PartitionProduceResponse(index=index, error_code=code, error_message=text)
 
 
@@ -172,8 +189,7 @@ class ProduceHandler:
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
-                    self._check_request(request)
-                    future = self._publish(slot, topic.name, data, request.transactional_id)
+                    future = self._publish(slot, topic.name, data, request)
                 except _RefusedError as refused:
                     pending.refuse(data.index, refused.code, str(refused))
                 except GeorelayError as error:
@@ -191,16 +207,10 @@ class ProduceHandler:
         slot.connection.mute(pause_ms)
         return pause_ms
 
-    @staticmethod
-    def _check_request(request: ProduceRequest) -> None:
-        if request.acks not in ACKS_SERVED:
-            text = f"acks={request.acks} is not served yet: use 1 or all (committed in the home region)"
-            raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, text)
-
     def _publish(
-        self, slot: Slot, name: str, data: PartitionProduceData, transactional_id: str | None
+        self, slot: Slot, name: str, data: PartitionProduceData, request: ProduceRequest
     ) -> asyncio.Future[Published]:
-        principal = slot.connection.principal
+        principal, transactional_id = slot.connection.principal, request.transactional_id
         if transactional_id is not None:
             self._access.check(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
         self._access.check(principal, Operation.WRITE, Resource.TOPIC, name)
@@ -231,7 +241,31 @@ class ProduceHandler:
             entry_region=self._cluster.region_number,
             lane=slot.connection,
             transactional_id=transactional_id,
+            level=_level_of(request.acks, request.timeout_ms, view),
         )
+
+
+def _level_of(acks: int, timeout_ms: int, view: TopicView) -> AskedLevel:
+    """Return what `acks` asks of the home of a topic. Raises _RefusedError: no number of regions."""
+    if acks in ACKS_HOME:
+        return REGION_LEVEL
+    if acks != ACKS_ALL and not GEO_REGIONS_MIN <= acks <= REGIONS_MAX:
+        text = f"acks={acks}: use 0, 1, all, or {GEO_REGIONS_MIN}..{REGIONS_MAX} for so many regions"
+        raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, text)
+    # What is known here of the topic may be old: its home counts with what it says when the batch gets there.
+    return _asked(acks if acks != ACKS_ALL else view.definition.min_insync_regions, timeout_ms, acks == ACKS_ALL)
+
+
+@lru_cache(maxsize=LEVELS_KEPT)
+def _asked(regions: int, timeout_ms: int, as_topic: bool) -> AskedLevel:
+    patience_ms = min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
+    margin_ms = min(PENDING_MARGIN_MS_MAX, patience_ms // 10)
+    return AskedLevel(
+        durability=Durability.geo(regions) if regions >= GEO_REGIONS_MIN else Durability.REGION,
+        deadline_ms=patience_ms - margin_ms,
+        needs_live=True,
+        as_topic=as_topic,
+    )
 
 
 def _refuse_several(raw: bytes | memoryview) -> None:

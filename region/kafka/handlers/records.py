@@ -21,6 +21,7 @@ from region.kafka.patience import within
 from region.kafka.ports import BEFORE_HIGH_WATERMARK
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
+from region.security.change_details import shown_before
 
 PARTITIONS_AT_ONCE_MAX: Final = 32  # of one request; each is a commit of its own
 
@@ -49,21 +50,28 @@ class DeleteRecordsHandler:
                 topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=denied))
                 continue
             rows = await asyncio.gather(
-                *(self._row(topic.name, wanted, request.timeout_ms, free) for wanted in topic.partitions)
+                *(self._row(principal, topic.name, wanted, request.timeout_ms, free) for wanted in topic.partitions)
             )
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=rows))
         return DeleteRecordsResponse(topics=topics)
 
     async def _row(
-        self, name: str, wanted: DeleteRecordsPartition, timeout_ms: int, free: asyncio.Semaphore
+        self,
+        principal: Principal,
+        name: str,
+        wanted: DeleteRecordsPartition,
+        timeout_ms: int,
+        free: asyncio.Semaphore,
     ) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
         code = self._refusal(name, wanted)
         if code is not ErrorCode.NONE:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+        about = {"topic": name, "partition": str(index), "before": shown_before(wanted.offset)}
         try:
             async with free:
-                log_start = await within(timeout_ms, self._cluster.delete_records(name, index, wanted.offset))
+                with self._services.access.noted(principal, "records.deleted", **about):
+                    log_start = await within(timeout_ms, self._cluster.delete_records(name, index, wanted.offset))
         except GeorelayError as error:
             self._services.counters.refused(kafka_code(error))
             return DeleteRecordsPartitionResult(partition_index=index, error_code=kafka_code(error))

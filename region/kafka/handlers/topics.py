@@ -93,7 +93,8 @@ class CreateTopicsHandler:
                 return CreatableTopicResult(
                     name=topic.name, num_partitions=spec.partitions, replication_factor=spec.replication_factor
                 )
-            view = await within(request.timeout_ms, self._cluster.create_topic(spec))
+            with self._access.noted(principal, "topic.created", topic=topic.name):
+                view = await within(request.timeout_ms, self._cluster.create_topic(spec))
         except _TopicRefusedError as refused:
             return CreatableTopicResult(name=topic.name, error_code=refused.code, error_message=str(refused))
         except GeorelayError as error:
@@ -163,7 +164,8 @@ class DeleteTopicsHandler:
             )
         try:
             self._access.check(principal, Operation.DELETE, Resource.TOPIC, name)
-            await within(timeout_ms, self._cluster.delete_topic(name))
+            with self._access.noted(principal, "topic.deleted", topic=name):
+                await within(timeout_ms, self._cluster.delete_topic(name))
         except GeorelayError as error:
             return DeletableTopicResult(
                 name=name, topic_id=topic.topic_id, error_code=kafka_code(error), error_message=str(error)

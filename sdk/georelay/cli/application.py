@@ -10,7 +10,27 @@ from typing import Annotated, Final, Protocol
 
 import typer
 
-from georelay.cli import acls, bindings, broker, groups, pki, publish, queues, quotas, status, subscribe, topics, users
+from georelay.cli import (
+    acls,
+    audit,
+    bindings,
+    broker,
+    clocks,
+    control,
+    gossip,
+    groups,
+    home,
+    orphans,
+    pki,
+    publish,
+    queues,
+    quotas,
+    region,
+    status,
+    subscribe,
+    topics,
+    users,
+)
 from georelay.cli.failure import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
 from georelay.cli.location import add_tls_options
 from georelay.client.gateway_http import GatewayError
@@ -46,7 +66,27 @@ def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_root)
-    for room in (publish, subscribe, topics, groups, queues, bindings, broker, status, pki, users, acls, quotas):
+    for room in (
+        publish,
+        subscribe,
+        topics,
+        groups,
+        queues,
+        orphans,
+        bindings,
+        broker,
+        status,
+        pki,
+        users,
+        acls,
+        quotas,
+        clocks,
+        gossip,
+        control,
+        region,
+        home,
+        audit,
+    ):
         room.register(app)
     for plugin in plugins:
         try:

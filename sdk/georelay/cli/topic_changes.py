@@ -23,6 +23,8 @@ FIELD_OF: Final[Mapping[str, str]] = {
     "retention.bytes": "retention_bytes",
     "segment.bytes": "segment_bytes",
 }
+# Kept in Kafka's words; the broker judges their values.
+GEO_SETTINGS: Final = ("min.insync.regions", "max.geo.lag.ms", "max.geo.lag.records", "failover", "protect.k")
 DEFAULT: Final = "default"
 LATEST: Final = "latest"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
@@ -43,7 +45,8 @@ def _alter(
     settings: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME=VALUE...", help="retention.ms, retention.bytes, segment.bytes; default: as a new topic."
+            metavar="NAME=VALUE...",
+            help=f"{', '.join((*FIELD_OF, *GEO_SETTINGS))}; {DEFAULT}: as a new topic.",
         ),
     ],
     gateway: GatewayOption = "",
@@ -65,7 +68,11 @@ def _alter(
     if as_json:
         print_json(answer)
     else:
-        values = " ".join(f"{name}={answer.get(field, '?')}" for name, field in FIELD_OF.items())
+        geo = answer.get("settings")
+        values = " ".join(
+            [f"{name}={answer.get(field, '?')}" for name, field in FIELD_OF.items()]
+            + [f"{name}={value}" for name, value in (geo.items() if isinstance(geo, dict) else ())]
+        )
         print_line(f"altered topic {topic}: {values}")
 
 
@@ -145,13 +152,20 @@ def _reassign(
     print_line(f"{what} {done}")
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, int | None]:
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return the fields of PATCH /v1/topics/{topic} (CommandFailed: the text says which setting is wrong)."""
-    body: dict[str, int | None] = {}
+    body: dict[str, Any] = {}
+    geo: dict[str, str | None] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
+        if equals and name in GEO_SETTINGS:
+            if name in geo:
+                raise CommandFailed(f"{name} is given twice", exit_code=EXIT_USAGE)
+            geo[name] = None if value == DEFAULT else value
+            body["settings"] = geo
+            continue
         if not equals or name not in FIELD_OF:
-            known = ", ".join(FIELD_OF)
+            known = ", ".join((*FIELD_OF, *GEO_SETTINGS))
             raise CommandFailed(f"{setting!r} is not NAME=VALUE of {known}", exit_code=EXIT_USAGE)
         if value != DEFAULT and _WHOLE_NUMBER.fullmatch(value) is None:
             raise CommandFailed(f"{setting!r}: use a whole number or {DEFAULT}", exit_code=EXIT_USAGE)

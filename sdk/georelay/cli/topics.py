@@ -60,6 +60,10 @@ def _create(
     ] = "one",
     home: Annotated[str, typer.Option("--home", metavar="REGION", help="With homes=one; default: the nearest.")] = "",
     retention_ms: Annotated[int, typer.Option("--retention-ms", min=0, help="0: the mesh's default.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help=f"{', '.join(topic_changes.GEO_SETTINGS)}; may be repeated."),
+    ] = None,
     gateway: GatewayOption = "",
     endpoints: EndpointsOption = "",
     user: UserOption = "",
@@ -75,6 +79,7 @@ def _create(
         "homes": homes,
         "home": home,
         "retention_ms": retention_ms,
+        **topic_changes.parse_settings(settings or ()),
     }
     answer = _ask(
         "POST", "/v1/topics", {name: value for name, value in wanted.items() if value}, (gateway, endpoints, user)

@@ -1,9 +1,10 @@
 """Names and metadata of trace files: what the writer puts there and what a reader may rely on.
 
 A file is `date=YYYY-MM-DD/hour=HH/region=R/<kind>-<broker>-<boot>-<seq>.parquet` below the trace directory; date and
-hour are those of the writer's clock when the file was closed, in UTC. A name that starts with a dot is in progress
-and is ignored by every reader. The same identity and the running row numbers stand in the Parquet key-value metadata,
-so that a reader can say how many rows are missing between two files of a writer.
+hour are those of the writer's clock when the first row came, in UTC; `seq` is the running number of the first row. So
+a file that is written again after a crash gets the name it had, and replaces it. A name that starts with a dot is in
+progress and is ignored by every reader. The same identity and the running row numbers stand in the Parquet key-value
+metadata, so that a reader can say how many rows are missing between two files of a writer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Final
 from georelay.trace.schema import SCHEMA_VERSION, TraceKind
 
 IN_PROGRESS_PREFIX: Final = ".tmp-"
+# A gateway writes under a number made of its name, which no broker can have: ids of brokers have eight digits at most.
+GATEWAY_WRITER_FIRST: Final = 900_000_000
+GATEWAY_WRITERS: Final = 99_999_999
 _NAME: Final = re.compile(r"([a-z_]+)-([0-9]{1,9})-([0-9a-z]{1,32})-([0-9]{1,12})\.parquet")
 _KEY_PREFIX: Final = b"georelay."
 
@@ -29,7 +33,7 @@ class TraceFileName:
     Args:
         broker: mesh-wide broker id.
         boot_id: names one run of the broker process, [0-9a-z]{1,32}.
-        sequence: counts the files of this kind and boot, from 0.
+        sequence: running number of the first row among those of this kind and boot, from 0.
     """
 
     kind: TraceKind
@@ -49,10 +53,10 @@ class TraceFileName:
         return cls(kind=TraceKind(match[1]), broker=int(match[2]), boot_id=match[3], sequence=int(match[4]))
 
 
-def partition_path(region: str, closed_ns: int) -> PurePosixPath:
-    """Return the folder of a file that a broker of `region` closes at `closed_ns` (ns since 1970)."""
-    closed = datetime.datetime.fromtimestamp(closed_ns // 1_000_000_000, tz=datetime.UTC)
-    return PurePosixPath(f"date={closed:%Y-%m-%d}", f"hour={closed:%H}", f"region={region}")
+def partition_path(region: str, opened_ns: int) -> PurePosixPath:
+    """Return the folder of a file that a broker of `region` begins at `opened_ns` (ns since 1970)."""
+    opened = datetime.datetime.fromtimestamp(opened_ns // 1_000_000_000, tz=datetime.UTC)
+    return PurePosixPath(f"date={opened:%Y-%m-%d}", f"hour={opened:%H}", f"region={region}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

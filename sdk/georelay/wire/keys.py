@@ -70,7 +70,7 @@ _VERSIONS: Final[Mapping[ApiKey, tuple[range, int]]] = MappingProxyType(
         ApiKey.PRODUCE: (range(3, 10), 9),
         ApiKey.FETCH: (range(4, 13), 12),
         ApiKey.LIST_OFFSETS: (range(1, 8), 6),
-        ApiKey.METADATA: (range(13), 9),
+        ApiKey.METADATA: (range(14), 9),
         ApiKey.OFFSET_COMMIT: (range(2, 9), 8),
         ApiKey.OFFSET_FETCH: (range(1, 9), 6),
         ApiKey.FIND_COORDINATOR: (range(5), 3),

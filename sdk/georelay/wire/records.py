@@ -191,13 +191,18 @@ def iterate_records(raw: Buffer, *, validated: bool = False) -> Iterator[Record]
         CorruptRecordBatch: header or records are malformed.
         TooLarge: the batch or what it unfolds to is over a limit.
     """
+    return open_records(raw, validated=validated)[1]
+
+
+def open_records(raw: Buffer, *, validated: bool = False) -> tuple[int, Iterator[Record]]:
+    """Return how many bytes are held while the records are walked, and the records; all else as `iterate_records`."""
     header = parse_header(raw) if validated else validate(raw, from_client=False)
     data = bytes(raw[HEADER_BYTES : header.size_bytes])
     if header.compression is not Compression.NONE:
         data = decompress(header.compression, data, DECOMPRESSED_BATCH_BYTES_MAX)
     if header.record_count * RECORD_BYTES_MIN > len(data):
         raise CorruptRecordBatch(f"{header.record_count} records cannot stand in {len(data)} bytes")
-    return _walk(data, header)
+    return len(data), _walk(data, header)
 
 
 def _walk(data: bytes, header: BatchHeader) -> Iterator[Record]:

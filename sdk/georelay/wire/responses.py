@@ -98,6 +98,7 @@ class MetadataResponse:
     controller_id: Annotated[I32, At(since=1)] = -1
     topics: Sequence[MetadataResponseTopic] = ()
     cluster_authorized_operations: Annotated[I32, At(since=8, until=10)] = NO_OPERATIONS
+    error_code: Annotated[I16, At(since=13)] = 0
 
 
 @struct

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from georelay.durability import Durability
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication import frames as f
+from mesh.replication.level import AskedLevel
 
 GOLDEN = Path(__file__).parent / "frames.hex"
 KEY = StreamKey(bytes(range(16)), RegionNumber(2), 7)
@@ -34,6 +36,27 @@ PARTS: list[f.Part] = [
     f.Request(79, "definitions.list", {"from": 3}),
     f.Reply(79, {"ok": True}, b"\x00\x01"),
     f.RequestFailed(80, FAULT),
+    # Of protocol version 2: sent to peers that speak it only.
+    f.GeoWatermark(((1, 3, Offset(10)), (2, 2, Offset(0)))),
+    f.ForwardGeo(
+        81, 5, 1, KEY, 123456789, RegionNumber(2), AskedLevel(durability=Durability(3), deadline_ms=500), b"batch"
+    ),
+    f.ForwardGeo(
+        82,
+        5,
+        1,
+        KEY,
+        123456789,
+        RegionNumber(2),
+        AskedLevel(durability=Durability.MAJORITY, deadline_ms=300_000, needs_live=True),
+        b"batch",
+    ),
+    f.ForwardedGeo(
+        81, Epoch(3), Offset(42), 1_700_000_000_000_000, Offset(0), 2, True, (RegionNumber(1), RegionNumber(3))
+    ),
+    f.ClockAsk(1_700_000_000_000_000_001),
+    f.ClockAnswer(1_700_000_000_000_000_001, 1_700_000_000_080_000_000, 1_700_000_000_080_000_900, 1500, -1),
+    f.Raft(b"a frame of mesh control"),
 ]
 
 

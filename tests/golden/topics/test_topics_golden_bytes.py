@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from georelay.ids import Epoch, Offset, RaftIndex
+from region.topics.epoch_entry_core import EpochBegun, EpochCut, StatesBelow, decode_epoch, encode_epoch
+from region.topics.fence_core import Fence, FenceState, decode_promise, decode_seal, encode_promise, encode_seal
 from region.topics.log_end_core import LogEnd
-from region.topics.log_start_core import LogStart, decode_start, encode_start
+from region.topics.log_start_core import LogStart, decode_dropped, decode_start, encode_start
 from region.topics.newest_timestamp_core import NewestTimestamp
+from region.topics.orphan_core import OrphanBranch
 from region.topics.producer_table_core import AppendedBatch, ProducerState
 from region.topics.skip_core import SkippedTo, decode_skip, encode_shipped_producers, encode_skip
 from region.topics.stream_state import StreamState
@@ -53,11 +57,43 @@ TRANSACTIONAL = replace(
         ended=((7, Ended(3, 2**31 - 1, 1_700_000_000_000_000)), (9, Ended(0, 1, 1_700_000_000_000_001))),
     ),
 )
+MOVED = replace(
+    TRANSACTIONAL,
+    fences=FenceState(
+        promise=Fence(new_epoch=Epoch(7), index=RaftIndex(97), end=Offset(4715), digest=b"p" * 16),
+        seal=Fence(new_epoch=Epoch(6), index=RaftIndex(96), end=Offset(4714), digest=b"q" * 16, move_id="move-1"),
+    ),
+    orphans=(
+        OrphanBranch(
+            epoch=Epoch(4),
+            first=Offset(4716),
+            following=Offset(4720),
+            first_index=RaftIndex(70),
+            cut_index=RaftIndex(80),
+            cut_us=1_700_000_000_000_001,
+            epochs=((Epoch(1), Offset(4716)), (Epoch(3), Offset(4718))),
+        ),
+    ),
+)
+BEGUN = EpochBegun(
+    control_index=77,
+    cut=EpochCut(
+        first_index=RaftIndex(70),
+        states=StatesBelow(producers=PRODUCERS, transactions=TRANSACTIONAL.transactions._replace(aborted=())),
+    ),
+)
 EPOCHS = ((Epoch(1), Offset(0)), (Epoch(4), Offset(4716)))
 ROWS = {
     "state": STATE.encode(),
     "state2": TRANSACTIONAL.encode(),
     "start": encode_start(START),
+    "state3": MOVED.encode(),
+    "start2": encode_start(START, dropped_below=RaftIndex(81)),
+    "epoch": encode_epoch(EpochBegun(control_index=77)),
+    "epoch2": encode_epoch(BEGUN),
+    "epoch2-without": encode_epoch(EpochBegun(control_index=77, cut=EpochCut(first_index=RaftIndex(70), states=None))),
+    "promise": encode_promise(Epoch(7)),
+    "seal": encode_seal(Epoch(6), "move-1"),
     "skip": encode_skip(epochs=EPOCHS, producers=encode_shipped_producers(PRODUCERS)),
 }
 
@@ -81,6 +117,58 @@ def test_the_bytes_of_version_1_decode_to_the_same_values() -> None:
 
 def test_the_bytes_of_version_2_decode_to_the_same_values() -> None:
     assert StreamState.decode(golden()["state2"]) == TRANSACTIONAL
+
+
+def test_the_bytes_of_version_3_decode_to_the_same_values() -> None:
+    assert StreamState.decode(golden()["state3"]) == MOVED
+
+
+def test_the_payloads_of_entries_of_homes_that_move_decode_to_the_same_values() -> None:
+    stored = golden()
+    assert decode_promise(stored["promise"]) == 7
+    assert decode_seal(stored["seal"]) == (6, "move-1")
+    assert decode_epoch(stored["epoch"]) == EpochBegun(control_index=77)
+    assert decode_epoch(stored["epoch2"]) == BEGUN
+    assert decode_start(stored["start2"]) == START
+    assert (decode_dropped(stored["start2"]), decode_dropped(stored["start"])) == (81, 0)
+
+
+def test_a_stream_whose_home_never_moved_has_the_bytes_that_brokers_of_before_read() -> None:
+    assert replace(MOVED, fences=FenceState(), orphans=()).encode() == golden()["state2"]
+    assert golden()["state3"][0] == 3
+
+
+@pytest.mark.parametrize("size", range(len(ROWS["state3"])))
+def test_a_state_of_version_3_that_ends_too_early_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        StreamState.decode(ROWS["state3"][:size])
+
+
+@pytest.mark.parametrize(
+    ("decode", "name"),
+    [(decode_promise, "promise"), (decode_seal, "seal"), (decode_epoch, "epoch2"), (decode_start, "start2")],
+)
+def test_an_entry_that_ends_too_early_or_is_of_another_version_is_refused(decode: Any, name: str) -> None:
+    raw = golden()[name]
+    for size in range(len(raw)):
+        if size not in (8, 41):  # whole entries of the first versions
+            with pytest.raises(ValueError, match=r"."):
+                decode(raw[:size])
+    position = 8 if name == "epoch2" else 0
+    with pytest.raises(ValueError, match=r"version"):
+        decode(raw[:position] + bytes([raw[position] + 1]) + raw[position + 1 :])
+
+
+def test_a_move_id_is_bounded() -> None:
+    with pytest.raises(ValueError, match="64"):
+        encode_seal(Epoch(2), "m" * 65)
+
+
+def test_states_that_are_over_the_size_of_an_entry_are_left_out() -> None:
+    many = tuple((number, Ongoing(0, Offset(number), 1)) for number in range(400_000))
+    states = StatesBelow(producers=(), transactions=TransactionRows(ongoing=many))
+    begun = decode_epoch(encode_epoch(replace(BEGUN, cut=EpochCut(first_index=RaftIndex(5), states=states))))
+    assert begun.cut == EpochCut(first_index=RaftIndex(5), states=None)
 
 
 def test_a_stream_without_transactions_has_the_bytes_that_brokers_of_before_them_read() -> None:
@@ -114,7 +202,7 @@ def test_a_skip_that_ends_too_early_is_refused(size: int) -> None:
         decode_skip(ROWS["skip"][:size], index=RaftIndex(1))
 
 
-@pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\3" + ROWS["state"][1:]], ids=["longer", "another version"])
+@pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\4" + ROWS["state"][1:]], ids=["longer", "another version"])
 def test_another_state_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"follow|version"):
         StreamState.decode(raw)

@@ -22,6 +22,7 @@ from region.queues.commands_core import (
     encode_command,
 )
 from region.queues.definition import Order, QueueDefinition
+from region.queues.delivery_traces import BatchFacts
 from region.queues.index_core import OpenRecord, Phase, QueueIndex
 from region.queues.queue_core import Claim, Place, QueueState, RecordState
 from region.queues.state_core import Applied, QueuesState
@@ -87,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
             OpenRecord(
                 place=record.place,
                 key=record.key if self.order is Order.KEY else None,
-                append_us=0,
+                batch=BatchFacts(append_us=0, epoch=1, received_ns=0, entry_region=1),
                 available_us=0,
                 expires_us=0,
                 size_bytes=1,

@@ -35,8 +35,8 @@ from region.kafka.ports import BrokerStatus, PartitionReplicas
 @pytest.fixture
 async def http(cluster: Any, credentials: Any) -> AsyncIterator[Any]:
     metrics = BrokerMetrics(cluster, KafkaCounters())
-    records = cast("RecordsHttp", type("NoRecords", (), {"read": None, "publish": None}))
-    for name in ("read", "publish"):
+    records = cast("RecordsHttp", type("NoRecords", (), {"read": None, "publish": None, "resolve": None}))
+    for name in ("read", "publish", "resolve"):
         setattr(records, name, _no_records)
     admin = AdminHttp(cluster=cluster, credentials=credentials, metrics=metrics, records=records)
     async with TestClient(TestServer(admin.app())) as client:

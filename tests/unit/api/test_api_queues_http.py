@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -49,6 +51,10 @@ class Rights:
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str = "") -> None:
         if not self.allows(principal, operation, resource, name):
             raise AccessDenied(resource.value)
+
+    @contextmanager
+    def noted(self, principal: Principal, what: str, **detail: str) -> Iterator[None]:
+        yield
 
     def check_create_topic(self, principal: Principal, name: str) -> None:
         self.check(principal, Operation.CREATE, Resource.TOPIC, name)

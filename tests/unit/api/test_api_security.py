@@ -25,6 +25,7 @@ from region.api.group_lag import GroupLag
 from region.api.groups_http import GroupsHttp
 from region.api.grpc_calls import GrpcCalls, host_of
 from region.api.grpc_listener import GrpcListener
+from region.api.grpc_services import grpc_handlers
 from region.api.metrics import BrokerMetrics
 from region.api.publishing import RecordPublisher
 from region.api.queues_http import QueuesHttp
@@ -93,7 +94,7 @@ class Guarded:
                 quotas=self.quotas,
             ),
         )
-        calls = GrpcCalls(credentials, metrics, self.access, sign_in=self.sign_in, quotas=self.quotas)
+        calls = self.calls = GrpcCalls(credentials, metrics, self.access, sign_in=self.sign_in, quotas=self.quotas)
         coordination = CoordinationAdmin(
             coordinators=coordinators,
             cluster=cluster,
@@ -186,6 +187,8 @@ class _Records:
     async def read(self, _: Any) -> Any: ...
 
     async def publish(self, _: Any) -> Any: ...
+
+    async def resolve(self, _: Any) -> Any: ...
 
 
 BODIES = {
@@ -426,6 +429,7 @@ def grpc_requests() -> dict[str, Any]:
             streams.FindOffsetsRequest(partitions=[streams.StreamPartition(stream="orders", partition=0)]),
             "found",
         ),
+        "georelay.v1.Streams/Resolve": streams.ResolveRequest(topic="orders"),
         "georelay.v1.Streams/PublishStream": (streams.PublishStreamRequest(publishes=[publish]), "acknowledgements"),
         "georelay.v1.Streams/Subscribe": streams.SubscribeRequest(start=streams.SubscribeStart(positions=places)),
         "georelay.v1.Streams/InitProducer": streams.InitProducerRequest(),
@@ -444,7 +448,8 @@ ANSWERS: dict[str, Any] = {
 
 
 async def test_every_grpc_method_refuses_strangers_and_those_without_a_right(guarded: Guarded) -> None:
-    listener = GrpcListener([service.handler() for service in guarded.services], host="127.0.0.1", port=0)
+    handlers = [service.handler() for service in guarded.services]
+    listener = GrpcListener(handlers, host="127.0.0.1", port=0, admit=guarded.calls.admit)
     port = await listener.start()
     requests = grpc_requests()
     options = (("grpc.enable_http_proxy", 0),)
@@ -508,3 +513,34 @@ def test_denials_are_errors_of_ours() -> None:
     from georelay.errors import AccessDenied
 
     assert issubclass(AccessDenied, GeorelayError) and "x" not in str(AccessDenied.to("topic"))
+
+
+async def test_pages_of_other_sites_and_foreign_names_are_refused_over_http(http: Any, guarded: Guarded) -> None:
+    signed_in = {"Authorization": basic("root", PASSWORD)}
+    for more in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
+        async with http.delete("/v1/topics/orders", headers=signed_in | more) as answer:
+            assert (answer.status, (await answer.json())["code"]) == (403, "POLICY_VIOLATION")
+    assert guarded.cluster.topic("orders") is not None
+    async with http.get("/v1/topics", headers=signed_in | {"Host": "evil.example"}) as answer:
+        assert answer.status == 403
+    own = {"Origin": str(http.make_url("/")).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    async with http.delete("/v1/topics/orders", headers=signed_in | own) as answer:
+        assert answer.status == 204
+
+
+async def test_a_stranger_is_refused_before_its_request_is_read_and_health_is_for_everybody(guarded: Guarded) -> None:
+    handlers = grpc_handlers(guarded.services, ready=lambda: True)
+    listener = GrpcListener(handlers, host="127.0.0.1", port=0, admit=guarded.calls.admit)
+    port = await listener.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_unary("/georelay.v1.Admin/CreateTopic")  # nothing of the request was sent yet
+        stranger = call(metadata=())
+        assert await asyncio.wait_for(stranger.code(), 10) is grpc.StatusCode.UNAUTHENTICATED
+        assert dict(await stranger.trailing_metadata())["georelay-code"] == "UNAUTHENTICATED"
+        assert await channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
+        signed_in = (("authorization", basic("root", PASSWORD)),)
+        request = admin_pb2.CreateTopicRequest(name="made").SerializeToString()
+        await channel.unary_unary("/georelay.v1.Admin/CreateTopic")(request, metadata=signed_in)
+    counted = guarded.calls._requests.labels("grpc", "create_topic", "UNAUTHENTICATED")._value.get()
+    assert (counted, guarded.cluster.topic("made") is not None) == (1, True)
+    await listener.close()

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from georelay._pb import streams_pb2 as pb
+from georelay.durability import Durability
 from georelay.errors import BadRequest, NotLeader, OutcomeUnknown
 from georelay.refusals import error_of
 from georelay.wire.batch import build_batch, iterate_records
@@ -26,7 +27,7 @@ from region.api.streams.services import StreamsServices
 from region.controller.topic import Homes
 from region.kafka.counters import KafkaCounters
 
-REGIONS = {1: "us", 2: "eu"}
+REGIONS = {1: "us", 2: "eu", 3: "ap"}
 SECONDS = 10
 
 
@@ -180,14 +181,48 @@ async def test_records_get_their_places_and_keep_keys_headers_and_times(native: 
     call.cancel()
 
 
-async def test_a_geo_level_is_refused_and_nothing_is_stored(native: Native, cluster: Any) -> None:
+async def test_a_geo_level_that_is_reached_is_stored_and_names_the_regions(native: Native, cluster: Any) -> None:
     cluster.add_topic("orders")
     call = native.publish_stream()
-    publish = pb.Publish(tag=1, topic="orders", batch=batch(b"a"), level=pb.LEVEL_GEO, regions=2)
+    geo: dict[str, Any] = {"topic": "orders", "level": pb.LEVEL_GEO, "deadline_ms": 700}
+    publishes = [
+        pb.Publish(tag=1, batch=batch(b"a"), regions=2, **geo),
+        pb.Publish(tag=2, records=pb.NewRecords(records=[pb.NewRecord(value=b"b")]), regions=-2, **geo),
+    ]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    for answer in await acknowledgements(call, 2):
+        assert (answer.outcome, answer.level, len(answer.regions)) == (pb.OUTCOME_STORED, pb.LEVEL_GEO, 3)
+    assert [level.durability for level in cluster.levels] == [Durability(2), Durability.ALL]
+    assert {level.deadline_ms for level in cluster.levels} == {700}
+    call.cancel()
+
+
+async def test_a_geo_level_that_is_not_reached_in_time_is_pending_with_its_position(
+    native: Native, cluster: Any
+) -> None:
+    cluster.add_topic("orders")
+    cluster.regions_reached = 1
+    call = native.publish_stream()
+    geo: dict[str, Any] = {"topic": "orders", "level": pb.LEVEL_GEO, "regions": 2}
+    records = pb.NewRecords(records=[pb.NewRecord(value=b"b")])
+    publishes = [pb.Publish(tag=1, batch=batch(b"a"), **geo), pb.Publish(tag=2, records=records, **geo)]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    for answer in await acknowledgements(call, 2):
+        assert (answer.outcome, answer.level, answer.epoch) == (pb.OUTCOME_PENDING, pb.LEVEL_REGION, 1)
+        assert answer.base_offset == answer.tag - 1
+    call.cancel()
+
+
+@pytest.mark.parametrize(("level", "regions"), [(pb.LEVEL_GEO, 1), (pb.LEVEL_GEO, 0), (pb.LEVEL_GEO, 65), (7, 2)])
+async def test_a_level_that_is_no_level_is_refused_and_nothing_is_stored(
+    native: Native, cluster: Any, level: Any, regions: int
+) -> None:
+    cluster.add_topic("orders")
+    call = native.publish_stream()
+    publish = pb.Publish(tag=1, topic="orders", batch=batch(b"a"), level=level, regions=regions)
     await call.write(pb.PublishStreamRequest(publishes=[publish]))
     (answer,) = await acknowledgements(call, 1)
-    assert (answer.outcome, answer.refusal.code) == (pb.OUTCOME_NOT_STORED, "POLICY_VIOLATION")
-    assert "GEO(2)" in answer.refusal.text
+    assert (answer.outcome, answer.refusal.code) == (pb.OUTCOME_NOT_STORED, "BAD_REQUEST")
     assert cluster.stream("orders", 0).entries == []
     call.cancel()
 

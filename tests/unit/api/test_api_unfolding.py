@@ -11,7 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from georelay._pb import streams_pb2 as pb
 from georelay.limits import MIB
-from georelay.wire.batch import Compression, build_batch, iterate_records
+from georelay.wire.batch import Compression, build_batch
+from georelay.wire.records import open_records
 from region.api import records_http, unfolding
 from region.api.admin_http import AdminHttp
 from region.api.coalescer import Coalescer
@@ -54,9 +55,9 @@ async def test_what_is_compressed_is_unfolded_off_the_event_loop_however_small_i
 
     def noted(payload: Any, *, validated: bool) -> Any:
         threads.add(threading.get_ident())
-        return iterate_records(payload, validated=validated)
+        return open_records(payload, validated=validated)
 
-    monkeypatch.setattr(unfolding, "iterate_records", noted)
+    monkeypatch.setattr(unfolding, "open_records", noted)
     entry: Any = _Entry(batch(20_000, 0, Compression.GZIP))
     assert len(entry.payload) < 128 * 1024
     assert sum([len(chunk) async for chunk in record_chunks(entry)]) == 20_000

@@ -15,7 +15,8 @@ from georelay.errors import BadRequest, Busy, DataDirectoryError
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
 from region.broker.hosted_groups import OPEN_TRIES_MAX, HostedGroups
 from region.controller.assignment import Assignment
-from region.controller.effects import BrokersChanged, GroupDropped, ReplicasWanted
+from region.controller.effects import BrokersChanged, GroupDropped, ReplicasWanted, TopicAltered
+from region.controller.geo_settings import FailoverPolicy
 from region.controller.topic import Homes
 from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.multiraft.leader_book import LeaderBook
@@ -24,6 +25,16 @@ from region.topics.committed_tail import TailBudget
 ME, OTHER = BrokerId(1001), BrokerId(1002)
 GROUP = GroupId(7)
 KEY = StreamKey(bytes(16), RegionNumber(0), 0)
+
+
+class FollowedSettings:
+    """Stands in for the part of a stream that follows its topic's settings."""
+
+    def __init__(self) -> None:
+        self.followed: list[tuple[FailoverPolicy, bool]] = []
+
+    def follow_topic(self, topic: Any, *, has_served: bool = True) -> None:
+        self.followed.append((topic.failover, has_served))
 
 
 class Node:
@@ -47,6 +58,8 @@ class Node:
         self.tries = 0
         self.later: list[tuple[float, Callable[[], None]]] = []  # what waits, and for how many seconds
         self.cancelled = 0
+        self.failover = FailoverPolicy.MANUAL
+        self.geo = FollowedSettings()
         self.groups = HostedGroups(
             me=ME,
             region=RegionNumber(1),
@@ -55,7 +68,7 @@ class Node:
             clock=SimpleNamespace(),
             budget=TailBudget(),
             executor=None,  # type: ignore[arg-type]
-            joined=lambda _: None,
+            joined=lambda stream: setattr(stream, "geo", self.geo),
             left=lambda _: None,
             failed=self.failures.append,
             feature_level=lambda: 2,
@@ -69,7 +82,9 @@ class Node:
         self.groups.informed()
 
     def placement(self, group_id: GroupId) -> Any:
-        topic = SimpleNamespace(name="t", home=1, homes=Homes.ONE, segment_bytes=1 << 20)
+        topic = SimpleNamespace(
+            name="t", home=1, homes=Homes.ONE, segment_bytes=1 << 20, failover=self.failover, topic_id=b"t" * 16
+        )
         return None if self.assignment is None or not self.registered else (self.assignment, topic)
 
     async def barrier(self) -> None:
@@ -167,6 +182,22 @@ async def test_a_wish_that_comes_in_the_moment_in_which_the_work_ends_is_followe
     node.wants()
     await node.settled()
     assert node.removed == [GROUP] and node.forgotten == [GROUP] and not node.open
+
+
+async def test_settings_that_change_while_a_log_is_read_are_followed_before_it_serves(node: Node) -> None:
+    open_group = node.open_group_async
+
+    async def alters_meanwhile(group_id: GroupId, *_: Any, **__: Any) -> Any:
+        node.failover = FailoverPolicy.AUTO
+        node.groups.note(TopicAltered(topic=node.placement(group_id)[1]))
+        return await open_group(group_id)
+
+    node.open_group_async = alters_meanwhile  # type: ignore[method-assign]
+    node.groups.lease = lambda: False
+    node.wants()
+    await node.settled()
+    assert node.geo.followed == [(FailoverPolicy.AUTO, False)]
+    assert not node.groups.streams[GROUP].lease()
 
 
 async def test_a_group_that_was_assigned_before_this_broker_was_registered_is_opened_once_it_is(node: Node) -> None:

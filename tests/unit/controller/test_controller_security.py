@@ -162,7 +162,7 @@ async def test_two_administrators_do_not_undo_each_others_work(
     ordered: list[int] = []
     definitions = SecurityDefinitions(
         state=formed,
-        topology=topology(1),
+        topology=lambda: topology(1),
         route=cast("Any", None),  # nothing is asked here
         commit=commit,
         ordered=ordered.append,

@@ -58,6 +58,12 @@ class Notes:
         self.commands = json.loads(raw) if raw else []
         self.story.append(f"restored {len(self.commands)}")
 
+    def fence(self, *, append_us: int) -> None:
+        self.commands.append("fenced")
+
+    def claim(self, name: str) -> int:
+        return self.commands.count(name)
+
     def elected(self) -> None:
         self.story.append(f"elected after {len(self.commands)}")
 
@@ -162,7 +168,7 @@ class NoExecutor(Executor):
 class StreamBench:
     """One coordinator stream with parts 1 and 2."""
 
-    def __init__(self, *, level: int = 3) -> None:
+    def __init__(self, *, level: int = 3, region: int = 1) -> None:
         self.clock = HandClock()
         self.level = level
         self.disk_writable = True
@@ -172,7 +178,7 @@ class StreamBench:
             topic="__georelay_coordinators",
             group_id=GroupId(7),
             home=RegionNumber(1),
-            region=RegionNumber(1),
+            region=RegionNumber(region),
             clock=self.clock,
             budget=TailBudget(),
             executor=NoExecutor(),

@@ -17,6 +17,7 @@ from region.config import load_config
 from region.devmesh import ports
 from region.devmesh.command import parse_users
 from region.devmesh.directory import locked, read_record, write_record
+from region.devmesh.gossip_keys import prepare_keys
 from region.devmesh.overrides import parse_overrides, read_overrides
 from region.devmesh.plan_core import (
     MeshPlan,
@@ -26,6 +27,7 @@ from region.devmesh.plan_core import (
     new_record,
     parse_regions,
     plan,
+    port_count,
 )
 from region.devmesh.process_config import ProcessPaths, broker_toml, endpoints_json, gateway_toml
 
@@ -41,6 +43,9 @@ def test_every_process_has_ports_of_its_own_inside_the_block(layout: MeshPlan) -
     used = [int(address.rpartition(":")[2]) for address in [*brokers, *gateway]]
     assert sorted(used) == list(range(21000, 21033))
     assert layout.brokers[0].kafka == "127.0.0.1:21000"
+    gossip = [address for b in layout.brokers for address in (b.text, b.lan, b.wan)] + [layout.gateway.lan]
+    assert sorted(int(address.rpartition(":")[2]) for address in gossip) == list(range(21033, 21052))
+    assert port_count(2, 3) == 52
 
 
 def test_region_numbers_follow_the_order_of_the_flags(layout: MeshPlan) -> None:
@@ -69,7 +74,7 @@ def test_gateway_configuration_lists_every_broker_and_no_users_when_there_are_no
 ) -> None:
     text = gateway_toml(layout, paths=ProcessPaths(directory=tmp_path, users_file=None, parent_pid=1))
     config = tomllib.loads(text)
-    assert set(config) == {"mesh_id", "die_with_parent", "listen", "regions"}
+    assert set(config) == {"mesh_id", "name", "region", "trace_dir", "die_with_parent", "listen", "regions"}
     assert config["listen"] == {"http": layout.gateway.http, "kafka": layout.gateway.kafka, "grpc": layout.gateway.grpc}
     assert [len(region["brokers"]) for region in config["regions"]] == [3, 3]
     assert set(config["regions"][0]["brokers"][0]) == {"number", "kafka", "grpc", "admin"}
@@ -219,3 +224,41 @@ def test_users_file_is_for_its_owner_only(tmp_path: Path) -> None:
         os.umask(old_umask)
     assert stat.S_IMODE((tmp_path / "users.json").stat().st_mode) == 0o600
     assert "secret" not in (tmp_path / "users.json").read_text()
+
+
+def test_with_gossip_a_broker_names_itself_and_one_seed_and_the_gateway_names_no_broker(
+    layout: MeshPlan, tmp_path: Path
+) -> None:
+    paths = ProcessPaths(directory=tmp_path, users_file=None, parent_pid=1, keys=prepare_keys(tmp_path, layout))
+    (tmp_path / "broker.toml").write_text(broker_toml(layout, layout.brokers[4], paths=paths, overrides={}))
+    config = load_config(tmp_path / "broker.toml")
+    assert [(region.name, [b.number for b in region.brokers]) for region in config.regions] == [("eu", [2])]
+    assert (config.gossip.expect_brokers, config.gossip.expect_regions) == (3, 2)
+    assert config.gossip.wan.seeds == [layout.brokers[0].wan]
+    assert config.gossip.lan.seeds == []
+    (tmp_path / "gateway.toml").write_text(gateway_toml(layout, paths=paths))
+    gateway = tomllib.loads((tmp_path / "gateway.toml").read_text())
+    assert "regions" not in gateway
+    assert gateway["gossip"]["lan"]["seeds"] == [layout.brokers[0].lan]
+
+
+def test_the_processes_of_a_pool_have_the_same_key_each_in_a_file_of_its_own(layout: MeshPlan, tmp_path: Path) -> None:
+    keys = prepare_keys(tmp_path, layout)
+    us = [keys.lan(name) for name in ("us-1", "us-2", "us-3", "gateway")]
+    eu = [keys.lan(name) for name in ("eu-1", "eu-2", "eu-3")]
+    wan = [keys.wan(broker.name) for broker in layout.brokers]
+    texts = [{path.read_text() for path in pool} for pool in (us, eu, wan)]
+    assert [len(text) for text in texts] == [1, 1, 1]
+    assert len(set.union(*texts)) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (*us, *eu, *wan)} == {0o600}
+    assert len(list(keys.directory.iterdir())) == len({*us, *eu, *wan})
+
+
+def test_a_keyring_that_is_missing_is_a_copy_of_one_that_was_rotated(layout: MeshPlan, tmp_path: Path) -> None:
+    keys = prepare_keys(tmp_path, layout)
+    rotated = '["' + "A" * 43 + '="]\n'
+    for broker in layout.brokers[:5]:
+        keys.wan(broker.name).write_text(rotated)
+    keys.wan("eu-3").unlink()
+    prepare_keys(tmp_path, layout)
+    assert keys.wan("eu-3").read_text() == rotated

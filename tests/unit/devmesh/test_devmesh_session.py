@@ -257,6 +257,35 @@ def test_killed_broker_comes_back_when_asked_to(up: Up) -> None:
     eventually(lambda: up.pids().get("us-1", before) != before, "it did not come back")
 
 
+async def test_a_broker_that_is_held_down_comes_back_when_it_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, polls = tmp_path / "run" / "a.hold", []
+    started = asyncio.Event()
+
+    async def note(seconds: float) -> None:
+        polls.append(seconds)
+        if len(polls) == 3:
+            hold.unlink()
+
+    def ended(_: object) -> None:
+        if polls:
+            started.set()  # a second life has ended as well
+        else:
+            hold.touch()
+
+    monkeypatch.setattr(supervisor, "_pause", note)
+    for name in ("logs", "run"):
+        (tmp_path / name).mkdir()
+    hold.touch()  # of somebody who was killed: a new start forgets it
+    running = supervisor.Supervisor(tmp_path, restart=True, on_exit=ended)
+    await running.start(supervisor.ChildSpec(name="a", argv=("/bin/false",), ready_address="127.0.0.1:1"))
+    async with asyncio.timeout(10):
+        await started.wait()
+    await running.stop()
+    assert polls[:3] == [supervisor.HOLD_POLL_S] * 3
+
+
 def test_password_is_on_no_command_line_and_in_no_file_or_log(up: Up) -> None:
     up.start_ready()
     for pid in up.pids().values():
@@ -271,7 +300,7 @@ def test_password_is_on_no_command_line_and_in_no_file_or_log(up: Up) -> None:
     [
         (["--brokers-per-region", "2"], "--brokers-per-region: 2 is not 1, 3 or 5"),
         (["--regions", "us,US"], "--regions: 'US' is not a region name"),
-        (["--base-port", "70000"], "--base-port: 70000 does not leave 57 ports"),
+        (["--base-port", "70000"], "--base-port: 70000 does not leave 76 ports"),
         (["--user", "alice"], "--user: give NAME:PASSWORD"),
         (["--base-port", "0", "--endpoints", "/nonexistent/file"], "--endpoints:"),
         (["--base-port", "0", "--link-override", "x"], "--link-override: 'x' is not"),

@@ -89,8 +89,10 @@ def test_nothing_between_produce_fetch_and_mirror_reads_or_unpacks_a_record(
     hot = modules("region/kafka", "region/topics", "region/multiraft", "region/log", "region/raft", "mesh/replication")
     readers = ("georelay.wire.records", "georelay.wire.compression", "georelay.wire.batch.iterate_records")
     found = importers(hot, *readers, "lz4", "zstandard", "cramjam", "gzip", "zlib")
-    # The manifest packs a state machine's bytes, never a record; the look-up by time reads one batch.
-    assert found == ["region/log/manifest.py", "region/topics/hosted_stream.py"]
+    # Links pack whole frames and the manifest a state machine's bytes, never a record; the look-up by time reads one
+    # batch.
+    packers = ["mesh/replication/frame_packing.py", "region/log/manifest.py"]
+    assert sorted(found) == [*packers, "region/topics/hosted_stream.py"]
 
 
 def test_the_gateway_knows_no_protobuf(modules: Callable[..., list[Module]]) -> None:
@@ -105,15 +107,19 @@ def constructors(modules: list[Module], name: str) -> list[str]:
     ]
 
 
+def test_hosts_are_those_of_the_region_and_of_mesh_control(modules: Callable[..., list[Module]]) -> None:
+    places = constructors(modules("mesh", "region", "gateway", "sla", "loadtest"), "Host")
+    assert sorted(places) == ["region/broker/core.py", "region/control/replica.py"]
+
+
 @pytest.mark.parametrize(
     ("part", "place"),
     [
-        ("Host", "region/broker/core.py"),
-        ("ControllerService", "region/broker/core.py"),
+        ("ControllerService", "region/broker/core_parts.py"),
         ("LocalCluster", "region/broker/core.py"),
         ("BrokerCore", "region/app.py"),
         ("Edge", "region/app.py"),
-        ("Recorder", "region/app.py"),
+        ("Recorder", "region/broker/traces.py"),
     ],
 )
 def test_broker_parts_are_composed_in_one_place(modules: Callable[..., list[Module]], part: str, place: str) -> None:

@@ -99,5 +99,5 @@ def test_decisions_that_code_and_documents_cite_exist(
 def test_what_is_not_there_is_said_in_readme_and_architecture(root: Path) -> None:
     for name in ("README.md", "ARCHITECTURE.md"):
         text = (root / name).read_text().partition("## What is not there yet")[2].casefold()
-        for missing in ("groups and queues", "gossip", "homes", "acknowledgements", "compaction"):
+        for missing in ("transactions", "homes=every", "compaction"):
             assert missing in text, f"{name}: {missing}"

@@ -25,13 +25,22 @@ from region.raft.wire import Kind
 
 Rows = Callable[[str], list[list[str]]]
 METRIC_SOURCES = (
+    "region/broker/link_metrics.py",
+    "region/geo/metrics.py",
     "gateway/metrics.py",
     "region/api/group_metrics.py",
     "region/api/queue_metrics.py",
     "region/api/binding_metrics.py",
+    "region/api/unfolding_metrics.py",
+    "region/broker/clocks.py",
+    "region/broker/trace_metrics.py",
     "region/broker/storage_metrics.py",
     "mesh/listening/listeners.py",
+    "mesh/listening/congestion_control.py",
+    "region/broker/control_metrics.py",
+    "region/broker/home_metrics.py",
     "region/broker/security_metrics.py",
+    "mesh/gossip/metrics.py",
 )
 
 

@@ -83,3 +83,35 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_an_ipv6_address_loses_its_brackets() -> None:
     assert split_address("[::1]:80") == ("::1", 80)
+
+
+GOSSIP = """
+mesh_id = "m1"
+region = "us"
+[gossip.lan]
+listen = "127.0.0.1:7946"
+seeds = ["127.0.0.1:7947"]
+"""
+
+
+def test_with_gossip_one_seed_stands_for_all_brokers(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOSSIP))
+    assert config.regions == ()
+    assert config.own_name.startswith("gateway-")
+    assert config.own_name.endswith("-8080")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('region = "us"', "", r"region: \[gossip\.lan\] needs the name of the region"),
+        ('seeds = ["127.0.0.1:7947"]', "", r"gossip\.lan\.seeds: name a member"),
+        ("[gossip.lan]", "[gossip]\nenabled = false\n[gossip.lan]", "regions: name the brokers, or listen in"),
+        ("127.0.0.1:7946", "10.0.0.1:7946", r"10\.0\.0\.1:7946 is not a loopback address and the pool has no keyring"),
+        ("[gossip.lan]", "[gossip.wan]", r"unknown key gossip\.wan"),
+    ],
+)
+def test_a_mistake_in_gossip_is_one_line_that_names_it(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOSSIP
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(tmp_path, GOSSIP.replace(old, new)))

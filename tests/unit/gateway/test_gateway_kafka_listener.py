@@ -144,7 +144,7 @@ class WrittenTransport:
 
 
 def test_bytes_that_come_before_the_broker_is_connected_are_kept_and_sent_first() -> None:
-    nothing = SimpleNamespace(sign_in_required=lambda: False, opened=lambda _: None)
+    nothing = SimpleNamespace(sign_in_required=lambda: False, opened=lambda _: None, connected=lambda _: None)
     client, client_side, broker_side = _Client(cast("Any", nothing)), WrittenTransport(), WrittenTransport()
     client.connection_made(cast("Any", client_side))
     client_side.resume_reading()  # uvloop starts to read after connection_made, whatever the protocol did in it

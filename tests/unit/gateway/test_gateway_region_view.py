@@ -162,3 +162,32 @@ def test_an_unready_broker_is_no_candidate() -> None:
 def test_an_unknown_region_is_refused_with_the_known_names() -> None:
     with pytest.raises(BadRequest, match="known: us, eu, ap"):
         Router(three_regions(), monotonic_ns=lambda: 0).candidates("mars")
+
+
+def test_a_broker_at_the_same_addresses_keeps_what_was_measured_and_another_one_begins_anew() -> None:
+    view = three_regions()
+    for broker in (1001, 2001, 3001):
+        measure(view, broker, 10)
+    moved = RegionEndpoints(
+        name="eu",
+        number=RegionNumber(2),
+        brokers=(BrokerEndpoints(id=BrokerId(2001), kafka="eu-1:2", grpc="", admin=""),),
+    )
+    view.replace([region("us", 1), moved, region("sa", 4)])
+    assert view.health(BrokerId(1001)) is Health.READY
+    assert view.health(BrokerId(2001)) is Health.UNKNOWN
+    assert {ranked.name: ranked.rtt_ns for ranked in view.rank(0)} == {"us": 10 * MS, "eu": None, "sa": None}
+
+
+def test_estimates_order_what_was_never_measured_and_are_never_compared_with_measured_round_trips() -> None:
+    view = three_regions()
+    for broker in (1001, 2001, 3001):
+        view.on_probe(BrokerId(broker), Probe.OK, now_ns=0)
+    view.replace(view.regions, {BrokerId(1001): 90 * MS, BrokerId(2001): 50 * MS, BrokerId(3001): 20 * MS})
+    assert names(view) == ["ap", "eu", "us"]
+    assert [ranked.rtt_ns for ranked in view.rank(0)] == [None, None, None]
+    measure(view, 1001, 200)
+    assert names(view) == ["us", "ap", "eu"]
+    view.replace(view.regions, {BrokerId(1001): 1})
+    assert names(view, SAMPLE_AGE_NS_MAX + 1) == ["us", "eu", "ap"]  # nobody has an estimate that still counts
+    assert view.rank(SAMPLE_AGE_NS_MAX + 1)[0].estimate_ns is None

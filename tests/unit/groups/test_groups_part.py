@@ -15,7 +15,7 @@ from georelay.wire.api import ErrorCode
 from georelay.wire.consumer_protocol import Subscription, encode_subscription
 from region.coordination.in_memory import InMemoryCoordinatorLog
 from region.coordination.limits import PART_SNAPSHOT_BYTES_MAX
-from region.coordination.part import CommandError, Part
+from region.coordination.part import IN_USE, CommandError, Part
 from region.groups.offsets_core import CommittedOffset
 from region.groups.part import GroupsPart
 from region.groups.settings import GroupSettings
@@ -529,3 +529,50 @@ def test_a_state_that_outgrew_its_limit_is_read_back(world: World) -> None:
     padded = b'{"groups":[],' + b" " * PART_SNAPSHOT_BYTES_MAX + b'"v":1}'
     world.part.restore(padded)
     assert world.part.snapshot() == b'{"groups":[],"v":1}'
+
+
+# --- a new home ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_home_keeps_offsets_and_fences_the_members_of_the_old_one(world: World) -> None:
+    member = await stable(world)
+    assert await commit(world, member, 7) is ErrorCode.NONE
+    world.log.depose(leader=1002)
+    world.part.fence(append_us=world.log.now_us())
+    world.log.elect()
+
+    assert world.part.fetch("g", [KEY])[KEY][0].offset == 7  # type: ignore[union-attr]
+    assert world.part.heartbeat("g", member) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await commit(world, member, 8) is ErrorCode.UNKNOWN_MEMBER_ID
+    again = await stable(world)
+    assert again.generation > member.generation + 60_000, "the old home may have given out the next ones unheard"
+    assert await commit(world, again, 8) is ErrorCode.NONE
+
+
+async def test_the_fence_is_a_function_of_the_state(world: World) -> None:
+    await stable(world)
+    replica = world.make(InMemoryCoordinatorLog())
+    replica.restore(world.part.snapshot())
+    for part in (replica, world.part):
+        part.fence(append_us=5)
+    assert replica.snapshot() == world.part.snapshot()
+
+
+async def test_generations_never_leave_their_range_however_often_the_home_moves(world: World) -> None:
+    await stable(world)
+    for _ in range(40_000):
+        world.part.fence(append_us=5)
+    stored = world.part.stored("g")
+    assert stored is not None and stored.record is not None
+    assert 2**31 - 2**18 < stored.record.generation < 2**31
+
+
+async def test_a_group_claims_its_name_by_its_members_or_by_its_newest_commit(world: World) -> None:
+    assert world.part.claim("g") == 0
+    member = await stable(world)
+    assert world.part.claim("g") == IN_USE
+    await commit(world, member, 7)
+    commit_us = world.part.fetch("g", [KEY])[KEY][0].commit_us  # type: ignore[union-attr]
+    world.log.depose(leader=1002)
+    world.part.fence(append_us=1)
+    assert world.part.claim("g") == commit_us

@@ -7,10 +7,12 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from georelay.durability import Durability
 from georelay.errors import (
     BadRequest,
     GeorelayError,
@@ -27,8 +29,11 @@ from georelay.ids import Epoch, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from georelay.wire import api
 from georelay.wire.batch import build_batch, stamp
 from georelay.wire.crc import crc32c
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
+from region.geo.resolution import Resolved
+from region.geo.stream_geo import Holders
 from region.kafka.listener import KafkaListener
 from region.kafka.ports import (
     BrokerInfo,
@@ -60,6 +65,7 @@ class FakeStream:
         self.log_start = Offset(0)
         self.high_watermark = Offset(0)
         self.next_offset = Offset(0)
+        self.geo_end: Offset | None = None  # what enough regions have, of a topic that asks for several
         self.auto_commit = True
         self.in_memory = True
         self.unstable: Offset | None = None  # first record of an open transaction
@@ -74,6 +80,10 @@ class FakeStream:
         self._pending: list[tuple[asyncio.Future[Published], Published]] = []
         self._waiters: dict[int, Callable[[], None]] = {}
         self._ids = itertools.count()
+
+    @property
+    def knows_end(self) -> bool:
+        return bool(self.is_home)
 
     def publish(self, header: Any, raw: Any, *, received_ns: int, entry_region: int) -> asyncio.Future[Published]:
         known = self._check_sequence(header)
@@ -164,8 +174,16 @@ class FakeStream:
             callback()
 
     @property
+    def visible_end(self) -> Offset:
+        return self.high_watermark if self.geo_end is None else min(self.geo_end, self.high_watermark)
+
+    @property
+    def is_visible_end_known(self) -> bool:
+        return True
+
+    @property
     def last_stable_offset(self) -> Offset:
-        return self.high_watermark if self.unstable is None else self.unstable
+        return self.visible_end if self.unstable is None else min(self.unstable, self.visible_end)
 
     def aborted_between(self, first: int, following: int) -> list[AbortedTransaction]:
         return [row for row in self.aborted if row.last_offset >= first and row.first_offset < following]
@@ -204,7 +222,7 @@ class FakeStream:
         self.ends_confirmed += 1
         if self.is_cut_off:
             raise Unavailable("no quorum answered")
-        return self.high_watermark
+        return self.visible_end
 
     async def read_cold(self, offset: int, max_bytes: int) -> list[Entry]:
         self.cold_reads += 1
@@ -242,10 +260,13 @@ class FakeCluster:
         self.controller_id = 1001
         self.metadata_epoch = 1
         self.auto_create_topics = True
+        self.has_left = False
         self.is_ready = True
         self.views: dict[str, TopicView] = {}
         self.streams: dict[tuple[str, int], FakeStream] = {}
         self.publish_errors: list[GeorelayError] = []  # raised by the next publishes
+        self.levels: list[AskedLevel] = []
+        self.regions_reached = 3
         self.transactional_ids: list[str | None] = []
         self.published: list[tuple[str, int, Any, int, Any]] = []
         self.producer_errors: list[GeorelayError] = []
@@ -435,13 +456,35 @@ class FakeCluster:
         entry_region: int,
         lane: object,
         transactional_id: str | None = None,
+        level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
+        self.levels.append(level)
         self.transactional_ids.append(transactional_id)
         self.published.append((name, partition, header, received_ns, lane))
         if self.publish_errors:
             raise self.publish_errors.pop(0)
         stream = self.streams[name, partition]
-        return stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
+        stored = stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
+        return stored if not level.is_geo else self._at_level(stored, level.durability.regions_of(3))
+
+    def _at_level(self, stored: asyncio.Future[Published], asked: int) -> asyncio.Future[Published]:
+        """Answer as a home of three regions does of which `regions_reached` have everything at once."""
+        answer: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        regions = tuple(RegionNumber(number + 1) for number in range(self.regions_reached))
+        stored.add_done_callback(
+            lambda done: answer.set_result(
+                replace(done.result(), regions=regions, level=len(regions), is_pending=len(regions) < asked)
+            )
+        )
+        return answer
+
+    async def resolve(
+        self, name: str, partition: int, *, epoch: int, offset: int, durability: Durability, wait_ms: int = 0
+    ) -> Resolved:
+        regions = tuple(RegionNumber(number + 1) for number in range(self.regions_reached))
+        is_lost = epoch != self.streams[name, partition].epoch
+        holders = Holders(regions=regions, level=len(regions), is_lost=is_lost, epoch=Epoch(1))
+        return Resolved(holders=holders, is_reached=not is_lost and len(regions) >= durability.regions_of(3))
 
     async def read_records(
         self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False

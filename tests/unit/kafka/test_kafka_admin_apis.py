@@ -46,7 +46,7 @@ def test_every_error_has_a_kafka_code(kind: type[errors.GeorelayError]) -> None:
 @pytest.mark.parametrize("kind", all_errors())
 def test_only_unknown_outcomes_have_a_code_that_means_perhaps_stored(kind: type[errors.GeorelayError]) -> None:
     perhaps_stored = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    assert KAFKA_CODE[kind] not in perhaps_stored or kind.outcome is errors.Outcome.UNKNOWN
+    assert KAFKA_CODE[kind] not in perhaps_stored or kind.outcome is not errors.Outcome.NOT_STORED
 
 
 def test_a_foreign_error_is_an_unknown_server_error() -> None:
@@ -100,7 +100,19 @@ async def test_connections_over_the_limit_are_refused(bed: Any) -> None:
     assert bed.services.counters.connections_refused == 1
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", [12, 13])
+async def test_a_region_that_was_removed_sends_its_clients_to_their_bootstrap_servers(bed: Any, version: int) -> None:
+    bed.cluster.add_topic("orders")
+    bed.cluster.has_left = True
+    client = await bed.client()
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+    response = await client.call(request, ApiKey.METADATA, version)
+    assert not response.brokers
+    assert not response.topics
+    assert response.error_code == (ErrorCode.REBOOTSTRAP_REQUIRED if version >= 13 else 0)
+
+
+@pytest.mark.parametrize("version", range(14))
 async def test_metadata_describes_topics_brokers_and_home_epochs(bed: Any, version: int) -> None:
     bed.cluster.add_topic("orders", 2)
     client = await bed.client()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -62,9 +63,14 @@ async def test_the_settings_of_a_topic_are_described(bed: Any, version: int) -> 
     rows = {row.name: (row.value, row.read_only, row.config_source) for row in result.configs}
     assert rows == {
         "cleanup.policy": ("delete", False, 5),
+        "failover": ("manual", False, 5),
         "georelay.home": ("1", True, 1),
         "georelay.homes": ("one", True, 5),
+        "max.geo.lag.ms": ("0", False, 5),
+        "max.geo.lag.records": ("0", False, 5),
         "max.message.bytes": (rows["max.message.bytes"][0], True, 5),
+        "min.insync.regions": ("1", False, 5),
+        "protect.k": ("0", False, 5),
         "retention.bytes": ("-1", False, 5),
         "retention.ms": ("1000", False, 1),
         "segment.bytes": (rows["segment.bytes"][0], False, 5),
@@ -212,3 +218,16 @@ async def test_a_decision_that_does_not_come_is_an_unknown_outcome(bed: Any, mon
     monkeypatch.setattr(configs, "ALTER_TIMEOUT_MS", 1)
     monkeypatch.setattr(bed.cluster, "alter_topic", never)
     assert (await change(bed, ("retention.ms", SET, "1"))).error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_settings_about_regions_are_described(bed: Any) -> None:
+    view = bed.cluster.add_topic("orders")
+    config = (("failover", "auto"), ("min.insync.regions", "2"))
+    definition = dataclasses.replace(view.definition, config=config)
+    bed.cluster.views["orders"] = dataclasses.replace(view, definition=definition)
+    wanted = DescribeConfigsResource(TOPIC, "orders", ("min.insync.regions", "failover"))
+    (result,) = await describe(bed, wanted)
+    assert {row.name: (row.value, row.config_source) for row in result.configs} == {
+        "min.insync.regions": ("2", 1),
+        "failover": ("auto", 1),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from typing import Any
 
@@ -38,6 +39,7 @@ from region.groups.factory import groups_factory
 from region.groups.settings import GroupSettings
 from region.groups.topic_names import TopicNames
 from region.kafka.handlers.group_offsets import GROUPS_PER_REQUEST_MAX
+from region.security.access import Access, Principal
 
 SUBSCRIPTION = encode_subscription(Subscription(topics=("orders",)))
 
@@ -268,12 +270,19 @@ async def test_groups_are_listed_and_filtered_by_state(groups: Any, version: int
 
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
 async def test_a_group_is_deleted_once_it_is_empty(groups: Any, version: int) -> None:
+    noted: list[tuple[str, str, str]] = []
+
+    def note(_: Principal, what: str, /, *, outcome: str, **detail: str) -> None:
+        noted.append((detail["group"], what, outcome))
+
+    groups.services = dataclasses.replace(groups.services, access=Access.open(changed=note))
     client = await groups.client()
     await commit(client, 7)
     request = DeleteGroupsRequest(groups_names=["g", "nobody's"])
     answer = await client.call(request, ApiKey.DELETE_GROUPS, version)
     codes = {row.group_id: row.error_code for row in answer.results}
     assert codes == {"g": 0, "nobody's": ErrorCode.GROUP_ID_NOT_FOUND}
+    assert sorted(noted) == [("g", "group.deleted", "done"), ("nobody's", "group.deleted", "GROUP_ID_NOT_FOUND")]
     assert await fetch(client) == {("orders", 0): -1}
     await join(client)
     answer = await client.call(request, ApiKey.DELETE_GROUPS, version)

@@ -186,10 +186,11 @@ async def test_an_error_with_acks_zero_closes_the_connection(bed: Any) -> None:
     assert await client.is_closed()
 
 
-async def test_higher_acks_are_refused_until_geo_levels_exist(bed: Any) -> None:
+@pytest.mark.parametrize("acks", [-2, 65, 1000])
+async def test_acks_that_are_no_number_of_regions_are_refused(bed: Any, acks: int) -> None:
     bed.cluster.add_topic("orders")
     client = await bed.client()
-    answer = await call_produce(client, produce(("orders", 0, batch(b"a")), acks=2))
+    answer = await call_produce(client, produce(("orders", 0, batch(b"a")), acks=acks))
     assert answer == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
     assert not bed.cluster.published
 
@@ -495,6 +496,30 @@ async def test_a_reader_of_an_ended_epoch_beyond_its_end_learns_where_it_diverge
     response = await call_fetch(client, fetch(("orders", 0, 5), last_epoch=1))
     (row,) = response.responses[0].partitions
     assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (1, 3)
+
+
+async def test_a_reader_of_an_epoch_that_has_not_begun_here_waits_for_it(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.is_home = False
+    stream.epoch_ends[2] = (1, 2**63 - 1)
+    client = await bed.client()
+    response = await call_fetch(client, fetch(("orders", 0, 5), last_epoch=2))
+    (row,) = response.responses[0].partitions
+    assert (row.error_code, row.diverging_epoch) == (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
+
+
+async def test_beyond_an_ended_epoch_a_reader_learns_where_it_ended_and_is_not_reset(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    for _ in range(3):
+        stream.add(b"x")
+    stream.epoch = 2
+    stream.epoch_ends[1] = (1, 3)
+    client = await bed.client()
+    response = await call_fetch(client, fetch(("orders", 0, 9), last_epoch=1))
+    (row,) = response.responses[0].partitions
+    assert (row.error_code, row.diverging_epoch.end_offset) == (0, 3)
 
 
 async def test_fetch_always_answers_session_zero(bed: Any) -> None:

@@ -42,6 +42,7 @@ class MemoryLog:
     is_serving: bool = True
     is_leader: bool = True
     control_index: int = 0
+    geo: Any = None
     log_start: Offset = Offset(0)  # noqa: RUF009
     first: Offset = Offset(0)  # noqa: RUF009
     first_digest: bytes = b""
@@ -57,7 +58,14 @@ class MemoryLog:
     only_cold: bool = False
     read_failure: GeorelayError | None = None
     waiters: dict[int, Callable[[], None]] = field(default_factory=dict)
+    promised: Epoch = Epoch(0)  # noqa: RUF009
+    decided: Epoch = Epoch(0)  # noqa: RUF009
+    proven: Epoch = Epoch(0)  # noqa: RUF009
     _waiter: int = 0
+
+    @property
+    def source(self) -> RegionNumber:
+        return self.home
 
     @property
     def epoch(self) -> Epoch:
@@ -161,7 +169,10 @@ class MemoryLog:
             self.committed += 1
         self.wake()
 
-    async def append_epoch(self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int) -> None:
+    async def append_epoch(
+        self, epoch: Epoch, *, start: Offset, digest: bytes, control_index: int, proven: Epoch
+    ) -> None:
+        self.proven = proven
         if await self.digest_before(start) != digest:
             raise Diverged(f"another digest at {start}")
         self.begin_epoch(epoch, start)
@@ -259,7 +270,7 @@ class TestBroker:
         return self.leaders.get(key, -1)
 
     def publish_forwarded(
-        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber
+        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: RegionNumber, level: Any = None
     ) -> asyncio.Future[Published]:
         if self.publish_errors:
             raise self.publish_errors.pop(0)

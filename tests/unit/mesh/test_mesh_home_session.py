@@ -22,12 +22,13 @@ class OneLink:
     """Collects what a session sends."""
 
     def __init__(self) -> None:
-        self.has_room = True
+        self.has_room = self.has_bulk_room = True
         self.parts: list[Part] = []
         self.buffers: list[tuple[bytes, ...]] = []
         self.starving: list[HomeSession] = []
         self.ended_sessions: list[HomeSession] = []
         self.work: list[Coroutine[Any, Any, None]] = []
+        self.telling: list[HomeSession] = []
 
     def post(self, part: Part) -> None:
         self.parts.append(part)
@@ -43,6 +44,9 @@ class OneLink:
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.work.append(coroutine)
+
+    def watermark_moved(self, session: HomeSession) -> None:
+        self.telling.append(session)
 
 
 async def open_session(log: Any, link: OneLink) -> HomeSession:

@@ -204,6 +204,40 @@ async def test_a_broker_of_another_mesh_is_refused_with_the_reason(
     await until(lambda: "first-mesh" in link.last_failure and "second-mesh" in link.last_failure)
 
 
+async def test_a_broker_that_gives_its_region_another_name_is_refused_with_one_clear_line(
+    start_broker: Any, until: Any, memory_log: Any
+) -> None:
+    home = await start_broker(1001)
+    home.links.region_name = {1: "us", 2: "eu"}.get
+    stranger = await start_broker(2001)
+    stranger.links.mirror_started(memory_log())
+    link = stranger.links._outgoing.to_broker(1001)
+    name = stranger.identity.region
+    wanted = f"refused: REGION: broker 2001 says that region 2 is '{name}', here it is 'eu'"
+    await until(lambda: link.last_failure == wanted)
+    assert home.links.counters.peers_refused["REGION"] >= 1
+
+
+async def test_what_a_link_carried_and_its_sessions_are_counted(two_regions: Any, until: Any, memory_log: Any) -> None:
+    home, mirror = memory_log(), memory_log()
+    two_regions.home.logs[home.key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    home.sequence(payload(0))
+    await until(lambda: mirror.high_watermark == 1)
+    await two_regions.wire.cut()
+    await until(lambda: two_regions.mirror.links.snapshot()[0].state.value == "connecting")
+    await two_regions.wire.heal()
+    home.sequence(payload(1))
+    await until(lambda: mirror.high_watermark == 2)
+    ours, theirs = two_regions.mirror.links.counters, two_regions.home.links.counters
+    assert (ours.sessions["mirror", 1], ours.resumes["mirror", 1]) == (2, 1)
+    assert (theirs.sessions["home", 2], theirs.resumes["home", 2]) == (2, 1)
+    assert (ours.opened["dialled", 1], theirs.opened["accepted", 2]) == (2, 2)
+    assert ours.lost["dialled", 1] == 1
+    assert 0 < ours.received_bytes[1] <= theirs.sent_bytes[2]  # who it is from is known after the first frame
+    assert [row.resumes for row in two_regions.mirror.links.snapshot()] == [1]
+
+
 async def test_forwarded_batches_keep_their_order_per_lane(two_regions: Any, memory_log: Any, key: Any) -> None:
     two_regions.home.logs[key] = memory_log()
     futures = [forward(two_regions.mirror, key, payload(number)) for number in range(200)]

@@ -16,6 +16,7 @@ from georelay.wire.batch import BatchHeader, build_batch, iterate_records
 from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
 from region.coordination.in_memory import InMemoryClock, InMemoryCoordinatorLog
 from region.kafka.ports import Published, ReadAnswer
+from region.queues.delivery_traces import QueueTraces
 from region.queues.part import QueuesPart
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -37,7 +38,7 @@ class FakeEntry:
     append_us: int
 
     def header(self) -> FakeHeader:
-        return FakeHeader(self.append_us)
+        return FakeHeader(self.append_us, received_ns=self.append_us * 1000 - 5_000_000, entry_region=3)
 
 
 @dataclass
@@ -169,6 +170,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = InMemoryClock()
+        self.traces = QueueTraces()
         self.cluster = FakeCluster(self.clock)
         self.log = InMemoryCoordinatorLog(clock=self.clock)
         self.part = self.new_part()
@@ -176,7 +178,7 @@ class Scene:
         self.log.elect()
 
     def new_part(self) -> QueuesPart:
-        return QueuesPart(self.log, cluster=self.cluster)
+        return QueuesPart(self.log, cluster=self.cluster, traces=self.traces)
 
     async def call(self, operation: str, **body: Any) -> dict[str, Any]:
         queue = {} if operation == "list" else {"queue": body.pop("queue", "q")}

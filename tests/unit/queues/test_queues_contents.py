@@ -25,7 +25,7 @@ class Entry:
 
     def header(self) -> Any:
         self.threads.append(threading.get_ident())
-        return type("Header", (), {"append_us": 5})()
+        return type("Header", (), {"append_us": 5, "epoch": 1, "received_ns": 1, "entry_region": 1})()
 
 
 def answer_of(*entries: Entry) -> ReadAnswer:

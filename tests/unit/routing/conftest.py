@@ -55,6 +55,10 @@ class FakeSource:
         for wake in list(self.waiters.values()):
             wake()
 
+    @property
+    def visible_end(self) -> Offset:
+        return self.high_watermark
+
     def read(self, offset: Offset, max_bytes: int) -> Sequence[FakeEntry] | None:
         return None if offset % 2 else self._from(offset)  # both ways are used
 

@@ -72,7 +72,7 @@ class Broker:
         )
         admin = AdminService(cluster=self.cluster, calls=calls, region_name=lambda _: "us")
         handlers = grpc_handlers([streams, admin], ready=self.cluster.ready)
-        self._listener = GrpcListener(handlers, host="127.0.0.1", port=self.port)
+        self._listener = GrpcListener(handlers, host="127.0.0.1", port=self.port, admit=calls.admit)
         self._coalescer = coalescer
         self.port = await self._listener.start()
         row = BrokerInfo(id=1001, kafka_host="127.0.0.1", kafka_port=9092, grpc=self.address)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 import georelay
-from georelay import Place, Position, PositionLost, Since, Start
+import georelay.consumer as consumer_module
+from georelay import Place, Position, PositionLost, Since, Start, consumed
 from georelay.errors import BadRequest, CorruptRecordBatch, UnknownTopic
 from region.controller.topic import Homes
 
@@ -253,3 +255,53 @@ async def test_closing_ends_every_task(broker: Any, cluster: Any) -> None:
     async with asyncio.timeout(5):
         while len(asyncio.all_tasks()) > before:
             await asyncio.sleep(0.01)
+
+
+def unfold_slowly(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let records be unfolded in a thread, as those of large deliveries are, and only once the event is set."""
+    go_on, unfold = threading.Event(), consumed.unfold
+
+    def held(delivery: Any, first: int) -> Any:
+        assert go_on.wait(20)
+        return unfold(delivery, first)
+
+    monkeypatch.setattr(consumer_module, "DECODE_ON_LOOP_BYTES", 0)
+    monkeypatch.setattr(consumer_module, "unfold", held)
+    return go_on
+
+
+async def test_what_is_being_unfolded_when_the_time_is_over_is_not_lost(
+    broker: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = unfold_slowly(monkeypatch)
+    cluster.add_topic("orders")
+    cluster.stream("orders", 0).add(b"a", b"b")
+    async with (
+        georelay.connect(broker.address) as mesh,
+        mesh.consumer(["orders"], start=Start.EARLIEST) as consumer,
+    ):
+        await consumer.until_assigned()
+        asyncio.get_running_loop().call_later(0.2, go_on.set)
+        found: list[bytes | None] = []
+        async with asyncio.timeout(10):
+            while len(found) < 2:
+                found += [record.value for record in await consumer.get_many(timeout_s=0.05)]
+    assert found == [b"a", b"b"]
+
+
+async def test_what_is_being_unfolded_when_the_application_gives_up_waiting_is_not_lost(
+    broker: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = unfold_slowly(monkeypatch)
+    cluster.add_topic("orders")
+    cluster.stream("orders", 0).add(b"a", b"b")
+    async with (
+        georelay.connect(broker.address) as mesh,
+        mesh.consumer(["orders"], start=Start.EARLIEST) as consumer,
+    ):
+        await consumer.until_assigned()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(consumer), 0.2)
+        go_on.set()
+        async with asyncio.timeout(10):
+            assert await take(consumer, 2) == [b"a", b"b"]

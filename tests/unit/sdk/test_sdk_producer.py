@@ -122,15 +122,69 @@ async def test_a_refusal_reaches_the_record_and_later_records_go_on(broker: Any,
 
 async def test_a_geo_level_that_brokers_do_not_give_is_refused_never_lowered(broker: Any, cluster: Any) -> None:
     cluster.add_topic("orders")
+    cluster.publish_errors.append(PolicyViolation("geo:5: the topic is in 3 regions"))
     async with (
         georelay.connect(broker.address) as mesh,
-        mesh.producer(durability=georelay.Durability.geo(2)) as producer,
+        mesh.producer(durability=georelay.Durability.geo(5)) as producer,
     ):
-        with pytest.raises(PolicyViolation, match="GEO"):
+        with pytest.raises(PolicyViolation, match="geo:5"):
             await producer.publish("orders", b"1")
     assert values(cluster) == []
     with pytest.raises(BadRequest):
         georelay.Durability.geo(1)
+
+
+async def test_a_record_that_reached_its_level_names_the_regions(broker: Any, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    durability = georelay.Durability.MAJORITY
+    async with (
+        georelay.connect(broker.address) as mesh,
+        mesh.producer(durability=durability, deadline_s=0.7) as producer,
+    ):
+        stored = await producer.publish("orders", b"1")
+    assert (stored.offset, len(stored.regions), stored.durability.regions) == (0, 3, 3)
+    assert [(level.durability, level.deadline_ms) for level in cluster.levels] == [(durability, 700)]
+
+
+async def test_a_record_that_is_pending_is_no_success_is_not_sent_again_and_can_be_resolved(
+    broker: Any, cluster: Any
+) -> None:
+    cluster.add_topic("orders")
+    cluster.regions_reached = 1
+    durability = georelay.Durability.geo(2)
+    async with georelay.connect(broker.address) as mesh, mesh.producer(durability=durability) as producer:
+        first, second = [await producer.send("orders", value) for value in (b"1", b"2")]
+        for offset, future in enumerate((first, second)):
+            with pytest.raises(georelay.DurabilityPending) as pending:
+                await future
+            assert (pending.value.topic, pending.value.partition) == ("orders", 0)
+            assert (pending.value.epoch, pending.value.offset) == (1, offset)
+            assert pending.value.outcome is georelay.Outcome.PENDING
+        assert values(cluster) == [b"1", b"2"]
+        asked: dict[str, Any] = {"epoch": 1, "offset": 0, "durability": durability}
+        assert not (await mesh.resolve("orders", 0, **asked)).is_reached
+        cluster.regions_reached = 2
+        resolved = await mesh.resolve("orders", 0, **asked)
+        assert (resolved.is_reached, resolved.durability, resolved.is_lost) == (True, durability, False)
+        assert (await mesh.resolve("orders", 0, epoch=9, offset=0, durability=durability)).is_lost
+
+
+@pytest.mark.parametrize("text", ["region", "geo:2", "geo:64", "geo:majority", "geo:all"])
+def test_a_durability_is_written_as_it_is_read(text: str) -> None:
+    assert str(georelay.Durability.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "geo", "geo:1", "geo:65", "geo:-1", "GEO:2", "geo: 2", "all"])
+def test_a_durability_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        georelay.Durability.parse(text)
+
+
+def test_majority_and_all_are_counted_where_the_regions_are_known() -> None:
+    majority, everywhere = georelay.Durability.MAJORITY, georelay.Durability.ALL
+    assert [majority.regions_of(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+    assert [everywhere.regions_of(count) for count in (1, 2, 3)] == [1, 2, 3]
+    assert georelay.Durability.geo(3).regions_of(2) == 3  # more than there are: refused, never cut
 
 
 async def test_a_broker_that_restarts_is_found_again_and_nothing_is_stored_twice(broker: Any, cluster: Any) -> None:

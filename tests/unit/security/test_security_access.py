@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -201,3 +202,25 @@ def test_lists_are_enforced_off_loopback_and_where_anybody_signs_in(
         is_loopback_only=is_loopback_only,
     )
     assert Access(rules).allows(ALICE, Operation.READ, TOPIC, "orders") is not enforced
+
+
+async def test_a_change_whose_caller_goes_is_noted_as_unknown_and_a_defect_as_internal() -> None:
+    noted: list[tuple[str, str]] = []
+
+    def note(principal: Principal, what: str, /, *, outcome: str, **detail: str) -> None:
+        noted.append((what, outcome))
+
+    access = Access.open(changed=note)
+
+    async def change() -> None:
+        with access.noted(ALICE, "topic.created", topic="t"):
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.get_running_loop().create_task(change())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ZeroDivisionError), access.noted(ALICE, "topic.deleted", topic="t"):
+        raise ZeroDivisionError
+    assert noted == [("topic.created", "OUTCOME_UNKNOWN"), ("topic.deleted", "INTERNAL")]

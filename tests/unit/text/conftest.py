@@ -21,7 +21,6 @@ from region.groups.factory import groups_factory
 from region.groups.settings import GroupSettings
 from region.groups.topic_names import TopicNames
 from region.security.access import Access, Principal
-from region.security.audit import AuditLog
 from region.text.listener import TextListener
 from region.text.services import TextServices
 
@@ -110,7 +109,6 @@ class TextBed:
         settings = GroupSettings(initial_rebalance_delay_ms=0)
         self.coordinators.register(Part.GROUPS, groups_factory(names, settings, rng=random.Random(1)))
         self.access = Access.open()
-        self.audit = AuditLog()
         self.listener: TextListener | None = None
         self.port = 0
         self._coalescer = Coalescer(self.cluster, entry_region=1, wall_ns=time.time_ns, monotonic_ns=time.monotonic_ns)
@@ -127,7 +125,6 @@ class TextBed:
             monotonic_ns=time.monotonic_ns,
             coordinators=self.coordinators,
             access=self.access,
-            audit=self.audit,
         )
         self.listener = TextListener(services, host="127.0.0.1", port=0, **options)
         self.port = await self.listener.start()

@@ -367,11 +367,12 @@ class _Lingering:
 
 
 async def test_topics_that_are_made_by_text_stand_in_the_audit_log(bed: Any, tmp_path: Path) -> None:
-    bed.audit = AuditLog(tmp_path / "audit")
+    audit = AuditLog(tmp_path / "audit")
+    bed.access = Access.open(changed=audit.administered)
     person = await bed.person()
     assert (await person.ask("CRTP orders 2")).startswith("OK")
     assert (await person.ask("CRTP orders 2")).startswith("ERR TOPIC_EXISTS")
     rows = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
     wanted = {"event": "cluster.changed", "what": "topic.created", "principal": "User:ANONYMOUS", "topic": "orders"}
     assert [row["outcome"] for row in rows if wanted.items() <= row.items()] == ["done", "TOPIC_EXISTS"]
-    bed.audit.close()
+    audit.close()

@@ -169,6 +169,10 @@ class Owner:
 
     def session_ended(self, session: Any) -> None: ...
 
+    def raft_received(self, peer: Any, body: bytes) -> None: ...
+
+    def clock_asked(self, ask: Any) -> None: ...
+
     def link_ended(self, link: Any) -> None:
         self.ended.set()
 

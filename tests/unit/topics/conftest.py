@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from georelay.errors import Busy, GeorelayError, NotLeader
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
-from georelay.wire.batch import RecordDraft, build_batch, validate
-from mesh.replication.stream_header import EntryType, StreamHeader
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from mesh.home.home_row import HomeRow, Moving
+from mesh.home.promise_core import table_after
+from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
 from region.log.errors import LogCorrupt
+from region.log.filesystem import OsFileSystem
+from region.log.group_log import GroupLog
+from region.log.manifest import Manifest
 from region.topics.committed_tail import TailBudget
+from region.topics.hosted_stream import HostedStream
 from region.topics.stream import Stream
 
 KEY = StreamKey(bytes(range(16)), RegionNumber(0), 0)
@@ -101,6 +110,14 @@ class OneLog:
         self.stream.truncated(RaftIndex(from_index), self.entries[-1] if self.entries else None)
 
 
+class ToldStream(Stream):
+    """A stream whose epochs the test begins: who is home in each of them is known at once."""
+
+    @property
+    def known_epoch(self) -> Epoch:
+        return self.end.epoch
+
+
 class StreamBench:
     """What the tests of one stream need."""
 
@@ -109,7 +126,7 @@ class StreamBench:
         self.disk_writable = True
         self.clock = HandClock()
         self.budget = TailBudget()
-        self.stream = Stream(
+        self.stream = ToldStream(
             key=KEY,
             topic="orders",
             group_id=GroupId(1),
@@ -229,3 +246,202 @@ def stamped() -> Any:
         return bench.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
 
     return publish
+
+
+class MovingBench:
+    """A hosted stream of one region on a real disk, whose home control moves as the test says."""
+
+    def __init__(self, path: Path, executor: Any, *, region: int = 1, home: int = 1, level: int = 4) -> None:
+        self.clock = HandClock()
+        self.level = level
+        self.path = path
+        self.executor = executor
+        self.region = region
+        self.first_home = home
+        self.log: OneLog
+        self.stream: HostedStream
+        self.rows: list[HomeRow] = []
+        self._open()
+
+    def _open(self) -> None:
+        self.disk = GroupLog.open(self.path / str(self.region), OsFileSystem())
+        self.stream = HostedStream(
+            key=KEY,
+            topic="orders",
+            group_id=GroupId(1),
+            home=RegionNumber(self.first_home),
+            region=RegionNumber(self.region),
+            clock=self.clock,
+            budget=TailBudget(),
+            executor=self.executor,
+            feature_level=lambda: self.level,
+        )
+        self.log = OneLog(self.stream)
+        self.stream.attach(self.log, self.disk)
+
+    def restart(self, *, from_state: bool = False) -> None:
+        """Make the stream anew from what is on disk, by its state at the applied entry or from the first entry."""
+        entries, term, applied = list(self.log.entries), self.log.term, self.log.applied
+        state = self.stream.snapshot()
+        self.disk.close()
+        self._open()
+        self.log.entries, self.log.term, self.log.applied = entries, term, applied
+        if from_state and applied:
+            self.stream.restore(_At(entries[applied - 1].index, state))
+        for entry in entries:
+            if not (from_state and entry.index <= applied):
+                self.stream.recovered(entry)
+        if applied and not from_state:
+            self.stream.applied_until(entries[applied - 1])
+
+    def ready(self) -> MovingBench:
+        self.log.lead()
+        self.store()
+        return self
+
+    def store(self, *, commit: bool = True) -> None:
+        self.disk.append(self.log.entries[self.disk.last_index :])
+        self.disk.sync()
+        if commit:
+            self.log.commit()
+
+    def write_manifest(self) -> None:
+        """Write a manifest of the applied entry, as upkeep does."""
+        entry = self.log.entries[self.log.applied - 1]
+        self.disk.write_manifest(
+            Manifest(
+                index=entry.index,
+                term=entry.term,
+                chain=entry.chain,
+                stream_part=entry.stream_part,
+                state=self.stream.snapshot(),
+            )
+        )
+
+    def publish(
+        self,
+        value: bytes = b"v",
+        *,
+        count: int = 1,
+        producer: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        timestamp_ms: int = 1,
+    ) -> asyncio.Future[Any]:
+        raw = bytearray(
+            build_batch(
+                [RecordDraft(value)] * count,
+                timestamps_ms=timestamp_ms,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+        )
+        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=5, entry_region=2)
+
+    def mirror(self, entry: Entry) -> None:
+        """Append an entry of another region verbatim."""
+        self.stream.append_batch(entry.header(), bytes(entry.payload))
+
+    def row(
+        self,
+        home: int,
+        epoch: int,
+        start: int,
+        *,
+        digest: bytes | None = None,
+        before: HomeRow | None = None,
+        index: int = 0,
+        accept_loss: bool = False,
+        moving: Moving | None = None,
+    ) -> HomeRow:
+        """Return a row that follows `before` (the first row of this bench when None)."""
+        known = before or HomeRow.first(
+            KEY.topic_id,
+            KEY.partition,
+            home=RegionNumber(self.first_home),
+            regions=(RegionNumber(1), RegionNumber(2), RegionNumber(3)),
+            digest=first_digest(KEY),
+        )
+        table = known.table
+        homes = known.homes
+        if epoch > known.epoch:
+            table = table_after(known.table, epoch=Epoch(epoch), start=Offset(start))
+            kept = {number for number, _ in table}
+            homes = tuple(row for row in (*known.homes, (Epoch(epoch), RegionNumber(home))) if row[0] in kept)
+        return replace(
+            known,
+            home=RegionNumber(home),
+            epoch=Epoch(epoch),
+            start=Offset(start),
+            digest=self.digest_at(start) if digest is None else digest,
+            table=table,
+            homes=homes,
+            last_epoch=Epoch(max(epoch, 0 if moving is None else moving.epoch)),
+            moving=moving,
+            index=index or known.index + 1,
+            accept_loss=accept_loss,
+        )
+
+    def digest_at(self, offset: int) -> bytes:
+        """Return the digest chain before an offset of this bench's log as it is now."""
+        if offset == 0:
+            return first_digest(KEY)
+        for entry in reversed(self.log.entries):
+            if entry.record_count and entry.next_offset == offset:
+                return entry.header().digest
+        raise AssertionError(f"no entry ends at {offset}")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Store and commit what is appended until a condition holds."""
+        async with asyncio.timeout(5):
+            while not condition():
+                self.store()
+                await asyncio.sleep(0.001)
+
+    async def answered(self, work: Any) -> Any:
+        """Return what a coroutine returns that waits for a commit."""
+        task = asyncio.ensure_future(work)
+        await self.until(task.done)
+        return task.result()
+
+    async def records(self) -> list[bytes]:
+        """Return the values that readers see, from memory and from disk alike."""
+        end = self.stream.high_watermark
+        found = await self.stream.read_cold(self.stream.log_start, 1 << 24)
+        values = [record.value or b"" for entry in found for record in iterate_records(entry.payload, validated=True)]
+        self.check_offsets(found, end)
+        return values
+
+    def check_offsets(self, entries: Sequence[Entry], end: Offset) -> None:
+        following = None
+        for entry in entries:
+            assert following is None or entry.base_offset == following, (entry, following)
+            following = entry.next_offset
+        assert following is None or following == end
+
+    def close(self) -> None:
+        self.stream.close()
+        self.disk.close()
+
+
+class _At:
+    def __init__(self, index: RaftIndex, state: bytes) -> None:
+        self.index = index
+        self.state = state
+
+
+@pytest.fixture
+def make_moving(tmp_path: Path) -> Iterator[Any]:
+    """Make benches of several regions."""
+    executor = ThreadPoolExecutor(1)
+    made: list[MovingBench] = []
+
+    def make(**settings: Any) -> MovingBench:
+        made.append(MovingBench(tmp_path, executor, **settings))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+    executor.shutdown()

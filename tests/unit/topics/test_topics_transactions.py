@@ -13,6 +13,7 @@ from georelay.errors import (
     InvalidTransactionState,
     NotHome,
     NotLeader,
+    OutcomeUnknown,
     OutOfOrderSequence,
     ProducerFenced,
     Unavailable,
@@ -58,6 +59,23 @@ async def test_batches_behind_the_first_wait_and_are_stored_in_order(make_bench:
     bench.log.commit()
     assert [(await answer).base_offset for answer in answers] == [0, 1, 2]
     assert len(verifier.asked) == 1
+
+
+async def test_a_defect_while_a_batch_is_stored_leaves_nobody_waiting(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench().ready()
+    verifier = bench.confirm()
+    verifier.gate.clear()
+    answers = [bench.publish_in_transaction(sequence=row) for row in range(3)]
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bench.stream.lanes, "_admit", broken)
+    verifier.gate.set()
+    await settled()
+    assert [type(answer.exception()) for answer in answers] == [OutcomeUnknown] * 3
 
 
 async def test_later_batches_of_an_open_transaction_are_not_confirmed_again(make_bench: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_path
-from georelay.trace.schema import LATENCY_HIST_SCHEMA, LEDGER_SCHEMA, SCHEMA_VERSION, TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS, SCHEMA_VERSION, SCHEMAS, TraceKind
 
 METADATA = TraceFileMetadata(
     kind=TraceKind.LEDGER,
@@ -19,46 +19,52 @@ METADATA = TraceFileMetadata(
 )
 
 
-def test_latency_hist_has_the_columns_of_version_1() -> None:
-    assert SCHEMA_VERSION == 1
-    assert [f"{field.name} {field.type}" for field in LATENCY_HIST_SCHEMA] == [
-        "second int64",
-        "origin string",
-        "dest string",
-        "topic string",
-        "group string",
-        "grid int16",
-        "n int64",
-        "n_good int64",
-        "lat_sum_us int64",
-        "lat_max_us int64",
-        "hist list<element: struct<b: int32 not null, n: int64 not null> not null>",
-        "stage string",
-        "n_good_lo int64",
-        "n_good_hi int64",
-        "clock_offset_us int64",
-        "clock_err_us int64",
-    ]
+COLUMNS = {
+    TraceKind.DELIVERY: """
+        origin_region string! | origin_broker string | dest_region string! | dest_broker string! | topic string!
+        partition int32! | epoch int64! | group string | session_epoch int64! | base_offset int64! | count int32!
+        bytes int64! | publish_first_ns int64! | publish_last_ns int64! | commit_ns int64 | replicated_ns int64
+        delivered_first_ns int64! | delivered_last_ns int64! | acked_ns int64 | lat_max_us int64! | attempt int16!
+        deliver_seq int64! | sample_weight double! | sample_reason string! | traceparent fixed_size_binary[16]
+        row_seq int64! | boot_id string! | schema_version int16
+    """,
+    TraceKind.LATENCY_HIST: """
+        second int64! | origin string! | dest string! | topic string! | group string! | grid int16! | n int64!
+        n_good int64! | lat_sum_us int64! | lat_max_us int64!
+        hist list<element: struct<b: int32 not null, n: int64 not null> not null>! | stage string!
+        n_good_lo int64 | n_good_hi int64 | clock_offset_us int64 | clock_err_us int64 | schema_version int16
+    """,
+    TraceKind.LEDGER: """
+        kind string! | region string! | broker string! | origin string! | topic string! | partition int32!
+        epoch int64! | group string | from_offset int64! | to_offset int64! | first_ns int64! | last_ns int64!
+        attempt int16! | session_epoch int64! | deliver_seq int64! | schema_version int16
+    """,
+    TraceKind.OUTCOME: """
+        second int64! | region string! | gateway string! | op string! | attempts int64! | ok int64!
+        client_error int64! | server_error int64! | timeout int64! | offered int64! | schema_version int16
+    """,
+    TraceKind.PROBE: """
+        origin string! | dest string! | prober string! | seq int64! | sent_ns int64! | published_ns int64
+        delivered_ns int64 | outcome string! | timeout_ms int32! | schema_version int16
+    """,
+    TraceKind.CLOCK: """
+        region string! | broker string! | peer string! | t1_ns int64! | t2_ns int64! | t3_ns int64! | t4_ns int64!
+        theta_ns int64! | delta_ns int64! | host_maxerr_us int64 | host_unsync bool! | mono_ns int64!
+        boot_id string! | schema_version int16
+    """,
+}
 
 
-def test_ledger_has_the_columns_of_version_1() -> None:
-    assert [f"{field.name} {field.type}" for field in LEDGER_SCHEMA] == [
-        "kind string",
-        "region string",
-        "broker string",
-        "origin string",
-        "topic string",
-        "partition int32",
-        "epoch int64",
-        "group string",
-        "from_offset int64",
-        "to_offset int64",
-        "first_ns int64",
-        "last_ns int64",
-        "attempt int16",
-        "session_epoch int64",
-        "deliver_seq int64",
-    ]
+@pytest.mark.parametrize("kind", list(TraceKind))
+def test_a_kind_has_the_columns_of_version_2(kind: TraceKind) -> None:
+    assert SCHEMA_VERSION == 2
+    expected = [column.strip() for line in COLUMNS[kind].strip().splitlines() for column in line.split(" | ")]
+    assert [f"{field.name} {field.type}{'' if field.nullable else '!'}" for field in SCHEMAS[kind]] == expected
+
+
+def test_what_a_recorder_gives_is_every_column_but_the_stamps() -> None:
+    assert RECORDED_COLUMNS[TraceKind.CLOCK][-1] == "mono_ns"
+    assert RECORDED_COLUMNS[TraceKind.DELIVERY][-1] == "traceparent"
 
 
 def test_a_file_name_reads_back() -> None:
@@ -68,7 +74,8 @@ def test_a_file_name_reads_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [".tmp-ledger-1-b-000000.parquet", "clock-1-b-000000.parquet", "ledger-1-b.parquet", "ledger-1-B-0.parquet"]
+    "text",
+    [".tmp-ledger-1-b-000000.parquet", "gossip-1-b-000000.parquet", "ledger-1-b.parquet", "ledger-1-B-0.parquet"],
 )
 def test_a_foreign_or_unfinished_file_name_is_no_trace(text: str) -> None:
     assert TraceFileName.parse(text) is None

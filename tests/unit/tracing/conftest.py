@@ -11,4 +11,4 @@ REGIONS = {1: "us", 2: "eu"}
 
 @pytest.fixture
 def core() -> RecorderCore:
-    return RecorderCore(region="eu", broker=2001, first_session=100, region_name=REGIONS.__getitem__, clock_error_us=0)
+    return RecorderCore(region="eu", broker=2001, first_session=100, region_name=REGIONS.__getitem__)

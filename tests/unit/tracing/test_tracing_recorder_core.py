@@ -6,20 +6,25 @@ from typing import Any
 
 import pytest
 
-from georelay.trace.schema import LATENCY_HIST_SCHEMA, LEDGER_SCHEMA, LedgerKind
-from mesh.tracing import recorder_core
-from mesh.tracing.recorder_core import DeliverySession, Drained, RecorderCore, Row
+from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, TraceKind
+from mesh.tracing import latency_cells_core, recorder_core
+from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
+from mesh.tracing.recorder_core import DeliverySession, Drained, RecorderCore
 
 MS = 1_000_000
 SECOND = 1_000 * MS
 
 
+def rows(drained: Drained, kind: TraceKind) -> list[dict[str, Any]]:
+    return [dict(zip(RECORDED_COLUMNS[kind], row, strict=True)) for row in drained.finished().get(kind, [])]
+
+
 def ledger(drained: Drained) -> list[dict[str, Any]]:
-    return [dict(zip(LEDGER_SCHEMA.names, row, strict=True)) for row in drained.ledger]
+    return rows(drained, TraceKind.LEDGER)
 
 
-def histograms(drained: Drained) -> list[dict[str, Any]]:
-    return [dict(zip(LATENCY_HIST_SCHEMA.names, row, strict=True)) for row in drained.latency_hist]
+def histograms(drained: Drained, stage: str = "total") -> list[dict[str, Any]]:
+    return [row for row in rows(drained, TraceKind.LATENCY_HIST) if row["stage"] == stage]
 
 
 def ranges(drained: Drained) -> list[tuple[int, int, int]]:
@@ -108,7 +113,7 @@ def test_the_first_batch_counts_from_the_offset_that_was_asked_for(core: Recorde
 
 def test_a_batch_that_lies_below_the_session_counts_nothing(core: RecorderCore) -> None:
     deliver(session_of(core, offset=10), 0)
-    assert core.drain(0, final=True).ledger == []
+    assert ledger(core.drain(0, final=True)) == []
 
 
 def test_reading_the_past_is_no_latency(core: RecorderCore) -> None:
@@ -116,7 +121,7 @@ def test_reading_the_past_is_no_latency(core: RecorderCore) -> None:
     deliver(session, 0, received=5_000 * MS)
     session.caught_up(6_000 * MS)
     deliver(session, 10, received=5_999 * MS)
-    assert core.drain(0, final=True).latency_hist == []
+    assert histograms(core.drain(0, final=True)) == []
     deliver(session, 20, received=6_000 * MS)
     assert [row["n"] for row in histograms(core.drain(0, final=True))] == [10]
 
@@ -160,11 +165,13 @@ def test_an_arrival_before_its_publish_counts_as_zero_and_is_noted(core: Recorde
     deliver(session, 0, took_ms=-3)
     (row,) = histograms(core.drain(0, final=True))
     assert (row["lat_sum_us"], row["hist"]) == (0, [{"b": 0, "n": 10}])
-    assert core.negative_latencies == 10
+    assert core.cells.negative_latencies == 10
 
 
 def test_an_unknown_clock_error_is_null_never_zero() -> None:
-    core = RecorderCore(region="eu", broker=1, first_session=0, region_name=str, clock_error_us=None)
+    core = RecorderCore(
+        region="eu", broker=1, first_session=0, region_name=str, correction=lambda _region: UNKNOWN_CLOCK
+    )
     session = session_of(core)
     session.caught_up(0)
     deliver(session, 0)
@@ -176,7 +183,8 @@ def test_the_running_second_stays_open_until_it_is_over(core: RecorderCore) -> N
     session = session_of(core)
     session.caught_up(0)
     deliver(session, 0, received=5_000 * MS)
-    assert core.drain(5_900 * MS) == Drained(latency_hist=[], ledger=[], latency_hist_dropped=0, ledger_dropped=0)
+    open_still = core.drain(5_900 * MS)
+    assert (ledger(open_still), histograms(open_still), open_still.dropped) == ([], [], {})
     deliver(session, 10, received=5_950 * MS)
     drained = core.drain(6_000 * MS)
     assert ranges(drained) == [(0, 20, 0)]
@@ -204,18 +212,144 @@ def test_rows_beyond_the_limit_are_dropped_and_counted(core: RecorderCore, monke
     for base in (0, 100, 200, 300):
         deliver(session, base)
     drained = core.drain(0, final=True)
-    assert (len(drained.ledger), drained.ledger_dropped) == (2, 2)
-    assert core.drain(0, final=True).ledger_dropped == 0
+    assert (len(ledger(drained)), drained.dropped) == (2, {TraceKind.LEDGER: 2})
+    assert core.drain(0, final=True).dropped == {}
 
 
-def test_histograms_beyond_the_limit_are_dropped_and_counted(
-    core: RecorderCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder_core, "CELLS_OPEN_MAX", 1)
+def test_histograms_beyond_the_limit_share_one_of_no_topic(core: RecorderCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency_cells_core, "CELLS_OPEN_MAX", 1)
+    for topic in ("a", "b", "c"):
+        session = core.open_session(topic=topic, origin=0, partition=0, offset=0)
+        session.caught_up(0)
+        deliver(session, 0, received=1 * SECOND)
+    drained = core.drain(0, final=True)
+    assert [(row["topic"], row["n"]) for row in histograms(drained)] == [("a", 10), ("", 20)]
+    assert drained.dropped == {}
+
+
+def test_a_latency_is_corrected_by_the_clock_it_began_on_and_says_so() -> None:
+    core = RecorderCore(
+        region="eu", broker=1, first_session=0, region_name=str, correction=lambda _region: Correction(-30_000, 4_000)
+    )
     session = session_of(core)
     session.caught_up(0)
-    deliver(session, 0, received=1 * SECOND)
-    deliver(session, 10, received=2 * SECOND)
-    drained: Drained = core.drain(0, final=True)
-    rows: list[Row] = drained.latency_hist
-    assert (len(rows), drained.latency_hist_dropped) == (1, 1)
+    deliver(session, 0, took_ms=75)  # 45 ms, surely between 41 and 49
+    deliver(session, 10, took_ms=78)  # 48 ms, perhaps 52
+    deliver(session, 20, took_ms=83)  # 53 ms, perhaps 49
+    deliver(session, 30, took_ms=90)
+    (row,) = histograms(core.drain(0, final=True))
+    assert [row[name] for name in ("n", "n_good_lo", "n_good", "n_good_hi")] == [40, 10, 20, 30]
+    assert (row["clock_offset_us"], row["clock_err_us"], row["lat_max_us"]) == (-30_000, 4_000, 60_000)
+
+
+def test_a_latency_below_what_the_clocks_allow_is_counted_as_impossible() -> None:
+    core = RecorderCore(
+        region="eu", broker=1, first_session=0, region_name=str, correction=lambda _region: Correction(-5_000, 2_000)
+    )
+    session = session_of(core)
+    session.caught_up(0)
+    deliver(session, 0, took_ms=4)  # -1 ms: within the bound
+    deliver(session, 10, took_ms=1)  # -4 ms: not
+    assert (core.cells.negative_latencies, core.cells.impossible_latencies) == (20, 10)
+
+
+class Entry:
+    """What the recorder asks of a committed entry."""
+
+    def __init__(self, base: int, count: int, *, received_ns: int, append_us: int, payload: bytes = bytes(61)) -> None:
+        self.base_offset, self.record_count = base, count
+        self.received_ns, self.append_us, self.entry_region, self.producer_id = received_ns, append_us, 1, 7
+        self.payload = memoryview(payload)
+
+    def header(self) -> Entry:
+        return self
+
+
+def commit(core: RecorderCore, kind: LedgerKind, *entries: Entry, now_ns: int) -> None:
+    core.log_advanced(
+        kind, topic="orders", origin=0, partition=3, epoch=1, from_offset=entries[0].base_offset,
+        to_offset=entries[-1].base_offset + entries[-1].record_count, now_ns=now_ns, home=1, entries=entries,
+    )  # fmt: skip
+
+
+def test_a_commit_at_home_has_a_latency_from_the_first_broker(core: RecorderCore) -> None:
+    commit(core, LedgerKind.COMMIT, Entry(0, 10, received_ns=5_000 * MS, append_us=5_001_000), now_ns=5_003 * MS)
+    (row,) = histograms(core.drain(0, final=True), "commit")
+    assert (row["origin"], row["dest"], row["n"], row["lat_max_us"]) == ("us", "eu", 10, 3_000)
+
+
+def test_a_commit_at_a_mirror_has_a_latency_from_the_append_at_home(core: RecorderCore) -> None:
+    commit(core, LedgerKind.REPLICATED, Entry(0, 10, received_ns=0, append_us=5_001_000), now_ns=5_041 * MS)
+    (row,) = histograms(core.drain(0, final=True), "replicate")
+    assert (row["second"], row["origin"], row["lat_max_us"]) == (5, "us", 40_000)
+
+
+def test_history_that_a_new_region_is_given_has_no_latency() -> None:
+    core = RecorderCore(region="eu", broker=1, first_session=9 * SECOND, region_name=str)
+    commit(core, LedgerKind.REPLICATED, Entry(0, 10, received_ns=0, append_us=8_999_999), now_ns=9_041 * MS)
+    drained = core.drain(0, final=True)
+    assert (histograms(drained, "replicate"), len(ledger(drained))) == ([], 1)
+
+
+def test_delivery_is_measured_from_the_local_commit(core: RecorderCore) -> None:
+    session = session_of(core)
+    session.caught_up(0)
+    commit(core, LedgerKind.REPLICATED, Entry(0, 10, received_ns=0, append_us=5_020_000), now_ns=5_030 * MS)
+    deliver(session, 0, took_ms=31)
+    drained = core.drain(0, final=True)
+    (row,) = histograms(drained, "deliver")
+    assert (row["origin"], row["dest"], row["n"], row["lat_max_us"]) == ("us", "eu", 10, 1_000)
+    (delivery,) = rows(drained, TraceKind.DELIVERY)
+    assert (delivery["replicated_ns"], delivery["commit_ns"]) == (5_030 * MS, None)
+
+
+def test_every_batch_has_a_row_until_the_cap(core: RecorderCore) -> None:
+    session = session_of(core)
+    session.caught_up(0)
+    session.delivered(
+        epoch=2, base_offset=0, record_count=10, entry_region=1, received_ns=5_000 * MS, delivered_ns=5_004 * MS,
+        size_bytes=123,
+    )  # fmt: skip
+    (row,) = rows(core.drain(0, final=True), TraceKind.DELIVERY)
+    assert row == {
+        "origin_region": "us", "origin_broker": None, "dest_region": "eu", "dest_broker": "2001", "topic": "orders",
+        "partition": 3, "epoch": 2, "group": None, "session_epoch": 100, "base_offset": 0, "count": 10, "bytes": 123,
+        "publish_first_ns": 5_000 * MS, "publish_last_ns": 5_000 * MS, "commit_ns": None, "replicated_ns": None,
+        "delivered_first_ns": 5_004 * MS, "delivered_last_ns": 5_004 * MS, "acked_ns": None, "lat_max_us": 4_000,
+        "attempt": 1, "deliver_seq": 0, "sample_weight": 1.0, "sample_reason": "sampled", "traceparent": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "base", "attempt", "reason"),
+    [(41, 10, 1, "late"), (1, 5, 1, "duplicate"), (1, 10, 2, "retried")],
+)
+def test_what_went_wrong_is_kept_whatever_the_probability(
+    core: RecorderCore, took_ms: int, base: int, attempt: int, reason: str
+) -> None:
+    core.sampler.shift, core.sampler.threshold, core.sampler.weight = 30, 0, 2.0**30
+    session = session_of(core)
+    session.caught_up(0)
+    deliver(session, 0)
+    session.delivered(
+        epoch=1, base_offset=base, record_count=10, entry_region=1, received_ns=5_000 * MS,
+        delivered_ns=(5_000 + took_ms) * MS, attempt=attempt,
+    )  # fmt: skip
+    kept = rows(core.drain(0, final=True), TraceKind.DELIVERY)
+    assert [(row["sample_reason"], row["sample_weight"]) for row in kept] == [(reason, 1.0)]
+
+
+def test_a_drain_of_many_ranges_is_cut_short_and_goes_on(core: RecorderCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_core, "RUNS_PER_DRAIN", 2)
+    for _ in range(5):
+        deliver(session_of(core), 0)
+    drains = [core.drain(9 * SECOND) for _ in range(3)]
+    assert [(len(ledger(drained)), drained.has_more) for drained in drains] == [(2, True), (2, True), (1, False)]
+
+
+def test_a_stream_without_news_is_forgotten(core: RecorderCore) -> None:
+    commit(core, LedgerKind.COMMIT, Entry(0, 10, received_ns=0, append_us=0), now_ns=5 * SECOND)
+    core.drain(6 * SECOND)
+    assert len(core._logs) == 1
+    core.drain(40 * SECOND)
+    assert core._logs == {}

@@ -1,0 +1,125 @@
+"""The command `georelay drill`; registered through the entry point group `georelay.commands`."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from georelay.cli.failure import EXIT_USAGE, CommandFailed
+
+EXIT_BROKEN: Final = 1
+RUNS_MAX: Final = 1_000
+
+
+class Kind(enum.StrEnum):
+    """What is lost."""
+
+    REGION_LOSS = "region-loss"
+    LINK_CUT = "link-cut"
+    BROKER_LOSS = "broker-loss"
+
+
+class HowOption(enum.StrEnum):
+    """How a region is lost; both: in turn."""
+
+    KILL = "kill"
+    CUT = "cut"
+    BOTH = "both"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `drill` to the command line."""
+    app.command("drill")(drill)
+
+
+def drill(
+    kind: Annotated[Kind, typer.Argument(help="What is lost.")],
+    runs: Annotated[int, typer.Option(min=1, max=RUNS_MAX)] = 1,
+    how: Annotated[
+        HowOption | None, typer.Option(help="Of region-loss: kill all brokers, cut the region off, or both in turn.")
+    ] = None,
+    wan: Annotated[
+        str, typer.Option(metavar="PAIRS", help="Round trips of the test bed that is started; default: three regions.")
+    ] = "",
+    loopback: Annotated[bool, typer.Option("--loopback", help="Start a mesh without a test bed: no delays.")] = False,
+    brokers_per_region: Annotated[int | None, typer.Option(help="1, 3 or 5; default 1, and 3 for broker-loss.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep the started mesh's data here; of a running mesh: the --data of its `up`.")
+    ] = None,
+    endpoints: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use the RUNNING mesh that wrote this; asks first.")
+    ] = None,
+    user: Annotated[str, typer.Option(metavar="NAME:PASSWORD", help="Of the running mesh (or GEORELAY_USER).")] = "",
+    bed: Annotated[str, typer.Option(metavar="NAME", help="Test bed of the running mesh (its --wan-name).")] = "",
+    break_command: Annotated[
+        str, typer.Option("--break", metavar="COMMAND", help="Kills {broker} of {region} for good.")
+    ] = "",
+    mend_command: Annotated[str, typer.Option("--mend", metavar="COMMAND", help="Starts it again.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before breaking a running mesh.")] = False,
+    rate: Annotated[float, typer.Option(min=1.0, max=5_000.0, help="Records per second of each publisher.")] = 50.0,
+    fault_s: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long it is broken, at least.")] = 10.0,
+    out: Annotated[Path, typer.Option(help="Where drill-KIND-TIME.json and .md go.")] = Path(),
+) -> None:
+    """Lose a region, a link or a broker on purpose; count what was kept, and write it down.
+
+    Starts a mesh of its own in a WAN test bed (`--loopback`: without one), or breaks a running one (`--endpoints`).
+    Ends with 1 when a promise was broken.
+    """
+    from loadtest.drill.drill_run import DrillPlan, carry_out
+    from loadtest.drill.mesh import DrillFailed, MeshAccess
+
+    access = None
+    if endpoints is not None:
+        if wan or loopback:
+            raise CommandFailed("--endpoints is a running mesh, --wan and --loopback start one", exit_code=EXIT_USAGE)
+        access = MeshAccess(
+            endpoints_file=endpoints,
+            user=user or os.environ.get("GEORELAY_USER", ""),
+            run_directory=None if data is None else data / "run",
+            bed=bed,
+            break_command=break_command,
+            mend_command=mend_command,
+        )
+    plan = DrillPlan(
+        kind=kind.value,
+        runs=runs,
+        how="" if how is None else how.value,
+        pairs=wan,
+        is_loopback=loopback,
+        brokers_per_region=brokers_per_region or (3 if kind is Kind.BROKER_LOSS else 1),
+        data=data,
+        running=access,
+        rate_per_s=rate,
+        fault_s=fault_s,
+        out=out,
+    )
+    try:
+        if access is not None:
+            _confirm(access.endpoints_file, kind, yes=yes)
+        is_kept = carry_out(plan, say=typer.echo)
+    except DrillFailed as error:
+        raise CommandFailed(str(error)) from error
+    if not is_kept:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _confirm(endpoints: Path, kind: Kind, *, yes: bool) -> None:
+    """Go on only with --yes, or when a person types the mesh id (CommandFailed)."""
+    from loadtest.drill.mesh import DrillMesh, MeshAccess
+
+    mesh = DrillMesh(MeshAccess(endpoints_file=endpoints))
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailed(
+            f"{kind.value} breaks the running mesh {mesh.mesh_id}: add --yes, or type its id at a terminal",
+            exit_code=EXIT_USAGE,
+        )
+    typed = typer.prompt(f"{kind.value} breaks the running mesh {mesh.mesh_id}. Type its id to go on", default="")
+    if typed.strip() != mesh.mesh_id:
+        raise CommandFailed("that is not its id; nothing was done", exit_code=EXIT_USAGE)

@@ -1,0 +1,208 @@
+"""A drill's result as JSON and as Markdown, and its verdict against the goals. Pure.
+
+Rule 1: `broken`: a promise was not kept; the drill failed. `missed`: a goal in seconds was not met; said, with what the
+        machine was doing.
+Rule 2: an audit that was not run is never called clean.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from loadtest.drill.run_result import RunResult
+from loadtest.wan.tally_core import Delivery as Due
+from loadtest.wan.tally_core import caught_up_s, flowing_s
+
+RTO_MEDIAN_S_MAX: Final = 5.0
+RTO_WORST_S_MAX: Final = 8.0
+CAUGHT_UP_S_MAX: Final = 2.0
+REPORT_VERSION: Final = 1
+
+
+def document_of(head: Mapping[str, Any], runs: Sequence[RunResult]) -> dict[str, Any]:
+    """Return everything as one JSON document."""
+    return {
+        "version": REPORT_VERSION,
+        **head,
+        "summary": summary_of(runs),
+        "runs": [_run(result) for result in runs],
+    }
+
+
+def summary_of(runs: Sequence[RunResult]) -> dict[str, Any]:
+    """Return the figures over all runs, the promises broken and the goals missed."""
+    rtos = [rto for result in runs if (rto := rto_s(result)) is not None]
+    broken = [f"run {number}: {text}" for number, result in enumerate(runs, start=1) for text in result.broken]
+    audits = sorted({result.audit[0] for result in runs})
+    found = [result.findings for result in runs]
+    summary: dict[str, Any] = {
+        "runs": len(runs),
+        "rto_median_s": statistics.median(rtos) if rtos else None,
+        "rto_worst_s": max(rtos, default=None),
+        "geo_acknowledged": sum(each.geo_acknowledged for each in found),
+        "geo_lost": sum(each.geo_lost for each in found),
+        "region_acknowledged": sum(each.region_acknowledged for each in found),
+        "region_orphaned": sum(each.region_orphaned for each in found),
+        "region_lost": sum(each.region_lost for each in found),
+        "rpo_worst_s": max((each.rpo_s for each in found), default=0.0),
+        "duplicated": sum(each.duplicated for each in found),
+        "reordered": sum(each.reordered for each in found),
+        "audit": audits[0] if len(audits) == 1 else ", ".join(audits),
+        "broken": broken,
+    }
+    return summary | {"missed": _missed(summary, runs), "verdict": "FAILED" if broken else "KEPT"}
+
+
+def rto_s(result: RunResult) -> float | None:
+    """Return the seconds until the last publisher outside of the fault was answered again, None: one never was."""
+    seconds = list(result.findings.rto_s.values())
+    known = [each for each in seconds if each is not None]
+    return max(known) if known and len(known) == len(seconds) else None
+
+
+def heal_figures(result: RunResult) -> dict[str, dict[str, float | None]]:
+    """Return, by region, seconds from the heal to the first delivery and to a reader that is up to date."""
+    figures = {}
+    for region, deliveries in result.deliveries.items():
+        rows = [Due(row.offset, row.due_ns, row.at_ns) for row in deliveries]
+        figures[region] = {
+            "flowing_s": flowing_s(rows, result.healed_ns),
+            "caught_up_s": caught_up_s(rows, result.healed_ns, 0.0),
+        }
+    return figures
+
+
+def _missed(summary: Mapping[str, Any], runs: Sequence[RunResult]) -> list[str]:
+    median, worst = summary["rto_median_s"], summary["rto_worst_s"]
+    missed = []
+    if median is not None and median > RTO_MEDIAN_S_MAX:
+        missed.append(f"median RTO {median:.2f} s, goal {RTO_MEDIAN_S_MAX:g} s")
+    if worst is not None and worst > RTO_WORST_S_MAX:
+        missed.append(f"worst RTO {worst:.2f} s, goal {RTO_WORST_S_MAX:g} s")
+    if "not run" in summary["audit"]:
+        missed.append("the audit was not run in every run")
+    for number, result in enumerate(runs, start=1):
+        if result.how != "link":
+            continue
+        for region, row in heal_figures(result).items():
+            late = row["caught_up_s"]
+            if late is None or late > CAUGHT_UP_S_MAX:
+                shown = "never" if late is None else f"after {late:.2f} s"
+                missed.append(f"run {number}: {region} caught up {shown}, goal {CAUGHT_UP_S_MAX:g} s")
+    return missed
+
+
+def _run(result: RunResult) -> dict[str, Any]:
+    row = {
+        "topic": result.topic,
+        "victim": result.victim,
+        "how": result.how,
+        "control_leader": result.control_leader,
+        "old_epoch": result.old_epoch,
+        "home_after": asdict(result.new_home),
+        "rto_s": rto_s(result),
+        **asdict(result.findings),
+        "rto_by_publisher_s": dict(result.findings.rto_s),
+        "marks": dict(result.marks),
+        "notes": list(result.notes),
+        "audit": {"result": result.audit[0], "said": result.audit[1]},
+        "broken": list(result.broken),
+    }
+    row["rto_s"] = rto_s(result)
+    return row | ({"after_heal": heal_figures(result)} if result.how == "link" else {})
+
+
+# --- Markdown -----------------------------------------------------------------------------------------
+
+
+def markdown_of(document: Mapping[str, Any]) -> str:
+    """Return the document as a person reads it."""
+    summary = document["summary"]
+    lines = [
+        f"# Drill {document['kind']}: {summary['verdict']}",
+        "",
+        f"{document['began']}, mesh {document['mesh']}, {document['where']}. {document['machine']}",
+        "",
+        *_verdict(summary),
+        "",
+        *_table(document["runs"]),
+        "",
+    ]
+    for number, row in enumerate(document["runs"], start=1):
+        lines += _run_lines(number, row)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _verdict(summary: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"- RTO: median {_s(summary['rto_median_s'])}, worst {_s(summary['rto_worst_s'])} over {summary['runs']} runs "
+        f"(goals {RTO_MEDIAN_S_MAX:g} s and {RTO_WORST_S_MAX:g} s)",
+        f"- records that several regions acknowledged: {summary['geo_acknowledged']}, lost {summary['geo_lost']}",
+        f"- records that the home alone acknowledged: {summary['region_acknowledged']}, "
+        f"in orphan branches {summary['region_orphaned']}, lost {summary['region_lost']}; "
+        f"oldest of them acknowledged {_s(summary['rpo_worst_s'])} before the fault",
+        f"- stored twice {summary['duplicated']}, out of order {summary['reordered']}; audit: {summary['audit']}",
+    ]
+    lines += [f"- BROKEN: {text}" for text in summary["broken"]]
+    return lines + [f"- goal missed: {text}" for text in summary["missed"]]
+
+
+def _table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = (
+        "run", "victim", "how", "led control", "RTO", "geo lost", "orphaned", "orphan records", "old home stopped",
+        "fail-back", "audit",
+    )  # fmt: skip
+    rows = [
+        (
+            str(number), row["victim"], row["how"], "yes" if row["victim"] == row["control_leader"] else "no",
+            _s(row["rto_s"]), str(row["geo_lost"]), str(row["region_orphaned"]), str(row["orphan_records"]),
+            _s(row["old_home_s"]), _s(row["marks"].get("fail_back_s")), row["audit"]["result"],
+        )
+        for number, row in enumerate(runs, start=1)
+    ]  # fmt: skip
+    return ["| " + " | ".join(cells) + " |" for cells in (head, ("---",) * len(head), *rows)]
+
+
+def _run_lines(number: int, row: Mapping[str, Any]) -> list[str]:
+    lines = [f"## Run {number}: {row['victim']}, {row['how']}", ""]
+    by = ", ".join(f"{name} {_s(each)}" for name, each in row["rto_by_publisher_s"].items())
+    silent = ", ".join(f"{name} {_s(each)}" for name, each in row["silence_s"].items())
+    lines += [
+        f"- answered again: {by}; longest silence of the whole run: {silent}",
+        f"- sent {row['sent']}: region {row['region_acknowledged']}, geo {row['geo_acknowledged']}, "
+        f"pending {row['pending']}, never stored for certain {row['unanswered']}",
+        f"- orphan branches: {row['orphan_records']} records: {row['region_orphaned']} acknowledged "
+        f"({row['orphaned_after_fault']} of them after the fault), "
+        f"{row['orphan_unacknowledged']} not acknowledged there, {row['orphan_strangers']} of nobody",
+    ]
+    if row["overlap_s"] is not None:
+        side = "before" if row["overlap_s"] <= 0 else "AFTER"
+        lines.append(
+            f"- last acknowledgement of what only the old home had: {abs(row['overlap_s']):.2f} s {side} "
+            "the first of the new epoch"
+        )
+    lines += [_reader_line(reader) for reader in row["readers"]]
+    lines += [f"- {name}: {seconds:.2f} s" for name, seconds in row["marks"].items()]
+    for region, figures in row.get("after_heal", {}).items():
+        lines.append(
+            f"- {region} after the heal: flowing {_s(figures['flowing_s'])}, caught up {_s(figures['caught_up_s'])}"
+        )
+    lines += [f"- {note}" for note in row["notes"]]
+    said = row["audit"]["said"]
+    lines.append(f"- audit: {row['audit']['result']}" + (f" ({said})" if said else ""))
+    return [*lines, *(f"- BROKEN: {text}" for text in row["broken"]), ""]
+
+
+def _reader_line(reader: Mapping[str, Any]) -> str:
+    where = reader["region"] + (f", then {reader['moved_to']}" if reader["moved_to"] else "")
+    return (
+        f"- reader in {where}: {reader['delivered']} records, {reader['missing']} missing, "
+        f"{reader['duplicated']} twice (in flight {reader['duplicates_allowed']}), {reader['reordered']} out of order"
+    )
+
+
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"

@@ -1,0 +1,248 @@
+"""What callers of a gRPC listener can make it hold: nothing before they have signed in, a bounded total afterwards.
+
+grpcio receives a whole message before it calls the handler of a unary request: up to the largest message for each of
+thousands of calls, of whoever can connect. Here every request is read by ourselves, as the first of a stream, which on
+the wire is the same.
+
+Rule 1: `admit` judges a call by its metadata before its request is read. Until then HTTP/2 flow control keeps the
+        sender at the stream's first window: WINDOW_BYTES with WINDOW_OPTIONS. (grpcio's own probing of the path's
+        bandwidth raises that window to 16 MiB, and the bytes are taken whether anybody reads them or not: measured.)
+        A message that is read gets the window it needs, so only streams of small messages over long ways are held up.
+Rule 2: messages count from their arrival until they are answered; a stream's until it reads its next one. Beyond the
+        budget calls are refused with RESOURCE_EXHAUSTED.
+Rule 3: a request that is not whole after QUICK_S counts as the largest one from then on, and is given up after
+        REQUEST_S; so what trickles in is in the budget as well, and a burst of small requests is not taken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from georelay.limits import KIB, MIB
+from mesh.listening.admission_core import AdmissionCounters, Refusal
+
+REQUESTS_BYTES_MAX: Final = 512 * MIB
+WINDOW_BYTES: Final = 128 * KIB
+WINDOW_OPTIONS: Final = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES))
+QUICK_S: Final = 1.0
+REQUEST_S: Final = 60.0
+
+Admit = Callable[[str, Any], Awaitable[None]]
+
+
+class RequestBudget:
+    """Bytes of the requests of one listener that are not answered yet."""
+
+    def __init__(self, limit_bytes: int = REQUESTS_BYTES_MAX) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """Count bytes; False: there is no room, nothing was counted."""
+        if self.used_bytes + size_bytes > self.limit_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        """Count them no more."""
+        self.used_bytes -= size_bytes
+
+
+class _Held:
+    """What one call holds of the budget."""
+
+    __slots__ = ("_budget", "size_bytes")
+
+    def __init__(self, budget: RequestBudget) -> None:
+        self._budget = budget
+        self.size_bytes = 0
+
+    def set(self, size_bytes: int) -> bool:
+        """Hold so much instead; False: there is no room, and nothing is held."""
+        self._budget.give(self.size_bytes)
+        taken = self._budget.take(size_bytes)
+        self.size_bytes = size_bytes if taken else 0
+        return taken
+
+
+class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
+    """Put it behind CallLimits.
+
+    Args:
+        message_bytes_max: the largest message that the server receives.
+        admit: called with method and context before anything is read; raises, or ends the call (context.abort).
+    """
+
+    def __init__(
+        self,
+        budget: RequestBudget,
+        counters: AdmissionCounters,
+        *,
+        message_bytes_max: int,
+        admit: Admit | None = None,
+        quick_s: float = QUICK_S,
+        request_s: float = REQUEST_S,
+    ) -> None:
+        self._budget = budget
+        self._counters = counters
+        self._message_bytes_max = message_bytes_max
+        self._admit = admit
+        self._quick_s = quick_s
+        self._request_s = request_s
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """Wrap the handler of one call."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        sized = _sized(handler.request_deserializer)
+        method = details.method
+        if handler.request_streaming and handler.response_streaming:
+            behaviour = self._streaming(method, handler.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(behaviour, sized, handler.response_serializer)
+        if handler.request_streaming:
+            behaviour = self._streaming(method, handler.stream_unary)
+            return grpc.stream_unary_rpc_method_handler(behaviour, sized, handler.response_serializer)
+        if handler.response_streaming:
+            behaviour = self._unary(method, handler.unary_stream)
+            return grpc.stream_stream_rpc_method_handler(behaviour, sized, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(
+            self._unary(method, handler.unary_unary), sized, handler.response_serializer
+        )
+
+    def _unary(self, method: str, behaviour: Any) -> Any:
+        """Return a handler of a stream for one of a single request."""
+        if inspect.isasyncgenfunction(behaviour):
+
+            async def answers(requests: Any, context: Any) -> Any:
+                held = _Held(self._budget)
+                try:
+                    request = await self._only(method, requests, context, held)
+                    async for answer in behaviour(request, context):
+                        yield answer
+                finally:
+                    held.set(0)
+
+            return answers
+
+        async def answer(requests: Any, context: Any) -> Any:
+            held = _Held(self._budget)
+            try:
+                return await behaviour(await self._only(method, requests, context, held), context)
+            finally:
+                held.set(0)
+
+        return answer
+
+    def _streaming(self, method: str, behaviour: Any) -> Any:
+        if inspect.isasyncgenfunction(behaviour):
+
+            async def answers(requests: Any, context: Any) -> Any:
+                held = _Held(self._budget)
+                try:
+                    await self._begin(method, context)
+                    async for answer in behaviour(
+                        self._counted(requests, context, held), _Counting(self, context, held)
+                    ):
+                        yield answer
+                finally:
+                    held.set(0)
+
+            return answers
+
+        async def answer(requests: Any, context: Any) -> Any:
+            held = _Held(self._budget)
+            try:
+                await self._begin(method, context)
+                return await behaviour(self._counted(requests, context, held), _Counting(self, context, held))
+            finally:
+                held.set(0)
+
+        return answer
+
+    async def _begin(self, method: str, context: Any) -> None:
+        if self._admit is not None:
+            await self._admit(method, context)
+
+    async def _only(self, method: str, requests: Any, context: Any, held: _Held) -> Any:
+        """Return the request of a unary call once the call is admitted and it is there."""
+        await self._begin(method, context)
+        loop = asyncio.get_running_loop()
+        is_full = False
+
+        def is_slow() -> None:
+            nonlocal is_full
+            is_full = not held.set(self._message_bytes_max)
+            if is_full:
+                patience.reschedule(loop.time())
+
+        timer = loop.call_later(self._quick_s, is_slow)
+        found: tuple[int, Any] | None = None
+        try:
+            async with asyncio.timeout(self._request_s) as patience:
+                found = await anext(aiter(requests), None)
+        except TimeoutError:
+            if is_full:
+                await self._refuse(context)
+            self._counters.refuse(Refusal.TOO_SLOW)
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not come in time")
+        finally:
+            timer.cancel()
+        if found is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+            return None  # abort has raised already; this says so to the type checker
+        size_bytes, request = found
+        await self.hold(context, held, size_bytes)
+        return request
+
+    async def _counted(self, requests: Any, context: Any, held: _Held) -> AsyncIterator[Any]:
+        async for size_bytes, request in requests:
+            await self.hold(context, held, size_bytes)
+            yield request
+
+    async def hold(self, context: Any, held: _Held, size_bytes: int) -> None:
+        """Hold so much for a call, or end it."""
+        if not held.set(size_bytes):
+            await self._refuse(context)
+
+    async def _refuse(self, context: Any) -> None:
+        self._counters.refuse(Refusal.TOO_MANY)
+        text = f"requests of {self._budget.used_bytes} bytes wait for their answers here; try again"
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+
+class _Counting:
+    """The context of a call whose handler reads by itself."""
+
+    def __init__(self, limits: RequestLimits, context: Any, held: _Held) -> None:
+        self._limits = limits
+        self._context = context
+        self._held = held
+
+    async def read(self) -> Any:
+        """Return the next request, counted, or grpc.aio.EOF."""
+        found = await self._context.read()
+        if found is grpc.aio.EOF:
+            return found
+        size_bytes, request = found
+        await self._limits.hold(self._context, self._held, size_bytes)
+        return request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def _sized(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], tuple[int, Any]]:
+    """Return what gives a message with its size."""
+
+    def sized(raw: bytes) -> tuple[int, Any]:
+        return len(raw), raw if deserialize is None else deserialize(raw)
+
+    return sized

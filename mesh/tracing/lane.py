@@ -1,0 +1,176 @@
+"""Rows of one kind on their way to the disk: numbered, spooled, and bounded. Used by the writer's thread only.
+
+Rule 1: rows are numbered before anything can lose them: whatever is missing can be counted by the reader.
+Rule 2: a row is in the spool as soon as the writer has it: a killed process loses what its loop had not handed over.
+Rule 3: while the disk fails, complete kinds (histograms, ledger) wait in memory up to ROWS_HELD_MAX, then the oldest
+        are given up; rows of the others are given up at once. Both are counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from georelay.trace.schema import COMPLETE_KINDS, SCHEMA_VERSION, SCHEMAS, TraceKind
+from georelay.trace.spool import ROWS_PER_FRAME_MAX, SPOOL_FOLDER, SpoolHeader, SpoolRows, spool_name
+from mesh.tracing.latency_cells_core import Row
+
+ROWS_HELD_MAX: Final = 500_000  # waiting for a disk that fails: about 150 MB of Python objects at the very worst
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who writes: name of the region, mesh-wide broker id, and a name of this run, [0-9a-z]{1,32}."""
+
+    region: str
+    broker: int
+    boot_id: str
+
+    @property
+    def writer(self) -> str:
+        """Return the name in the metadata of files, as `us/1001`."""
+        return f"{self.region}/{self.broker}"
+
+
+def batch_of(kind: TraceKind, rows: list[Row], *, first_row_seq: int, boot_id: str) -> Any:
+    """Return an Arrow record batch of rows whose values stand in the order of the kind's recorded columns."""
+    columns = iter(zip(*rows, strict=True))
+    count = len(rows)
+    schema = SCHEMAS[kind]
+    stamps: dict[str, Sequence[object]] = {
+        "row_seq": range(first_row_seq, first_row_seq + count),
+        "boot_id": [boot_id] * count,
+        "schema_version": [SCHEMA_VERSION] * count,
+    }
+    arrays = [pa.array(stamps.get(field.name) or next(columns), type=field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class Lane:
+    """The rows of one kind.
+
+    Attributes:
+        rows_spooled: rows of the open spool; spool_bytes: its size.
+        opened_ns: when the open spool was begun.
+    """
+
+    def __init__(self, kind: TraceKind, directory: Path, identity: Identity) -> None:
+        self.kind = kind
+        self._folder = directory / SPOOL_FOLDER
+        self._identity = identity
+        self._next_row = 0
+        self._next_spool = 0
+        self._dropped = 0
+        self._waiting: deque[tuple[int, list[Row]]] = deque()  # (number of the first row, rows)
+        self._rows_waiting = 0
+        self._file: int | None = None
+        self._path = self._folder
+        self.rows_spooled = 0
+        self.spool_bytes = 0
+        self.opened_ns = 0
+
+    def take(self, rows: list[Row], dropped: int, now_ns: int) -> None:
+        """Number and spool rows; `dropped` were given up before they came here.
+
+        Raises:
+            OSError: the disk failed; rows of complete kinds wait for the next call.
+        """
+        self._next_row += dropped  # they were rows: the jump in the numbers shows it
+        self._dropped += dropped
+        for start in range(0, len(rows), ROWS_PER_FRAME_MAX):
+            part = rows[start : start + ROWS_PER_FRAME_MAX]
+            self._waiting.append((self._next_row, part))
+            self._next_row += len(part)
+            self._rows_waiting += len(part)
+        try:
+            while self._waiting:
+                first, part = self._waiting[0]
+                self._append(first, part, now_ns)
+                self._waiting.popleft()
+                self._rows_waiting -= len(part)
+        except OSError:
+            self._shed()
+            raise
+
+    def _shed(self) -> None:
+        limit = ROWS_HELD_MAX if self.kind in COMPLETE_KINDS else 0
+        while self._rows_waiting > limit:
+            _, part = self._waiting.popleft()
+            self._rows_waiting -= len(part)
+            self._dropped += len(part)
+
+    @property
+    def dropped(self) -> int:
+        """Return the rows given up since the start."""
+        return self._dropped
+
+    @property
+    def rows_waiting(self) -> int:
+        """Return the rows that the disk would not take yet."""
+        return self._rows_waiting
+
+    def _append(self, first_row_seq: int, rows: list[Row], now_ns: int) -> None:
+        batch = batch_of(self.kind, rows, first_row_seq=first_row_seq, boot_id=self._identity.boot_id)
+        frame = SpoolRows.of(self.kind, batch, first_row_seq=first_row_seq, dropped=self._dropped).encode()
+        if self._file is None:
+            self._open(now_ns)
+        assert self._file is not None
+        try:
+            _write_whole(self._file, frame)
+        except OSError:
+            self._cut()
+            raise
+        self.spool_bytes += len(frame)
+        self.rows_spooled += len(rows)
+
+    def _open(self, now_ns: int) -> None:
+        identity = self._identity
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / spool_name(self.kind, identity.broker, identity.boot_id, self._next_spool)
+        header = SpoolHeader(
+            kind=self.kind,
+            region=identity.region,
+            broker=identity.broker,
+            boot_id=identity.boot_id,
+            opened_ns=now_ns,
+        ).encode()
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        try:
+            _write_whole(file, header)
+        except OSError:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+        self._next_spool += 1
+        self._file, self._path = file, path
+        self.spool_bytes, self.rows_spooled, self.opened_ns = len(header), 0, now_ns
+
+    def _cut(self) -> None:
+        """Take a frame that was written in part off the end; a spool where that fails ends there, readable."""
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file, self.spool_bytes)
+        except OSError:
+            self.rotate()
+
+    def rotate(self) -> Path | None:
+        """Close the open spool and return it, None without one."""
+        if self._file is None:
+            return None
+        os.close(self._file)
+        self._file = None
+        self.rows_spooled = self.spool_bytes = 0
+        return self._path
+
+
+def _write_whole(file: int, raw: bytes) -> None:
+    """Write all of `raw`; a short write is a full disk."""
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(file, view) :]

@@ -1,0 +1,166 @@
+"""/v1/orphans: list, export, publish again and drop orphan branches of this region.
+
+    GET    /v1/orphans?topic=                                       every branch that the caller may describe
+    GET    /v1/orphans/{topic}/{partition}/{epoch}?offset=&format=  a piece: format=json (records) or batches (base64)
+    POST   /v1/orphans/{topic}/{partition}/{epoch}/republish        {"offset": n}: a piece as new records
+    DELETE /v1/orphans/{topic}/{partition}/{epoch}                  let it, and older ones, be deleted
+
+Rule 1: whoever may read a topic may export its branches; to publish them again one must also be allowed to write to it,
+        to drop them to delete from it.
+Rule 2: a piece says where the next one begins; a caller that stopped goes on there. Publishing again is a publish like
+        any other: new offsets, new append times, keys, values, headers and timestamps as they were, and a header
+        ORPHAN_HEADER that says what it was. Nothing knows whether somebody has published the same records again before.
+Rule 3: what is not a plain record is left out and counted: markers, and records of transactions, whose outcome may have
+        been decided differently since.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any, Final
+
+from aiohttp import web
+
+from georelay.errors import BadRequest
+from georelay.fields import INT64_MAX, FieldError, Fields
+from georelay.limits import MIB, PARTITIONS_PER_TOPIC_MAX
+from georelay.wire.header import parse_header
+from region.api.coalescer import NewRecord
+from region.api.orphans import EPOCH_MAX, BranchPiece, OrphanBranches
+from region.api.principal import PRINCIPAL
+from region.api.publishing import Asker, RecordPublisher
+from region.api.record_json import parse_json, record_json
+from region.api.records_http import json_response
+from region.api.unfolding import record_chunks
+from region.security.access import Access, Operation, Resource
+
+PIECE_BYTES: Final = 1 * MIB
+FIRST_OFFSET: Final = -1
+ORPHAN_HEADER: Final = "georelay-orphan"  # region/epoch/offset of the record that was published again
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+class OrphansHttp:
+    """Handlers of /v1/orphans. `region`: the name of this one."""
+
+    def __init__(self, orphans: OrphanBranches, *, publisher: RecordPublisher, access: Access, region: str) -> None:
+        self._orphans = orphans
+        self._publisher = publisher
+        self._access = access
+        self._region = region
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what the admin listener serves."""
+        return [
+            web.get("/v1/orphans", self._list),
+            web.get("/v1/orphans/{topic}/{partition}/{epoch}", self._export),
+            web.post("/v1/orphans/{topic}/{partition}/{epoch}/republish", self._republish),
+            web.delete("/v1/orphans/{topic}/{partition}/{epoch}", self._drop),
+        ]
+
+    def _place(self, request: web.Request) -> tuple[str, int, int]:
+        """Return topic, partition and epoch of a request for this region (BadRequest)."""
+        self._check_region(request)
+        info = request.match_info
+        partition = _number(info["partition"], "partition", low=0, high=PARTITIONS_PER_TOPIC_MAX - 1)
+        return info["topic"], partition, _number(info["epoch"], "epoch", low=1, high=EPOCH_MAX)
+
+    def _check_region(self, request: web.Request) -> None:
+        wanted = request.query.get("region", self._region)
+        if wanted != self._region:
+            raise BadRequest(f"region: this broker is in {self._region!r}; a gateway reaches {wanted[:20]!r}")
+
+    async def _list(self, request: web.Request) -> web.Response:
+        self._check_region(request)
+        wanted = request.query.get("topic")
+        rows = [
+            {"region": self._region, **branch.to_json()}
+            for branch in await self._orphans.branches()
+            if wanted in (None, branch.topic)
+            and self._access.allows(request[PRINCIPAL], Operation.DESCRIBE, Resource.TOPIC, branch.topic)
+        ]
+        return json_response({"branches": rows})
+
+    async def _export(self, request: web.Request) -> web.Response:
+        topic, partition, epoch = self._place(request)
+        self._access.check(request[PRINCIPAL], Operation.READ, Resource.TOPIC, topic)
+        form = request.query.get("format", "json")
+        if form not in ("json", "batches"):
+            raise BadRequest(f"format: 'json' or 'batches', not {form[:20]!r}")
+        offset = _number(request.query.get("offset", str(FIRST_OFFSET)), "offset", low=FIRST_OFFSET, high=INT64_MAX)
+        piece = await self._orphans.read(topic, partition, epoch, offset, PIECE_BYTES)
+        answer: dict[str, Any] = {"next_offset": piece.next_offset}
+        if form == "batches":
+            answer["batches"] = [base64.b64encode(entry.payload).decode() for entry in piece.entries]
+        else:
+            answer["records"] = await _records(piece)
+        return json_response(answer)
+
+    async def _republish(self, request: web.Request) -> web.Response:
+        topic, partition, epoch = self._place(request)
+        principal = request[PRINCIPAL]
+        for operation in (Operation.READ, Operation.WRITE):
+            self._access.check(principal, operation, Resource.TOPIC, topic)
+        piece = await self._orphans.read(topic, partition, epoch, _asked_offset(await request.read()), PIECE_BYTES)
+        drafts: list[NewRecord] = []
+        left_out = 0
+        for entry in piece.entries:
+            header = parse_header(entry.payload)
+            if header.is_control or header.is_transactional:
+                left_out += entry.record_count
+                continue
+            async for chunk in record_chunks(entry):
+                drafts += [
+                    NewRecord(
+                        value=record.value,
+                        key=record.key,
+                        headers=(
+                            *record.headers,
+                            (ORPHAN_HEADER, f"{self._region}/{epoch}/{record.offset}".encode()),
+                        ),
+                        timestamp_ms=record.timestamp_ms,
+                    )
+                    for record in chunk
+                ]
+        if drafts:
+            asker = Asker(access=self._access, principal=principal)
+            await self._publisher.publish(topic, [(draft, partition) for draft in drafts], asker=asker)
+        return json_response({"published": len(drafts), "left_out": left_out, "next_offset": piece.next_offset})
+
+    async def _drop(self, request: web.Request) -> web.Response:
+        topic, partition, epoch = self._place(request)
+        self._access.check(request[PRINCIPAL], Operation.DELETE, Resource.TOPIC, topic)
+        place = {"topic": topic, "partition": str(partition), "epoch": str(epoch), "region": self._region}
+        with self._access.noted(request[PRINCIPAL], "orphans.dropped", **place):
+            dropped = await self._orphans.drop(topic, partition, epoch)
+        return json_response({"dropped": dropped})
+
+
+async def _records(piece: BranchPiece) -> list[dict[str, Any]]:
+    """Return the records of a piece as JSON, with the home epoch of each; markers are no records."""
+    rows: list[dict[str, Any]] = []
+    for entry in piece.entries:
+        header = parse_header(entry.payload)
+        if header.is_control:
+            continue
+        about = {"epoch": entry.header().epoch, "transactional": header.is_transactional}
+        async for chunk in record_chunks(entry):
+            rows += [record_json(record) | about for record in chunk]
+    return rows
+
+
+def _number(text: str, name: str, *, low: int, high: int) -> int:
+    if _NUMBER.fullmatch(text) is None or not low <= int(text) <= high:
+        raise BadRequest(f"{name}: a whole number {low}..{high}, not {text[:20]!r}")
+    return int(text)
+
+
+def _asked_offset(body: bytes) -> int:
+    try:
+        fields = Fields(parse_json(body or b"{}"), "republish")
+        offset = fields.integer("offset", low=FIRST_OFFSET, high=INT64_MAX) if body else FIRST_OFFSET
+        fields.done()
+    except FieldError as error:
+        raise BadRequest(str(error)) from error
+    return offset

@@ -1,0 +1,158 @@
+"""What mesh control gives away: the lists that regions pull, its status, and where brokers are reached.
+
+Rule: any replica answers a pull from what it has applied; all of that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from georelay.fields import JsonObject
+from georelay.ids import BrokerId, RegionNumber, StreamKey, region_of
+from mesh.home.home_row import HomeRow
+from mesh.replication.mesh_links import BrokerAddress, MeshLinks
+from region.control.definitions_part import DefinitionsPart
+from region.control.regions_part import RegionsPart
+from region.control.replica import ControlReplica
+from region.control.state_core import ControlState
+from region.controller.home_book import HomePosition
+from region.controller.mesh_rows import ControlRow, RegionRow, VoterRow
+from region.controller.security_book import SecurityBook
+from region.controller.service import ControllerService
+from region.controller.topic import Definition, Homes
+
+
+class HomesSource(Protocol):
+    """What the part "homes" gives beside being a part."""
+
+    def since(self, position: HomePosition, *, limit: int) -> list[HomeRow]:
+        """Return homes above a position, the lowest first."""
+
+    def row(self, key: StreamKey) -> HomeRow | None:
+        """Return the row of a stream, None when its home never moved."""
+
+    def foreign(self) -> Iterator[HomeRow]:
+        """Return the rows of streams that a region began for itself: coordinators."""
+
+
+class ControlView(Protocol):
+    """What is read of MeshControl here."""
+
+    me: BrokerId
+    state: ControlState
+    regions: RegionsPart
+    definitions: DefinitionsPart
+    controller: ControllerService
+    replica: ControlReplica | None
+    alarms: dict[str, str]
+
+    def row(self) -> ControlRow | None:
+        """Return who control is."""
+
+
+class ControlBooks:
+    """Implements region.controller.mesh_pull.PulledBooks over control's state."""
+
+    def __init__(self, control: ControlView) -> None:
+        self._control = control
+        self._known: dict[BrokerId, str] = {}
+
+    @property
+    def security(self) -> SecurityBook:
+        """Return users, lists, quotas and bindings."""
+        return self._control.definitions.security
+
+    def definitions_since(self, index: int, *, limit: int) -> list[Definition]:
+        """Return topics and tombstones above an index."""
+        return self._control.definitions.definitions_since(index, limit=limit)
+
+    def homes_since(self, position: HomePosition, *, limit: int) -> list[HomeRow]:
+        """Return homes above a position."""
+        homes = self._homes()
+        return [] if homes is None else homes.since(position, limit=limit)
+
+    def regions_since(self, index: int) -> list[RegionRow]:
+        """Return regions above an index."""
+        return self._control.regions.regions_since(index)
+
+    def control_since(self, index: int) -> ControlRow | None:
+        """Return who control is, when that is above an index."""
+        row = self._control.state.row()
+        return row if row is not None and row.index > index else None
+
+    def homes_in(self, region: RegionNumber) -> list[str]:
+        """Name the streams whose home is a region, and those of other regions' coordinators that it took over."""
+        homes = self._homes()
+        named: list[str] = []
+        for topic in self._control.definitions.topics():
+            for partition in range(topic.partitions if topic.homes is Homes.ONE else 0):
+                key = StreamKey(topic.topic_id, RegionNumber(0), partition)
+                row = None if homes is None else homes.row(key)
+                is_target = row is not None and row.moving is not None and row.moving.target == region
+                if is_target or (topic.home if row is None else row.home) == region:
+                    named.append(f"{topic.name} partition {partition}")
+        for row in () if homes is None else homes.foreign():
+            if region in (row.home, 0 if row.moving is None else row.moving.target) and row.origin != region:
+                named.append(f"coordinator {row.partition} of region {row.origin}")
+        return named
+
+    def _homes(self) -> HomesSource | None:
+        return cast("HomesSource | None", self._control.state.parts.get("homes"))
+
+    # --- where brokers are --------------------------------------------------------------------------------------------
+
+    def know(self, broker: BrokerId, address: str, links: MeshLinks) -> None:
+        """Let links reach a broker; its own region's newer word is followed elsewhere."""
+        if address and broker != self._control.me and self._known.get(broker) != address:
+            self._known[broker] = address
+            links.know_brokers(region_of(broker), [BrokerAddress(broker_id=broker, address=address)])
+
+    def own_address(self) -> str:
+        """Return the link address that this broker registered."""
+        own = self._control.controller.state.brokers.get(self._control.me)
+        return "" if own is None else own.link
+
+    # --- status -------------------------------------------------------------------------------------------------------
+
+    def status(self) -> JsonObject:
+        """Return what is known here, ready for JSON."""
+        control, replica, row = self._control, self._control.replica, self._control.row()
+        leader = None if replica is None else replica.leader
+        charter = control.controller.state.mesh.charter
+        said: JsonObject = {
+            "broker": control.me,
+            "is_open": control.state.is_open if replica is not None else row is not None,
+            "generation": 0 if row is None else row.generation,
+            "control_id": "" if row is None else row.control_id,
+            "leader": -1 if leader is None else leader.broker,
+            "index": control.state.index,
+            "replicas": [] if row is None else [self._replica(row, member) for member in row.members],
+            "replica_here": None if replica is None else str(replica.name),
+            "regions": [region.to_json() for region in self._regions()],
+            "alarms": sorted(control.alarms.values()),
+        }
+        return said | ({} if charter is None else {"charter": charter.to_json()})
+
+    def _regions(self) -> list[RegionRow]:
+        if self._control.replica is not None and self._control.state.is_open:
+            return self._control.regions.rows()
+        return [row for _, row in sorted(self._control.controller.state.mesh.regions.items())]
+
+    def _replica(self, row: ControlRow, member: VoterRow) -> JsonObject:
+        replica = self._control.replica
+        if member.retired:
+            role = "leaving"
+        elif member.replica in row.voters:
+            role = "voter"
+        else:
+            role = "learner" if member.replica in row.learners else "joining"
+        return {
+            "replica": member.replica,
+            "broker": member.broker,
+            "region": member.region,
+            "disk": member.disk,
+            "address": member.address,
+            "role": role,
+            "alive": None if replica is None else replica.is_alive(member.replica),
+        }

@@ -1,0 +1,215 @@
+"""Ordering definitions: what the one who orders does with a wish. Until mesh control exists that is the leader of the
+definitions home's controller; afterwards it is control's leader, with the same code.
+
+Rule 1: a wish is judged against the newest state and judged again when its command is applied.
+Rule 2: the same wish sent twice is fulfilled once: a creation carries its topic id from the start.
+Rule 3: settings about regions are ordered once every region understands them: an older one would show its consumers
+        what too few regions have. Back to the defaults they may go at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from georelay.errors import Busy, PolicyViolation, TopicExists, UnknownTopic
+from georelay.fields import Fields, JsonObject
+from region.controller import security_wishes
+from region.controller.commands import AlterTopic, Command, DefineSecurity, DefineTopic, DropTopic
+from region.controller.definition_rules import ALTERABLE, alter, define
+from region.controller.effects import Done
+from region.controller.geo_settings import set_values
+from region.controller.security_book import SecurityBook
+from region.controller.security_rules import SECURITY_LEVEL
+from region.controller.topic import (
+    SETTING_NAME_CHARS_MAX,
+    SETTING_VALUE_CHARS_MAX,
+    SETTINGS_MAX,
+    TOPIC_ID_BYTES,
+    Definition,
+    Tombstone,
+    TopicDefinition,
+    TopicSpec,
+)
+from region.controller.topology import Topology
+from region.security.definition import SECRET_BYTES, Kind, Secret, SecurityDefinition, kind_of
+
+CREATE: Final = "definitions.create"
+ALTER: Final = "definitions.alter"
+DELETE: Final = "definitions.delete"
+CHANGE: Final = "security.change"
+TRIES_MAX: Final = 5  # against other administrators
+LEVELS_WAIT_S: Final = 3.0  # for regions that have just begun to say what they understand
+_LEVELS_LOOK_S: Final = 0.1
+
+
+class OrderedBooks(Protocol):
+    """What is defined, as its orderer knows it."""
+
+    @property
+    def feature_level(self) -> int:
+        """Return what may be written."""
+
+    @property
+    def own_brokers(self) -> int | None:
+        """Return how many brokers the orderer's region counts on; None: what the topology says."""
+
+    @property
+    def security(self) -> SecurityBook:
+        """Return users, lists, quotas and bindings."""
+
+    def topic_by_name(self, name: str) -> TopicDefinition | None:
+        """Return the live topic of that name."""
+
+
+Commit = Callable[[Command], Awaitable[Done]]
+
+
+class DefinitionOrders:
+    """Topics.
+
+    Args:
+        commit: proposes a command and returns its outcome, or raises why it was refused.
+        ordered: told the index of each definition that was ordered.
+        older_regions: names of the regions that hold topics and do not understand settings about regions, or have not
+            said that they do.
+    """
+
+    def __init__(
+        self,
+        *,
+        books: OrderedBooks,
+        topology: Callable[[], Topology],
+        commit: Commit,
+        ordered: Callable[[int], None],
+        older_regions: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._older_regions = older_regions
+        self._books = books
+        self._topology = topology
+        self._commit = commit
+        self._ordered = ordered
+
+    async def create(self, body: JsonObject) -> JsonObject:
+        """Define a topic."""
+        fields = Fields(body, CREATE)
+        spec = TopicSpec.from_json(fields.value("spec"))
+        topic_id = fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES)
+        if_absent = fields.flag("if_absent")
+        existing = self._books.topic_by_name(spec.name)
+        if existing is not None and if_absent:
+            return {"definition": existing.to_json()}
+        if existing is not None and existing.topic_id != topic_id:
+            raise TopicExists(f"topic {spec.name} is there already")
+        wanted = define(spec, topic_id=topic_id, topology=self._topology(), own_brokers=self._books.own_brokers)
+        await self._until_understood(wanted, ())
+        try:
+            done = await self._commit(DefineTopic(definition=wanted))
+        except TopicExists:
+            # Somebody else's wish was ordered while ours was on its way.
+            existing = self._books.topic_by_name(spec.name)
+            if existing is None or not if_absent:
+                raise
+            return {"definition": existing.to_json()}
+        return self._report(done)
+
+    async def alter(self, body: JsonObject) -> JsonObject:
+        """Alter a topic; the same wish twice changes it once."""
+        fields = Fields(body, ALTER)
+        name = fields.text("name", chars_max=1000)
+        given = fields.child("settings").texts(
+            count_max=SETTINGS_MAX, name_chars_max=SETTING_NAME_CHARS_MAX, chars_max=SETTING_VALUE_CHARS_MAX
+        )
+        partitions = fields.integer("partitions", low=0, high=2**31)
+        existing = self._books.topic_by_name(name)
+        if existing is None:
+            raise UnknownTopic(f"there is no topic {name[:60]!r}")
+        settings: dict[str, str | None] = dict(given)
+        for value in fields.items("defaults", count_max=len(ALTERABLE)):
+            settings[Fields({"name": value}, ALTER).text("name", chars_max=SETTING_NAME_CHARS_MAX)] = None
+        regions = len(self._topology().data_regions)
+        wanted = alter(existing, settings, partitions=partitions or None, regions=regions)
+        if wanted == existing:
+            return {"definition": existing.to_json()}
+        await self._until_understood(wanted, existing.config)
+        return self._report(await self._commit(AlterTopic(definition=wanted)))
+
+    async def delete(self, body: JsonObject) -> JsonObject:
+        """Delete a topic."""
+        name = Fields(body, DELETE).text("name", chars_max=1000)
+        existing = self._books.topic_by_name(name)
+        if existing is None:
+            raise UnknownTopic(f"there is no topic {name[:60]!r}")
+        return self._report(
+            await self._commit(DropTopic(tombstone=Tombstone(name=name, topic_id=existing.topic_id, index=0)))
+        )
+
+    async def _until_understood(self, wanted: TopicDefinition, before: tuple[tuple[str, str], ...]) -> None:
+        """Return when every region understands what `wanted` sets and `before` did not. Raises PolicyViolation."""
+        new = sorted(set_values(wanted.config).items() - set_values(before).items())
+        if not new:
+            return
+        tries = round(LEVELS_WAIT_S / _LEVELS_LOOK_S)
+        while (older := self._older_regions()) and tries:
+            await asyncio.sleep(_LEVELS_LOOK_S)
+            tries -= 1
+        if older:
+            raise PolicyViolation(
+                f"setting {new[0][0]}: every region has to understand it, and {', '.join(older)} did not say so; "
+                "upgrade or reach them, then ask again"
+            )
+
+    def _report(self, done: Done) -> JsonObject:
+        assert done.definition is not None, "a definition was applied without an outcome"
+        self._ordered(done.definition.index)
+        return definition_to_json(done.definition)
+
+
+class SecurityOrders:
+    """Users, lists, quotas, bindings. Arguments as of DefinitionOrders."""
+
+    def __init__(
+        self,
+        *,
+        books: OrderedBooks,
+        commit: Commit,
+        ordered: Callable[[int], None],
+        new_secret: Callable[[], bytes] = lambda: secrets.token_bytes(SECRET_BYTES),
+    ) -> None:
+        self._books = books
+        self._commit = commit
+        self._ordered = ordered
+        self._new_secret = new_secret
+
+    async def change(self, body: JsonObject) -> JsonObject:
+        """Fulfil a wish of security_wishes; return the index from which on it is fulfilled."""
+        if self._books.feature_level < SECURITY_LEVEL:
+            raise PolicyViolation("the definitions home has brokers that know no users: upgrade them, then ask again")
+        wish = Fields(body, CHANGE).value("wish")
+        for _ in range(TRIES_MAX):
+            try:
+                return {"index": await self._fulfil(dict(wish) if isinstance(wish, dict) else {})}
+            except Busy:
+                continue  # somebody else was first: judge the wish against what is there now
+        raise Busy("others change the same users or lists all the time; ask again")
+
+    async def _fulfil(self, wish: JsonObject) -> int:
+        planned = security_wishes.plan(self._books.security, wish)
+        if any(kind_of(definition) is Kind.USER for definition in planned) and not self._books.security.secret():
+            await self._order(Secret(value=self._new_secret()))
+        for definition in planned:
+            await self._order(definition)
+        return self._books.security.index
+
+    async def _order(self, definition: SecurityDefinition) -> None:
+        known = self._books.security.find(kind_of(definition), definition.key)
+        replaces = 0 if known is None else known.index
+        done = await self._commit(DefineSecurity(definition=definition, replaces=replaces))
+        self._ordered(done.definition_index)
+
+
+def definition_to_json(definition: Definition) -> JsonObject:
+    """Return a topic or a tombstone with the word for which it is."""
+    return {"tombstone" if isinstance(definition, Tombstone) else "definition": definition.to_json()}

@@ -1,0 +1,267 @@
+"""Attempts of many streams, carried to their ends side by side: one request per region and stage, not one per stream.
+
+Rule 1: everything asked may be asked again: an answer that is lost costs time and nothing else.
+Rule 2: a wave goes on until every attempt of it is over; it ends early only with the leadership.
+Rule 3: one region that does not answer holds up the streams that need its answer; a wave holds only streams of one
+        kind, home and target, so those are all it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final
+
+import structlog
+
+from georelay.clock import Clock
+from georelay.errors import Diverged, Fenced, GeorelayError, OutcomeUnknown, Unavailable
+from georelay.fields import FieldError
+from georelay.ids import RegionNumber, StreamKey
+from mesh.home.home_row import HomeRow
+from mesh.home.move_core import Move, Stage
+from mesh.home.promise_core import PromiseAnswer
+from region.homes.home_requests import (
+    ENDS_METHOD,
+    PROMISE_METHOD,
+    SEAL_METHOD,
+    Asked,
+    EndAsked,
+    LogEnds,
+    PrefixEnd,
+    PromiseAsked,
+    SealAsked,
+    Told,
+    asked_json,
+    read_answers,
+)
+from region.homes.part import STREAMS_PER_COMMAND_MAX, HomesPart, end_command
+from region.homes.ports import AskRegion, Control
+
+log = structlog.get_logger()
+
+ASK_TIMEOUT_S: Final = 5.0
+FOLLOW_WAIT_MS: Final = 1_000  # of one question to the target
+FOLLOW_MS_MAX: Final = 5_000  # after that the old home goes on: publishers wait all the while
+GRACE_S: Final = 0.25  # for answers beyond those that are needed: they can only make the orphan branch shorter
+AGAIN_S: Final = 0.1
+AGAIN_S_MAX: Final = 2.0
+_NS_PER_MS: Final = 1_000_000
+
+
+class Wave:
+    """One wave.
+
+    Args:
+        moves: at most WAVE_STREAMS_MAX, of one kind, home and target.
+        is_heard: whether a region answered lately: for those that did not, nobody waits beyond need.
+        leases_over: whether no broker of a region can hold a lease any more.
+    """
+
+    def __init__(
+        self,
+        moves: Sequence[Move],
+        *,
+        part: HomesPart,
+        control: Control,
+        ask: AskRegion,
+        clock: Clock,
+        is_heard: Callable[[RegionNumber], bool],
+        leases_over: Callable[[RegionNumber], bool],
+    ) -> None:
+        self.moves = list(moves)
+        self._part = part
+        self._control = control
+        self._ask = ask
+        self._clock = clock
+        self._is_heard = is_heard
+        self._leases_over = leases_over
+        self._sealed_ns: dict[StreamKey, int] = {}
+
+    @property
+    def open(self) -> list[Move]:
+        """Return the attempts that are not over."""
+        return [move for move in self.moves if not move.is_over]
+
+    async def run(self, slots: AbstractAsyncContextManager[Any] | None = None) -> None:
+        """Return when every attempt is over. Raises what the loss of the leadership raises.
+
+        Args:
+            slots: held while regions are asked, not between two rounds: a wave that cannot go on holds up no other.
+        """
+        pause_s = AGAIN_S
+        while self.open:
+            before = [move.stage for move in self.moves]
+            async with slots or nullcontext():
+                self._notice_superseded()
+                await self._round()
+            self._notice_superseded()
+            if [move.stage for move in self.moves] != before:
+                pause_s = AGAIN_S
+            elif self.open:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, AGAIN_S_MAX if not self._at(Stage.FENCING) else AGAIN_S)
+
+    async def _round(self) -> None:
+        await self._seal(self._at(Stage.SEALING))
+        await self._follow(self._at(Stage.FOLLOWING))
+        await self._promise(self._at(Stage.PROMISING))
+        for move in self._at(Stage.FENCING):
+            move.fenced(leases_are_over=self._leases_over(move.row.home))
+        await self._end(self._at(Stage.ENDING))
+
+    def _at(self, stage: Stage) -> list[Move]:
+        return [move for move in self.moves if move.stage is stage]
+
+    def _notice_superseded(self) -> None:
+        for move in self.open:
+            row = self._part.row(move.row.key)
+            if row is None or row.moving is None or row.moving.move_id != move.moving.move_id:
+                move.superseded()
+
+    # --- planned ----------------------------------------------------------------------------------
+
+    async def _seal(self, moves: Sequence[Move]) -> None:
+        for region, group in _grouped(moves, lambda move: move.row.home):
+            asked = [
+                SealAsked(
+                    key=move.row.key, epoch=move.row.epoch, new_epoch=move.moving.epoch, move_id=move.moving.move_id
+                )
+                for move in group
+            ]
+            answers = await self._ask_about(region, SEAL_METHOD, asked)
+            for move in group:
+                told = answers[move.row.key]
+                if isinstance(told, PrefixEnd):
+                    move.sealed(told.offset, told.digest)
+                    self._sealed_ns[move.row.key] = self._clock.monotonic_ns()
+                elif isinstance(told, GeorelayError):
+                    move.fault = told
+
+    async def _follow(self, moves: Sequence[Move]) -> None:
+        for region, group in _grouped(moves, lambda move: move.moving.target):
+            asked = [EndAsked(key=move.row.key, until=move.sealed_at) for move in group if move.sealed_at is not None]
+            answers = await self._ask_about(region, ENDS_METHOD, asked, wait_ms=FOLLOW_WAIT_MS)
+            now_ns = self._clock.monotonic_ns()
+            for move in group:
+                told = answers[move.row.key]
+                if isinstance(told, LogEnds) and move.target_arrived(told.epoch, told.high_watermark):
+                    continue
+                move.fault = told if isinstance(told, GeorelayError) else None
+                if now_ns - self._sealed_ns[move.row.key] >= FOLLOW_MS_MAX * _NS_PER_MS:
+                    log.warning("home.target_late", stream=str(move.row.key), target=region, end=move.sealed_at)
+                    move.target_late()
+
+    # --- forced -----------------------------------------------------------------------------------
+
+    async def _promise(self, moves: Sequence[Move]) -> None:
+        """Ask every region that has not promised yet; choose as soon as the answers allow."""
+        if not moves:
+            return
+        regions = sorted({region for move in moves for region in move.regions})
+        asking = {asyncio.ensure_future(self._promises_of(region, moves)): region for region in regions}
+        pending = set(asking)
+        grace_s: float | None = None
+        try:
+            while pending and any(move.stage is Stage.PROMISING for move in moves):
+                done, pending = await asyncio.wait(pending, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                awaited = any(self._is_heard(asking[task]) for task in pending)
+                is_last = not pending or not done  # nobody else will answer, or the grace is over
+                self._choose(moves, waits_for_more=not is_last and awaited)
+                if not done:
+                    break
+                if grace_s is None and all(move.choice is not None and move.choice.is_enough for move in moves):
+                    grace_s = GRACE_S
+        finally:
+            for task in pending:
+                task.cancel()
+        self._choose(moves, waits_for_more=False)
+        for move in moves:
+            if move.stage is Stage.PROMISING and move.fault is None:
+                move.fault = Unavailable(f"{sorted(move.answered)} of regions {list(move.regions)} promised: too few")
+
+    def _choose(self, moves: Iterable[Move], *, waits_for_more: bool) -> None:
+        for move in moves:
+            try:
+                if move.consider(waits_for_more=waits_for_more):
+                    move.fault = None
+            except Diverged as error:
+                log.critical("home.promises_diverged", stream=str(move.row.key), reason=str(error))
+                move.fault = error
+
+    async def _promises_of(self, region: RegionNumber, moves: Iterable[Move]) -> None:
+        wanted = [move for move in moves if region in move.regions and region not in move.answered]
+        asked = [
+            PromiseAsked(key=move.row.key, new_epoch=move.moving.epoch, table=move.row.table)
+            for move in wanted
+            if move.stage is Stage.PROMISING
+        ]
+        if not asked:
+            return
+        answers = await self._ask_about(region, PROMISE_METHOD, asked)
+        for move in wanted:
+            told = answers.get(move.row.key)
+            if isinstance(told, PrefixEnd):
+                move.promised(PromiseAnswer(region=region, length=told.offset, digest=told.digest))
+            elif isinstance(told, GeorelayError):
+                move.fault = Unavailable(f"region {region} did not promise: {told}")
+
+    # --- both -------------------------------------------------------------------------------------
+
+    async def _end(self, moves: Sequence[Move]) -> None:
+        """Commit the new epochs; a lost answer is found out by looking at the rows."""
+        for at in range(0, len(moves), STREAMS_PER_COMMAND_MAX):
+            chunk = moves[at : at + STREAMS_PER_COMMAND_MAX]
+            try:
+                outcome = await self._control.propose("homes", end_command([m.ending for m in chunk if m.ending]))
+            except OutcomeUnknown as error:
+                for move in chunk:
+                    move.fault = error
+                continue
+            refused = {key: text for key, _, text in self._part.read_refused(outcome)}
+            for move in chunk:
+                text = refused.get(move.row.key)
+                if text is None:
+                    self._ended(move)
+                else:
+                    move.fault = Fenced(text)
+
+    def _ended(self, move: Move) -> None:
+        move.committed()
+        row = self._part.row(move.row.key)
+        if row is None:
+            return  # its topic was deleted meanwhile
+        log.info("home.moved", stream=str(row.key), kind=str(move.moving.kind), **_shown(row, move))
+
+    async def _ask_about(
+        self, region: RegionNumber, method: str, asked: Sequence[Asked], *, wait_ms: int = 0
+    ) -> dict[StreamKey, Told]:
+        """Return an answer or a fault for every stream."""
+        keys = [row.key for row in asked]
+        try:
+            body = asked_json(asked, wait_ms=wait_ms)
+            raw = await self._ask(region, method, body, timeout_s=ASK_TIMEOUT_S + wait_ms / 1000)
+            answers = read_answers(method, raw, asked=keys)
+        except GeorelayError as error:
+            return dict.fromkeys(keys, error)
+        except FieldError as error:
+            return dict.fromkeys(keys, Unavailable(f"region {region} answered {method} oddly: {error}"))
+        missing = Unavailable(f"region {region} left the stream out of its answer to {method}")
+        return {key: answers.get(key, missing) for key in keys}
+
+
+def _shown(row: HomeRow, move: Move) -> dict[str, int | bool]:
+    kept = move.choice.kept_level if move.choice is not None else 1
+    was = move.row.home
+    shown = {"home": row.home, "was": was, "epoch": row.epoch, "start": row.start, "kept_level": kept}
+    return {**shown, "accept_loss": row.accept_loss}
+
+
+def _grouped(moves: Sequence[Move], region_of: Callable[[Move], RegionNumber]) -> list[tuple[RegionNumber, list[Move]]]:
+    groups: dict[RegionNumber, list[Move]] = {}
+    for move in moves:
+        groups.setdefault(region_of(move), []).append(move)
+    return sorted(groups.items())

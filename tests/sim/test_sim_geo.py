@@ -1,0 +1,15 @@
+"""A few worlds in which leaders are killed under geo acknowledgements; `make sim WORLD=geo` plays more."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_leaders_acknowledge_and_show_only_what_enough_regions_have(seed: int) -> None:
+    from tests.sim.runs import play
+
+    outcome = play("geo", seed)
+    assert not outcome.rule, f"make sim WORLD=geo SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+    assert outcome.marks["geo.reached_2"] + outcome.marks["geo.reached_3"] > 20
+    assert outcome.marks["geo.home_leader_killed"] > 0

@@ -1,0 +1,24 @@
+"""A few worlds of homes that move in every test run; `make sim WORLD=homes` plays as many as one has time for."""
+
+from __future__ import annotations
+
+import pytest
+
+DRILLED = (1, 2, 5, 8)
+
+
+@pytest.mark.parametrize("seed", DRILLED)
+def test_homes_that_move_keep_every_promise(seed: int) -> None:
+    from tests.sim.runs import play
+
+    outcome = play("homes", seed)
+    assert not outcome.rule, f"make sim WORLD=homes SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+    assert outcome.marks["home.moved"] > 0
+    assert outcome.marks["homes.acknowledged"] + outcome.marks["homes.geo_acknowledged"] > 100
+
+
+def test_the_same_seed_moves_the_same_homes() -> None:
+    from tests.sim.runs import play
+
+    first, second = play("homes", 3), play("homes", 3)
+    assert (first.events, first.virtual_ns, first.marks) == (second.events, second.virtual_ns, second.marks)

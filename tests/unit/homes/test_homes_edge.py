@@ -1,0 +1,172 @@
+"""Homes over HTTP and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from georelay.cli.home import home_line, progress_line, report_lines
+from georelay.errors import GeorelayError
+from georelay.fields import JsonObject
+from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
+from mesh.home.home_row import HomeRow, MoveKind, Moving
+from mesh.replication.stream_header import first_digest
+from region.api.homes_http import HomesHttp
+from region.api.principal import PRINCIPAL
+from region.controller.topic import Homes, TopicDefinition
+from region.security.access import Access, Principal
+
+TOPIC_ID = b"o" * 16
+NAMES = {RegionNumber(1): "us", RegionNumber(2): "eu"}
+KEY = StreamKey(TOPIC_ID, RegionNumber(0), 1)
+FIRST = HomeRow.first(
+    TOPIC_ID, 1, home=RegionNumber(1), regions=(RegionNumber(1), RegionNumber(2)), digest=first_digest(KEY)
+)
+MOVED = replace(
+    FIRST, home=RegionNumber(2), epoch=Epoch(2), start=Offset(40), last_epoch=Epoch(3),
+    table=((Epoch(1), Offset(0)), (Epoch(2), Offset(40))),
+    homes=((Epoch(1), RegionNumber(1)), (Epoch(2), RegionNumber(2))),
+    moving=Moving(move_id="m", kind=MoveKind.FORCED, epoch=Epoch(3), target=RegionNumber(0)),
+)  # fmt: skip
+
+
+def definition(name: str, homes: Homes, topic_id: bytes) -> TopicDefinition:
+    return TopicDefinition(
+        name=name, topic_id=topic_id, partitions=2, replication_factor=1, homes=homes,
+        home=RegionNumber(1 if homes is Homes.ONE else 0), retention_ms=-1, retention_bytes=-1, config=(), index=1,
+    )  # fmt: skip
+
+
+class Known:
+    listed = (definition("orders", Homes.ONE, TOPIC_ID), definition("events", Homes.EVERY, b"e" * 16))
+
+    def topics(self) -> tuple[TopicDefinition, ...]:
+        return self.listed
+
+    def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
+        return next((topic for topic in self.listed if topic.topic_id == topic_id), None)
+
+    def home_row(self, key: StreamKey) -> HomeRow | None:
+        return MOVED if key == KEY else None
+
+
+class Control:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, JsonObject]] = []
+        self.answer: JsonObject = {"move_id": "planned-00000000000000aa", "streams": 2}
+
+    async def call(self, method: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
+        self.asked.append((method, body))
+        return self.answer
+
+
+@web.middleware
+async def signed_in(request: web.Request, handler: Any) -> web.StreamResponse:
+    request[PRINCIPAL] = Principal.of_user("admin")
+    try:
+        answer: web.StreamResponse = await handler(request)
+    except GeorelayError as error:
+        return web.json_response({"detail": str(error), "code": error.code}, status=error.http_status)
+    return answer
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[SimpleNamespace]:
+    control = Control()
+    app = web.Application(middlewares=[signed_in])
+    http = HomesHttp(known=Known(), call=control.call, region_names=lambda: NAMES, access=Access.open())
+    app.add_routes(http.routes())
+    async with TestClient(TestServer(app, host="127.0.0.1")) as test_client:
+        yield SimpleNamespace(http=test_client, control=control)
+
+
+async def test_homes_are_shown_with_names_and_what_is_being_moved(client: SimpleNamespace) -> None:
+    answer = await (await client.http.get("/v1/homes")).json()
+    assert [(row["topic"], row["partition"], row["home"], row["epoch"]) for row in answer["homes"]] == [
+        ("orders", 0, "us", 1), ("orders", 1, "eu", 2),
+    ]  # fmt: skip
+    assert answer["homes"][1]["moving"] == {"move_id": "m", "kind": "forced", "epoch": 3, "target": None}
+    assert answer["homes"][1]["homes"][0] == {"epoch": 1, "start": 0, "home": "us"}
+    only = await (await client.http.get("/v1/homes?region=eu")).json()
+    assert [row["partition"] for row in only["homes"]] == [1]
+
+
+async def test_a_topic_without_one_home_is_not_shown(client: SimpleNamespace) -> None:
+    assert (await client.http.get("/v1/homes?topic=events")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "method", "asked"),
+    [
+        ("move", {"to": "eu", "topic": "orders"}, "home.move", {"streams": [[TOPIC_ID.hex(), [0, 1]]], "target": 2}),
+        ("move", {"to": "2", "topic": "orders", "partitions": [0]}, "home.move",
+         {"streams": [[TOPIC_ID.hex(), [0]]], "target": 2}),
+        ("move", {"to": "us", "from": "eu"}, "home.move", {"streams": [[TOPIC_ID.hex(), [1]]], "target": 1}),
+        ("failover", {"region": "us"}, "home.failover", {"region": 1, "streams": [], "accept_loss": False}),
+        ("failover", {"topic": "orders", "partitions": [1], "accept_loss": True}, "home.failover",
+         {"region": 0, "streams": [[TOPIC_ID.hex(), [1]]], "accept_loss": True}),
+    ],
+)  # fmt: skip
+async def test_what_is_asked_for_goes_to_the_leader_of_control(
+    client: SimpleNamespace, path: str, body: JsonObject, method: str, asked: JsonObject
+) -> None:
+    answer = await client.http.post(f"/v1/homes/{path}", json=body)
+    assert answer.status == 202, await answer.text()
+    assert client.control.asked == [(method, asked)]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("move", {"to": "mars", "topic": "orders"}, 400),
+        ("move", {"to": "eu", "topic": "events"}, 400),
+        ("move", {"to": "eu", "topic": "none"}, 404),
+        ("move", {"to": "eu"}, 400),
+        ("move", {"to": "eu", "topic": "orders", "partitions": [7]}, 400),
+        ("failover", {"region": "us", "force": True}, 400),
+        ("failover", [], 400),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_here(
+    client: SimpleNamespace, path: str, body: object, status: int
+) -> None:
+    assert (await client.http.post(f"/v1/homes/{path}", json=body)).status == status
+    assert client.control.asked == []
+
+
+async def test_a_report_names_topics_and_regions(client: SimpleNamespace) -> None:
+    row = {"topic_id": TOPIC_ID.hex(), "partition": 1, "home": 2, "epoch": 4, "start": 9, "kept_level": 2,
+           "accept_loss": False}  # fmt: skip
+    client.control.answer = {"over": True, "streams": 1, "moved": [row], "refused": [], "waiting": [], "stages": {}}
+    report = await (await client.http.get("/v1/homes/moves/forced-00000000000000aa")).json()
+    assert report["moved"] == [{"topic": "orders", "partition": 1, "home": "eu", "epoch": 4, "start": 9,
+                                "kept_level": 2, "accept_loss": False}]  # fmt: skip
+    assert (await client.http.get("/v1/homes/moves/nonsense")).status == 400
+
+
+def test_the_command_line_says_what_was_kept_and_what_was_accepted() -> None:
+    row = {"topic": "orders", "partition": 1, "home": "eu", "epoch": 4, "start": 9, "kept_level": 2,
+           "accept_loss": True}  # fmt: skip
+    lines = report_lines({"streams": 1, "moved": [row]})
+    assert lines[:2] == ["moved 1 of 1 partitions", "  orders partition 1: home eu, epoch 4 from offset 9"]
+    assert "all that 2 regions acknowledged" in lines[2] and "orphan branch" in lines[2]
+    assert "loss was accepted" in lines[3]
+
+
+def test_the_command_line_says_what_a_move_waits_for() -> None:
+    waiting = {"topic": "orders", "partition": 0, "text": "region 3 did not promise"}
+    report: JsonObject = {"streams": 2, "moved": [], "stages": {"promising": 2}, "waiting": [waiting]}
+    assert progress_line(report) == "0 of 2 moved, promising 2; orders partition 0: region 3 did not promise"
+
+
+def test_a_home_that_moves_is_shown_so() -> None:
+    row = {"topic": "orders", "partition": 0, "home": "us", "epoch": 1, "start": 0,
+           "moving": {"kind": "planned", "target": "eu", "epoch": 2}}  # fmt: skip
+    assert home_line(row)["moving"] == "planned to eu, epoch 2"
+    assert home_line({**row, "moving": None})["moving"] == "-"

@@ -217,6 +217,7 @@ class MovingStream(MeshedStream, ABC):
             known = self.fences.end.seal
             log.info("home.sealed", stream=str(self.key), epoch=epoch, new_epoch=new_epoch, move_id=move_id)
         assert known is not None
+        await self._fence_committed(known)
         return StreamEnd(offset=known.end, digest=known.digest)
 
     async def promise(self, *, new_epoch: Epoch, table: Sequence[EpochRow]) -> StreamEnd:

@@ -79,4 +79,4 @@ def test_flags_of_a_newer_version_are_refused() -> None:
     raw = bytearray(MOVED.encode())
     raw[5] = 2
     with pytest.raises(ValueError, match="flags"):
-        StreamContainer.decode(raw)
+        StreamContainer.decode(bytes(raw))

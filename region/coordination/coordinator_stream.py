@@ -75,6 +75,7 @@ class CoordinatorStream(HostedStream):
     """Implements CoordinatorLog above a stream of the internal topic: its home's replicas and its mirrors.
 
     Args:
+        home: the region that began the stream; `follow_home` says what became of it.
         parts: makes each part; it is given this stream and must not use it before `restore`, `apply` or `elected`.
     """
 
@@ -108,6 +109,7 @@ class CoordinatorStream(HostedStream):
         self._newest_index = RaftIndex(0)
         self._proposals = Proposals(self._append_commands)
         self._closed = False
+        self._is_foreign = home != region  # another region began this stream, wherever it is at home by now
         self.is_elected = False  # the parts serve here
         self.is_exact = True  # the parts are what the commands of the agreed history make
         self.checkpoint_epoch = Epoch(0)  # of the newest checkpoint that is applied here
@@ -324,11 +326,6 @@ class CoordinatorStream(HostedStream):
         self._too_large = too_large
 
     # --- leading ----------------------------------------------------------------------------------
-
-    @property
-    def _is_foreign(self) -> bool:
-        """Return whether another region began this stream."""
-        return self.key.origin != self.region
 
     def serves(self, part: Part) -> bool:
         """Return whether a part answers here and now."""

@@ -10,6 +10,7 @@ import pytest
 from georelay.errors import BadRequest, NotLeader, PolicyViolation, Unavailable, UnknownTopic
 from georelay.ids import BrokerId, RaftIndex, RegionNumber, StreamKey
 from region.broker.transaction_port import MARKER_METHOD, TransactionPort
+from region.coordination.coordinators import INTERNAL_TOPIC
 from region.coordination.in_memory import InMemoryCoordinators
 from region.coordination.part import Part
 from region.transactions.transaction_core import TransactionEnd
@@ -27,6 +28,7 @@ class Catalog:
             "elsewhere": SimpleNamespace(is_mirror_name=False, internal=False),
             "us.mirror": SimpleNamespace(is_mirror_name=True, internal=False),
             "__inside": SimpleNamespace(is_mirror_name=False, internal=True),
+            INTERNAL_TOPIC: SimpleNamespace(topic_id=b"c" * 16, partitions=2, is_mirror_name=False, internal=True),
         }
         self.homes = {HERE: 1, ELSEWHERE: 2}
 
@@ -212,3 +214,16 @@ async def test_a_first_batch_is_confirmed_by_the_number_of_the_open_transaction(
     coordinator.answer = {}
     with pytest.raises(Unavailable):
         await bench.port(HERE, transactional_id="t", producer_id=7, producer_epoch=1)
+
+
+def test_markers_of_another_region_are_taken_for_its_own_producers_and_for_those_it_took_over(bench: Bench) -> None:
+    of_two, of_three = {"producer_id": 2 << 48}, {"producer_id": 3 << 48}
+    bench.port.check_sender(of_two, RegionNumber(2))
+    with pytest.raises(PolicyViolation):
+        bench.port.check_sender(of_three, RegionNumber(2))
+    bench.catalog.homes[StreamKey(b"c" * 16, RegionNumber(3), 1)] = 2
+    bench.port.check_sender(of_three, RegionNumber(2))
+    with pytest.raises(PolicyViolation):
+        bench.port.check_sender(of_three, RegionNumber(4))
+    with pytest.raises(PolicyViolation):
+        bench.port.check_sender({"producer_id": "3"}, RegionNumber(2))

@@ -20,9 +20,11 @@ from mesh.replication.stream_header import first_digest
 from region.api.homes_http import HomesHttp
 from region.api.principal import PRINCIPAL
 from region.controller.topic import Homes, TopicDefinition
+from region.coordination.coordinators import INTERNAL_TOPIC
 from region.security.access import Access, Principal
 
 TOPIC_ID = b"o" * 16
+COORDINATORS_ID = b"c" * 16
 NAMES = {RegionNumber(1): "us", RegionNumber(2): "eu"}
 KEY = StreamKey(TOPIC_ID, RegionNumber(0), 1)
 FIRST = HomeRow.first(
@@ -44,7 +46,12 @@ def definition(name: str, homes: Homes, topic_id: bytes) -> TopicDefinition:
 
 
 class Known:
-    listed = (definition("orders", Homes.ONE, TOPIC_ID), definition("events", Homes.EVERY, b"e" * 16))
+    listed = (
+        definition("orders", Homes.ONE, TOPIC_ID),
+        definition("events", Homes.EVERY, b"e" * 16),
+        definition(INTERNAL_TOPIC, Homes.EVERY, COORDINATORS_ID),
+    )
+    moved_coordinators: tuple[StreamKey, ...] = ()
 
     def topics(self) -> tuple[TopicDefinition, ...]:
         return self.listed
@@ -53,6 +60,8 @@ class Known:
         return next((topic for topic in self.listed if topic.topic_id == topic_id), None)
 
     def home_row(self, key: StreamKey) -> HomeRow | None:
+        if key in self.moved_coordinators:
+            return replace(MOVED, topic_id=COORDINATORS_ID, origin=key.origin, partition=key.partition, moving=None)
         return MOVED if key == KEY else None
 
 
@@ -101,6 +110,19 @@ async def test_a_topic_without_one_home_is_not_shown(client: SimpleNamespace) ->
     assert (await client.http.get("/v1/homes?topic=events")).status == 404
 
 
+async def test_coordinators_are_shown_where_they_were_moved_or_when_their_topic_is_named(
+    client: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Known, "moved_coordinators", (StreamKey(COORDINATORS_ID, RegionNumber(1), 1),))
+    rows = (await (await client.http.get("/v1/homes")).json())["homes"]
+    moved = [(row["topic"], row["partition"], row["home"], row["epoch"]) for row in rows]
+    assert (f"us.{INTERNAL_TOPIC}", 1, "eu", 2) in moved and len(moved) == 3
+    rows = (await (await client.http.get(f"/v1/homes?topic={INTERNAL_TOPIC}")).json())["homes"]
+    assert [(row["topic"].split(".")[0], row["partition"], row["home"]) for row in rows] == [
+        ("us", 0, "us"), ("us", 1, "eu"), ("eu", 0, "eu"), ("eu", 1, "eu"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("path", "body", "method", "asked"),
     [
@@ -108,6 +130,8 @@ async def test_a_topic_without_one_home_is_not_shown(client: SimpleNamespace) ->
         ("move", {"to": "2", "topic": "orders", "partitions": [0]}, "home.move",
          {"streams": [[TOPIC_ID.hex(), [0]]], "target": 2}),
         ("move", {"to": "us", "from": "eu"}, "home.move", {"streams": [[TOPIC_ID.hex(), [1]]], "target": 1}),
+        ("move", {"to": "eu", "groups_of": "us"}, "home.move",
+         {"streams": [[COORDINATORS_ID.hex(), [0, 1], 1]], "target": 2}),
         ("failover", {"region": "us"}, "home.failover", {"region": 1, "streams": [], "accept_loss": False}),
         ("failover", {"topic": "orders", "partitions": [1], "accept_loss": True}, "home.failover",
          {"region": 0, "streams": [[TOPIC_ID.hex(), [1]]], "accept_loss": True}),

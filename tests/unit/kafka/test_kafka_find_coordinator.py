@@ -79,3 +79,14 @@ async def test_who_may_not_describe_a_group_learns_nothing_of_it(bed: Any) -> No
     client = await bed.client()
     answer = await client.call(FindCoordinatorRequest(key="k"), ApiKey.FIND_COORDINATOR, 3)
     assert (answer.error_code, answer.node_id) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, -1)
+
+
+async def test_a_coordinator_that_was_moved_to_another_region_is_named_with_its_address(
+    bed: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinators = bed.services.coordinators
+    there = SimpleNamespace(broker=2001, kafka_host="eu.example", kafka_port=9092)
+    coordinators.logs[coordinators.partition_of("k")].depose(leader=2001)
+    monkeypatch.setattr(coordinators, "elsewhere", {2001: there}.get)
+    answer = await client.call(FindCoordinatorRequest(key="k"), ApiKey.FIND_COORDINATOR, 3)
+    assert (answer.error_code, answer.node_id, answer.host, answer.port) == (ErrorCode.NONE, 2001, "eu.example", 9092)

@@ -114,13 +114,14 @@ async def test_what_waits_as_the_topic_says_is_judged_by_the_home_and_not_where_
     two_regions: Any, key: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[AskedLevel] = []
-    publish = type(two_regions.home).publish_forwarded
 
-    def publish_forwarded(*args: Any, **given: Any) -> Any:
+    def publish_forwarded(_: Any, batch: bytes, **given: Any) -> asyncio.Future[Published]:
         asked.append(given["level"])
-        return publish(*args, **given)
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        future.set_result(Published(epoch=Epoch(1), base_offset=Offset(7), append_us=5))
+        return future
 
-    monkeypatch.setattr(type(two_regions.home), "publish_forwarded", publish_forwarded)
+    monkeypatch.setattr(type(two_regions.home), "publish_forwarded", staticmethod(publish_forwarded))
     as_topic = AskedLevel(deadline_ms=700, needs_live=True, as_topic=True)
     await forward(two_regions, key, as_topic)
     assert asked == [as_topic]

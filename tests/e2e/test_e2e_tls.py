@@ -145,11 +145,16 @@ async def _knock(port: int, context: ssl.SSLContext, *, hello_first: bool, mesh_
     hello = encode_hello(lane=Lane.CONTROL, sender=BrokerId(1002), to=BrokerId(1001), disk=bytes(16), mesh_id=mesh_id)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    except (ssl.SSLError, ConnectionError):
+        return b""
+    try:
         writer.write(hello if hello_first else b"")
         async with asyncio.timeout(10):
             return await reader.read()
     except (ssl.SSLError, ConnectionError):
         return b""
+    finally:
+        writer.close()
 
 
 async def test_the_authority_is_changed_under_traffic_without_a_failed_publish(region: SecureRegion) -> None:

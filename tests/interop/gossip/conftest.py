@@ -129,7 +129,7 @@ def tags_fixture() -> Callable[[Agent, str], dict[str, str]]:
 @pytest.fixture
 def make_serf(tmp_path: Path) -> Iterator[Callable[..., Awaitable[SerfAgent]]]:
     if shutil.which("serf") is None:
-        pytest.skip("serf is not installed (apt-get install serf)")
+        pytest.fail("serf is not installed: run `make setup`, or apt-get install serf")
     agents: list[SerfAgent] = []
 
     async def make(name: str, *arguments: str) -> SerfAgent:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from loadtest.campaign.mesh import CampaignFailed, get_json
 
 READY_SECONDS_MAX: Final = 60
-APPLY_SECONDS_MAX: Final = 10
+APPLY_SECONDS_MAX: Final = 60  # a broker that was just started obeys once it runs
 STOP_SECONDS_MAX: Final = 15
 POLL_SECONDS: Final = 0.02
 SAID_BYTES_MAX: Final = 4_096

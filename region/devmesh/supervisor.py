@@ -71,6 +71,7 @@ class Supervisor:
         self._on_exit = on_exit
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._watchers: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._stopping = False
 
     @property
@@ -81,7 +82,7 @@ class Supervisor:
     async def start(self, spec: ChildSpec) -> None:
         """Start a child and watch it. Raises OSError when the program cannot be run."""
         self._hold_path(spec.name).unlink(missing_ok=True)  # of somebody who was killed
-        process = await self._spawn(spec)
+        process = await self._start_process(spec)
         watcher = asyncio.create_task(self._watch(spec, process))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
@@ -89,6 +90,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop all children: SIGTERM, and SIGKILL for those that still run after STOP_TIMEOUT_S."""
         self._stopping = True
+        await asyncio.gather(*self._starts, return_exceptions=True)  # half started, a child has no pid to signal
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -103,6 +105,12 @@ class Supervisor:
     def kill(self) -> None:
         """Kill all children at once: the user asked twice."""
         self._signal(signal.SIGKILL)
+
+    async def _start_process(self, spec: ChildSpec) -> asyncio.subprocess.Process:
+        start = asyncio.create_task(self._spawn(spec))
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+        return await start
 
     async def _spawn(self, spec: ChildSpec) -> asyncio.subprocess.Process:
         log_path = self.log_path(spec.name)
@@ -144,9 +152,7 @@ class Supervisor:
             delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
             if self._stopping:
                 return
-            process = await self._spawn(spec)
-            if self._stopping:  # asked to stop while it was starting
-                process.kill()
+            process = await self._start_process(spec)
 
     async def _was_held(self, name: str) -> bool:
         """Return whether somebody wanted a child to stay down; returns when nobody does any more."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -284,6 +285,38 @@ async def test_a_broker_that_is_held_down_comes_back_when_it_is_let_go(
         await started.wait()
     await running.stop()
     assert polls[:3] == [supervisor.HOLD_POLL_S] * 3
+
+
+async def test_a_child_that_is_being_started_when_all_are_stopped_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun, may_go = asyncio.create_subprocess_exec, asyncio.Event(), asyncio.Event()
+    made: list[asyncio.subprocess.Process] = []
+
+    async def slowly(*argv: str, **settings: Any) -> asyncio.subprocess.Process:
+        made.append(await real(*argv, **settings))
+        if len(made) == 2:
+            begun.set()
+            await may_go.wait()
+        return made[-1]
+
+    async def at_once(_: float) -> None: ...
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+    monkeypatch.setattr(supervisor, "_pause", at_once)
+    for name in ("logs", "run"):
+        (tmp_path / name).mkdir()
+    running = supervisor.Supervisor(tmp_path, restart=True, on_exit=lambda _: None)
+    await running.start(supervisor.ChildSpec(name="a", argv=("/bin/sleep", "60"), ready_address="127.0.0.1:1"))
+    made[0].kill()
+    async with asyncio.timeout(10):
+        await begun.wait()
+        stopping = asyncio.create_task(running.stop())
+        await asyncio.sleep(0)
+        may_go.set()
+        await stopping
+    assert len(made) == 2
+    assert made[1].returncode == -signal.SIGTERM
 
 
 def test_password_is_on_no_command_line_and_in_no_file_or_log(up: Up) -> None:

@@ -29,7 +29,7 @@ demo: setup ## run the main job: three regions of three brokers, one broker kill
 	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: setup check ## everything that must pass: style, types, import rules, unit to end-to-end tests
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP) ## ruff, mypy --strict, import rules
 	@$(BIN)/ruff check .
@@ -40,13 +40,15 @@ check: $(STAMP) ## ruff, mypy --strict, import rules
 bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory
 	@$(BIN)/python -m loadtest.bench
 
-fuzz: setup ## mutate FRAMES=200000 inputs: wire codec, text protocol, every listener before a sign-in (SEED=1)
-	@$(BIN)/python tests/fuzz/fuzz_wire.py --frames $(FRAMES) --seed $(SEED)
-	@$(BIN)/python tests/fuzz/fuzz_text.py --inputs $(FRAMES) --seed $(SEED)
-	@$(BIN)/python tests/fuzz/fuzz_listeners.py --inputs $(FRAMES) --seed $(SEED)
+fuzz: setup ## mutate FRAMES=200000 inputs: wire codec, text protocol, every listener before a sign-in, gossip, links (SEED=1)
+	@$(BIN)/python -m tests.fuzz.fuzz_wire --inputs $(FRAMES) --seed $(SEED)
+	@$(BIN)/python -m tests.fuzz.fuzz_text --inputs $(FRAMES) --seed $(SEED)
+	@$(BIN)/python -m tests.fuzz.fuzz_listeners --inputs $(FRAMES) --seed $(SEED)
+	@$(BIN)/python -m tests.fuzz.fuzz_gossip --inputs $(FRAMES) --seed $(SEED)
+	@$(BIN)/python -m tests.fuzz.fuzz_links --inputs $(FRAMES) --seed $(SEED)
 
 interop: setup ## foreign Kafka clients, gRPC and REST against a 3x3 mesh, 10,000 records each
-	@GEORELAY_INTEROP_RECORDS=10000 GEORELAY_INTEROP_BROKERS=3 $(BIN)/python -m pytest -q tests/interop
+	@GEORELAY_INTEROP_RECORDS=10000 GEORELAY_INTEROP_BROKERS=3 GEORELAY_INTEROP_QUIET_S=60 $(BIN)/python -m pytest -q tests/interop
 
 campaign: setup ## kill -9 of leaders and regions and link cuts under 1000 records/s (RUNS=20)
 	@$(BIN)/python -m loadtest.campaign leader-kill --runs $(RUNS)
@@ -62,7 +64,7 @@ interop-kafkajs: setup ## the same for kafkajs alone; says what is missing (KAFK
 interop-java: setup ## Kafka's own client for Java; says what is missing (JARS=folder of jars from Maven Central)
 	@$(BIN)/python -m tests.interop.java $(JARS)
 
-sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator JOBS=1)
+sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator|homes|geo JOBS=1)
 	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)
 
 chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)

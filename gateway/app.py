@@ -35,6 +35,7 @@ from mesh.gossip.metrics import GossipCollector
 from mesh.gossip.pools import LAN, GossipPools
 from mesh.gossip.starting import make_member
 from mesh.listening.browser_guard import BrowserGuard
+from mesh.listening.grpc_requests import RequestBudget
 from mesh.listening.http_site import HttpSite
 from mesh.listening.listeners import Listeners, ListeningCollector
 
@@ -68,8 +69,12 @@ class Gateway:
         self._router = Router(self._view, monotonic_ns=time.monotonic_ns, settled=self._knows_the_regions)
         self._metrics = GatewayMetrics(self._router)
         dialing = () if self._upstream is None else (self._upstream,)
-        self._metrics.register(ListeningCollector(self._listeners, dialing=dialing))
+        self._metrics.register(ListeningCollector(self._listeners, dialing=dialing, budgets=self._budgets))
         self._stack = AsyncExitStack()
+
+    def _budgets(self) -> dict[str, RequestBudget]:
+        """Return what calls hold here, by listener."""
+        return {} if self._passthrough is None else {"grpc": self._passthrough.budget}
 
     async def start(self) -> GatewayPorts:
         """Listen and start measuring.

@@ -15,6 +15,13 @@ from typing import Any
 
 from georelay.tls import client_contexts
 
+# `up` and all it started end with whoever runs this, also by kill -9.
+GUARDED_UP = """
+import runpy, sys
+from georelay.process_guard import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+runpy.run_module("georelay.cli", run_name="__main__", alter_sys=True)
+"""
 READY_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 20
 
@@ -38,7 +45,7 @@ class MeshProcess:
         self.endpoints: dict[str, Any] = {}
         self._endpoints_file = directory / "endpoints.json"
         self._arguments = [
-            *(sys.executable, "-m", "georelay.cli", "up"),
+            *(sys.executable, "-c", GUARDED_UP, str(os.getpid()), "up"),
             *("--regions", regions, "--brokers-per-region", str(brokers_per_region)),
             *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self._endpoints_file)),
             *(() if user is None else ("--user", ":".join(user))),

@@ -116,7 +116,13 @@ class Broker:
                 counters=self.core.geo.counters, streams=self.core.streams.values, region_name=self._region_name
             )
         )
-        self._link_sockets = LinkSockets(config.link_congestion_control, config.link_ports)
+        self._link_sockets = LinkSockets(
+            config.link_congestion_control,
+            config.link_ports,
+            by_region=config.link_congestion_control_by_region,
+            ends=lambda: self.core.links.ends(self._region_name),
+        )
+        self.core.links.congestion_controls = self._link_sockets.in_use_by
         metrics.register(self._link_sockets)
         if pools is not None:
             metrics.register(GossipCollector(pools))
@@ -206,3 +212,23 @@ async def open_broker(
     except BaseException:
         await pools.stop()
         raise
+
+
+async def open_unless_stopped(
+    stopped: asyncio.Event, config: BrokerConfig, *, clock: Clock | None = None, file_system: FileSystem | None = None
+) -> Broker | None:
+    """Return `open_broker`; None when `stopped` is set first: with gossip it may wait for other regions for ever.
+
+    Raises:
+        OSError, GeorelayError: as `open_broker`.
+    """
+    opening = asyncio.ensure_future(open_broker(config, clock=clock, file_system=file_system))
+    stopping = asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+    return None if opening.cancelled() else opening.result()

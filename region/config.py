@@ -44,6 +44,9 @@ BROKER_LISTENERS: Final = ("peers", "link")  # certificates on both sides, alway
 RegionName = Annotated[str, Field(pattern=rf"^[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}$")]
 
 
+CongestionControl = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,15}$")]  # TCP_CA_NAME_MAX of linux/tcp.h
+
+
 LINK_BYTES_PER_S_MIN: Final = 1_000_000  # below it a frame of records takes longer than a session may be silent
 
 
@@ -134,7 +137,10 @@ class BrokerConfig(_Section):
     link_bytes_per_s: Annotated[int, AfterValidator(_zero_or_enough), Field(ge=0, le=100_000_000_000)] = (
         0  # cap of what each link sends; 0: none
     )
-    link_congestion_control: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,15}$")] = "auto"  # or "kernel", or a name
+    link_congestion_control: CongestionControl = "auto"  # or "kernel", or a name
+    link_congestion_control_by_region: Annotated[
+        dict[RegionName, CongestionControl], Field(max_length=REGIONS_MAX)
+    ] = {}
     auto_join: bool = False  # may a broker of this region's number that nobody added join by registering?
     replace_absent_after_ms: Annotated[int, Field(ge=0, le=604_800_000)] = 1_800_000  # 0: never
     disk_reserve_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = DISK_RESERVE_BYTES  # free room kept; 0: no watch

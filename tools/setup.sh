@@ -23,4 +23,6 @@ with open("pyproject.toml", "rb") as file:
 PY
 )
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sla]' "${dev[@]}"
+# pip compiles what it installs, but not what is installed editable: every process would.
+"$venv/bin/python" -m compileall -q sdk/georelay mesh region gateway loadtest sla
 echo "georelay: $("$venv/bin/python" -m pip list --disable-pip-version-check 2>/dev/null | tail -n +3 | wc -l) packages ready"

@@ -126,7 +126,7 @@ class BrokerPassthrough:
         self._sign_in = sign_in
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._channels_version = 0
-        self.budget = RequestBudget()
+        self.budget = RequestBudget(calls_max=CALLS_AT_ONCE_MAX)
         self._server: GrpcServer | None = None
 
     async def start(self, address: str) -> int:

@@ -1,4 +1,4 @@
-"""A broker that joins a running region: a configuration file beside those of `georelay up`, and a process."""
+"""A broker that joins a running mesh: a configuration file beside those of `georelay up`, and a process."""
 
 from __future__ import annotations
 
@@ -27,50 +27,22 @@ STOP_SECONDS_MAX: Final = 15
 ANSWER_SECONDS_MAX: Final = 30
 
 
-class JoinedBroker:
-    """One broker beside those that `georelay up` runs. Its region and its first peer come from `model`.
+class BesideBroker:
+    """One broker beside those that `georelay up` runs; who is derived from it writes its configuration file.
 
     Args:
         directory: of the mesh: holds config/, brokers/ and logs/.
-        model: configuration of a broker of the region, whose other keys are taken over.
-        settings: keys to set beside those of the model.
+        name: unique there, such as "us-4".
     """
 
-    def __init__(self, directory: Path, model: Path, number: int, settings: dict[str, int] | None = None) -> None:
-        known = tomllib.loads(model.read_text(encoding="utf-8"))
-        self.name = f"{known['region']}-{number}"
-        self.number = number
-        self.data_dir = directory / "brokers" / self.name
-        self.config_file = directory / "config" / f"{self.name}.toml"
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.data_dir = directory / "brokers" / name
+        self.config_file = directory / "config" / f"{name}.toml"
         first = _free_block(len(PORT_NAMES))
         self.listen = {name: f"{HOST}:{first + row}" for row, name in enumerate(PORT_NAMES)}
-        self._log_file = directory / "logs" / f"{self.name}.log"
+        self._log_file = directory / "logs" / f"{name}.log"
         self._process: asyncio.subprocess.Process | None = None
-        self.config_file.write_text(self._toml(known, settings or {}), encoding="utf-8")
-
-    def _toml(self, model: dict[str, Any], settings: dict[str, int]) -> str:
-        """Return the model's file with this broker's own lines; json.dumps writes what TOML calls a basic string."""
-        own = {
-            "broker": self.number,
-            "data_dir": str(self.data_dir),
-            "die_with_parent": os.getpid(),
-            **settings,
-        }
-        kept = {key: value for key, value in model.items() if key not in ("listen", "regions", *own)}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in {**kept, **own}.items()]
-        lines += ["[listen]", *(f"{name} = {json.dumps(address)}" for name, address in self.listen.items())]
-        for region in model["regions"]:
-            rows = list(region["brokers"])
-            if region["name"] == model["region"]:
-                me = {"number": self.number, "peers": self.listen["peers"], "link": self.listen["link"]}
-                rows = [row for row in rows if row["number"] != self.number] + [me]
-            shown = ", ".join(
-                f"{{number = {row['number']}, peers = {json.dumps(row['peers'])}, link = {json.dumps(row['link'])}}}"
-                for row in rows
-            )
-            lines += ["[[regions]]", f"name = {json.dumps(region['name'])}", f"number = {region['number']}"]
-            lines.append(f"brokers = [{shown}]")
-        return "\n".join(lines) + "\n"
 
     async def start(self) -> None:
         """Start it and wait until it answers. Raises CampaignFailed."""
@@ -109,6 +81,83 @@ class JoinedBroker:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+class JoinedBroker(BesideBroker):
+    """A broker of a region that there is. Its region and its first peer come from `model`.
+
+    Args:
+        model: configuration of a broker of the region, whose other keys are taken over.
+        settings: keys to set beside those of the model.
+    """
+
+    def __init__(self, directory: Path, model: Path, number: int, settings: dict[str, int] | None = None) -> None:
+        known = tomllib.loads(model.read_text(encoding="utf-8"))
+        super().__init__(directory, f"{known['region']}-{number}")
+        self.number = number
+        self.config_file.write_text(self._toml(known, settings or {}), encoding="utf-8")
+
+    def _toml(self, model: dict[str, Any], settings: dict[str, int]) -> str:
+        """Return the model's file with this broker's own lines; json.dumps writes what TOML calls a basic string."""
+        own = {
+            "broker": self.number,
+            "data_dir": str(self.data_dir),
+            "die_with_parent": os.getpid(),
+            **settings,
+        }
+        kept = {key: value for key, value in model.items() if key not in ("listen", "regions", *own)}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in {**kept, **own}.items()]
+        lines += ["[listen]", *(f"{name} = {json.dumps(address)}" for name, address in self.listen.items())]
+        for region in model["regions"]:
+            rows = list(region["brokers"])
+            if region["name"] == model["region"]:
+                me = {"number": self.number, "peers": self.listen["peers"], "link": self.listen["link"]}
+                rows = [row for row in rows if row["number"] != self.number] + [me]
+            shown = ", ".join(
+                f"{{number = {row['number']}, peers = {json.dumps(row['peers'])}, link = {json.dumps(row['link'])}}}"
+                for row in rows
+            )
+            lines += ["[[regions]]", f"name = {json.dumps(region['name'])}", f"number = {region['number']}"]
+            lines.append(f"brokers = [{shown}]")
+        return "\n".join(lines) + "\n"
+
+
+class NewRegion(BesideBroker):
+    """The only broker of a region that the mesh does not know yet; it knows one broker of the mesh, that of `model`."""
+
+    def __init__(self, directory: Path, model: Path, *, region: str, region_number: int) -> None:
+        super().__init__(directory, f"{region}-1")
+        known = tomllib.loads(model.read_text(encoding="utf-8"))
+        of_model = next(row for row in known["regions"] if row["name"] == known["region"])
+        self.region, self.region_number = region, region_number
+        seed = f"{broker_id(of_model['number'], known['broker'])}@{known['listen']['link']}"
+        self.config_file.write_text(self._toml(known["mesh_id"], seed), encoding="utf-8")
+
+    @property
+    def seed(self) -> str:
+        """Return where it can be reached, as `georelay region add` wants it."""
+        return f"{broker_id(self.region_number, 1)}@{self.listen['link']}"
+
+    def _toml(self, mesh_id: str, seed: str) -> str:
+        settings = {
+            "mesh_id": mesh_id,
+            "region": self.region,
+            "broker": 1,
+            "data_dir": str(self.data_dir),
+            "die_with_parent": os.getpid(),
+        }
+        peers, link = json.dumps(self.listen["peers"]), json.dumps(self.listen["link"])
+        lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+        lines += ["[control]", f"join = [{json.dumps(seed)}]", "[listen]"]
+        lines += [f"{name} = {json.dumps(address)}" for name, address in self.listen.items()]
+        lines += ["[[regions]]", f"name = {json.dumps(self.region)}", f"number = {self.region_number}"]
+        lines.append(f"brokers = [{{number = 1, peers = {peers}, link = {link}}}]")
+        return "\n".join(lines) + "\n"
+
+
+def broker_id(region_number: int, number: int) -> int:
+    """Return the number of a broker in its mesh."""
+    return 1_000 * region_number + number
 
 
 def _free_block(count: int) -> int:

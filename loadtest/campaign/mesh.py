@@ -73,14 +73,14 @@ async def leader_of(mesh: RunningMesh, region: str, topic: str, partition: int =
     raise CampaignFailed(f"{topic} has no leader in {region}")
 
 
-async def wait_until_whole(mesh: RunningMesh) -> None:
+async def wait_until_whole(mesh: RunningMesh, *, within_s: float = READY_SECONDS_MAX) -> None:
     """Wait until every broker is ready and sees every other one of its region. Raises CampaignFailed."""
-    deadline = time.monotonic() + READY_SECONDS_MAX
+    deadline = time.monotonic() + within_s
     for brokers in mesh.endpoints["regions"].values():
         for admin in brokers["admin"]:
             while not _is_whole(await get_json(f"http://{admin}/v1/status"), len(brokers["admin"])):
                 if time.monotonic() > deadline:
-                    raise CampaignFailed(f"the broker at {admin} is not ready after {READY_SECONDS_MAX} s")
+                    raise CampaignFailed(f"the broker at {admin} is not ready after {within_s:g} s")
                 await asyncio.sleep(POLL_SECONDS)
 
 

@@ -49,9 +49,11 @@ class Run:
     catch_up_ms: float = 0.0
 
 
-def new_mesh(directory: Path, regions: Sequence[str], *options: str) -> MeshProcess:
-    """Return a mesh of three brokers per region, not yet started."""
-    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=BROKERS_PER_REGION, arguments=options)
+def new_mesh(
+    directory: Path, regions: Sequence[str], *options: str, brokers_per_region: int = BROKERS_PER_REGION
+) -> MeshProcess:
+    """Return a mesh of three brokers per region, or as many as is said; not yet started."""
+    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=brokers_per_region, arguments=options)
 
 
 @asynccontextmanager
@@ -103,19 +105,26 @@ async def kill_leader(mesh: MeshProcess, topic: str, *, home: str, directory: Pa
     return Run(fault=f"kill -9 {leader}", verdict=verdict)
 
 
-async def restart_all(directory: Path, regions: Sequence[str], topic: str, *, load: Load) -> Run:
+async def restart_all(
+    directory: Path,
+    regions: Sequence[str],
+    topic: str,
+    *,
+    load: Load,
+    brokers_per_region: int = BROKERS_PER_REGION,
+) -> Run:
     """kill -9 of every broker of the mesh at once under load, then `georelay up` again on the same data."""
     home = regions[0]
     async with AsyncExitStack() as stack:
-        async with new_mesh(directory, regions) as mesh:
+        async with new_mesh(directory, regions, brokers_per_region=brokers_per_region) as mesh:
             await create_topic(mesh, topic, home=home)
             loading = _loading(mesh, topic, entries=[home], directory=directory, load=load)
             producers = await stack.enter_async_context(loading)
             await asyncio.sleep(load.fault_after_seconds)
-            brokers = [f"{region}-{number + 1}" for region in regions for number in range(BROKERS_PER_REGION)]
+            brokers = [f"{region}-{number + 1}" for region in regions for number in range(brokers_per_region)]
             for pid in [mesh.pid_of(broker) for broker in brokers]:
                 os.kill(pid, signal.SIGKILL)
-        async with new_mesh(directory, regions) as mesh:
+        async with new_mesh(directory, regions, brokers_per_region=brokers_per_region) as mesh:
             verdict = await _verdict(mesh, topic, home, producers)
     return Run(fault=f"kill -9 of {len(brokers)} brokers", verdict=verdict)
 

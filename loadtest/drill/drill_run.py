@@ -52,8 +52,12 @@ class DrillPlan:
 def carry_out(plan: DrillPlan, *, say: Say) -> bool:
     """Do it, and return whether every promise was kept. Raises DrillFailed."""
     # Its clients lose connections all the time, as they should; that is counted, not logged.
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    return asyncio.run(_carry_out(plan, say))
+    try:
+        return asyncio.run(_carry_out(plan, say))
+    finally:
+        structlog.configure(**before)
 
 
 async def _carry_out(plan: DrillPlan, say: Say) -> bool:

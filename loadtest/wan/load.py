@@ -79,7 +79,15 @@ async def run_load(
     reading = await _start(mesh, "consume", {"seconds": READERS_AHEAD_S + total_s + DRAIN_S, "readers": readers})
     await asyncio.sleep(READERS_AHEAD_S)
     publishing = await _start(
-        mesh, "publish", {"seconds": total_s, "rate_per_s": rate_per_s, "flush_s": FLUSH_S, "streams": places}
+        mesh,
+        "publish",
+        {
+            "seconds": total_s,
+            "rate_per_s": rate_per_s,
+            "flush_s": FLUSH_S,
+            "is_idempotent": during is not None,  # where something is broken meanwhile, records are sent again
+            "streams": places,
+        },
     )
     began_ns = json.loads(await _line(publishing))["began_ns"]
     await asyncio.sleep(WARM_UP_S - (time.monotonic_ns() - began_ns) / 1e9)

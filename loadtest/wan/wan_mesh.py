@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,7 +106,9 @@ class WanMesh(MeshProcess):
         """Return what the kernel uses on the links of a broker: "cubic", or "bbr 1, cubic 3" where they differ."""
         admin = self.endpoints["regions"][self.regions[0]]["admin"][0]
         rows = [line for line in ask(self, "/metrics", address=admin).decode().splitlines() if line.startswith(METRIC)]
-        found = {row.split('"')[1]: round(float(row.rpartition(" ")[2])) for row in rows}
+        found: Counter[str] = Counter()
+        for row in rows:
+            found[row.split('"')[1]] += round(float(row.rpartition(" ")[2]))
         if not found:
             return "unknown (no link)"
         return next(iter(found)) if len(found) == 1 else ", ".join(f"{name} {count}" for name, count in found.items())

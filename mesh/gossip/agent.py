@@ -193,7 +193,7 @@ class Agent:
         )
 
     async def stop(self, *, leave: bool = True) -> None:
-        """End; `leave`: say so first, which takes about 1.5 s."""
+        """End; `leave`: say so first, which takes about 1.5 s while others stay, less when all end together."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -224,11 +224,16 @@ class Agent:
         self._after()
         await self._wait(lambda: self.serf.own_news_sent)
         self._snapshot.left()
-        if self.serf.memberlist.alive_count > 1 or len(self.serf.members()) > 1:
-            await asyncio.sleep(self.settings.leave_propagate_s)
+        await self._wait(lambda: not self._others_stay, at_most_s=self.settings.leave_propagate_s)
 
-    async def _wait(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LEAVE_TOLD_S
+    @property
+    def _others_stay(self) -> bool:
+        """Return whether there is anybody to whom the news of our leave could travel on."""
+        own = self.settings.name
+        return any(view.name != own and view.status is MemberStatus.ALIVE for view in self.serf.members())
+
+    async def _wait(self, done: Callable[[], bool], *, at_most_s: float = LEAVE_TOLD_S) -> None:
+        deadline = time.monotonic() + at_most_s
         while not done() and time.monotonic() < deadline:  # noqa: ASYNC110 - the core has no events, it is looked at
             await asyncio.sleep(0.02)
 

@@ -54,8 +54,9 @@ def answer_key_query(name: str, payload: bytes, keyring: Keyring | None) -> KeyA
 def cut_to(response: KeyResponse, *, room_bytes: int) -> KeyResponse:
     """Return the response with as many keys as fit into `room_bytes`."""
     keys: Sequence[str] = response.keys
+    total = len(keys)
     while keys and len(response.encode()) > room_bytes:
         keys = keys[:-1]
-        note = f"truncated: {len(keys)} of {len(response.keys)} keys"
+        note = f"truncated: {len(keys)} of {total} keys"
         response = replace(response, keys=keys, text=note)
     return response

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 TEXT_CHARS_MAX: Final = 1_024
 
 
@@ -17,6 +14,9 @@ def matches(expression: str, text: str) -> bool:
     """Return whether the expression matches somewhere in the text; an expression that is none matches nothing."""
     if len(text) > TEXT_CHARS_MAX:
         return False
+    import pyarrow as pa  # heavy, and questions with expressions are rare
+    import pyarrow.compute as pc
+
     try:
         return bool(pc.match_substring_regex(pa.scalar(text, pa.string()), pattern=expression).as_py())
     except pa.ArrowInvalid:

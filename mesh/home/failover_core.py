@@ -1,8 +1,9 @@
-"""When control moves homes without an operator: a region that nobody hears, and whose leases ran out. Pure.
+"""When control takes a region for lost: nobody hears it, and it asked for leases, which run out. Pure.
 
 Rule 1: silence is counted from the last answer, and at the earliest from the election: what a leader did not hear
         before it was one says nothing.
-Rule 2: a region is lost once. It is taken for lost again only after it was heard in between.
+Rule 2: a sign of life is one of a region that has a leader. Without a majority of its brokers it commits nothing, keeps
+        no promise and acknowledges nothing: that one of its brokers lives is no reason to wait for it.
 Rule 3: with fewer than three voters nothing moves by itself: the one that is cut off cannot be told from the other.
 Rule 4: only regions that ask for leases are failed over: of others nobody knows when they stop acknowledging.
 """
@@ -27,13 +28,11 @@ class Silence:
     def __init__(self) -> None:
         self._elected_ns: int | None = None
         self._heard_ns: dict[RegionNumber, int] = {}
-        self._lost: set[RegionNumber] = set()
 
     def elected(self, now_ns: int) -> None:
         """Begin to listen."""
         self._elected_ns = now_ns
         self._heard_ns.clear()
-        self._lost.clear()
 
     def deposed(self) -> None:
         """Listen no more: nobody is silent."""
@@ -42,7 +41,6 @@ class Silence:
     def heard(self, region: RegionNumber, now_ns: int) -> None:
         """Follow any sign of life."""
         self._heard_ns[region] = now_ns
-        self._lost.discard(region)
 
     def silent_ms(self, region: RegionNumber, now_ns: int) -> int:
         """Return for how long a region was not heard; 0 when this broker is not the leader."""
@@ -55,20 +53,10 @@ class Silence:
         """Return whether a region answered lately."""
         return self.silent_ms(region, now_ns) < SILENT_MS
 
-    def newly_lost(
+    def lost(
         self, regions: Iterable[RegionNumber], *, leased: Collection[RegionNumber], voters: int, now_ns: int
     ) -> list[RegionNumber]:
-        """Return the regions that are lost from now on."""
+        """Return the regions that are lost now."""
         if voters < VOTERS_MIN:
             return []
-        lost = [
-            region
-            for region in regions
-            if region in leased and region not in self._lost and not self.is_heard(region, now_ns)
-        ]
-        self._lost.update(lost)
-        return lost
-
-    def take_again(self, region: RegionNumber) -> None:
-        """Take a region for lost once more: what was to be done about it could not be begun."""
-        self._lost.discard(region)
+        return [region for region in regions if region in leased and not self.is_heard(region, now_ns)]

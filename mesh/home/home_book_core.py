@@ -1,6 +1,7 @@
 """The replicated book of homes: one row per stream whose home ever was to move. Pure; the same on every voter.
 
-Rule 1: an attempt is committed here before anybody is asked to seal or to promise; its epoch number is spent then.
+Rule 1: an attempt is committed here before anybody is asked to seal or to promise; its epoch number is spent then, and
+        it is one of this generation of control (epoch_core).
 Rule 2: an attempt ends by a new epoch, whoever is home in it: regions that sealed or promised wait for nothing less.
         To give up is to commit the same home, in the new epoch, from its end on.
 Rule 3: only the newest attempt of a stream can end. A forced attempt takes the place of any other; a planned one waits.
@@ -16,8 +17,9 @@ from typing import Final, TypeAlias
 
 from georelay.errors import BadRequest, Busy, Fenced, PolicyViolation
 from georelay.fields import Fields, JsonObject
-from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
-from mesh.home.home_row import EPOCH_MAX, HOME_EPOCHS_MAX, NOT_CHOSEN, EpochHome, HomeRow, MoveKind, Moving
+from georelay.ids import Offset, RegionNumber, StreamKey
+from mesh.home.epoch_core import FIRST_FLOOR, next_epoch
+from mesh.home.home_row import HOME_EPOCHS_MAX, NOT_CHOSEN, EpochHome, HomeRow, MoveKind, Moving
 from mesh.home.promise_core import table_after
 from mesh.replication.ports import EpochRow
 
@@ -62,9 +64,13 @@ class HomeBook:
 
     Invariants: 1 no row has a fault   2 the index of a row is that of the command that changed it last; the book is in
     the order of (index, topic id, partition, origin)   3 epochs and last_epoch of a stream never fall.
+
+    Args:
+        floor: epochs that are given out are above it (epoch_core.floor_of); 0 in the first generation of control.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, floor: int = FIRST_FLOOR) -> None:
+        self.floor = floor
         self._rows: dict[StreamKey, HomeRow] = {}
 
     def __len__(self) -> int:
@@ -112,7 +118,7 @@ class HomeBook:
         if row.moving is not None and row.moving.move_id == wish.move_id:
             return row
         self._check_beginning(row, wish, regions)
-        epoch = Epoch(row.last_epoch + 1)
+        epoch = next_epoch(row.last_epoch, floor=self.floor)
         moving = Moving(move_id=wish.move_id, kind=wish.kind, epoch=epoch, target=wish.target)
         asked = tuple(sorted({row.home, *regions}))
         return self._enter(replace(row, moving=moving, last_epoch=epoch, regions=asked, index=index))
@@ -162,10 +168,10 @@ class HomeBook:
         return {"rows": [row.to_json() for row in self._rows.values()]}
 
     @classmethod
-    def restored(cls, raw: JsonObject, *, rows_max: int) -> HomeBook:
-        """Return the book that `snapshot` returned. Raises FieldError."""
+    def restored(cls, raw: JsonObject, *, rows_max: int, floor: int = FIRST_FLOOR) -> HomeBook:
+        """Return the book that `snapshot` returned, for a generation with that floor. Raises FieldError."""
         fields = Fields(raw, "homes")
-        book = cls()
+        book = cls(floor=floor)
         for value in fields.items("rows", count_max=rows_max):
             row = HomeRow.from_json(value)
             book._rows[row.key] = row
@@ -175,7 +181,7 @@ class HomeBook:
     def _check_beginning(self, row: HomeRow, wish: Beginning, regions: Sequence[RegionNumber]) -> None:
         if wish.target != NOT_CHOSEN and wish.target not in regions:
             raise PolicyViolation(f"region {wish.target} does not hold {row.key}: it cannot become its home")
-        if row.last_epoch >= EPOCH_MAX or len(row.table) >= HOME_EPOCHS_MAX:
+        if len(row.table) >= HOME_EPOCHS_MAX:
             raise BadRequest(f"the home of {row.key} has moved too often: no further epoch can be kept")
         if wish.kind is MoveKind.FORCED:
             return

@@ -3,9 +3,10 @@
 Only streams with failover=auto need one, and only region-level acknowledgements depend on it: records acknowledged by
 several regions are protected by promises alone, whatever clocks do.
 
-Rule 1: the broker counts from the monotonic time at which its renewal was SENT, and stops at 1.8 s.
+Rule 1: the broker counts from the time at which its renewal was SENT, and stops at 1.8 s.
 Rule 2: the control leader counts from the time at which it ANSWERED, which is later, and waits for 2 s. Between the two
         lies a tenth: clocks that run apart by less than that do not break the bound.
+        Both clocks count suspensions of their hosts (georelay.clock.elapsed_of): a broker that slept has no lease left.
 Rule 3: an answer is given only after a majority of the voters confirmed the leader, since the renewal came: nobody was
         elected before that.
 Rule 4: a control leader does not know what its predecessor granted: it waits one whole lease after its election.

@@ -3,19 +3,23 @@
     planned:  SEALING --sealed--> FOLLOWING --target_arrived--> ENDING --committed--> OVER
                                   FOLLOWING --target_late-----> ENDING   (the same home, in the new epoch)
     forced:   PROMISING --promises_suffice--> FENCING --home_is_fenced--> ENDING --committed--> OVER
+                                              FENCING --choice_is_silent--> PROMISING
 
 Rule 1: every stage can be entered again from the row alone: to seal and to promise are asked again with the same epoch
         and answered the same. So any control leader resumes what another began.
-Rule 2: nothing leads back. A seal is never taken off, a promise never taken back.
+Rule 2: no region is asked to take anything back. A seal is never taken off, a promise never taken back.
 Rule 3: FENCING ends at once when the home itself promised, or the topic has failover=manual. Else it waits until the
         home can hold no lease.
 Rule 4: control may say at any stage that the attempt is over: another took its place.
+Rule 5: a region that was chosen and is silent before the new epoch is committed is left out, as if it had not answered:
+        what the others promised may suffice without it. Never fewer than the level needs; then they are waited for.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -23,7 +27,7 @@ from georelay.errors import GeorelayError
 from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.home.home_book_core import Ending
 from mesh.home.home_row import HomeRow, MoveKind, Moving
-from mesh.home.promise_core import Choice, PromiseAnswer, choose
+from mesh.home.promise_core import Choice, PromiseAnswer, answers_needed, choose
 
 
 class Stage(enum.Enum):
@@ -45,6 +49,7 @@ class Step(enum.Enum):
     TARGET_LATE = "target_late"
     PROMISES_SUFFICE = "promises_suffice"
     HOME_IS_FENCED = "home_is_fenced"
+    CHOICE_IS_SILENT = "choice_is_silent"
     COMMITTED = "committed"
     SUPERSEDED = "superseded"  # control says that the attempt is over
 
@@ -56,6 +61,7 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Step], Stage]] = MappingProxyType(
         (Stage.FOLLOWING, Step.TARGET_LATE): Stage.ENDING,
         (Stage.PROMISING, Step.PROMISES_SUFFICE): Stage.FENCING,
         (Stage.FENCING, Step.HOME_IS_FENCED): Stage.ENDING,
+        (Stage.FENCING, Step.CHOICE_IS_SILENT): Stage.PROMISING,
         (Stage.ENDING, Step.COMMITTED): Stage.OVER,
         (Stage.SEALING, Step.SUPERSEDED): Stage.OVER,
         (Stage.FOLLOWING, Step.SUPERSEDED): Stage.OVER,
@@ -67,6 +73,22 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Step], Stage]] = MappingProxyType(
 _FIRST: Final[Mapping[MoveKind, Stage]] = MappingProxyType(
     {MoveKind.PLANNED: Stage.SEALING, MoveKind.FORCED: Stage.PROMISING}
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What an attempt waits for, for people.
+
+    Args:
+        regions: who is to answer; empty when nobody is. Of them, and of those in `promised`, `needed` have to promise.
+        fault: the newest thing that went wrong, "" for nothing.
+    """
+
+    stage: Stage
+    regions: tuple[RegionNumber, ...]
+    promised: tuple[RegionNumber, ...] = ()
+    needed: int = 0
+    fault: str = ""
 
 
 class Move:
@@ -122,6 +144,37 @@ class Move:
         """Return what control has to commit, None in every stage but ENDING."""
         return self._ending if self.stage is Stage.ENDING else None
 
+    @property
+    def has_enough(self) -> bool:
+        """Return whether the promises suffice, and more of them could only make the orphan branch shorter."""
+        return self.stage is Stage.PROMISING and self.choice is not None and self.choice.is_enough
+
+    @property
+    def waiting(self) -> Waiting:
+        """Return what the attempt waits for now."""
+        fault = "" if self.fault is None else str(self.fault)
+        if self.stage is Stage.PROMISING:
+            return Waiting(
+                stage=self.stage,
+                regions=tuple(region for region in self.regions if region not in self._answers),
+                promised=tuple(sorted(self._answers)),
+                needed=answers_needed(regions=len(self.regions), level=self.level),
+                fault=fault or self._short_fault(),
+            )
+        asked = {
+            Stage.SEALING: (self.row.home,),
+            Stage.FOLLOWING: (self.moving.target,),
+            Stage.FENCING: (self.row.home,),
+        }
+        return Waiting(stage=self.stage, regions=asked.get(self.stage, ()), fault=fault)
+
+    def _short_fault(self) -> str:
+        """Say why promises of enough regions do not suffice."""
+        gone = sorted(answer.region for answer in self._answers.values() if not answer.is_stored)
+        if not gone or (self.choice is not None and self.choice.is_enough):
+            return ""
+        return f"regions {gone} deleted what they agree to, and nobody who promised stores it up to {self.row.start}"
+
     # --- planned ----------------------------------------------------------------------------------
 
     def sealed(self, end: Offset, digest: bytes) -> None:
@@ -171,6 +224,16 @@ class Move:
         if waits_for_more and choice.kept_level > 1 and len(choice.answered) < len(self.regions):
             return False
         self._step(Step.PROMISES_SUFFICE)
+        return True
+
+    def note_silent(self, is_heard: Callable[[RegionNumber], bool]) -> bool:
+        """Leave the chosen region out if it is silent; return whether it was. It is asked again (rule 5)."""
+        choice = self.choice
+        if self.stage is not Stage.FENCING or choice is None or is_heard(choice.home):
+            return False
+        del self._answers[choice.home]
+        self.choice = None
+        self._step(Step.CHOICE_IS_SILENT)
         return True
 
     def fenced(self, *, leases_are_over: bool) -> bool:

@@ -9,12 +9,17 @@ Rule 3: a home that answers with everything of its own epoch answers for all lev
         acknowledged.
 Rule 4: two answers of one length have one digest. Otherwise two regions hold different records in agreed epochs:
         nothing is chosen, somebody has to look.
+Rule 5: a region may have deleted everything up to which it agrees: it was home, or mirror of one, without knowing that
+        its epoch was over, and retention went on. Its promise counts, for it holds nothing that the others could lack;
+        but it says only that nothing beyond the start of the present epoch is known there. So the choice has to reach
+        that start, or an offset that somebody was told could be given out twice (test_homes_retained_away.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from georelay.errors import Diverged
 from georelay.ids import Epoch, Offset, RegionNumber
@@ -25,11 +30,21 @@ from mesh.replication.receiver_core import epoch_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseAnswer:
-    """What one region said when its promise was committed: its agreeing length, and the digest chain before it."""
+    """What one region said when its promise was committed: its agreeing length, and the digest chain before it.
+
+    Args:
+        is_stored: False: it agrees at most up to `length`, and stores nothing below its own end of that.
+    """
 
     region: RegionNumber
     length: Offset
     digest: bytes
+    is_stored: bool = True
+
+    @classmethod
+    def deleted(cls, region: RegionNumber, row: HomeRow) -> Self:
+        """Return the answer of a region that holds nothing of the stream's history (rule 5)."""
+        return cls(region=region, length=row.start, digest=row.digest, is_stored=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +55,7 @@ class Choice:
         home, start, digest: the new home, the first offset of the new epoch, the digest chain before it.
         answered: the regions whose promises it rests on, rising.
         kept_level: every record acknowledged by this many regions or more is kept; 1 keeps everything.
-        is_enough: `kept_level` is at most the level that was to be kept.
+        is_enough: `kept_level` is at most the level that was to be kept, and rule 5 allows it.
     """
 
     home: RegionNumber
@@ -116,13 +131,17 @@ def choose(
     counted = [answer for region, answer in sorted(answers.items()) if region in regions]
     if not counted:
         return None
-    best = max(counted, key=lambda answer: (answer.length, answer.region == preferred, answer.region == row.home))
-    for answer in counted:
+    stored = [answer for answer in counted if answer.is_stored]
+    best = max(
+        stored or counted, key=lambda answer: (answer.length, answer.region == preferred, answer.region == row.home)
+    )
+    for answer in stored:
         if answer.length == best.length and answer.digest != best.digest:
             raise Diverged(
                 f"{row.key}: regions {answer.region} and {best.region} hold different records below {best.length}"
             )
-    home = next((answer for answer in counted if answer.region == row.home), None)
+    reaches = all(best.length >= answer.length for answer in counted if not answer.is_stored)
+    home = next((answer for answer in stored if answer.region == row.home), None)
     knows_all = home is not None and home.length == best.length >= row.start
     kept = 1 if knows_all else kept_level(regions=len(regions), answers=len(counted))
     return Choice(
@@ -131,7 +150,7 @@ def choose(
         digest=best.digest,
         answered=tuple(answer.region for answer in counted),
         kept_level=kept,
-        is_enough=kept <= max(level, 1),
+        is_enough=kept <= max(level, 1) and reaches and bool(stored),
     )
 
 

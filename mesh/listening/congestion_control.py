@@ -1,14 +1,16 @@
-"""Which congestion control the connections of the links use: chosen per link, and recorded.
+"""Which congestion control the connections of the links use: chosen by the region at the other end, and recorded.
 
 gRPC keeps its sockets to itself, but their descriptors are in this process: /proc/self/fd names them, a duplicate of
-one is a socket object, and a TCP option set on it is set on the connection.
+one is a socket object, and a TCP option set on it is set on the connection. Each end sets it for what it sends.
 
 Rule 1: a connection is a link's when its own port, or its peer's, is one of the links' ports; anything else is left
         alone. That the same port number at some other place is taken for a link costs nothing.
-Rule 2: looked for again every PERIOD_S: a new connection has the kernel's default until then. A descriptor that was
-        looked at is not opened again while it is the same socket.
+Rule 2: looked for again every PERIOD_S: a new connection has the kernel's default until then, and that of links to
+        unknown regions until its broker has said who it is. A descriptor that was looked at is not opened again while
+        it is the same socket and wants the same.
 Rule 3: what the kernel does not have is refused at the start, not later. "auto" is cubic, or the kernel's default where
         it refuses that; "kernel" is its default.
+Rule 4: what is shown is what the kernel says when it is asked, never what was wanted.
 Why it matters: BBR's probing of the round trip costs a clean path p99 +50..200 ms; with loss BBR carries ten times what
 cubic does (docs/development/wan.md).
 """
@@ -20,18 +22,20 @@ import contextlib
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import structlog
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from georelay.errors import ConfigError
+from mesh.listening.link_ends_core import Endpoint, LinkEnd, LinkEnds, endpoint_of, is_name, plain_host
 
 log = structlog.get_logger()
 
 PERIOD_S: Final = 1.0
+RESOLVE_S: Final = 60.0  # names of brokers are resolved again after so long
 AUTO: Final = "auto"
 KERNEL: Final = "kernel"
 AUTO_CHOICE: Final = "cubic"  # of a clean path's records 1 in 100 is late by 4 ms, with BBR by 105 (measured)
@@ -75,27 +79,52 @@ def require_known(name: str) -> None:
             ) from error
 
 
+class _Seen(NamedTuple):
+    """A socket that was looked at. `peer` None: no link. `first`: what the kernel gave it. `wanted`: set last."""
+
+    what: str
+    peer: Endpoint | None
+    first: str
+    wanted: str
+
+
+def _no_ends() -> Iterable[LinkEnd]:
+    return ()
+
+
 class LinkSockets(Collector):
     """The TCP connections of this process's links.
 
     Args:
         setting: what they shall use: "auto", "kernel" or a name.
-        ports: where links listen, here and at the other brokers.
+        ports: where links listen, here and at the other brokers of the configuration.
+        by_region: the same by the name of the region at the other end.
+        ends: the links that there are now.
 
     Raises:
-        ConfigError: the kernel does not know the name.
+        ConfigError: the kernel does not know a name.
     """
 
-    def __init__(self, setting: str, ports: frozenset[int]) -> None:
+    def __init__(
+        self,
+        setting: str,
+        ports: frozenset[int],
+        *,
+        by_region: Mapping[str, str] | None = None,
+        ends: Callable[[], Iterable[LinkEnd]] = _no_ends,
+    ) -> None:
         self.name = chosen(setting)
+        self._by_region = {region: chosen(name) for region, name in (by_region or {}).items()}
         self._ports = ports
-        self._done: dict[int, str] = {}  # descriptor -> which socket it was when it was looked at
+        self._ends = ends
+        self._resolved: dict[str, frozenset[str]] = {}
+        self._resolve_at_s = 0.0
+        self._seen: dict[int, _Seen] = {}  # by descriptor
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look for new connections, if there is something to set."""
-        if self.name:
-            self._task = asyncio.get_running_loop().create_task(self._follow(), name="link-congestion-control")
+        """Begin to look for new connections."""
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="link-congestion-control")
 
     async def stop(self) -> None:
         """End; connections keep what they have."""
@@ -106,51 +135,130 @@ class LinkSockets(Collector):
 
     async def _follow(self) -> None:
         while True:
-            changed = self.apply()
-            if changed:
-                log.info("links.congestion_control_set", name=self.name, connections=changed)
+            await self._resolve()
+            self.apply()
             await asyncio.sleep(PERIOD_S)
 
-    def apply(self) -> int:
-        """Set it on the connections that are new; returns on how many."""
-        changed, seen = 0, {}
-        for descriptor, what in _sockets():
-            seen[descriptor] = what
-            if self._done.get(descriptor) != what:
-                with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # it may just be closing
-                    if self._is_link(connection):
-                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.name.encode("ascii"))
-                        changed += 1
-        self._done = seen
-        return changed
+    async def _resolve(self) -> None:
+        """Look up the names of brokers, so that connections to them are known for what they are."""
+        loop = asyncio.get_running_loop()
+        found = (endpoint_of(end.address) for end in self._ends() if end.is_dialled)
+        hosts = {row[0]: row[1] for row in found if row is not None and is_name(row[0])}
+        if loop.time() < self._resolve_at_s and hosts.keys() <= self._resolved.keys():
+            return
+        self._resolve_at_s = loop.time() + RESOLVE_S
+        resolved: dict[str, frozenset[str]] = {}
+        for host, port in hosts.items():
+            try:
+                rows = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                log.info("links.broker_not_resolved", host=host, reason=str(error))
+                resolved[host] = self._resolved.get(host, frozenset())
+            else:
+                resolved[host] = frozenset(plain_host(str(row[4][0])) for row in rows)
+        self._resolved = resolved
 
-    def in_use(self) -> Counter[str]:
-        """Return how many connections of links use which algorithm, as the kernel says."""
-        found: Counter[str] = Counter()
-        for descriptor, _ in _sockets():
-            with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
-                if self._is_link(connection):
-                    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES_MAX)
-                    found[raw.rstrip(b"\0").decode("ascii", "replace")] += 1
+    # --- setting ----------------------------------------------------------------------------------
+
+    def apply(self) -> int:
+        """Set it on the connections that are new or whose region has become known; returns on how many."""
+        ends = LinkEnds(self._ends(), self._resolved)
+        changed: Counter[tuple[str, str]] = Counter()
+        seen: dict[int, _Seen] = {}
+        for descriptor, what in _sockets():
+            row = self._seen.get(descriptor)
+            if row is None or row.what != what:
+                row = self._look_at(descriptor, what, ends)
+            if row is not None and row.peer is not None:
+                region = ends.region_of(row.peer)
+                row, is_changed = self._set(descriptor, row, self._by_region.get(region, self.name))
+                changed[region, row.wanted] += is_changed
+            if row is not None:
+                seen[descriptor] = row
+        self._seen = seen
+        for (region, name), connections in changed.items():
+            if connections:
+                log.info("links.congestion_control_set", name=name, region=region, connections=connections)
+        return changed.total()
+
+    def _look_at(self, descriptor: int, what: str, ends: LinkEnds) -> _Seen | None:
+        """Return what a socket is, None while it cannot be told."""
+        try:
+            with _borrowed(descriptor) as connection:
+                peer = self._link_peer(connection, ends)
+                first = "" if peer is None else _in_force(connection)
+        except OSError:  # it listens, or is just closing or not connected yet
+            return None
+        return _Seen(what, peer, first, "")
+
+    def _set(self, descriptor: int, row: _Seen, wanted: str) -> tuple[_Seen, bool]:
+        """Let a connection use `wanted`, "": what the kernel gave it; return whether that was news."""
+        if wanted == row.wanted:
+            return row, False
+        try:
+            with _borrowed(descriptor) as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, (wanted or row.first).encode("ascii"))
+        except OSError:  # it may just be closing
+            return row, False
+        return row._replace(wanted=wanted), True
+
+    # --- what is in force -------------------------------------------------------------------------
+
+    def in_use(self) -> Counter[tuple[str, str]]:
+        """Return how many connections of links use what, as the kernel says, by (region, algorithm)."""
+        return Counter((region, name) for region, _, name in self._in_force())
+
+    def in_use_by(self, addresses: Iterable[str]) -> dict[str, str]:
+        """Return what connections to brokers that are dialled at "host:port" use, by that; without one: left out."""
+        by_peer: dict[Endpoint, set[str]] = {}
+        for _, peer, name in self._in_force():
+            by_peer.setdefault(peer, set()).add(name)
+        found: dict[str, str] = {}
+        for address in addresses:
+            host, port = endpoint_of(address) or ("", 0)
+            hosts = self._resolved.get(host, frozenset()) if is_name(host) else {host}
+            names = set[str]().union(*(by_peer.get((row, port), set()) for row in hosts))
+            if names:
+                found[address] = ", ".join(sorted(names))
         return found
 
+    def _in_force(self) -> Iterator[tuple[str, Endpoint, str]]:
+        """Yield (region, far end, algorithm) of every connection of a link."""
+        ends = LinkEnds(self._ends(), self._resolved)
+        for descriptor, what in _sockets():
+            row = self._seen.get(descriptor)
+            if row is not None and row.what == what and row.peer is None:
+                continue  # a client's
+            with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+                peer = self._link_peer(connection, ends)
+                if peer is not None:
+                    yield ends.region_of(peer), peer, _in_force(connection)
+
     def collect(self) -> Iterator[Metric]:
-        """Yield the number of connections of each algorithm."""
+        """Yield the number of connections by region and algorithm."""
         family = GaugeMetricFamily(
-            "georelay_link_connections", "TCP connections of links", labels=("congestion_control",)
+            "georelay_link_connections", "TCP connections of links", labels=("region", "congestion_control")
         )
-        for name, count in sorted(self.in_use().items()):
-            family.add_metric((name,), count)
+        for (region, name), count in sorted(self.in_use().items()):
+            family.add_metric((region, name), count)
         yield family
 
     def describe(self) -> list[Metric]:
         """Return nothing: values are read only when they are asked for."""
         return []
 
-    def _is_link(self, connection: socket.socket) -> bool:
+    def _link_peer(self, connection: socket.socket, ends: LinkEnds) -> Endpoint | None:
+        """Return the far end of a link's connection, None for anything else. Raises OSError without a far end."""
         if connection.family not in _FAMILIES or connection.type != socket.SOCK_STREAM:
-            return False
-        return bool({connection.getsockname()[1], connection.getpeername()[1]} & self._ports)
+            return None
+        own, peer = connection.getsockname(), connection.getpeername()
+        is_link = {own[1], peer[1]} & self._ports or peer[1] in ends.ports
+        return endpoint_of(f"[{peer[0]}]:{peer[1]}") if is_link else None
+
+
+def _in_force(connection: socket.socket) -> str:
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES_MAX)
+    return raw.rstrip(b"\0").decode("ascii", "replace")
 
 
 def _sockets() -> Iterator[tuple[int, str]]:

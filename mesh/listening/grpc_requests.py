@@ -37,11 +37,19 @@ Admit = Callable[[str, Any], Awaitable[None]]
 
 
 class RequestBudget:
-    """Bytes of the requests of one listener that are not answered yet."""
+    """What the calls of one listener hold.
 
-    def __init__(self, limit_bytes: int = REQUESTS_BYTES_MAX) -> None:
+    Args:
+        limit_bytes: of requests that are not answered yet.
+        calls_max: how many calls may run at once, as its server was told; shown only.
+    """
+
+    def __init__(self, limit_bytes: int = REQUESTS_BYTES_MAX, *, calls_max: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self.calls_max = calls_max
+        self.calls_open = 0
+        self.calls_refused = 0  # because there was no room for their requests
 
     def take(self, size_bytes: int) -> bool:
         """Count bytes; False: there is no room, nothing was counted."""
@@ -56,13 +64,19 @@ class RequestBudget:
 
 
 class _Held:
-    """What one call holds of the budget."""
+    """What one call holds of the budget, from when it begins until `end`."""
 
     __slots__ = ("_budget", "size_bytes")
 
     def __init__(self, budget: RequestBudget) -> None:
         self._budget = budget
         self.size_bytes = 0
+        budget.calls_open += 1
+
+    def end(self) -> None:
+        """Hold nothing any more."""
+        self.set(0)
+        self._budget.calls_open -= 1
 
     def set(self, size_bytes: int) -> bool:
         """Hold so much instead; False: there is no room, and nothing is held."""
@@ -128,7 +142,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
                     async for answer in behaviour(request, context):
                         yield answer
                 finally:
-                    held.set(0)
+                    held.end()
 
             return answers
 
@@ -137,7 +151,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
             try:
                 return await behaviour(await self._only(method, requests, context, held), context)
             finally:
-                held.set(0)
+                held.end()
 
         return answer
 
@@ -153,7 +167,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
                     ):
                         yield answer
                 finally:
-                    held.set(0)
+                    held.end()
 
             return answers
 
@@ -163,7 +177,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
                 await self._begin(method, context)
                 return await behaviour(self._counted(requests, context, held), _Counting(self, context, held))
             finally:
-                held.set(0)
+                held.end()
 
         return answer
 
@@ -214,6 +228,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
 
     async def _refuse(self, context: Any) -> None:
         self._counters.refuse(Refusal.TOO_MANY)
+        self._budget.calls_refused += 1
         text = f"requests of {self._budget.used_bytes} bytes wait for their answers here; try again"
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 

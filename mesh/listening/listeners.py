@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from georelay.tls import TlsContexts
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
+from mesh.listening.grpc_requests import RequestBudget
 from mesh.listening.settings import LimitsSection, TlsSection
 
 
@@ -63,6 +64,7 @@ class ListeningCollector(Collector):
     Args:
         dialing: contexts that are used for dialing only.
         request_bytes: held for requests without an answer, by listener.
+        budgets: the same of gRPC's listeners, with what they may hold.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class ListeningCollector(Collector):
         *,
         dialing: Collection[TlsContexts] = (),
         request_bytes: Callable[[], Mapping[str, int]] = dict,
+        budgets: Callable[[], Mapping[str, RequestBudget]] = dict,
     ) -> None:
+        self._budgets = budgets
         self._listeners = listeners
         self._dialing = dialing
         self._request_bytes = request_bytes
@@ -105,8 +109,28 @@ class ListeningCollector(Collector):
                 refused.add_metric((name, reason.value), count)
         for name, size_bytes in self._request_bytes().items():
             held.add_metric((name,), size_bytes)
+        for name, budget in self._budgets().items():
+            held.add_metric((name,), budget.used_bytes)
         yield from (opened, handshakes, accepted, restarts, refused, held)
+        yield from self._calls()
         yield from self._certificates()
+
+    def _calls(self) -> Iterator[Metric]:
+        label = ("listener",)
+        room = GaugeMetricFamily(
+            "georelay_listener_request_bytes_max", "Bytes of requests beyond which calls are refused", labels=label
+        )
+        calls = GaugeMetricFamily("georelay_listener_calls", "gRPC calls that run now", labels=label)
+        most = GaugeMetricFamily("georelay_listener_calls_max", "gRPC calls that may run at once", labels=label)
+        refused = CounterMetricFamily(
+            "georelay_listener_calls_refused", "gRPC calls refused for want of room for their requests", labels=label
+        )
+        for name, budget in self._budgets().items():
+            room.add_metric((name,), budget.limit_bytes)
+            calls.add_metric((name,), budget.calls_open)
+            most.add_metric((name,), budget.calls_max)
+            refused.add_metric((name,), budget.calls_refused)
+        yield from (room, calls, most, refused)
 
     def _certificates(self) -> Iterator[Metric]:
         expires = GaugeMetricFamily(

@@ -264,6 +264,7 @@ class _Lane:
                     regions=answer.regions if isinstance(answer, ForwardedGeo) else (),
                     level=answer.level if isinstance(answer, ForwardedGeo) else 1,
                     is_pending=isinstance(answer, ForwardedGeo) and answer.is_pending,
+                    is_isolated=isinstance(answer, ForwardedGeo) and answer.is_isolated,
                 )
             )
 

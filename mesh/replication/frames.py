@@ -35,7 +35,8 @@ A session number is chosen by the dialling (mirror) side and is unique on its li
      23   FORWARD_GEO      as FORWARD, before the batch: i16 regions (-1 majority, -2 all), u32 deadline ms,
                            u8 flags (1: refuse it while fewer are reached, 2: at least the topic's
                            min.insync.regions); version 2
-     24   FORWARDED_GEO    as FORWARDED, then u16 level reached, u8 flags (1: pending), rows of u16 region; version 2
+     24   FORWARDED_GEO    as FORWARDED, then u16 level reached, u8 flags (1: pending, 2: its home was isolated), rows
+                           of u16 region; also answers a FORWARD whose home was isolated; version 2
      30   REQUEST          u64 request, str method, JSON object
      31   REPLY            u64 request, u32 JSON bytes, JSON object, attachment
      32   REQUEST_FAILED   u64 request, fault
@@ -176,6 +177,7 @@ _FORWARDED_GEO: Final = struct.Struct(">HB")
 _NEEDS_LIVE: Final = 1
 _AS_TOPIC: Final = 2
 _IS_PENDING: Final = 1
+_IS_ISOLATED: Final = 2
 _FAULT_TAIL: Final = struct.Struct(">iIH")
 
 
@@ -192,7 +194,10 @@ def _text(value: str) -> bytes:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    raw = json.dumps(value, separators=(",", ":")).encode()
+    if len(raw) > REQUEST_BODY_BYTES_MAX:  # refused here: the other end would close the link, whoever else uses it
+        raise FrameError(f"a JSON body of {len(raw)} bytes is over {REQUEST_BODY_BYTES_MAX}")
+    return raw
 
 
 def _fault(fault: Fault) -> bytes:
@@ -240,7 +245,8 @@ def _forward_geo(part: ForwardGeo) -> bytes:
 
 
 def _forwarded_geo(part: ForwardedGeo) -> bytes:
-    stored = _FORWARDED.pack(*part[:5]) + _FORWARDED_GEO.pack(part.level, _IS_PENDING * part.is_pending)
+    flags = _IS_PENDING * part.is_pending | _IS_ISOLATED * part.is_isolated
+    stored = _FORWARDED.pack(*part[:5]) + _FORWARDED_GEO.pack(part.level, flags)
     return stored + b"".join(_U16.pack(region) for region in part.regions)
 
 
@@ -443,8 +449,8 @@ def _decode_forwarded_geo(body: _Body) -> Part:
     request, epoch, base_offset, append_us, log_start = body.take(_FORWARDED)
     level, flags = body.take(_FORWARDED_GEO)
     regions = tuple(RegionNumber(region) for (region,) in body.rows(_U16))
-    is_pending = bool(flags & _IS_PENDING)
-    return ForwardedGeo(request, epoch, base_offset, append_us, log_start, level, is_pending, regions)
+    is_pending, is_isolated = bool(flags & _IS_PENDING), bool(flags & _IS_ISOLATED)
+    return ForwardedGeo(request, epoch, base_offset, append_us, log_start, level, is_pending, regions, is_isolated)
 
 
 def _decode_request(body: _Body) -> Part:

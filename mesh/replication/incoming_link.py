@@ -15,7 +15,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.errors import Busy, GeorelayError, OutcomeUnknown, TooLarge
-from georelay.ids import BrokerId
+from georelay.ids import BrokerId, RegionNumber
 from georelay.limits import LINK_STREAMS_MAX
 from georelay.tls import broker_name
 from mesh.replication.fair_turns_core import FairTurns
@@ -61,7 +61,7 @@ from mesh.replication.settings import LinkSettings, MeshIdentity
 
 log = structlog.get_logger()
 REQUESTS_PER_LINK_MAX: Final = 256
-GEO_VERSION: Final = 2  # of the link protocol: older brokers know no GEO_WATERMARK
+GEO_VERSION: Final = 2  # of the link protocol: older brokers know no GEO_WATERMARK and no FORWARDED_GEO
 _LANE_RESET: Final = Fault(LANE_RESET, "an earlier batch of this lane failed")
 
 
@@ -133,6 +133,12 @@ class IncomingLink:
     def start(self) -> None:
         """Begin to receive."""
         self._endpoint.start()
+
+    @property
+    def region(self) -> RegionNumber | None:
+        """Return the region that dialled us, None before its OPEN."""
+        peer = self._endpoint.peer
+        return None if peer is None else peer.region_number
 
     def tick(self) -> None:
         """Judge every session's lag and report it to the mirrors."""
@@ -344,8 +350,10 @@ class IncomingLink:
         if error is None:
             stored = future.result()
             place = (part.request, stored.epoch, stored.base_offset, stored.append_us, stored.log_start)
-            if isinstance(part, ForwardGeo):
-                return self.post(ForwardedGeo(*place, stored.level, stored.is_pending, stored.regions))
+            # FORWARDED cannot say that the home was isolated; whoever knows FORWARDED_GEO takes it as its answer too.
+            if isinstance(part, ForwardGeo) or (stored.is_isolated and self._endpoint.peer_version >= GEO_VERSION):
+                reached = (stored.level, stored.is_pending, stored.regions, stored.is_isolated)
+                return self.post(ForwardedGeo(*place, *reached))
             return self.post(Forwarded(*place))
         if not isinstance(error, GeorelayError):
             log.error("forward.failed", stream=str(part.key), exc_info=error)

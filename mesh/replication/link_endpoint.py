@@ -6,7 +6,8 @@ Rule 2: parts are pushed on the next turn of the loop unless a frame left less t
         adds no delay, a busy one sends at most 500 frames per second, each of up to FLUSH_BYTES. A frame costs
         its carrier about 0.2 ms of CPU at either end however little it holds.
 Rule 3: what belongs to no session (signs of life, frames of mesh control, clocks) goes before records, and waits for no
-        cap on the bytes of the link.
+        cap on the bytes of the link. It never leaves before OPEN, nor does a row of a HEARTBEAT before the WELCOME of
+        its session (outbox_core).
 Rule 4: a link that was silent for dead_after_ms is closed; `tick` says when.
 Rule 5: both sides speak the lower of their two protocol versions (`peer_version`): the acceptor answers with it. A
         broker of version 1 refuses every other offer with code VERSION, so its dialler offers version 1 next.
@@ -15,7 +16,6 @@ Rule 5: both sides speak the lower of their two protocol versions (`peer_version
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -35,6 +35,7 @@ from mesh.replication.frames import (
     Open,
     Part,
     Raft,
+    Welcome,
     decode_frame,
     encode_frame,
     encode_part,
@@ -43,6 +44,7 @@ from mesh.replication.frames import (
 from mesh.replication.link import Link
 from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_state import PeerProtocolError
+from mesh.replication.outbox_core import Outbox
 from mesh.replication.pace_core import Pace
 from mesh.replication.settings import (
     BULK_BYTES_MAX,
@@ -136,9 +138,7 @@ class LinkEndpoint:
         self._bytes_per_s = settings.bytes_per_s
         self._packer = FramePacker(clock, is_on=settings.compression)
         self._cap(0)
-        self._urgent: deque[tuple[bytes, ...]] = deque()
-        self._outbox: deque[tuple[bytes, ...]] = deque()
-        self._outbox_bytes = 0  # of both
+        self._outbox = Outbox(frame_bytes=FLUSH_BYTES)
         self._flush: asyncio.Handle | None = None
         self._was_full = False
         self._closed = False
@@ -172,30 +172,47 @@ class LinkEndpoint:
         return self._has_room_below(self._bulk_bytes_max)
 
     def _has_room_below(self, bytes_max: int) -> bool:
-        if self._outbox_bytes >= bytes_max:
+        if self._outbox.size_bytes >= bytes_max:
             self._was_full = True
             return False
         return True
 
     def post(self, part: Part) -> None:
         """Send one part, in order; what belongs to no session goes first."""
+        if self._closed:
+            return
+        if isinstance(part, Heartbeat):
+            part = self._without_held(part)
         encoded = encode_part(part)
-        if isinstance(part, URGENT) and not self._closed:
-            self._urgent.append((encoded,))
-            self._outbox_bytes += len(encoded)
-            if self._pace.is_capped and self._flush is not None:
-                self._flush.cancel()  # a sign of life does not wait for the pace
-                self._flush = None
-            self._schedule_flush()
+        if isinstance(part, URGENT):
+            self._hurry(encoded)
             return
         self.post_buffers(encoded)
+        if isinstance(part, Welcome):
+            self._outbox.hold(part.session)
+
+    def _hurry(self, encoded: bytes) -> None:
+        self._outbox.hurry(encoded)
+        if self._pace.is_capped and self._flush is not None:
+            self._flush.cancel()  # a sign of life does not wait for the pace
+            self._flush = None
+        self._schedule_flush()
+
+    def _without_held(self, heartbeat: Heartbeat) -> Heartbeat:
+        """Return a heartbeat without the rows of sessions that are not open at the other end; they go in order."""
+        held = tuple(row for row in heartbeat.rows if self._outbox.is_held(row[0]))
+        if not held:
+            return heartbeat
+        self.post_buffers(encode_part(heartbeat._replace(rows=held)))
+        for number, *_ in held:
+            self._outbox.hold(number)  # a later row about it does not overtake this one
+        return heartbeat._replace(rows=tuple(row for row in heartbeat.rows if row not in held))
 
     def post_buffers(self, *buffers: bytes) -> None:
         """Send one encoded part given as buffers; they are copied only into the frame."""
         if self._closed:
             return
-        self._outbox.append(buffers)
-        self._outbox_bytes += sum(map(len, buffers))
+        self._outbox.queue(*buffers)
         self._schedule_flush()
 
     def tick(self, heartbeat: Heartbeat | None = None) -> None:
@@ -238,9 +255,9 @@ class LinkEndpoint:
     def link_writable(self) -> None:
         """Send what has come meanwhile."""
         self._packer.carried()
-        if self._outbox_bytes:
+        if self._outbox.size_bytes:
             self._schedule_flush()
-        if self._was_full and self._outbox_bytes < self._bulk_bytes_max:
+        if self._was_full and self._outbox.size_bytes < self._bulk_bytes_max:
             self._was_full = False
             self._conversation.link_drained()
 
@@ -248,8 +265,6 @@ class LinkEndpoint:
         """Drop what was not sent and tell the conversation."""
         self._closed = True
         self._outbox.clear()
-        self._urgent.clear()
-        self._outbox_bytes = 0
         self._conversation.link_lost(reason)
 
     # --- details ----------------------------------------------------------------------------------
@@ -263,7 +278,10 @@ class LinkEndpoint:
 
     def _introduce(self) -> None:
         own = self._identity
-        self.post(Open(self._offer, own.mesh_id, own.region, own.region_number, own.broker_id))
+        self._outbox.introduce(
+            encode_part(Open(self._offer, own.mesh_id, own.region, own.region_number, own.broker_id))
+        )
+        self._schedule_flush()
 
     def _meet(self, part: Part) -> None:
         if isinstance(part, LinkRefused) and self._dials:
@@ -301,39 +319,25 @@ class LinkEndpoint:
             return
         now_ns = self._clock.monotonic_ns()
         since_ns = now_ns - self._sent_at_ns
-        if (wait_ns := self._pace.wait_ns(now_ns)) and not self._urgent:
+        if (wait_ns := self._pace.wait_ns(now_ns)) and not self._outbox.has_urgent:
             self._flush = self._loop.call_later(wait_ns / 1e9, self._send_frame)
-        elif self._outbox_bytes >= FLUSH_BYTES or since_ns >= FLUSH_AFTER_MS * _NS_PER_MS or not self.is_open:
+        elif self._outbox.size_bytes >= FLUSH_BYTES or since_ns >= FLUSH_AFTER_MS * _NS_PER_MS or not self.is_open:
             self._flush = self._loop.call_soon(self._send_frame)
         else:
             self._flush = self._loop.call_later(FLUSH_AFTER_MS / 1000 - since_ns / 1e9, self._send_frame)
 
     def _send_frame(self) -> None:
         self._flush = None
-        if self._closed or not self._outbox_bytes or not self._link.is_writable:
+        if self._closed or not self._outbox.size_bytes or not self._link.is_writable:
             return
-        buffers = self._next_buffers(self._clock.monotonic_ns())
+        buffers = self._outbox.take(only_urgent=self._pace.wait_ns(self._clock.monotonic_ns()) > 0)
         if not buffers:
             self._schedule_flush()
             return
         frame = join_frame(buffers)
-        sent = self._packer.packed(frame, backlog_bytes=self._outbox_bytes, peer_version=self.peer_version)
+        sent = self._packer.packed(frame, backlog_bytes=self._outbox.size_bytes, peer_version=self.peer_version)
         if self.peer is not None:
             self._counters.frame_sent(self.peer.region_number, len(sent), plain_bytes=len(frame))
         self._sent_at_ns = self._clock.monotonic_ns()
         self._pace.sent(len(sent), self._sent_at_ns)
         self._link.send(sent)
-
-    def _next_buffers(self, now_ns: int) -> list[bytes]:
-        """Take the parts of the next frame from what waits: the urgent ones first, others if the pace allows."""
-        buffers: list[bytes] = []
-        size = 0
-        for queue in (self._urgent,) if self._pace.wait_ns(now_ns) else (self._urgent, self._outbox):
-            while queue:
-                part_bytes = sum(map(len, queue[0]))
-                if buffers and size + part_bytes > FLUSH_BYTES:
-                    break
-                buffers.extend(queue.popleft())
-                size += part_bytes
-        self._outbox_bytes -= size
-        return buffers

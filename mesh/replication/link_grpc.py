@@ -5,7 +5,8 @@ Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off af
         A dial that hears nothing is joined by another one every DIAL_AGAIN_S, and the first that is decided is taken:
         a SYN that was lost in a cut is sent again by the kernel after 1 s, 3 s, 7 s only.
 Rule 2: one frame is in the carrier's hands at a time; what comes meanwhile is coalesced above it.
-Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once.
+Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once. Why a call ended is what its reader
+        hears; a writer never judges that.
 Rule 4: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
         names of the dialling end are handed up, because only its OPEN says which broker it is.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -174,6 +176,17 @@ async def _give_up(waiting: dict[asyncio.Task[None], Any], task: asyncio.Task[No
     await channel.close()
 
 
+async def _write(call: Any, frame: bytes) -> None:
+    """Write a frame to a call that lasts; wait beside one that has ended until its reader has heard why.
+
+    The end of a call is known here a turn of the loop before its reader is told, and grpcio answers a write in between
+    with InvalidStateError, which says nothing of the reason.
+    """
+    if call.done():
+        await asyncio.get_running_loop().create_future()  # `_exchange` cancels it
+    await call.write(frame)
+
+
 class DialledLink(_GrpcLink):
     """The dialling end: owns its channel."""
 
@@ -198,7 +211,7 @@ class DialledLink(_GrpcLink):
                 self._tell_closed()
                 return
             call = channel.stream_stream(METHOD)()
-            await self._exchange(call.read, call.write)
+            await self._exchange(call.read, partial(_write, call))
         finally:
             for channel in channels:
                 await channel.close()

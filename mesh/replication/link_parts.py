@@ -192,7 +192,7 @@ class ForwardGeo(NamedTuple):
 
 
 class ForwardedGeo(NamedTuple):
-    """What became of a FORWARD_GEO that is stored. Of protocol version 2."""
+    """What became of a FORWARD_GEO that is stored, or of a FORWARD whose home was isolated. Of protocol version 2."""
 
     request: int
     epoch: Epoch
@@ -202,6 +202,7 @@ class ForwardedGeo(NamedTuple):
     level: int
     is_pending: bool
     regions: tuple[RegionNumber, ...]
+    is_isolated: bool = False
 
 
 class Forwarded(NamedTuple):

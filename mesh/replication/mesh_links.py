@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
+from mesh.listening.link_ends_core import LinkEnd
 from mesh.listening.listeners import ListenerParts
 from mesh.replication.forwarder import Forwarder
 from mesh.replication.frames import ClockAnswer, ClockAsk
@@ -60,6 +61,7 @@ class MeshLinks:
         region_name: the name of a region by its number, "" while unknown; a broker that gives its own another name is
             refused.
         on_raft: told (broker, body) of each frame of mesh control; may raise PeerProtocolError. None: they are dropped.
+        congestion_controls: what TCP uses towards addresses that are dialled, as far as that can be told.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class MeshLinks:
         self._settings = settings
         self.counters = LinkCounters()
         self.region_name: Callable[[RegionNumber], str] = lambda _number: ""
+        self.congestion_controls: Callable[[Iterable[str]], Mapping[str, str]] = lambda _addresses: {}
         self._outgoing = OutgoingLinks(
             brokers,
             identity=identity,
@@ -298,12 +301,29 @@ class MeshLinks:
             *(session.snapshot() for session in self._mirrors.values()),
         ]
 
-    def links(self) -> list[dict[str, Any]]:
-        """Return every wanted link and session, ready for JSON."""
+    def ends(self, region_name: Callable[[int], str]) -> list[LinkEnd]:
+        """Return the far ends of all links that are wanted or were accepted, with the names of their regions."""
         dialled = [
-            {"broker": link.broker_id, "region": link.region, "open": link.is_open, "last_failure": link.last_failure}
+            LinkEnd(region_name(link.region), link.target.address, True)
             for link in self._outgoing.all()
             if link.is_wanted
+        ]
+        accepted = [(link.region, link.peer) for link in self._incoming]
+        return [*dialled, *(LinkEnd(region_name(row), peer, False) for row, peer in accepted if row is not None)]
+
+    def links(self) -> list[dict[str, Any]]:
+        """Return every wanted link and session, ready for JSON."""
+        wanted = [link for link in self._outgoing.all() if link.is_wanted]
+        controls = self.congestion_controls([link.target.address for link in wanted])
+        dialled = [
+            {
+                "broker": link.broker_id,
+                "region": link.region,
+                "open": link.is_open,
+                "last_failure": link.last_failure,
+                "congestion_control": controls.get(link.target.address, ""),
+            }
+            for link in wanted
         ]
         sessions = [
             {

@@ -1,6 +1,7 @@
 """/v1/audit: compare the digest chains of all regions.
 
-    GET /v1/audit?topic=&after=&limit=      a page of streams: what differs, what is behind, what cannot be said
+    GET /v1/audit?topic=&after=&limit=&replicas=
+                                            a page of streams: what differs, what is behind, what cannot be said
     GET /v1/audit/deep?topic=&partition=&origin=&at=&from=&digest=
                                             let one region recompute a piece of its chain from the stored bytes
 
@@ -20,14 +21,14 @@ from aiohttp import web
 
 from georelay.errors import BadRequest
 from georelay.fields import INT64_MAX, JsonObject
-from georelay.ids import REGION_NUMBER_MAX, RegionNumber
+from georelay.ids import REGION_NUMBER_MAX, BrokerId, RegionNumber, region_of
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
 from mesh.replication.stream_header import DIGEST_BYTES
 from region.api.principal import PRINCIPAL
 from region.api.records_http import json_response
 from region.audit.auditor import Auditor, StreamName
 from region.audit.questions import STREAMS_MAX, UNKNOWN_FROM
-from region.audit.values import BatchAt, Divergence, RegionFinding, StreamVerdict
+from region.audit.values import BatchAt, Divergence, RegionFinding, StreamVerdict, Who
 from region.security.access import Access, Operation, Resource
 
 PAGE_STREAMS: Final = 32
@@ -54,17 +55,22 @@ class AuditHttp:
         topic = request.query.get("topic") or None
         after = request.query.get("after")
         limit = _number(request.query.get("limit", str(PAGE_STREAMS)), "limit", low=1, high=STREAMS_MAX)
+        replicas = request.query.get("replicas", "false")
+        if replicas not in ("true", "false"):
+            raise BadRequest(f"replicas: true or false, not {replicas[:20]!r}")
         if topic is not None:
             self._access.check(principal, Operation.DESCRIBE, Resource.TOPIC, topic)
         page = await self._auditor.page(
             topic,
             after=None if after is None else parse_name(after),
             limit=limit,
+            replicas=replicas == "true",
             may=lambda name: self._access.allows(principal, Operation.DESCRIBE, Resource.TOPIC, name),
         )
         rows = [verdict_json(name, verdict, self._region_name) for name, verdict in page.verdicts]
         following = None if page.is_last or not page.verdicts else name_text(page.verdicts[-1][0])
-        return json_response({"streams": rows, "next": following, "total": page.total, "requests": page.requests})
+        told = {"streams": rows, "next": following, "total": page.total, "requests": page.requests}
+        return json_response({**told, "replicas": replicas == "true"})
 
     async def _deep(self, request: web.Request) -> web.Response:
         query = request.query
@@ -133,6 +139,7 @@ def _finding_json(row: RegionFinding, region_name: RegionName) -> JsonObject:
     return {
         "region": region_name(row.region),
         "number": row.region,
+        "broker": row.broker,
         "state": row.state.value,
         "log_start": row.log_start,
         "end": row.end,
@@ -157,8 +164,13 @@ def _divergence_json(found: Divergence, region_name: RegionName) -> JsonObject:
         "first": found.first,
         "last": found.last,
         "is_exact": found.is_exact,
-        "batches": {region_name(region): _batch_json(batch) for region, batch in found.batches.items()},
+        "batches": {_who(who, found, region_name): _batch_json(batch) for who, batch in found.batches.items()},
     }
+
+
+def _who(who: Who, found: Divergence, region_name: RegionName) -> str:
+    """Return "eu", for a replica "eu/2001"."""
+    return f"{region_name(region_of(BrokerId(who)))}/{who}" if found.by_broker else region_name(who)
 
 
 def _batch_json(batch: BatchAt | None) -> dict[str, Any] | None:

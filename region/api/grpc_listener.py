@@ -35,7 +35,7 @@ class GrpcListener:
         admit: Admit | None = None,
     ) -> None:
         """Make it. `admit` judges a call before its request is read (GrpcCalls.admit)."""
-        self.budget = RequestBudget()
+        self.budget = RequestBudget(calls_max=CALLS_MAX)
         self._admit = admit
         self._parts = parts
         self._handlers = handlers

@@ -7,7 +7,10 @@
     GET  /v1/homes/moves/{move}              how far it is
 
 Rule 1: a move is begun by control's leader and answered at once with its id; who asked follows it.
-Rule 2: showing works in a region that is cut off; changing needs a majority of mesh control.
+Rule 2: showing works in a region that is cut off; changing needs a majority of mesh control, and so does saying what
+        an attempt waits for.
+        A topic with failover=auto says whether that is in force: its home is known to need a lease (null: control's
+        leader does not answer).
 Rule 3: of topics that the caller may not describe nothing is shown.
 Rule 4: coordinators (groups, transactions, queues) have homes too, one stream per region and partition: shown with
         their origin where they were moved, and all of them when their topic is named.
@@ -19,9 +22,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+import structlog
 from aiohttp import web
 
-from georelay.errors import BadRequest, UnknownTopic
+from georelay.errors import BadRequest, GeorelayError, UnknownTopic
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
@@ -30,13 +34,16 @@ from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
 from region.controller.topic import Homes, TopicDefinition
-from region.homes.levels import is_coordination
+from region.homes.levels import is_coordination, needs_lease
 from region.security.access import Access, Operation, Principal, Resource
+
+log = structlog.get_logger()
 
 HOMES_SHOWN_MAX: Final = 10_000  # of one answer
 REGION_CHARS_MAX: Final = 40
 MOVE_ID: Final = re.compile(r"[a-z]{1,12}-[0-9a-f]{16}")
 CALL_TIMEOUT_S: Final = 10.0
+WAITING_TIMEOUT_S: Final = 1.5  # homes are shown without it, too
 _NUMBER: Final = re.compile(r"[0-9]{1,5}")
 _ONE_HOME: Final = RegionNumber(0)
 _NO_REGION: Final = RegionNumber(0)
@@ -102,11 +109,53 @@ class HomesHttp:
             if home not in (None, _home(topic, key, row)):
                 continue
             if len(rows) == HOMES_SHOWN_MAX:
+                await self._add_waiting(rows)
+                await self._add_policies(rows)
                 return json_response({"homes": rows, "is_all": False})
             rows.append(self._row_json(topic, key, row))
         if wanted and not rows and not region:
             raise UnknownTopic(f"no topic with one home is called {wanted[:TOPIC_NAME_CHARS_MAX]!r} here")
+        await self._add_waiting(rows)
+        await self._add_policies(rows)
         return json_response({"homes": rows, "is_all": True})
+
+    async def _add_waiting(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Say of what is being moved what it waits for, if control's leader answers."""
+        moving = {(row["topic"], row["partition"]): row["moving"] for row in rows if row["moving"] is not None}
+        if not moving:
+            return
+        try:
+            answer = await self._call("home.waiting", {}, timeout_s=WAITING_TIMEOUT_S)
+        except GeorelayError as error:
+            log.info("home.waiting_unknown", reason=str(error))
+            return
+        for row in map(self._named, _rows_of(answer, "rows")):
+            shown = moving.get((row["topic"], row["partition"]))
+            if shown is not None:
+                shown["waits"] = {
+                    "stage": row.get("stage"),
+                    "regions": self._names_of(row.get("regions")),
+                    "promised": self._names_of(row.get("promised")),
+                    "needed": row.get("needed"),
+                    "fault": row.get("fault"),
+                }
+
+    async def _add_policies(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Say of topics that fail over by themselves whether their homes are known to need leases."""
+        automatic = [row for row in rows if "failover" in row]
+        if not automatic:
+            return
+        try:
+            answer = await self._call("home.policies", {}, timeout_s=WAITING_TIMEOUT_S)
+        except GeorelayError as error:
+            log.info("home.policies_unknown", reason=str(error))
+            return
+        waiting = {(row["topic"], row["home"]) for row in map(self._named, _rows_of(answer, "waiting"))}
+        for row in automatic:
+            row["failover"]["in_force"] = (row["topic"], row["home"]) not in waiting
+
+    def _names_of(self, numbers: object) -> list[str]:
+        return [self._name(number) for number in numbers] if isinstance(numbers, list) else []
 
     async def _move(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
@@ -216,6 +265,8 @@ class HomesHttp:
 
     def _row_json(self, topic: TopicDefinition, key: StreamKey, row: HomeRow | None) -> dict[str, Any]:
         shown: dict[str, Any] = {"topic": self._shown_name(topic, key.origin), "partition": key.partition}
+        if needs_lease(topic):
+            shown["failover"] = {"policy": str(topic.failover), "in_force": None}
         if row is None:
             return {
                 **shown,

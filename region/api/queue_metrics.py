@@ -1,7 +1,8 @@
 """Queues in /metrics: of those that this broker coordinates.
 
-Rule: at most QUEUES_SHOWN_MAX queues have series of their own, those with the most records that are not done; the
-others are in the sums under the queue label "" (a queue's name is never empty).
+Rule 1: at most QUEUES_SHOWN_MAX queues have series of their own, those with the most records that are not done; the
+        others are in the sums under the queue label "" (a queue's name is never empty).
+Rule 2: queues of one name, this region's and that of a region whose coordinators are here, are one series.
 """
 
 from __future__ import annotations
@@ -48,12 +49,18 @@ class QueueMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families."""
-        rows: list[tuple[str, dict[str, int], int]] = []
+        named: dict[str, tuple[dict[str, int], int]] = {}
+        queues = 0
         for part in self._coordinators.parts_here(Part.QUEUES):
             assert isinstance(part, QueuesPart)
             now_us = part.log.now_us()
-            rows += [(queue.name, gauges(queue), oldest_age_ms(queue, now_us)) for queue in part.queues()]
-        yield GaugeMetricFamily("georelay_queues", "Queues coordinated by this broker", len(rows))
+            for queue in part.queues():
+                queues += 1
+                counts, (known, known_ms) = gauges(queue), named.get(queue.name, ({}, 0))
+                sums = {state: counts[state] + known.get(state, 0) for state in _STATES}
+                named[queue.name] = sums, max(known_ms, oldest_age_ms(queue, now_us))
+        rows = [(name, sums, oldest_ms) for name, (sums, oldest_ms) in named.items()]
+        yield GaugeMetricFamily("georelay_queues", "Queues coordinated by this broker", queues)
         rows.sort(key=lambda row: (-sum(row[1].values()), row[0]))
         shown = rows[:QUEUES_SHOWN_MAX]
         hidden = rows[QUEUES_SHOWN_MAX:]

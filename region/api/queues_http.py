@@ -80,7 +80,7 @@ class QueuesHttp:
         principal: Principal = request[PRINCIPAL]
         answers = await self._coordinators.gather(Part.QUEUES, "list", {})
         rows = [
-            row | {"coordinator": self._coordinators.leader_of(row["name"])}
+            row | {"coordinator": self._coordinators.leader_of(row["name"], Part.QUEUES)}
             for answer in answers
             for row in answer["queues"]
             if self._access.allows(principal, Operation.DESCRIBE, Resource.QUEUE, row["name"])
@@ -112,7 +112,7 @@ class QueuesHttp:
     async def _describe(self, request: web.Request) -> web.Response:
         name = self._checked(request, Operation.DESCRIBE)
         described = await self._ask(request, name, "describe", {})
-        return json_response(described | {"coordinator": self._coordinators.leader_of(name)})
+        return json_response(described | {"coordinator": self._coordinators.leader_of(name, Part.QUEUES)})
 
     async def _alter(self, request: web.Request) -> web.Response:
         name = self._checked(request, Operation.ALTER)

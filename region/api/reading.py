@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from georelay.errors import OffsetOutOfRange, UnknownTopic
+from georelay.errors import OffsetOutOfRange, Unavailable, UnknownTopic
 from georelay.ids import Offset
 from georelay.wire.header import parse_header
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, Stream
@@ -25,6 +25,7 @@ from region.kafka.ports import Cluster, EntryLike, ReadAnswer, Stream
 EARLIEST = -2
 LATEST = -1
 SEARCH_RESTARTS_MAX = 3  # when retention overtakes a search
+BEHIND_WAIT_MS = 2_000  # how long a replica is waited for that lacks what another one has shown
 LEFT_OUT_READS_MAX = 64  # reads of one request that find nothing to show; the next request goes on after them
 
 
@@ -70,7 +71,11 @@ class StreamReader:
     async def first_offset_since(self, name: str, partition: int, append_us: int) -> Offset:
         """Return the first offset whose append time is not before `append_us`; the last stable offset if none is.
 
-        Append times never go back within a stream, so a binary search over batches finds it.
+        Append times never go back within a stream, so a binary search over batches finds it. That there is none is said
+        only after the leader has confirmed the end.
+
+        Raises:
+            As `read`.
         """
         for _ in range(SEARCH_RESTARTS_MAX):
             with contextlib.suppress(OffsetOutOfRange):  # retention moved the log start meanwhile
@@ -78,26 +83,37 @@ class StreamReader:
         return (await self.read(name, partition, EARLIEST, max_bytes=1, wait_ms=0)).log_start
 
     async def _search(self, name: str, partition: int, append_us: int) -> Offset:
-        answer = await self.read(name, partition, EARLIEST, max_bytes=1, wait_ms=0)
-        low, high = answer.log_start, Offset(answer.end)
+        known = await self.read(name, partition, EARLIEST, max_bytes=1, wait_ms=0)
+        found = await self._first_between(name, partition, append_us, known.log_start, known.end)
+        if found < known.end:
+            return found
+        latest = await self.read(name, partition, LATEST, max_bytes=1, wait_ms=0)
+        return await self._first_between(name, partition, append_us, max(found, latest.log_start), latest.end)
+
+    async def _first_between(self, name: str, partition: int, append_us: int, low: int, high: int) -> Offset:
+        """Return the first offset in low..high that is not older; readers were shown everything below `high`."""
         while low < high:
-            middle = Offset((low + high) // 2)
+            middle = (low + high) // 2
             entry = await self._first_shown(name, partition, middle, high)
             if entry is None or entry.header().append_us >= append_us:
-                # None: nothing to show, or another replica that has less (what it lacks is newer).
-                high = middle if entry is None else Offset(min(middle, max(low, entry.base_offset)))
+                high = middle if entry is None else min(middle, max(low, entry.base_offset))
             else:
-                low = Offset(entry.base_offset + entry.record_count)
-        return low
+                low = entry.base_offset + entry.record_count
+        return Offset(low)
 
     async def _first_shown(self, name: str, partition: int, offset: int, below: int) -> EntryLike | None:
-        """Return the first batch that readers see from the one that holds `offset` on, up to `below`."""
+        """Return the first batch that readers see from the one that holds `offset` on, up to `below`; None: no batch.
+
+        Another replica may answer than the one that knew of `below`: it is waited for.
+        """
         while offset < below:
-            answer = await self.read(name, partition, offset, max_bytes=1, wait_ms=0)
+            answer = await self.read(name, partition, offset, max_bytes=1, wait_ms=BEHIND_WAIT_MS)
             if answer.entries:
                 return answer.entries[0]
             if answer.next_offset <= offset:
-                break
+                raise Unavailable(
+                    f"offset {offset} of {name}/{partition} is not known yet where it was asked; ask again"
+                )
             offset = answer.next_offset
         return None
 

@@ -1,5 +1,7 @@
 """Compares one stream in all regions by bisection over offsets: which questions to ask, and what the answers say. Pure.
 
+Whose log it is makes no difference: a region's leader answers for the region, or every replica for itself (by_broker).
+
 A batch carries the digest chain over everything before it and itself, and is never re-cut on its way to a mirror. So
 
     same(x) = "the batch that holds offset x is the same here and there: offsets, epoch, digest"
@@ -15,19 +17,22 @@ Rule 2: the longest of these logs is the reference, the home's among equals; eac
 Rule 3: when they differ, each round asks both logs for POINTS offsets between what is the same and what differs.
 Rule 4: what is compared is what the first answers said: records that come meanwhile change nothing. When epochs or the
         oldest batch change meanwhile, the comparison begins again, TRIES_MAX times.
+Rule 5: nobody is asked for more than OFFSETS_MAX offsets at a time; the rest is asked for in the next round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from georelay.errors import GeorelayError
-from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
+from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey, region_of
 from mesh.home.promise_core import agreeing_length
 from mesh.replication.ports import EpochRow
 from mesh.replication.receiver_core import epoch_at
 from region.audit.values import (
+    OFFSETS_MAX,
     BatchAt,
     Divergence,
     FindingState,
@@ -35,6 +40,7 @@ from region.audit.values import (
     RegionFinding,
     StreamVerdict,
     Told,
+    Who,
 )
 
 POINTS: Final = 8  # offsets asked for in one round: 7 rounds for a million records, with 8 reads each
@@ -149,38 +155,49 @@ class StreamAudit:
     """One stream: ask `wanted`, hand the answers to `told`, until nothing is wanted; then `verdict`.
 
     Args:
-        home: preferred as the reference.
-        regions: those that hold the stream.
+        home: the region that sequences it.
+        regions: those that hold the stream; with `by_broker` the brokers that hold replicas of it.
+        preferred: among equals the reference; 0: the home.
     """
 
-    def __init__(self, key: StreamKey, *, home: RegionNumber, regions: Sequence[RegionNumber]) -> None:
+    def __init__(
+        self,
+        key: StreamKey,
+        *,
+        home: RegionNumber,
+        regions: Sequence[Who],
+        by_broker: bool = False,
+        preferred: Who = 0,
+    ) -> None:
         self.key = key
         self.rounds = 0
         self._home = home
+        self._by_broker = by_broker
+        self._preferred = preferred or home
         self._regions = tuple(sorted(regions))
         self._tries = 0
-        self._silent: dict[RegionNumber, GeorelayError] = {}
-        self._unsettled: set[RegionNumber] = set()
+        self._silent: dict[Who, GeorelayError] = {}
+        self._unsettled: set[Who] = set()
         self._begin()
 
     def _begin(self) -> None:
         self._tries += 1
-        self._sides: dict[RegionNumber, _Side] = {}
-        self._reference: RegionNumber | None = None
-        self._pairs: dict[RegionNumber, _Pair] = {}
-        self._two_starts: dict[RegionNumber, EpochRow] = {}
-        self._asked: dict[RegionNumber, tuple[Offset, ...]] = dict.fromkeys(self._answering(), ())
+        self._sides: dict[Who, _Side] = {}
+        self._reference: Who | None = None
+        self._pairs: dict[Who, _Pair] = {}
+        self._two_starts: dict[Who, EpochRow] = {}
+        self._asked: dict[Who, tuple[Offset, ...]] = dict.fromkeys(self._answering(), ())
         self._named = False
         self._is_over = not self._asked
 
-    def _answering(self) -> list[RegionNumber]:
+    def _answering(self) -> list[Who]:
         return [row for row in self._regions if row not in self._silent and row not in self._unsettled]
 
-    def wanted(self) -> Mapping[RegionNumber, tuple[Offset, ...]]:
+    def wanted(self) -> Mapping[Who, tuple[Offset, ...]]:
         """Return which regions to ask now, and for which offsets; nobody when the comparison is over."""
         return {} if self._is_over else self._asked
 
-    def told(self, answers: Mapping[RegionNumber, Told]) -> None:
+    def told(self, answers: Mapping[Who, Told]) -> None:
         """Follow the answers to what was wanted; GeorelayError: that region cannot say anything."""
         self.rounds += 1
         asked = dict(self._asked)
@@ -202,7 +219,7 @@ class StreamAudit:
                 self._sides[region].learn(self._asked[region], view.batches)
         self._advance()
 
-    def _moved(self, views: Mapping[RegionNumber, LogView]) -> set[RegionNumber]:
+    def _moved(self, views: Mapping[Who, LogView]) -> set[Who]:
         """Return the regions whose log is not the one any more that the comparison began with."""
         return {
             region
@@ -211,7 +228,7 @@ class StreamAudit:
             or any(view.boundary > offset >= self._sides[region].view.boundary for offset in self._asked[region])
         }
 
-    def _compare(self, views: Mapping[RegionNumber, LogView]) -> None:
+    def _compare(self, views: Mapping[Who, LogView]) -> None:
         """Follow the first answers: lengths that agree, the reference, the pairs."""
         if not views:
             self._is_over = True
@@ -227,7 +244,7 @@ class StreamAudit:
         # A log whose epochs contradict the table's is never what others are compared with.
         self._reference = max(
             self._sides,
-            key=lambda row: (row not in self._two_starts, self._sides[row].length, row == self._home, -row),
+            key=lambda row: (row not in self._two_starts, self._sides[row].length, row == self._preferred, -row),
         )
         reference = self._sides[self._reference]
         self._pairs = {
@@ -236,17 +253,17 @@ class StreamAudit:
 
     def _advance(self) -> None:
         """Let every pair conclude as far as it can, and collect what it wants to know next."""
-        asked: dict[RegionNumber, set[Offset]] = {}
+        asked: dict[Who, set[Offset]] = {}
         for region, pair in self._pairs.items():
             for name, points in self._next_points(region, pair).items():
                 asked.setdefault(name, set()).update(points)
         if not asked and not self._named and (first := self._first_named()) is not None:
             self._named = True
             asked = {name: points for name, side in self._sides.items() if (points := side.unknown([first]))}
-        self._asked = {region: tuple(sorted(points)) for region, points in asked.items()}
+        self._asked = {region: tuple(sorted(points)[:OFFSETS_MAX]) for region, points in asked.items()}
         self._is_over = not asked
 
-    def _next_points(self, region: RegionNumber, pair: _Pair) -> Mapping[RegionNumber, set[Offset]]:
+    def _next_points(self, region: Who, pair: _Pair) -> Mapping[Who, set[Offset]]:
         """Let a pair conclude until it lacks something; return that, {} when it is done."""
         assert self._reference is not None
         names = (self._reference, region)
@@ -279,16 +296,22 @@ class StreamAudit:
             rounds=self.rounds,
         )
 
-    def _finding(self, region: RegionNumber, reference: _Side | None) -> RegionFinding:
-        side = self._sides.get(region)
+    def _finding(self, who: Who, reference: _Side | None) -> RegionFinding:
+        if not self._by_broker:
+            return self._finding_of(who, RegionNumber(who), reference)
+        broker = BrokerId(who)
+        return replace(self._finding_of(who, region_of(broker), reference), broker=broker)
+
+    def _finding_of(self, who: Who, region: RegionNumber, reference: _Side | None) -> RegionFinding:
+        side = self._sides.get(who)
         if side is None or reference is None:
-            error = self._silent.get(region)
+            error = self._silent.get(who)
             if error is None:
                 return RegionFinding(
                     region=region, state=FindingState.UNSETTLED, reason="its epochs changed while it was compared"
                 )
             return RegionFinding(region=region, state=FindingState.NO_ANSWER, reason=f"{error.code}: {error}")
-        state, reason = self._state_of(region)
+        state, reason = self._state_of(who)
         return RegionFinding(
             region=region,
             state=state,
@@ -300,7 +323,7 @@ class StreamAudit:
             reason=reason,
         )
 
-    def _state_of(self, region: RegionNumber) -> tuple[FindingState, str]:
+    def _state_of(self, region: Who) -> tuple[FindingState, str]:
         if (row := self._two_starts.get(region)) is not None:
             start = dict(self._table)[row[0]]
             return FindingState.DIVERGED, f"epoch {row[0]} starts at {row[1]} there, at {start} in the mesh"
@@ -327,5 +350,6 @@ class StreamAudit:
             epoch=epoch_at(self._table, first) or Epoch(0),
             first=first,
             is_exact=is_exact,
-            batches={region: side.batches.get(first) for region, side in self._sides.items()} if is_exact else {},
+            batches={who: side.batches.get(first) for who, side in self._sides.items()} if is_exact else {},
+            by_broker=self._by_broker,
         )

@@ -3,23 +3,27 @@
 Rule 1: a page is compared as a whole: rounds grow with the logarithm of the longest log that differs, not with streams.
 Rule 2: a region that does not answer is left out of the page and named in every verdict: it is never taken for equal.
 Rule 3: nothing is kept between pages; whoever wants more asks for what follows the last stream of this one.
+Rule 4: with replicas there is one request per round and broker that holds one, through any broker of its region; which
+        brokers those are each region is asked once per page. A region that does not say is named in every verdict.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from georelay.errors import BadRequest, Busy, GeorelayError, Unavailable, UnknownTopic
 from georelay.fields import FieldError, JsonObject
-from georelay.ids import RegionNumber, StreamKey
+from georelay.ids import BrokerId, RegionNumber, StreamKey, region_of
 from region.audit.agent import AuditAgent
 from region.audit.audit_core import StreamAudit
 from region.audit.questions import (
     DEEP_METHOD,
     DIGESTS_METHOD,
+    REPLICA_METHOD,
+    REPLICAS_METHOD,
     STREAMS_MAX,
     DeepAsked,
     DeepPiece,
@@ -27,9 +31,12 @@ from region.audit.questions import (
     deep_json,
     digests_json,
     read_answers,
+    read_brokers,
     read_piece,
+    replica_json,
+    replicas_json,
 )
-from region.audit.values import StreamVerdict, Told
+from region.audit.values import FindingState, RegionFinding, StreamVerdict, Told, Who
 
 PAGES_AT_ONCE: Final = 2
 REGION_TIMEOUT_S: Final = 6.0  # above the agent's own
@@ -78,6 +85,10 @@ class AuditPage:
     requests: int
 
 
+AskWho = Callable[[Who, Sequence[DigestsAsked]], Awaitable[Mapping[StreamKey, Told]]]
+Brokers = Mapping[StreamKey, tuple[BrokerId, ...]]
+
+
 class Auditor:
     """Asks all regions.
 
@@ -110,8 +121,12 @@ class Auditor:
         after: StreamName | None = None,
         limit: int = STREAMS_MAX,
         may: Callable[[str], bool] = lambda _topic: True,
+        replicas: bool = False,
     ) -> AuditPage:
         """Compare up to `limit` (1..STREAMS_MAX) streams that follow `after`, of topics that the caller may describe.
+
+        Args:
+            replicas: compare every replica of every region; else one log of each region, that of its leader.
 
         Raises:
             UnknownTopic. Busy: too many audits run on this broker.
@@ -123,7 +138,7 @@ class Auditor:
         self._running += 1
         try:
             some = left[: max(1, min(limit, STREAMS_MAX))]
-            verdicts, requests = await self._compared(some)
+            verdicts, requests = await (self._compared_replicas(some) if replicas else self._compared(some))
         finally:
             self._running -= 1
         return AuditPage(verdicts=verdicts, is_last=len(left) <= len(some), total=len(named), requests=requests)
@@ -132,38 +147,63 @@ class Auditor:
         self, streams: Sequence[NamedStream]
     ) -> tuple[tuple[tuple[StreamName, StreamVerdict], ...], int]:
         regions = self._regions()
-        audits = [(row.name, StreamAudit(row.key, home=row.home, regions=regions)) for row in streams]
-        requests = 0
-        for _ in range(ROUNDS_MAX):
-            wanted: dict[RegionNumber, list[DigestsAsked]] = {}
-            for _, audit in audits:
-                for region, at in audit.wanted().items():
-                    wanted.setdefault(region, []).append(DigestsAsked(key=audit.key, at=at))
-            if not wanted:
-                break
-            requests += len(wanted)
-            told = await asyncio.gather(*(self._ask_region(region, rows) for region, rows in wanted.items()))
-            by_region = dict(zip(wanted, told, strict=True))
-            for _, audit in audits:
-                if asked := audit.wanted():
-                    audit.told({region: by_region[region][audit.key] for region in asked})
-        return tuple((name, audit.verdict()) for name, audit in audits), requests
+        audits = [StreamAudit(row.key, home=row.home, regions=regions) for row in streams]
+        requests = await _run(audits, self._ask_leaders)
+        return tuple((row.name, audit.verdict()) for row, audit in zip(streams, audits, strict=True)), requests
 
-    async def _ask_region(self, region: RegionNumber, rows: Sequence[DigestsAsked]) -> dict[StreamKey, Told]:
+    async def _compared_replicas(
+        self, streams: Sequence[NamedStream]
+    ) -> tuple[tuple[tuple[StreamName, StreamVerdict], ...], int]:
+        regions = self._regions()
+        keys = [row.key for row in streams]
+        told = await asyncio.gather(*(self._brokers_in(region, keys) for region in regions))
+        places = dict(zip(regions, told, strict=True))
+        audits = [_replica_audit(row, places) for row in streams]
+        requests = len(regions) + await _run(audits, self._ask_broker)
+        return tuple(
+            (row.name, _with_silent(audit.verdict(), places)) for row, audit in zip(streams, audits, strict=True)
+        ), requests
+
+    async def _ask_leaders(self, who: Who, rows: Sequence[DigestsAsked]) -> Mapping[StreamKey, Told]:
+        region = RegionNumber(who)
         if region == self._own:
             return await self._agent.views(rows)
+        return await self._ask_region(region, DIGESTS_METHOD, digests_json(rows), rows)
+
+    async def _ask_broker(self, who: Who, rows: Sequence[DigestsAsked]) -> Mapping[StreamKey, Told]:
+        broker = BrokerId(who)
+        if region_of(broker) == self._own:
+            return await self._agent.copies(broker, rows)
+        return await self._ask_region(region_of(broker), REPLICA_METHOD, replica_json(rows, broker=broker), rows)
+
+    async def _ask_region(
+        self, region: RegionNumber, method: str, body: JsonObject, rows: Sequence[DigestsAsked]
+    ) -> dict[StreamKey, Told]:
         missing: GeorelayError = Unavailable(f"region {region} left streams out of its answer")
         told: Mapping[StreamKey, Told] = {}
         try:
-            answer = await self._ask(region, DIGESTS_METHOD, digests_json(rows), timeout_s=REGION_TIMEOUT_S)
-            told = read_answers(answer, asked=rows)
+            told = read_answers(await self._ask(region, method, body, timeout_s=REGION_TIMEOUT_S), asked=rows)
         except BadRequest as error:
             missing = Unavailable(f"region {region} cannot be audited yet: {error}")
         except GeorelayError as error:
             missing = error
         except FieldError as error:
-            missing = Unavailable(f"region {region} answered {DIGESTS_METHOD} oddly: {error}")
+            missing = Unavailable(f"region {region} answered {method} oddly: {error}")
         return {row.key: told.get(row.key, missing) for row in rows}
+
+    async def _brokers_in(self, region: RegionNumber, keys: Sequence[StreamKey]) -> Brokers | GeorelayError:
+        """Return which brokers of a region hold replicas, or why that is not known."""
+        if region == self._own:
+            return {key: self._agent.replicas(key) for key in keys}
+        try:
+            answer = await self._ask(region, REPLICAS_METHOD, replicas_json(keys), timeout_s=REGION_TIMEOUT_S)
+            return read_brokers(answer, asked=keys, region=region)
+        except BadRequest as error:
+            return Unavailable(f"the replicas of region {region} cannot be audited yet: {error}")
+        except GeorelayError as error:
+            return error
+        except FieldError as error:
+            return Unavailable(f"region {region} answered {REPLICAS_METHOD} oddly: {error}")
 
     async def deep(self, name: StreamName, region: RegionNumber, *, offset: int, digest: bytes) -> DeepPiece:
         """Let a region recompute a piece of its log of one stream; see questions.DeepAsked.
@@ -184,3 +224,45 @@ class Auditor:
             return read_piece(answer)
         except FieldError as error:
             raise Unavailable(f"region {region} answered {DEEP_METHOD} oddly: {error}") from error
+
+
+async def _run(audits: Sequence[StreamAudit], ask: AskWho) -> int:
+    """Ask round after round until no stream wants to know more; return how many requests that took."""
+    requests = 0
+    for _ in range(ROUNDS_MAX):
+        wanted: dict[Who, list[DigestsAsked]] = {}
+        for audit in audits:
+            for who, at in audit.wanted().items():
+                wanted.setdefault(who, []).append(DigestsAsked(key=audit.key, at=at))
+        if not wanted:
+            break
+        requests += len(wanted)
+        told = await asyncio.gather(*(ask(who, rows) for who, rows in wanted.items()))
+        answers = dict(zip(wanted, told, strict=True))
+        for audit in audits:
+            if asked := audit.wanted():
+                audit.told({who: answers[who][audit.key] for who in asked})
+    return requests
+
+
+def _replica_audit(row: NamedStream, places: Mapping[RegionNumber, Brokers | GeorelayError]) -> StreamAudit:
+    """Return the comparison of all replicas that are known; the home's leader is the first of its brokers."""
+    known = {region: told.get(row.key, ()) for region, told in places.items() if not isinstance(told, GeorelayError)}
+    brokers = [broker for some in known.values() for broker in some]
+    at_home = known.get(row.home, ())
+    return StreamAudit(row.key, home=row.home, regions=brokers, by_broker=True, preferred=at_home[0] if at_home else 0)
+
+
+def _with_silent(verdict: StreamVerdict, places: Mapping[RegionNumber, Brokers | GeorelayError]) -> StreamVerdict:
+    """Return a verdict that also names the regions whose replicas nobody knows."""
+    silent = []
+    for region, told in places.items():
+        if isinstance(told, GeorelayError):
+            reason = f"{told.code}: {told}"
+        elif told.get(verdict.key):
+            continue
+        else:
+            reason = "no broker of this region is known to hold a replica"
+        silent.append(RegionFinding(region=region, state=FindingState.NO_ANSWER, reason=reason))
+    findings = sorted((*verdict.findings, *silent), key=lambda row: (row.region, row.broker or 0))
+    return replace(verdict, findings=tuple(findings))

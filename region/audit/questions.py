@@ -2,11 +2,14 @@
 
     audit.digests  {rows: [{topic_id, origin, partition, at: [offset]}], local}
                    -> {rows: [{key, epochs, log_start, boundary, boundary_digest, end, end_digest, orphans, batches}]}
+    audit.replicas {rows: [{topic_id, origin, partition}]} -> {rows: [{key, brokers: [id]}]}
+    audit.replica  {rows: as in audit.digests, broker, local} -> as of audit.digests
     audit.deep     {topic_id, origin, partition, from, digest, local}
                    -> {first, following, end, digest, bytes, fault}
 
 Rule 1: one request carries all streams of a page; a region answers for each of them, with its log or a fault.
-Rule 2: "local": true asks a broker for the streams that it leads itself, and is only for brokers of its own region.
+Rule 2: "local": true asks a broker for the streams that it leads itself, or for its replicas of audit.replica, and is
+        only for brokers of its own region.
 Rule 3: what comes from a peer is read with its bounds; a stream or an offset that was not asked for is an error.
 """
 
@@ -18,7 +21,7 @@ from typing import Any, Final
 
 from georelay.errors import GeorelayError, NotLeader
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
-from georelay.ids import REGION_NUMBER_MAX, Epoch, Offset, RegionNumber, StreamKey
+from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX, HOME_EPOCHS_MAX, TOPIC_ID_BYTES
 from mesh.replication.faults import from_fault, to_fault
@@ -26,18 +29,21 @@ from mesh.replication.frames import Fault
 from mesh.replication.ports import EpochRow
 from mesh.replication.receiver_core import table_fault
 from mesh.replication.stream_header import DIGEST_BYTES
-from region.audit.values import BatchAt, LogView, OrphanRange, Told
+from region.audit.values import OFFSETS_MAX, BatchAt, LogView, OrphanRange, Told
 from region.topics.orphan_core import ORPHAN_BRANCHES_MAX
 
 METHOD_PREFIX: Final = "audit."
 DIGESTS_METHOD: Final = "audit.digests"
+REPLICAS_METHOD: Final = "audit.replicas"
+REPLICA_METHOD: Final = "audit.replica"
 DEEP_METHOD: Final = "audit.deep"
 STREAMS_MAX: Final = 64  # of one request
-OFFSETS_MAX: Final = 512  # of one stream: POINTS for each pair of regions
+REPLICAS_MAX: Final = 64  # of one stream in one region, learners included
 FAULT_TEXT_CHARS_MAX: Final = 1_000
 WHAT_CHARS_MAX: Final = 200
 UNKNOWN_FROM: Final = -1  # of a deep audit: where the log begins
 _U32_MAX: Final = 2**32 - 1
+_BROKER_ID_MAX: Final = REGION_NUMBER_MAX * 1000 + BROKERS_PER_REGION_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +147,13 @@ def digests_json(rows: Sequence[DigestsAsked], *, local: bool = False) -> JsonOb
 def read_digests(body: Mapping[str, Any]) -> tuple[tuple[DigestsAsked, ...], bool]:
     """Return (rows, local). Raises FieldError."""
     fields = Fields(dict(body), DIGESTS_METHOD)
+    rows = _read_asked(fields)
+    local = fields.flag("local")
+    fields.done()
+    return rows, local
+
+
+def _read_asked(fields: Fields) -> tuple[DigestsAsked, ...]:
     rows = []
     for item in fields.items("rows", count_max=STREAMS_MAX):
         each = Fields(item, "stream")
@@ -148,11 +161,46 @@ def read_digests(body: Mapping[str, Any]) -> tuple[tuple[DigestsAsked, ...], boo
         at = each.integers("at", count_max=OFFSETS_MAX, low=0, high=INT64_MAX)
         each.done()
         rows.append(DigestsAsked(key=key, at=tuple(Offset(row) for row in at)))
+    _check_once([row.key for row in rows])
+    return tuple(rows)
+
+
+def _check_once(keys: Sequence[StreamKey]) -> None:
+    if len(set(keys)) != len(keys):
+        raise FieldError("a question names one stream twice")
+
+
+def replica_json(rows: Sequence[DigestsAsked], *, broker: BrokerId, local: bool = False) -> JsonObject:
+    """Return the body of audit.replica."""
+    return {**digests_json(rows, local=local), "broker": broker}
+
+
+def read_replica(body: Mapping[str, Any]) -> tuple[tuple[DigestsAsked, ...], BrokerId, bool]:
+    """Return (rows, broker, local). Raises FieldError."""
+    fields = Fields(dict(body), REPLICA_METHOD)
+    rows = _read_asked(fields)
+    broker = BrokerId(fields.integer("broker", low=0, high=_BROKER_ID_MAX))
     local = fields.flag("local")
     fields.done()
-    if len({row.key for row in rows}) != len(rows):
-        raise FieldError(f"{DIGESTS_METHOD} names one stream twice")
-    return tuple(rows), local
+    return rows, broker, local
+
+
+def replicas_json(keys: Sequence[StreamKey]) -> JsonObject:
+    """Return the body of audit.replicas."""
+    return {"rows": [key_json(key) for key in keys]}
+
+
+def read_replicas(body: Mapping[str, Any]) -> tuple[StreamKey, ...]:
+    """Return the streams whose replicas are asked for. Raises FieldError."""
+    fields = Fields(dict(body), REPLICAS_METHOD)
+    keys = []
+    for item in fields.items("rows", count_max=STREAMS_MAX):
+        each = Fields(item, "stream")
+        keys.append(_read_key(each))
+        each.done()
+    fields.done()
+    _check_once(keys)
+    return tuple(keys)
 
 
 def deep_json(asked: DeepAsked, *, local: bool = False) -> JsonObject:
@@ -179,6 +227,30 @@ def read_deep(body: Mapping[str, Any]) -> tuple[DeepAsked, bool]:
 def answer_json(answers: Mapping[StreamKey, Told]) -> JsonObject:
     """Return the body of an answer to audit.digests."""
     return {"rows": [key_json(key) | _told_json(told) for key, told in answers.items()]}
+
+
+def brokers_json(brokers: Mapping[StreamKey, Sequence[BrokerId]]) -> JsonObject:
+    """Return the body of an answer to audit.replicas."""
+    return {"rows": [{**key_json(key), "brokers": list(row)} for key, row in brokers.items()]}
+
+
+def read_brokers(
+    body: Mapping[str, Any], *, asked: Sequence[StreamKey], region: RegionNumber
+) -> dict[StreamKey, tuple[BrokerId, ...]]:
+    """Read the answer of a region to audit.replicas; streams that it leaves out are left out. Raises FieldError."""
+    fields = Fields(dict(body), f"answer to {REPLICAS_METHOD}")
+    first = region * 1000 + 1
+    found: dict[StreamKey, tuple[BrokerId, ...]] = {}
+    for item in fields.items("rows", count_max=len(asked)):
+        each = Fields(item, "stream")
+        key = _read_key(each)
+        brokers = each.integers("brokers", count_max=REPLICAS_MAX, low=first, high=first + BROKERS_PER_REGION_MAX - 1)
+        each.done()
+        if key not in asked or len(set(brokers)) != len(brokers):
+            raise FieldError(f"the answer to {REPLICAS_METHOD} names a stream or a broker that it should not")
+        found[key] = tuple(BrokerId(broker) for broker in brokers)
+    fields.done()
+    return found
 
 
 def _told_json(told: Told) -> JsonObject:

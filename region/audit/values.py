@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from georelay.errors import GeorelayError
-from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
+from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication.ports import EpochRow
 
 _NOWHERE: Final = Offset(0)
+OFFSETS_MAX: Final = 512  # asked of one log at a time
+Who: TypeAlias = int  # who answers for a log: a region, by its number, with its leader's; or a broker, by its id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class OrphanRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """One region's log of one stream, as its leader saw it in one moment.
+    """One region's log of one stream, as its leader, or another replica, saw it in one moment.
 
     Args:
         epochs: (epoch, start) of the present history, rising.
@@ -91,7 +93,7 @@ COMPARED: Final = frozenset({FindingState.REFERENCE, FindingState.AGREES})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFinding:
-    """One region's log of one stream.
+    """One region's log of one stream: that of its leader, or of the replica on `broker`.
 
     Args:
         behind: records that the reference has and this one has not.
@@ -107,6 +109,7 @@ class RegionFinding:
     beyond: int = 0
     orphans: tuple[OrphanRange, ...] = ()
     reason: str = ""
+    broker: BrokerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +120,15 @@ class Divergence:
         epoch: that the mesh gives for `first`.
         first: first offset that differs: everything before it is the same.
         is_exact: False when the difference lies below `first`, in records that a region has deleted.
-        batches: what each region that answers holds there; None where it holds nothing.
+        batches: what everybody who answers holds there; None where it holds nothing.
+        by_broker: whether these are brokers; else regions.
     """
 
     epoch: Epoch
     first: Offset
     is_exact: bool
-    batches: Mapping[RegionNumber, BatchAt | None]
+    batches: Mapping[Who, BatchAt | None]
+    by_broker: bool = False
 
     @property
     def last(self) -> Offset:

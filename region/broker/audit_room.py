@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from georelay.clock import Clock
@@ -38,7 +38,14 @@ class AuditRoom:
         self._own = region_of(me)
         self._controller = controller
         self._links = links
-        self.agent = AuditAgent(me=me, hosted=hosted, leader_of=leader_of, ask=self._ask_broker, clock=clock)
+        self.agent = AuditAgent(
+            me=me,
+            hosted=hosted,
+            leader_of=leader_of,
+            replicas_of=self._replicas_of,
+            ask=self._ask_broker,
+            clock=clock,
+        )
         self.auditor = Auditor(
             own=self._own, agent=self.agent, streams=self.streams, regions=self.regions, ask=self._ask_region
         )
@@ -72,6 +79,10 @@ class AuditRoom:
                     key=key,
                     home=topic.home if home is None else home,
                 )
+
+    def _replicas_of(self, key: StreamKey) -> Iterable[BrokerId]:
+        assignment = self._controller.state.assignment(key)
+        return () if assignment is None else assignment.members
 
     async def _ask_broker(
         self, broker: BrokerId, method: str, body: Mapping[str, Any], *, timeout_s: float

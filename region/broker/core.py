@@ -258,6 +258,7 @@ class BrokerCore:
             groups=self.groups,
             hosted=port.hosted,
             leader_of=port.leader_of,
+            is_led=lambda: self.machine.leader_id > 0,
             clock=self._clock,
             rng=self._rng,
         )

@@ -235,7 +235,9 @@ class Edge:
         grpc_budget = self._grpc.budget
         self.metrics.registry.register(
             ListeningCollector(
-                listeners, request_bytes=lambda: {"kafka": memory.used_bytes, "grpc": grpc_budget.used_bytes}
+                listeners,
+                request_bytes=lambda: {"kafka": memory.used_bytes},
+                budgets=lambda: {"grpc": grpc_budget},
             )
         )
         text = TextServices(

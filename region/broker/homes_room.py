@@ -15,6 +15,7 @@ from mesh.replication.mesh_links import MeshLinks
 from region.api.homes_http import HomesHttp
 from region.broker.hosted_groups import HostedGroups
 from region.control.mesh_control import MeshControl
+from region.controller.mesh_rows import RegionState
 from region.controller.service import ControllerService
 from region.homes.agent import HomeAgent
 from region.homes.leader import HomeLeader
@@ -22,6 +23,7 @@ from region.homes.lease_keeper import LeaseKeeper
 from region.homes.levels import needs_lease
 from region.homes.mesh_topics import ControlTopics
 from region.homes.part import HomesPart
+from region.homes.policies import ControlPolicies, policies_digest
 from region.security.access import Access
 from region.topics.hosted_stream import HostedStream
 
@@ -32,6 +34,7 @@ class HomesRoom:
     Args:
         hosted: the stream when a replica of it is on this broker.
         leader_of: the broker of this region that leads a stream, -1 while unknown.
+        is_led: whether this broker knows a leader of its region.
         groups: told what acknowledgements may depend on.
     """
 
@@ -47,6 +50,7 @@ class HomesRoom:
         leader_of: Callable[[StreamKey], int],
         clock: Clock,
         rng: random.Random,
+        is_led: Callable[[], bool] = lambda: True,
     ) -> None:
         self._me = me
         self._control = control
@@ -55,9 +59,11 @@ class HomesRoom:
         self._task: asyncio.Task[None] | None = None
         self._needed_at = -1  # the metadata epoch in which all topics were looked at
         self._needed = False
+        self._policies_at = -1
+        self._policies = ""
         topics = ControlTopics(control.definitions, control.regions)
         self.part = HomesPart(topics)
-        self.agent = HomeAgent(me=me, hosted=hosted, leader_of=leader_of, ask=self._ask_broker)
+        self.agent = HomeAgent(me=me, hosted=hosted, leader_of=leader_of, ask=self._ask_broker, is_led=is_led)
         self.leader = HomeLeader(
             part=self.part,
             topics=topics,
@@ -69,6 +75,8 @@ class HomesRoom:
             voters=lambda: len(control.voters()),
             clock=clock,
             rng=rng,
+            is_led=is_led,
+            policies=ControlPolicies(control.definitions, control.regions),
         )
         control.register(self.part, self.leader.methods())
         control.ask_before_removal(self._ask_region)
@@ -78,9 +86,12 @@ class HomesRoom:
             is_needed=self._needs_lease,
             is_there=self._has_control,
             known=lambda: controller.state.homes.position,
+            is_led=is_led,
+            policies=self._followed_policies,
         )
         groups.lease = lambda: not self._has_control() or self.keeper.holds()
         groups.isolated = self.keeper.is_isolated
+        groups.leaving = self._is_leaving
         groups.coordinators_need_lease = self._needs_lease
 
     def http(self, access: Access) -> HomesHttp:
@@ -104,6 +115,10 @@ class HomesRoom:
             await asyncio.gather(self._task, return_exceptions=True)
         self.leader.deposed()
 
+    def _is_leaving(self) -> bool:
+        row = self._controller.state.mesh.regions.get(region_of(self._me))
+        return row is not None and row.state is not RegionState.ACTIVE
+
     def _has_control(self) -> bool:
         return self._controller.state.mesh.control is not None
 
@@ -114,6 +129,13 @@ class HomesRoom:
             self._needed_at = state.metadata_epoch
             self._needed = any(needs_lease(topic) for topic in state.topics())
         return self._needed and self._has_control()
+
+    def _followed_policies(self) -> str:
+        """Return which failover policies the streams here follow: those of every definition that is applied here."""
+        state = self._controller.state
+        if self._policies_at != state.metadata_epoch:
+            self._policies_at, self._policies = state.metadata_epoch, policies_digest(state.topics())
+        return self._policies
 
     async def _confirm(self) -> None:
         """Return once a majority confirmed that this broker leads control (ReadIndex of its Raft group)."""

@@ -104,6 +104,7 @@ class HostedGroups:
     Attributes:
         lease: whether this broker may acknowledge what is stored in this region only, for streams with failover=auto.
         isolated: whether this region is cut off from the majority of mesh control.
+        leaving: whether mesh control said that this region is on its way out.
         epochs_begun: goes up whenever the epoch or the home of a stream that is hosted here has changed.
     """
 
@@ -162,6 +163,7 @@ class HostedGroups:
         self._homes_changed: set[StreamKey] = set()
         self.lease: Callable[[], bool] = lambda: True
         self.isolated: Callable[[], bool] = lambda: False
+        self.leaving: Callable[[], bool] = lambda: False
         self.coordinators_need_lease: Callable[[], bool] = lambda: False
         self.epochs_begun = 0
         self._tries: dict[GroupId, int] = {}  # of opening, since it was last open
@@ -288,6 +290,7 @@ class HostedGroups:
         else:
             stream.lease = (lambda: self.lease()) if topic.failover is FailoverPolicy.AUTO else _always
         stream.isolated = lambda: self.isolated()
+        stream.is_leaving = lambda: self.leaving()
 
     def _epoch_began(self, _stream: object) -> None:
         self.epochs_begun += 1

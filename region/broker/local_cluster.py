@@ -17,6 +17,7 @@ from georelay.errors import NotLeader, PolicyViolation, TopicExists, Unavailable
 from georelay.ids import BrokerId, Epoch, GroupId, Offset, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader
 from mesh.replication.level import REGION_LEVEL, AskedLevel
+from mesh.replication.ports import EpochRow
 from region.api.reading import LATEST, read_stream
 from region.broker.operations import Operations
 from region.broker.record_deletion import RecordDeletion
@@ -240,6 +241,11 @@ class LocalCluster:
             return stream.epoch
         row = self._controller.state.home_row(self._key(name, partition))
         return FIRST_EPOCH if row is None else row.epoch
+
+    def epoch_table(self, name: str, partition: int) -> Sequence[EpochRow]:
+        """Return control's history of a partition's home epochs, (epoch, start); () where the home never moved."""
+        row = self._controller.state.home_row(self._key(name, partition))
+        return () if row is None else row.table
 
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
         """Return `spec` with its defaults; see region.kafka.ports.Cluster."""

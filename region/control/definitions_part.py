@@ -3,12 +3,15 @@
 Rule 1: the rules are those of a region's controller (topic_rules, security_rules), applied to a ledger that knows no
         groups: which broker holds what is each region's own business.
 Rule 2: every definition carries the mesh index of its command. The definitions home's last index came before them.
+Rule 3: of topics whose failover policy became `auto` it is kept since which index: not every region may have heard of
+        it (region.homes.policies). Of what was taken over nobody knows when; it counts from its newest definition on.
 Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from georelay.errors import BadRequest
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
@@ -18,15 +21,18 @@ from region.controller.command_kinds import MESH_LEVEL
 from region.controller.commands import AlterTopic, Command, CommandError, DefineSecurity, DefineTopic, DropTopic
 from region.controller.definition_orders import definition_to_json
 from region.controller.effects import Done, Effect, Outcome, Refused
+from region.controller.geo_settings import FailoverPolicy
 from region.controller.ledger import RegionLedger
 from region.controller.mesh_pull import read_definition
 from region.controller.security_book import SecurityBook
 from region.controller.state_core import ControllerState
 from region.controller.state_snapshot import SECURITY_READ_MAX
-from region.controller.topic import Definition, Homes, TopicDefinition
+from region.controller.topic import TOPIC_ID_BYTES, Definition, Homes, TopicDefinition
 from region.controller.topic_rules import TOMBSTONES_MAX
 from region.controller.topology import Topology
 from region.security import definition as security
+
+AUTO_SINCE: Final = "auto_since"
 
 
 class MeshLedger(RegionLedger):
@@ -86,6 +92,7 @@ class DefinitionsPart:
     def __init__(self, topology: Callable[[], Topology]) -> None:
         self._topology = topology
         self._ledger = MeshLedger()
+        self._auto_since: dict[bytes, int] = {}  # topics that were made without that policy
 
     # --- what it says -------------------------------------------------------------------------------------------------
 
@@ -121,6 +128,19 @@ class DefinitionsPart:
         """Return at most `limit` definitions with a higher index, the lowest first."""
         return self._ledger.definitions.since(index, limit=limit)
 
+    @property
+    def index(self) -> int:
+        """Return the index of the newest definition of a topic."""
+        return self._ledger.definitions.index
+
+    def auto_since(self, topic_id: bytes) -> int:
+        """Return at which index a topic's failover policy became `auto`, 0 when it was made so, or is not."""
+        return self._auto_since.get(topic_id, 0)
+
+    def newest_auto(self) -> int:
+        """Return the highest index at which the failover policy of a topic became `auto`, 0 without one."""
+        return max(self._auto_since.values(), default=0)
+
     # --- ControlPart --------------------------------------------------------------------------------------------------
 
     def apply(self, command: JsonObject, *, index: int, append_us: int) -> JsonObject:
@@ -142,18 +162,30 @@ class DefinitionsPart:
             case DefineTopic():
                 return topic_rules.define(self._ledger, command.definition, [])
             case AlterTopic():
-                return topic_rules.alter(self._ledger, command.definition, [])
+                return self._alter(command.definition)
             case DropTopic():
+                self._auto_since.pop(command.tombstone.topic_id, None)
                 return topic_rules.drop(self._ledger, command.tombstone, [])
             case DefineSecurity():
                 return security_rules.define(self._ledger, command.definition, replaces=command.replaces)
             case _:
                 raise BadRequest(f"{type(command).__name__} is not a definition")
 
+    def _alter(self, wanted: TopicDefinition) -> Outcome:
+        before = self.topic_by_id(wanted.topic_id)
+        outcome = topic_rules.alter(self._ledger, wanted, [])
+        after = self.topic_by_id(wanted.topic_id)
+        if after is None or after.failover is not FailoverPolicy.AUTO:
+            self._auto_since.pop(wanted.topic_id, None)
+        elif before is not None and before.failover is not FailoverPolicy.AUTO:
+            self._auto_since[wanted.topic_id] = after.index
+        return outcome
+
     def snapshot(self) -> JsonObject:
         """Return the state of the part."""
         books = self._ledger
-        return _snapshot(books.definitions.index, list(books.definitions.everything()), books.security)
+        definitions = list(books.definitions.everything())
+        return _snapshot(books.definitions.index, definitions, books.security) | _auto_since_json(self._auto_since)
 
     def restore(self, raw: JsonObject) -> None:
         """Replace the state. Raises FieldError."""
@@ -172,8 +204,9 @@ class DefinitionsPart:
                 raise FieldError(f"security definition {row.index} is out of order")
             ledger.security.remember(row)
         ledger.definitions.index = fields.integer("index", low=ledger.definitions.index, high=INT64_MAX)
+        auto_since = _read_auto_since(fields)
         fields.done()
-        self._ledger = ledger
+        self._ledger, self._auto_since = ledger, auto_since
 
     def elected(self) -> None:
         """Nothing to do."""
@@ -202,9 +235,32 @@ def outcome_from_json(raw: JsonObject) -> Done:
 
 def taken_over(state: ControllerState) -> JsonObject:
     """Return the part's snapshot with everything that the definitions home ordered."""
-    return _snapshot(
-        state.definitions_index, state.definitions_since(0, limit=TOPICS_MAX + TOMBSTONES_MAX), state.security
-    )
+    definitions = state.definitions_since(0, limit=TOPICS_MAX + TOMBSTONES_MAX)
+    return doubted(_snapshot(state.definitions_index, definitions, state.security))
+
+
+def doubted(raw: JsonObject) -> JsonObject:
+    """Return a snapshot of the part in which regions have yet to say that they follow what it has of failover."""
+    topics = raw["topics"]
+    assert isinstance(topics, list), raw  # a snapshot of ours
+    found = [definition for item in topics if isinstance(definition := read_definition(item), TopicDefinition)]
+    auto = {topic.topic_id: topic.index for topic in found if topic.failover is FailoverPolicy.AUTO}
+    return {name: value for name, value in raw.items() if name != AUTO_SINCE} | _auto_since_json(auto)
+
+
+def _auto_since_json(auto_since: dict[bytes, int]) -> JsonObject:
+    rows = [[topic_id.hex(), index] for topic_id, index in sorted(auto_since.items())]
+    return {AUTO_SINCE: rows} if rows else {}
+
+
+def _read_auto_since(fields: Fields) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for item in fields.items(AUTO_SINCE, count_max=TOPICS_MAX) if fields.has(AUTO_SINCE) else ():
+        if not isinstance(item, list) or len(item) != 2:
+            raise FieldError(f"{AUTO_SINCE} holds something else than pairs")
+        row = Fields({"topic_id": item[0], "index": item[1]}, AUTO_SINCE)
+        found[row.blob("topic_id", size_bytes=TOPIC_ID_BYTES)] = row.integer("index", low=0, high=INT64_MAX)
+    return found
 
 
 def _snapshot(index: int, definitions: list[Definition], book: SecurityBook) -> JsonObject:

@@ -1,9 +1,13 @@
-"""What would be lost with a region that leaves: records of streams that began there and that other regions lack.
+"""What would be lost with a region that leaves: records of streams that began there and that other regions lack, and
+groups, transactions and queues that are at home there.
 
 Rule 1: only streams of `homes=every` topics are asked about; those with one home were moved before, or the region may
         not leave.
-Rule 2: the end is that of the leaving region's log now. Who publishes there still is not waited for.
+Rule 2: the end is that of the leaving region's log now. It stands still: a region that drains takes no records into
+        these streams any more.
 Rule 3: a region that does not answer may lack everything: silence is a reason to refuse.
+Rule 4: what coordinators keep is lost when nobody is home of their stream, however many copies there are. Those that
+        ever kept something and are at home there have to be moved; those that were moved are not asked about.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from region.homes.home_requests import (
     asked_json,
     read_answers,
 )
+from region.homes.levels import is_coordination
 
 ASK_S: Final = 5.0  # one region, for one wave of streams
 MIRROR_WAIT_MS: Final = 1_000  # for what is on its way
@@ -44,10 +49,11 @@ class AskRegion(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Began:
-    """One stream that began in the leaving region."""
+    """One stream that began in the leaving region, and is at home there."""
 
     key: StreamKey
     name: str
+    is_coordinator: bool
 
 
 class Departure:
@@ -55,12 +61,19 @@ class Departure:
 
     Args:
         topics: the live topics.
+        home_of: the home of a stream that was ever to move, 0 for any other.
     """
 
     def __init__(
-        self, *, topics: Callable[[], Iterator[TopicDefinition]], regions: RegionsPart, ask: AskRegion
+        self,
+        *,
+        topics: Callable[[], Iterator[TopicDefinition]],
+        regions: RegionsPart,
+        ask: AskRegion,
+        home_of: Callable[[StreamKey], RegionNumber] = lambda _: RegionNumber(0),
     ) -> None:
         self._topics = topics
+        self._home_of = home_of
         self._regions = regions
         self._ask = ask
 
@@ -79,9 +92,11 @@ class Departure:
     def _began(self, number: RegionNumber) -> Iterator[_Began]:
         for topic in self._topics():
             for partition in range(topic.partitions if topic.homes is Homes.EVERY else 0):
-                yield _Began(
-                    key=StreamKey(topic.topic_id, number, partition), name=f"{topic.name} partition {partition}"
-                )
+                key = StreamKey(topic.topic_id, number, partition)
+                if self._home_of(key) in (0, number):
+                    yield _Began(
+                        key=key, name=f"{topic.name} partition {partition}", is_coordinator=is_coordination(topic)
+                    )
 
     async def _lacking_of(self, began: Sequence[_Began], row: RegionRow, others: Sequence[RegionRow]) -> list[str]:
         held = await self._ends(row, {stream.key: Offset(0) for stream in began}, wait_ms=0)
@@ -96,6 +111,12 @@ class Departure:
             else:
                 lines.append(f"{stream.name}: region {row.name} does not say where it ends ({end or 'no answer'})")
         has_records = {key: end for key, end in ends.items() if end}
+        lines += [
+            f"{stream.name}: groups, transactions or queues of region {row.name} are at home there "
+            f"('georelay home move --groups-of {row.name} --to REGION')"
+            for stream in began
+            if stream.is_coordinator and stream.key in has_records
+        ]
         asked = [self._ends(other, has_records, wait_ms=MIRROR_WAIT_MS) for other in others if has_records]
         for other, told in zip(others, await asyncio.gather(*asked), strict=False):
             if isinstance(told, str):

@@ -31,7 +31,7 @@ from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.mesh_links import MeshLinks
 from region.control.calls import PREFIX, ControlCalls, read_where
 from region.control.definitions_part import DefinitionsPart, command_to_json, outcome_from_json
-from region.control.departure import AskRegion, Departure
+from region.control.departure import AskRegion
 from region.control.leader_duties import ControlDuties
 from region.control.part import ControlPart
 from region.control.pulling import ControlBooks
@@ -232,7 +232,7 @@ class MeshControl:
 
     def ask_before_removal(self, ask: AskRegion) -> None:
         """Let control's leader ask regions what would be lost with one that leaves."""
-        self._duties.departure = Departure(topics=self.definitions.topics, regions=self.regions, ask=ask)
+        self._duties.departure = self._books.departure(ask)
 
     async def propose(self, part: str, command: JsonObject) -> JsonObject:
         """Commit a command of a part, as leader; return its outcome once it is applied here.

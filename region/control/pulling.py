@@ -13,6 +13,7 @@ from georelay.ids import BrokerId, RegionNumber, StreamKey, region_of
 from mesh.home.home_row import HomeRow
 from mesh.replication.mesh_links import BrokerAddress, MeshLinks
 from region.control.definitions_part import DefinitionsPart
+from region.control.departure import AskRegion, Departure
 from region.control.regions_part import RegionsPart
 from region.control.replica import ControlReplica
 from region.control.state_core import ControlState
@@ -34,6 +35,9 @@ class HomesSource(Protocol):
 
     def foreign(self) -> Iterator[HomeRow]:
         """Return the rows of streams that a region began for itself: coordinators."""
+
+    def moved(self, key: StreamKey) -> HomeRow | None:
+        """Return the row of a stream whose home was ever to move."""
 
 
 class ControlView(Protocol):
@@ -96,6 +100,17 @@ class ControlBooks:
             if region in (row.home, 0 if row.moving is None else row.moving.target) and row.origin != region:
                 named.append(f"coordinator {row.partition} of region {row.origin}")
         return named
+
+    def departure(self, ask: AskRegion) -> Departure:
+        """Return who asks regions what would be lost with one that leaves."""
+        definitions, regions = self._control.definitions, self._control.regions
+        return Departure(topics=definitions.topics, regions=regions, ask=ask, home_of=self._home_of)
+
+    def _home_of(self, key: StreamKey) -> RegionNumber:
+        """Return the home of a stream that was ever to move, 0 for any other."""
+        homes = self._homes()
+        row = None if homes is None else homes.moved(key)
+        return RegionNumber(0) if row is None else row.home
 
     def _homes(self) -> HomesSource | None:
         return cast("HomesSource | None", self._control.state.parts.get("homes"))

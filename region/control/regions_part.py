@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from georelay.errors import BadRequest, PolicyViolation
+from georelay.errors import BadRequest, PolicyViolation, Unavailable
 from georelay.fields import FieldError, Fields, JsonObject, integers
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
@@ -53,10 +53,10 @@ class RegionsPart:
         return [row for row in self.rows() if row.index > index]
 
     def topology(self) -> Topology:
-        """Return the mesh; nobody's own region, so the first one stands for it."""
+        """Return the mesh; nobody's own region, so the first one stands for it. Raises Unavailable."""
         rows = self.rows()
         if not rows:
-            raise BadRequest("mesh control knows no region yet")
+            raise Unavailable("mesh control knows no region yet")  # a broker whose disk lost them: it is told again
         return Topology(
             mesh_id=self._mesh_id,
             region=rows[0].number,

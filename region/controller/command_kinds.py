@@ -196,10 +196,15 @@ class OpenControl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnMesh:
-    """Take over what mesh control says about itself and about the regions."""
+    """Take over what mesh control says about itself and about the regions.
+
+    Args:
+        is_all: False: rows that changed before one of these are still to come; all are asked for again.
+    """
 
     control: ControlRow | None
     regions: tuple[RegionRow, ...]
+    is_all: bool = True
 
 
 Command: TypeAlias = (

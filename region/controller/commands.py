@@ -142,11 +142,12 @@ def _life_cycle_body(
         case OpenControl():
             return {"kind": "open_control", "control_id": command.control_id}
         case LearnMesh():
-            return {
+            learned: JsonObject = {
                 "kind": "learn_mesh",
                 "control": None if command.control is None else command.control.to_json(),
                 "regions": [row.to_json() for row in command.regions],
             }
+            return learned if command.is_all else learned | {"is_all": False}
         case DefineHome():
             return {"kind": "define_home", "rows": [row.to_json() for row in command.rows]}
         case DefineSecurity():
@@ -277,6 +278,7 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
             return LearnMesh(
                 control=None if control is None else ControlRow.from_json(control),
                 regions=tuple(RegionRow.from_json(item) for item in fields.items("regions", count_max=REGION_ROWS_MAX)),
+                is_all=fields.flag("is_all") if fields.has("is_all") else True,
             )
         case "define_home":
             rows = fields.items("rows", count_max=HOMES_PER_COMMAND_MAX)

@@ -10,7 +10,7 @@ from georelay.errors import InvalidTopic
 from georelay.fields import INT64_MAX
 from georelay.ids import RegionNumber
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGIONS_MAX, TOPIC_NAME_CHARS_MAX
-from region.controller.geo_settings import GEO_DEFAULTS, check_together
+from region.controller.geo_settings import GEO_DEFAULTS, check_together, with_raise_noted
 from region.controller.topic import (
     DEFAULT,
     REPLICATION_FACTOR_DEFAULT,
@@ -87,7 +87,7 @@ def alter(
         partitions=count,
         retention_ms=_retention("retention_ms", kept_ms),
         retention_bytes=_retention("retention_bytes", kept_bytes),
-        config=tuple(sorted(config.items())),
+        config=with_raise_noted(config, before=topic.config),
     )
 
 

@@ -20,6 +20,8 @@ MAX_GEO_LAG_MS: Final = "max.geo.lag.ms"
 MAX_GEO_LAG_RECORDS: Final = "max.geo.lag.records"
 FAILOVER: Final = "failover"
 PROTECT_K: Final = "protect.k"
+# Stands in a definition whose MIN_INSYNC_REGIONS, over 1, was raised at some time; nobody sets or sees it.
+INSYNC_RAISED: Final = "min.insync.regions.raised"
 _WHOLE: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -65,6 +67,18 @@ def number(config: tuple[tuple[str, str], ...], name: str) -> int:
 def set_values(config: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Return the settings of this module that a definition has, without those at their default."""
     return {name: value for name, value in config if GEO_DEFAULTS.get(name, value) != value}
+
+
+def with_raise_noted(config: Mapping[str, str], *, before: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return an altered config; that it asks for more regions than `before` did is kept while it asks for several.
+
+    Readers were shown more than a leader can tell that is elected after the change (region.geo.stream_geo).
+    """
+    rows = tuple(sorted(config.items()))
+    asked, asked_before = number(rows, MIN_INSYNC_REGIONS), number(before, MIN_INSYNC_REGIONS)
+    was_raised = asked > asked_before or INSYNC_RAISED in config
+    others = {name: value for name, value in rows if name != INSYNC_RAISED}
+    return tuple(sorted(({**others, INSYNC_RAISED: "true"} if was_raised and asked > 1 else others).items()))
 
 
 def failover_of(config: tuple[tuple[str, str], ...]) -> FailoverPolicy:

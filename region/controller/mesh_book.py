@@ -9,7 +9,7 @@ from region.controller.mesh_rows import Charter, ControlRow, RegionRow
 class MeshBook:
     """A cache of control's rows, and the charter, which is this region's own decision.
 
-    Invariants: 1 no region row is above `index`   2 a charter that is open is never replaced.
+    Invariants: 1 no region row that is to come is at or below `index`   2 a charter that is open is never replaced.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,10 @@ Lists and the position that is asked from:
 Rule 1: a region asks only for the lists that its feature level can take.
 Rule 2: an answer is bounded; what is left comes with the next pull.
 Rule 3: rows are committed in order, and the first that fails ends the pull: a region never holds a later row of a list
-without the earlier ones. Regions come first, because streams need them; homes last, because they need their topics.
+        without the earlier ones.
+Rule 4: between two commits no home is in a region that is unknown or has left. So regions come first, except that one
+        has left: that comes after the homes that went away from it, all of them. Topics come after both: streams find
+        their regions, and rows of homes wait for their topics.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from region.controller.commands import (
 from region.controller.definition_orders import definition_to_json
 from region.controller.effects import Done
 from region.controller.home_book import BEFORE_ALL, HomePosition, position_of
-from region.controller.mesh_rows import REGION_ROWS_MAX, ControlRow, RegionRow
+from region.controller.mesh_rows import REGION_ROWS_MAX, ControlRow, RegionRow, RegionState
 from region.controller.security_book import SecurityBook
 from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState
@@ -126,26 +129,53 @@ async def take(result: JsonObject, state: ControllerState, commit: Callable[[Com
     Raises:
         BadRequest: not an answer, or not in order. Others as `commit`.
     """
-    await _take_mesh(result, commit)
+    learned = _read_mesh(result)
+    leavers = {row.number for row in learned.regions if _leaves(row, state)}
+    if leavers:
+        stayers = tuple(row for row in learned.regions if row.number not in leavers and _is_new(row, state))
+        await _learn(LearnMesh(control=learned.control, regions=stayers, is_all=False), commit)
+    else:
+        await _learn(learned, commit)
+    more_homes = await _take_homes(result, state.homes.position, commit)
+    if leavers and more_homes:
+        return True
+    if leavers:
+        await _learn(learned, commit)
     pulled = await _take_definitions(result, state.definitions_index, commit)
     has_more = await security_pull.take(result, state.security.index, commit)
-    more_homes = await _take_homes(result, state.homes.position, commit)
     return has_more or more_homes or pulled == DEFINITIONS_PER_PULL
 
 
-async def _take_mesh(result: JsonObject, commit: Callable[[Command], Awaitable[Done]]) -> None:
+def _read_mesh(result: JsonObject) -> LearnMesh:
     try:
         fields = Fields(result, "answer")
-        if not fields.has("regions"):
-            return  # a definitions home of an earlier version, or this region did not ask
+        if not fields.has("regions"):  # a definitions home of an earlier version, or this region did not ask
+            return LearnMesh(control=None, regions=())
         raw = fields.value("control")
-        control = None if raw is None else ControlRow.from_json(raw)
-        regions = tuple(RegionRow.from_json(item) for item in fields.items("regions", count_max=REGION_ROWS_MAX))
+        return LearnMesh(
+            control=None if raw is None else ControlRow.from_json(raw),
+            regions=tuple(RegionRow.from_json(item) for item in fields.items("regions", count_max=REGION_ROWS_MAX)),
+        )
     except FieldError as error:
         raise _unreadable(error) from error
-    if control is not None or regions:
-        await commit(LearnMesh(control=control, regions=regions))
-        log.info("mesh.learned", regions=[row.number for row in regions], control=control is not None)
+
+
+def _leaves(row: RegionRow, state: ControllerState) -> bool:
+    """Return whether a row says that a region has left, and streams here may still have their homes in it."""
+    known = state.mesh.regions.get(row.number)
+    is_known = known is not None and known.state is RegionState.REMOVED
+    return row.state is RegionState.REMOVED and not is_known
+
+
+def _is_new(row: RegionRow, state: ControllerState) -> bool:
+    known = state.mesh.regions.get(row.number)
+    return known is None or row.index > known.index
+
+
+async def _learn(learned: LearnMesh, commit: Callable[[Command], Awaitable[Done]]) -> None:
+    if learned.control is not None or learned.regions:
+        await commit(learned)
+        log.info("mesh.learned", regions=[row.number for row in learned.regions], control=learned.control is not None)
 
 
 async def _take_definitions(result: JsonObject, since: int, commit: Callable[[Command], Awaitable[Done]]) -> int:

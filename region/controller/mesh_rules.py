@@ -4,8 +4,8 @@ Rule 1: from the commit of the charter on, this region's controller orders no de
         a charter may name another founder while it is not open, it is never taken away.
 Rule 2: a control begins to order only after the charter that names it was opened by a commit here. So a founder that
         was given up, and comes back, finds its charter gone and never orders.
-Rule 3: rows of control apply by index; a control of a lower generation is ignored, and one of the same generation
-        with another id is refused, loudly.
+Rule 3: rows of control apply by index, and only all that are new move the position from which more is asked for. A
+        control of a lower generation is ignored, and one of the same generation with another id is refused, loudly.
 Rule 4: regions that control names join the topology at run time, and every topic gets the streams that it lacks. A
         region that control removed stays in it: the streams that began there are still read.
 """
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from georelay.errors import PolicyViolation, Unavailable
-from region.controller.command_kinds import MESH_LEVEL
+from region.controller.command_kinds import MESH_LEVEL, LearnMesh
 from region.controller.effects import Done, Effect, Outcome, Refused
 from region.controller.ledger import RegionLedger
-from region.controller.mesh_rows import Charter, ControlRow, RegionRow, RegionState
+from region.controller.mesh_rows import Charter, RegionRow, RegionState
 from region.controller.topology import RegionInfo, Topology
 
 _TOO_OLD = Refused(
@@ -54,11 +54,9 @@ def open_control(ledger: RegionLedger, control_id: str) -> Outcome:
     return Done()
 
 
-def learn(
-    ledger: RegionLedger, control: ControlRow | None, regions: Sequence[RegionRow], effects: list[Effect]
-) -> Outcome:
+def learn(ledger: RegionLedger, learned: LearnMesh, effects: list[Effect]) -> Outcome:
     """Take over rows of mesh control."""
-    book = ledger.mesh
+    book, control, index = ledger.mesh, learned.control, ledger.mesh.index
     if ledger.topology is None:
         return Refused(error=Unavailable, text="this region is not formed yet")
     if ledger.feature_level < MESH_LEVEL:
@@ -71,11 +69,15 @@ def learn(
         return Refused(error=PolicyViolation, text=text)
     if control is not None and (book.control is None or control.replaces(book.control)):
         book.control = control
-        book.index = max(book.index, control.index)
-    newer = [row for row in regions if row.number not in book.regions or row.index > book.regions[row.number].index]
+    if control is not None and control == book.control:
+        index = max(index, control.index)
+    newer = [
+        row for row in learned.regions if row.number not in book.regions or row.index > book.regions[row.number].index
+    ]
     for row in newer:
         book.regions[row.number] = row
-        book.index = max(book.index, row.index)
+    if learned.is_all:
+        book.index = max([index, *(row.index for row in learned.regions)])
     if newer:
         _grow(ledger, effects)
     return Done()

@@ -353,7 +353,7 @@ class ControllerState:
             case OpenControl():
                 return mesh_rules.open_control(ledger, command.control_id)
             case LearnMesh():
-                return mesh_rules.learn(ledger, command.control, command.regions, effects)
+                return mesh_rules.learn(ledger, command, effects)
             case AllocateProducerIds():
                 return self._allocate(command)
             case RaiseFeatureLevel():

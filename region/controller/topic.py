@@ -26,6 +26,7 @@ from georelay.limits import (
 )
 from region.controller.geo_settings import (
     GEO_DEFAULTS,
+    INSYNC_RAISED,
     MAX_GEO_LAG_MS,
     MAX_GEO_LAG_RECORDS,
     MIN_INSYNC_REGIONS,
@@ -148,6 +149,11 @@ class TopicDefinition:
     def min_insync_regions(self) -> int:
         """Return how many regions have a record before consumers see it, the home included: 1..64."""
         return number(self.config, MIN_INSYNC_REGIONS)
+
+    @property
+    def insync_raised(self) -> bool:
+        """Return whether `min_insync_regions` was ever raised: consumers may have seen more than it allows now."""
+        return INSYNC_RAISED in dict(self.config)
 
     @property
     def max_geo_lag_ms(self) -> int:

@@ -10,13 +10,12 @@ Rule 4: the mirrors of this stream in other regions apply the same commands and 
 Rule 5: parts are elected in the home only. In an epoch after the first its leader first writes a checkpoint of what it
         knows, and serves when that is applied. A replica whose state is not exact (its commands were cut off, or it
         never had the first ones) takes the checkpoint's; for the others it is what they have.
-Rule 6: parts that keep what only their own region can read (FOREIGN_PARTS are not among them) wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
@@ -58,7 +57,6 @@ log = structlog.get_logger()
 
 MEASURE_AGAIN_NS: Final = 5_000_000_000  # a part that is too large is measured so often, manifests are rare
 CHECKPOINT_AGAIN_S: Final = 0.25  # after a checkpoint that could not be appended
-FOREIGN_PARTS: Final = frozenset({Part.GROUPS, Part.TRANSACTIONS})  # served away from where they began
 
 _PART_KEYS = {bytes([part]): part for part in Part}
 
@@ -139,6 +137,11 @@ class CoordinatorStream(HostedStream):
             text = f"coordinator {self.partition} has no room for more {part.name.lower()}"
             raise Busy(f"{text}: delete some, or let them expire")
         return self._proposals.add(part, bytes(command))
+
+    @property
+    def origin(self) -> RegionNumber:
+        """Return the region that began it."""
+        return self.key.origin
 
     def now_us(self) -> int:
         """Return this broker's wall clock, never behind the log's newest append time, us since 1970."""
@@ -228,7 +231,7 @@ class CoordinatorStream(HostedStream):
         header = entry.header()
         if entry.type is EntryType.EPOCH and header.epoch > FIRST_EPOCH:
             for part in self.parts.values():
-                part.fence(append_us=header.append_us)
+                part.fence(append_us=header.append_us, epoch=header.epoch)
 
     def _apply_commands(self, entry: Entry) -> None:
         append_us = entry.header().append_us
@@ -329,10 +332,7 @@ class CoordinatorStream(HostedStream):
 
     def serves(self, part: Part) -> bool:
         """Return whether a part answers here and now."""
-        return self.is_elected and part in self._served()
-
-    def _served(self) -> Iterable[Part]:
-        return [part for part in self.parts if not self._is_foreign or part in FOREIGN_PARTS]
+        return self.is_elected and part in self.parts
 
     def follow_home(self, row: HomeRow) -> None:
         """Follow control's newest word about the home."""
@@ -365,8 +365,8 @@ class CoordinatorStream(HostedStream):
     def _elect(self) -> None:
         self.is_elected = True
         log.info("coordinator.elected", stream=str(self.key), broker=self.leader_id, epoch=self.epoch)
-        for part in self._served():
-            self.parts[part].elected()
+        for part in self.parts.values():
+            part.elected()
 
     def _write_checkpoint(self) -> None:
         """Append the state of all parts, once in this epoch; nothing else is in flight before the parts are elected."""
@@ -394,8 +394,8 @@ class CoordinatorStream(HostedStream):
         self.is_elected = False
         log.info("coordinator.deposed", stream=str(self.key), leader=self.leader_id, home=self.home)
         self._proposals.deposed(leader=self.leader_id if self.is_home else -1)
-        for part in self._served():
-            self.parts[part].deposed()
+        for part in self.parts.values():
+            part.deposed()
 
     def close(self) -> None:
         """Stop serving for good."""

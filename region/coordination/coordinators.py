@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from georelay.ids import BrokerId
+from georelay.ids import BrokerId, RegionNumber
 from region.coordination.log import CoordinatorLog
 from region.coordination.part import CoordinatorPart, JsonObject, Part
 
@@ -87,11 +87,13 @@ class Coordinators(Protocol):
         *,
         principal: str = "",
         timeout_s: float = CALL_TIMEOUT_S,
+        origin: RegionNumber | None = None,
     ) -> JsonObject:
         """Ask the part that answers for a key, here or at another broker; asked again when the leader has changed.
 
         Args:
             timeout_s: for all tries together; a call that waits for others (join, sync) passes what it needs.
+            origin: the region whose coordinators keep it, wherever they are at home; None: whoever has the name.
 
         Raises:
             what the part raises; CoordinatorUnavailable: no leader within the time; OutcomeUnknown: the answer is lost.

@@ -14,7 +14,7 @@ Rule 4: else a name that is not known begins in the own domain, also when anothe
         region. Where the own domain is at home elsewhere, its clients are led there, and the name is expected there.
 Rule 5: what a domain knows is read from the replica on this broker, where there is one; else the leader in this region
         is asked and the answer is kept for a moment. A new home says nothing before its epoch has begun here.
-Rule 6: queues are looked for in the own domain only.
+Rule 6: what is kept about a stream is in the domain of the stream's own beginning, whoever asks: no name is looked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from georelay.ids import RegionNumber, StreamKey
 from georelay.limits import REGIONS_MAX
 from mesh.home.home_row import HomeRow
 from region.controller.topic import TopicView
-from region.coordination.coordinator_stream import FOREIGN_PARTS, CoordinatorStream
+from region.coordination.coordinator_stream import CoordinatorStream
 from region.coordination.lookups import Lookups
 from region.coordination.part import Part
 
@@ -103,10 +103,9 @@ class Domains:
         """Return the coordinator that this region began."""
         return StreamKey(view.topic_id, self._region, partition)
 
-    def here(self, view: TopicView, partition: int, part: Part) -> list[StreamKey]:
+    def here(self, view: TopicView, partition: int) -> list[StreamKey]:
         """Return the coordinators of a partition that are at home in this region, the own one first."""
-        own = self.own(view, partition)
-        keys = [own, *self._foreign(view, partition)] if part in FOREIGN_PARTS else [own]
+        keys = [self.own(view, partition), *self._foreign(view, partition)]
         return [key for key in keys if self.home_of(key) == self._region]
 
     def find(self, view: TopicView, partition: int, part: Part, name: str) -> StreamKey:
@@ -116,8 +115,6 @@ class Domains:
             CoordinatorLoading: not known on this broker yet, or nobody's for now (rule 3).
         """
         own = self.own(view, partition)
-        if part not in FOREIGN_PARTS:
-            return own
         foreign = self._foreign(view, partition)
         claims = {key: claim for key in foreign if (claim := self._claim(key, part, name))}
         if not claims:
@@ -136,6 +133,11 @@ class Domains:
                 text = f"'{name}' is at home in region {key.origin}, which does not answer"
                 raise CoordinatorLoading(f"{text}: it goes on there, or here after 'georelay home failover'")
         return own
+
+    def begun_in(self, view: TopicView, partition: int, origin: RegionNumber) -> StreamKey:
+        """Return the coordinator that a region began; the own one for a region that left with its own."""
+        key = StreamKey(view.topic_id, origin, partition)
+        return self.own(view, partition) if self._has_left(origin) and not self.was_moved(key) else key
 
     def expect(self, key: StreamKey, part: Part, name: str) -> None:
         """Let a name that nobody knows begin in a domain of another region: its client is being led here."""

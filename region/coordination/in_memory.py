@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from georelay.errors import CoordinatorUnavailable, NotCoordinator, NotLeader, OutcomeUnknown, TooLarge
-from georelay.ids import BrokerId, RaftIndex
+from georelay.ids import BrokerId, RaftIndex, RegionNumber
 from georelay.wire.murmur2 import partition_for_key
 from region.coordination.coordinators import CALL_TIMEOUT_S, COORDINATORS, MakePart
 from region.coordination.limits import COMMAND_BYTES_MAX
@@ -23,6 +23,7 @@ from region.coordination.log import TimerHandle
 from region.coordination.part import CoordinatorPart, JsonObject, Part
 
 START_US: Final = 1_700_000_000_000_000
+FIRST_REGION: Final = RegionNumber(1)
 
 
 class HeldTimer:
@@ -90,8 +91,16 @@ class InMemoryCoordinatorLog:
         commands: every committed (index, append_us, part, command), for another replica to follow.
     """
 
-    def __init__(self, *, partition: int = 0, clock: InMemoryClock | None = None, broker: int = 1001) -> None:
+    def __init__(
+        self,
+        *,
+        partition: int = 0,
+        clock: InMemoryClock | None = None,
+        broker: int = 1001,
+        origin: RegionNumber = FIRST_REGION,
+    ) -> None:
         self.partition = partition
+        self.origin = origin
         self.clock = InMemoryClock() if clock is None else clock
         self.broker = broker
         self.leader = -1
@@ -270,9 +279,10 @@ class InMemoryCoordinators:
         *,
         principal: str = "",
         timeout_s: float = CALL_TIMEOUT_S,
+        origin: RegionNumber | None = None,
     ) -> JsonObject:
         """Ask the part that answers for a key; what cannot travel as JSON is refused as between brokers."""
-        del timeout_s
+        del timeout_s, origin  # one region's are all there are
         leader = await self.ready(key)
         answering = self.part_here(key, part)
         assert leader > 0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from georelay.ids import RaftIndex
+from georelay.ids import RaftIndex, RegionNumber
 from region.coordination.part import Part
 
 
@@ -23,6 +23,10 @@ class CoordinatorLog(Protocol):
     @property
     def partition(self) -> int:
         """Return the partition of the internal topic, 0-based."""
+
+    @property
+    def origin(self) -> RegionNumber:
+        """Return the region that began it: what it keeps was named by clients of that region."""
 
     @property
     def is_leader(self) -> bool:

@@ -61,10 +61,13 @@ class CoordinatorPart(Protocol):
             ValueError: not a snapshot, or of a version that is unknown.
         """
 
-    def fence(self, *, append_us: int) -> None:
+    def fence(self, *, append_us: int, epoch: int) -> None:
         """Begin a new home epoch of the stream: who was told something in an earlier one is told no more.
 
         As `apply` a function of the log, on every replica at the same place; never while this part is elected.
+
+        Args:
+            epoch: its number; no other history of this stream has an epoch of that number.
         """
 
     def claim(self, name: str) -> int:

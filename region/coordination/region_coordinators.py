@@ -3,7 +3,8 @@
 Rule 1: a call that says that nothing was done (NotCoordinator, CoordinatorLoading, NotLeader, an unreachable broker) is
         repeated until its time is over; one whose answer is lost never is.
 Rule 2: only brokers of this region may call: they have checked what the client may do. Those of another region may call
-        for its own domain when that is at home here, and for domains that were moved (region.coordination.domains).
+        for its own domain when that is at home here, for domains that were moved (region.coordination.domains), and
+        for what is kept about streams (OF_STREAMS).
 Rule 3: the internal topic is defined at its first use, once for all regions.
 """
 
@@ -44,7 +45,7 @@ from mesh.home.home_row import HomeRow
 from region.controller.assignment import Assignment
 from region.controller.topic import Homes, TopicSpec, TopicView
 from region.coordination import call_answers
-from region.coordination.coordinator_stream import FOREIGN_PARTS, CoordinatorStream
+from region.coordination.coordinator_stream import CoordinatorStream
 from region.coordination.coordinators import (
     CALL_TIMEOUT_S,
     COORDINATION_LEVEL,
@@ -71,6 +72,7 @@ NAME_CHARS_MAX: Final = 32_767  # of a group or a transactional id: what a Kafka
 ADDRESS_CHARS_MAX: Final = 255
 CLAIM: Final = "domain.claim"  # operations that are answered here, for every part
 WHERE: Final = "domain.where"
+OF_STREAMS: Final = "copy_"  # operations on what is kept about a stream: the stream's home asks, whichever that is
 CLAIM_TIMEOUT_S: Final = 2.0
 PING_METHOD: Final = "home.ping"  # every broker answers it (region.homes.agent)
 PING_TIMEOUT_S: Final = 1.0
@@ -245,7 +247,7 @@ class RegionCoordinators:
     async def _look_elsewhere(self, key: str, part: Part) -> BrokerId:
         """Ask the other region that is home of a name's coordinator who leads there; -1 where none is."""
         view, partition = self._topic(), self.partition_of(key)
-        if view is None or part not in FOREIGN_PARTS:
+        if view is None:
             return BrokerId(-1)
         try:
             found = self._domains.find(view, partition, part, key)
@@ -283,7 +285,7 @@ class RegionCoordinators:
         view = self._topic()
         if view is None:
             return []
-        keys = (key for partition in range(COORDINATORS) for key in self._domains.here(view, partition, part))
+        keys = (key for partition in range(COORDINATORS) for key in self._domains.here(view, partition))
         streams = (self._stream(key) for key in keys)
         return [stream.parts[part] for stream in streams if stream is not None and stream.serves(part)]
 
@@ -348,12 +350,16 @@ class RegionCoordinators:
         *,
         principal: str = "",
         timeout_s: float = CALL_TIMEOUT_S,
+        origin: RegionNumber | None = None,
     ) -> JsonObject:
         """Ask the part that answers for a key; see Coordinators."""
         partition = self.partition_of(key)
 
         def place() -> StreamKey:
-            return self._domains.find(self._known_topic(), partition, part, key)
+            view = self._known_topic()
+            if origin is not None:
+                return self._domains.begun_in(view, partition, origin)
+            return self._domains.find(view, partition, part, key)
 
         return await self._call(part, place, operation, body, principal=principal, timeout_s=timeout_s)
 
@@ -370,7 +376,7 @@ class RegionCoordinators:
         view = self._topic()
         if view is None:
             return []
-        places = {key for partition in range(COORDINATORS) for key in self._domains.here(view, partition, part)}
+        places = {key for partition in range(COORDINATORS) for key in self._domains.here(view, partition)}
         places |= {self._domains.own(view, partition) for partition in range(COORDINATORS)}  # also where it is away
         calls = (
             self._call(part, partial(_same, key), operation, body, principal=principal, timeout_s=timeout_s)
@@ -453,9 +459,8 @@ class RegionCoordinators:
         timeout_s: float,
     ) -> JsonObject:
         """Ask the region that is home of this one's coordinator; any broker there finds the leader."""
-        if part not in FOREIGN_PARTS or self._ask_region is None:
-            text = f"coordinator {key.partition} of region {key.origin} is at home in region {home}"
-            raise Unavailable(f"{text}: its {part.name.lower()} are served when it is moved back")
+        if self._ask_region is None:
+            raise Unavailable(f"coordinator {key.partition} of region {key.origin} is at home in region {home}")
         request = self._request(part, key, operation, body, principal=principal, timeout_s=timeout_s)
         answer = await self._ask_region(region=home, broker=None, method=CALL_METHOD, body=request, timeout_s=timeout_s)
         return call_answers.result_of(answer)
@@ -539,7 +544,9 @@ class RegionCoordinators:
         if not isinstance(asked, dict):
             raise BadRequest(f"{CALL_METHOD}: the body is no object")
         key = StreamKey(self._known_topic().topic_id, origin, partition)
-        if asking not in (self._region, origin) and not self._domains.was_moved(key):
+        is_of_stream = part is Part.QUEUES and operation.startswith(OF_STREAMS)
+        is_theirs = asking in (self._region, origin) or is_of_stream
+        if not is_theirs and not self._domains.was_moved(key):
             raise PolicyViolation(f"region {asking} has coordinators of its own: it may ask for those only")
         if asking == self._region:
             return await self._call_here(part, key, operation, asked, principal=principal, timeout_s=timeout_s)

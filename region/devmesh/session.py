@@ -18,6 +18,7 @@ from georelay.errors import ConfigError, Unavailable
 from georelay.tls import client_contexts
 from mesh.testbed.bed_process import BedProcess
 from region.devmesh import ports
+from region.devmesh.bytecode import compile_packages
 from region.devmesh.certificates import DevPki, prepare
 from region.devmesh.directory import locked, read_record, replace_file, write_record
 from region.devmesh.gossip_keys import prepare_keys
@@ -102,6 +103,7 @@ async def run(options: UpOptions, progress: Progress) -> None:
     options = replace(options, directory=options.directory.absolute())
     with locked(options.directory):
         layout, pki = _prepare(options)
+        compile_packages()
         endpoints = (options.endpoints or options.directory / "endpoints.json").absolute()
         _remove_stale(endpoints)
         await _Session(options, layout, endpoints, progress, pki).run(_specs(options, layout))

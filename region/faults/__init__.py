@@ -1,1 +1,1 @@
-"""A test tool: the shipping broker on a clock and a disk that can be broken while it runs. Never for real data."""
+"""A test tool: the shipping broker, its clock, disk and main loop broken while it runs. Never for real data."""

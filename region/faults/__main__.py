@@ -22,9 +22,10 @@ import uvloop
 from georelay.errors import GeorelayError
 from georelay.process_guard import die_with_parent, refuse_optimised_python
 from region.__main__ import SWITCH_INTERVAL_S
-from region.app import Broker
+from region.app import open_unless_stopped
 from region.config import BrokerConfig, load_config
 from region.faults.faulty_file_system import FaultyFileSystem
+from region.faults.loop_hold import LoopHold
 from region.faults.rewired_loop import read_wires, rewired
 from region.faults.settings import FaultControl, FaultSettings
 from region.faults.stepped_clock import SteppedClock
@@ -96,19 +97,23 @@ def run_broker(options: argparse.Namespace) -> int:
 
 
 async def _run(config: BrokerConfig, control_file: Path) -> int:
-    clock, file_system = SteppedClock(), FaultyFileSystem()
+    loop = asyncio.get_running_loop()
+    clock, file_system, hold = SteppedClock(), FaultyFileSystem(), LoopHold(loop)
 
     def obey(settings: FaultSettings) -> None:
         clock.step_ms = settings.wall_step_ms
         file_system.apply(settings)
+        hold.obey(settings)
 
     control = FaultControl(control_file, on_change=obey)
     control.start()
-    loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(config, clock=clock, file_system=file_system)
+    broker = await open_unless_stopped(stopped, config, clock=clock, file_system=file_system)
+    if broker is None:
+        control.stop()
+        return 0
     await broker.start()
     broker.failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()

@@ -1,7 +1,7 @@
 """What is broken right now, as a small JSON file that a test writes and the broker polls.
 
     {"version": 1, "generation": 7, "wall_step_ms": -30000, "free_bytes": 65536, "write_delay_ms": 0,
-     "sync_delay_ms": 250, "volatile_writes": true}
+     "sync_delay_ms": 250, "volatile_writes": true, "loop_hold_ms": 0}
 
 Every key but the first two has a default that breaks nothing. The broker answers by writing the generation that it
 obeys into the file `<control file>.applied`. The settings survive a restart of the broker, as a wrong clock does.
@@ -38,6 +38,7 @@ class FaultSettings(BaseModel):
         write_delay_ms, sync_delay_ms: waited before each write and each sync.
         volatile_writes: what was not synced is lost when the process is killed.
         lying_syncs: a sync returns and has done nothing; only with volatile_writes does that lose anything.
+        loop_hold_ms: the main loop stands still for so long, once, when a running broker applies this generation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -50,6 +51,7 @@ class FaultSettings(BaseModel):
     sync_delay_ms: _Delay = 0
     volatile_writes: bool = False
     lying_syncs: bool = False
+    loop_hold_ms: _Delay = 0
 
 
 def read_settings(path: Path) -> FaultSettings:

@@ -48,6 +48,7 @@ class _RegionSettings:
     """Of a topic that is not known here yet."""
 
     min_insync_regions = 1
+    insync_raised = False
     max_geo_lag_ms = 0
     max_geo_lag_records = 0
 

@@ -9,7 +9,8 @@ Rule 3: consumers of a topic with min.insync.regions = k see what is geo-committ
         A mirror whose log lacks an epoch that control decided shows nothing at or beyond its start: that may be what
         this region alone has, as a home of before.
 Rule 4: what was shown is never taken back. After an election it may not be known yet how much was shown: who asks for
-        the end then waits (`until_known`).
+        the end then waits (`until_known`). Of a topic that asked for fewer regions once, that acknowledgements do not
+        tell: everything that its new leader found in its log may have been shown, and has to reach the regions first.
 Rule 5: while fewer than k regions are within the topic's lag bounds, publishes of any level are slowed, then refused.
 """
 
@@ -43,6 +44,10 @@ class GeoSettings(Protocol):
     @property
     def min_insync_regions(self) -> int:
         """Regions that have what consumers see, 1 or more."""
+
+    @property
+    def insync_raised(self) -> bool:
+        """Whether it asked for fewer regions before: consumers may have seen more than a new leader can tell."""
 
     @property
     def max_geo_lag_ms(self) -> int:
@@ -106,6 +111,8 @@ class StreamGeo:
         self._led_home = False
         self._epoch = Epoch(0)
         self._shown = Offset(0)  # newest watermark that readers were woken for
+        self._bar = Offset(0)  # end of the log when this broker began to lead, or the epoch began
+        self._remembers = False  # this leader knows what readers were shown before more regions were asked for
         self._was_known = False
         self._sessions: dict[RegionNumber, dict[Hashable, WatermarkListener]] = {}
         self._curious: list[asyncio.Future[None]] = []
@@ -126,6 +133,8 @@ class StreamGeo:
         """
         self._follow()
         shown = self.visible_end if has_served else Offset(0)
+        if settings.min_insync_regions > self._k:
+            self._remembers = has_served and self._leads and self.is_visible_end_known
         if settings.min_insync_regions != self._k:
             self._was_known = False  # mirrors are told of the new number, whatever else happens
         self._settings, self._k = settings, settings.min_insync_regions
@@ -177,6 +186,8 @@ class StreamGeo:
         stream = self._stream
         if not stream.is_leader:
             return not stream.is_home and self._k < TOLD_FROM_REGIONS
+        if self._settings.insync_raised and not self._remembers:
+            return self.visible_end >= self._bar
         if not stream.is_home:
             return self._told.is_known(self._k)
         return self._home.is_known(self._k, committed=stream.high_watermark, among=self._regions())
@@ -403,7 +414,8 @@ class StreamGeo:
         elif epoch != had_epoch:
             self._waiters.give_up_above(start)
         self._leads, self._epoch, self._led_home = leads, epoch, led_home
-        self._was_known = False
+        self._was_known = self._remembers = False
+        self._bar = stream.next_offset
         if stream.home != self._home.home:
             self._home = GeoWatermarks(stream.home)
         self._told.begin(epoch, start=start)

@@ -4,7 +4,7 @@ Rule 1: a publish that is stored is never answered with an error here: what did 
         regions that have it.
 Rule 2: a deadline counts on the injected clock, from when the publish was taken. One that passes before the record is
         committed at its home leaves the outcome unknown.
-Rule 3: one timer per stream, whatever waits.
+Rule 3: one timer per stream, whatever waits; it is set for the earliest deadline.
 Rule 4: a batch whose commit is heard when its home, or its epoch, is another one already waits for nothing: the offset
         may be that of another record by now.
 """
@@ -73,6 +73,7 @@ class GeoWaiters:
         self._levels: dict[int, list[tuple[Offset, int, GeoWaiter]]] = {}
         self._deadlines: list[tuple[int, int, GeoWaiter]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._timed_ns = 0  # for which deadline
         self._open = 0
 
     @property
@@ -173,10 +174,16 @@ class GeoWaiters:
     # --- deadlines --------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        if self._timer is None and self._deadlines:
-            left_s = (self._deadlines[0][0] - self._clock.monotonic_ns()) / _NS_PER_S
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(left_s, _TIMER_S_MIN), self._time_passed)
+        if not self._deadlines:
+            return
+        due_ns = self._deadlines[0][0]
+        if self._timer is not None:
+            if self._timed_ns <= due_ns:
+                return
+            self._timer.cancel()  # who came later is less patient
+        left_s = (due_ns - self._clock.monotonic_ns()) / _NS_PER_S
+        self._timed_ns = due_ns
+        self._timer = asyncio.get_running_loop().call_later(max(left_s, _TIMER_S_MIN), self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None

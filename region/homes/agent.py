@@ -4,7 +4,10 @@ Rule 1: a broker answers for the streams that it leads, and asks the other broke
         further.
 Rule 2: the streams of one question are treated side by side; one that fails has its fault in the answer, and the
         others theirs.
-Rule 3: nothing is answered before it is committed here: a seal or a promise that was told is in the log for good.
+Rule 3: nothing is answered before it is committed here: a seal or a promise that was told is in the log for good. What
+        is not committed in time has an unknown outcome: without a majority of its replicas a log commits nothing.
+Rule 4: a broker that knows no leader of its region gives no sign of life for it: a region without a majority can keep
+        no promise, and acknowledges nothing. Who asks goes on to its next broker.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from georelay.errors import BadRequest, GeorelayError, NotLeader, PolicyViolation, Unavailable, UnknownTopic
+from georelay.errors import (
+    BadRequest,
+    GeorelayError,
+    NotLeader,
+    OutcomeUnknown,
+    PolicyViolation,
+    Unavailable,
+    UnknownTopic,
+)
 from georelay.fields import FieldError, JsonObject
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey, region_of
 from mesh.replication.ports import EpochRow
@@ -40,6 +51,7 @@ log = structlog.get_logger()
 
 METHOD_PREFIX: Final = "home."
 ASK_TIMEOUT_S: Final = 4.0  # one broker of the region, for all its streams; the wait of home.ends comes on top
+COMMIT_TIMEOUT_S: Final = 3.5  # of a seal or a promise: less than who asks waits
 
 
 class EndOfPrefix(Protocol):
@@ -81,7 +93,11 @@ class LedStream(Protocol):
         """Commit SEAL; return where the log ends."""
 
     async def promise(self, *, new_epoch: Epoch, table: Sequence[EpochRow]) -> EndOfPrefix:
-        """Commit PROMISE; return how long the log agrees with `table`."""
+        """Commit PROMISE; return how long the log agrees with `table`.
+
+        Raises:
+            OffsetOutOfRange: it is promised, and all that agreed was deleted here.
+        """
 
     def add_waiter(self, callback: Callable[[], None]) -> int:
         """Call `callback` when the high watermark moves or the leadership is lost."""
@@ -106,6 +122,7 @@ class HomeAgent:
         hosted: the stream when a replica of it is on this broker.
         leader_of: the broker of this region that leads a stream, -1 while unknown.
         ask: asks another broker of this region.
+        is_led: whether this broker knows a leader of its region.
     """
 
     def __init__(
@@ -115,16 +132,20 @@ class HomeAgent:
         hosted: Callable[[StreamKey], LedStream | None],
         leader_of: Callable[[StreamKey], int],
         ask: AskBroker,
+        is_led: Callable[[], bool] = lambda: True,
     ) -> None:
         self._me = me
         self._region: RegionNumber = region_of(me)
         self._hosted = hosted
         self._leader_of = leader_of
         self._ask = ask
+        self._is_led = is_led
 
     async def handle(self, method: str, body: Mapping[str, Any], *, from_broker: BrokerId) -> JsonObject:
-        """Answer one request of another broker. Raises BadRequest, PolicyViolation."""
+        """Answer one request of another broker. Raises BadRequest, PolicyViolation, Unavailable (rule 4)."""
         if method == PING_METHOD:
+            if not self._is_led():
+                raise Unavailable(f"broker {self._me} knows no leader of region {self._region}")
             return {}
         try:
             question = read_question(method, body)
@@ -177,19 +198,26 @@ class HomeAgent:
         if not stream.is_leader:
             return NotLeader(leader=self._leader_of(row.key))
         try:
-            match row:
-                case EndAsked():
-                    await _reached(stream, row.until, wait_ms)
-                    return _ends_of(stream)
-                case SealAsked():
-                    end = await stream.seal(epoch=row.epoch, new_epoch=row.new_epoch, move_id=row.move_id)
-                    log.info("home.sealed", stream=str(row.key), epoch=row.epoch, end=end.offset, move=row.move_id)
-                case PromiseAsked():
-                    end = await stream.promise(new_epoch=row.new_epoch, table=row.table)
-                    log.info("home.promised", stream=str(row.key), epoch=row.new_epoch, length=end.offset)
+            if isinstance(row, EndAsked):
+                await _reached(stream, row.until, wait_ms)
+                return _ends_of(stream)
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                return await _closed(stream, row)
         except GeorelayError as error:
             return error
-        return PrefixEnd(offset=end.offset, digest=end.digest)
+        except TimeoutError:
+            return OutcomeUnknown(f"{row.key}: nothing is committed in region {self._region}: ask again")
+
+
+async def _closed(stream: LedStream, row: SealAsked | PromiseAsked) -> PrefixEnd:
+    """Seal or promise; return where the log ends, or up to where it agrees."""
+    if isinstance(row, SealAsked):
+        end = await stream.seal(epoch=row.epoch, new_epoch=row.new_epoch, move_id=row.move_id)
+        log.info("home.sealed", stream=str(row.key), epoch=row.epoch, end=end.offset, move=row.move_id)
+    else:
+        end = await stream.promise(new_epoch=row.new_epoch, table=row.table)
+        log.info("home.promised", stream=str(row.key), epoch=row.new_epoch, length=end.offset)
+    return PrefixEnd(offset=end.offset, digest=end.digest)
 
 
 def _ends_of(stream: LedStream) -> LogEnds:

@@ -3,6 +3,7 @@
 Rule 1: the book is the only list of what is to be done. A leader that was just elected finds there what another began.
 Rule 2: an attempt is in one wave at a time; waves hold streams of one kind, home and target. A wave that still waits
         for some of its streams keeps no newer attempt of another one waiting, and no other wave.
+        Nothing that goes wrong with a wave ends the attempts: they are taken up again after a pause.
 Rule 3: only what an operator said to this leader is not in the book: that loss is accepted. A new leader is told again.
 """
 
@@ -144,6 +145,9 @@ class MoveDriver:
         except GeorelayError as error:
             log.warning("home.wave_ended", streams=len(wave.open), reason=str(error))
             await asyncio.sleep(AGAIN_S)  # the book says what is left; a leader that was deposed is stopped
+        except Exception:  # a fault of one stream: without this its wave would begin anew at once, for ever
+            log.exception("home.wave_failed", streams=len(wave.open))
+            await asyncio.sleep(AGAIN_S)
         finally:
             for move in moves:
                 self._note_kept(move)

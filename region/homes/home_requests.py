@@ -3,9 +3,10 @@
     home.ends     {rows: [{key, until}], wait_ms}             -> {rows: [{key, epoch, next, high_watermark, log_start}]}
     home.seal     {rows: [{key, epoch, new_epoch, move_id}]}  -> {rows: [{key, offset, digest}]}
     home.promise  {rows: [{key, new_epoch, table}]}           -> {rows: [{key, offset, digest}]}
-    home.ping     {}                                          -> {}
+    home.ping     {}                                          -> {}, or a fault where the region has no leader
 
-Rule 1: one request carries all streams of a wave; a region answers for each of them, with what was asked or a fault.
+Rule 1: one request carries many streams (region.homes.asking); a region answers for each of them, with what was asked
+        or a fault. A promise answered OFFSET_OUT_OF_RANGE was given, by a region that holds nothing of the history.
 Rule 2: "local": true asks a broker for the streams that it leads itself, and is only for brokers of its own region.
 Rule 3: what comes from a peer is read with its bounds; a row too many or a key that was not asked for is an error.
 """
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from georelay.errors import GeorelayError, NotHome, NotLeader
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import Epoch, Offset, StreamKey
-from mesh.home.home_row import EPOCH_MAX, MOVE_ID_CHARS_MAX, key_json, read_key, read_table
+from mesh.home.home_row import EPOCH_MAX, HOME_EPOCHS_MAX, MOVE_ID_CHARS_MAX, key_json, read_key, read_table
 from mesh.replication.faults import from_fault, to_fault
 from mesh.replication.frames import Fault
 from mesh.replication.ports import EpochRow
@@ -31,8 +32,16 @@ PROMISE_METHOD: Final = "home.promise"
 PING_METHOD: Final = "home.ping"
 WAVE_STREAMS_MAX: Final = 1_000  # of one request
 WAIT_MS_MAX: Final = 10_000
+EPOCH_ROW_BYTES_MAX: Final = 33  # of JSON: "[2147483647,9223372036854775807],"
+_CHAR_BYTES_MAX: Final = 12  # of JSON: one character outside the first 65536, as two escapes
 _QUESTIONS: Final = frozenset({ENDS_METHOD, SEAL_METHOD, PROMISE_METHOD})
-FAULT_TEXT_CHARS_MAX: Final = 2_000
+FAULT_TEXT_CHARS_MAX: Final = 2_000  # read
+FAULT_TEXT_CHARS_TOLD: Final = 400  # written: a thousand of them fit into one answer
+_ROW_BYTES_MAX: Final = 250  # of JSON: the names of a stream, and four numbers
+ASKED_ROW_BYTES_MAX: Final = _ROW_BYTES_MAX + max(
+    HOME_EPOCHS_MAX * EPOCH_ROW_BYTES_MAX, MOVE_ID_CHARS_MAX * _CHAR_BYTES_MAX
+)
+ANSWER_ROW_BYTES_MAX: Final = 2 * _ROW_BYTES_MAX + FAULT_TEXT_CHARS_TOLD * _CHAR_BYTES_MAX
 _NOWHERE: Final = Offset(0)
 
 
@@ -42,6 +51,11 @@ class EndAsked:
 
     key: StreamKey
     until: Offset = _NOWHERE
+
+    @property
+    def bytes_max(self) -> int:
+        """Return how many bytes of JSON the row has at most."""
+        return _ROW_BYTES_MAX
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -57,6 +71,11 @@ class SealAsked:
     new_epoch: Epoch
     move_id: str
 
+    @property
+    def bytes_max(self) -> int:
+        """Return how many bytes of JSON the row has at most."""
+        return _ROW_BYTES_MAX + len(self.move_id) * _CHAR_BYTES_MAX
+
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
         return key_json(self.key) | {"epoch": self.epoch, "new_epoch": self.new_epoch, "move_id": self.move_id}
@@ -69,6 +88,11 @@ class PromiseAsked:
     key: StreamKey
     new_epoch: Epoch
     table: tuple[EpochRow, ...]
+
+    @property
+    def bytes_max(self) -> int:
+        """Return how many bytes of JSON the row has at most."""
+        return _ROW_BYTES_MAX + len(self.table) * EPOCH_ROW_BYTES_MAX
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -196,7 +220,7 @@ def _told_json(told: Told) -> JsonObject:
     fault = to_fault(told)
     leader = told.leader if isinstance(told, NotLeader) else -1
     epoch, home = (max(told.epoch, 0), max(told.home, 0)) if isinstance(told, NotHome) else (0, 0)
-    text = fault.text[:FAULT_TEXT_CHARS_MAX]
+    text = fault.text[:FAULT_TEXT_CHARS_TOLD]
     return {"fault": {"code": fault.code, "text": text, "leader": leader, "epoch": epoch, "home": home}}
 
 

@@ -1,10 +1,14 @@
 """What the leader of mesh control does about homes: moves that are asked for, leases, and failover without an operator.
 
-Methods that any broker may call: home.move, home.failover, home.progress, home.lease, home.hear.
+Methods that any broker may call: home.move, home.failover, home.progress, home.waiting, home.lease, home.hear,
+home.policies.
 
 Rule 1: a lease is granted after a majority confirmed this leader, and to no region whose homes are being taken away.
-Rule 2: every region that holds topics is asked for a sign of life, from the election on.
-Rule 3: homes of a lost region move without an operator only where the topic says so and nothing protected is lost.
+Rule 2: every region that holds topics is asked for a sign of life, from the election on. Our own gives one while we
+        know a leader of it: control's leader may be what is left of a region that lost its majority.
+Rule 3: leases are counted with the time that this host was suspended, as brokers count them. Silence is not: a leader
+        that slept has not listened.
+Rule 4: homes of a lost region move without an operator only where the topic says so and nothing protected is lost.
 """
 
 from __future__ import annotations
@@ -12,31 +16,46 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Final
 
 import structlog
 
-from georelay.clock import Clock
+from georelay.clock import Clock, elapsed_of
 from georelay.errors import BadRequest, Fenced, GeorelayError, NotLeader
 from georelay.fields import FieldError, Fields, JsonObject, integers
 from georelay.ids import REGION_NUMBER_MAX, BrokerId, RegionNumber, StreamKey, region_of
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX
 from mesh.home.failover_core import HEAR_EVERY_MS, Silence
-from mesh.home.home_row import MOVE_ID_CHARS_MAX, NOT_CHOSEN, ONE_HOME, TOPIC_ID_BYTES, MoveKind, read_origin
+from mesh.home.home_row import (
+    MOVE_ID_CHARS_MAX,
+    NOT_CHOSEN,
+    ONE_HOME,
+    TOPIC_ID_BYTES,
+    HomeRow,
+    MoveKind,
+    key_json,
+    read_origin,
+)
 from mesh.home.lease_core import LeaseBook
 from region.controller.state_snapshot import position_json
+from region.controller.topic import TopicDefinition
 from region.homes.driver import MoveDriver
 from region.homes.home_requests import PING_METHOD
-from region.homes.levels import may_fail_over
+from region.homes.levels import needs_lease
 from region.homes.move_desk import MoveAsked, MoveDesk, distinct
-from region.homes.part import HomesPart, MeshTopics, leased_command
+from region.homes.part import HomesPart, MeshTopics, leased_command, obeyed_command
+from region.homes.policies import DIGEST_CHARS, Obedience, Policies
 from region.homes.ports import AskRegion, ConfirmLeader, Control
+from region.homes.takeover import Takeovers
 from region.homes.tasks import OwnedTasks
 
 log = structlog.get_logger()
 
 PING_TIMEOUT_S: Final = 1.0
 WATCH_S: Final = 0.1
+WAITING_SHOWN_MAX: Final = 1_000
+WAITING_CHARS_MAX: Final = 400
 STREAMS_PER_MOVE_MAX: Final = TOPICS_MAX
 _MS_PER_S: Final = 1_000
 Method = Callable[[JsonObject, BrokerId], Awaitable[JsonObject]]
@@ -47,9 +66,10 @@ class HomeLeader:
 
     Args:
         confirm: see ConfirmLeader.
-        ask: asks any broker of a region; `own_region` is always heard.
+        ask: asks any broker of a region; `own_region` is heard while it `is_led`.
         regions: the regions that hold topics. voters: how many control has.
         rng: for ids of moves.
+        policies: which topics fail over by themselves, since when; None: all of them at once (region.homes.policies).
     """
 
     def __init__(
@@ -65,16 +85,21 @@ class HomeLeader:
         voters: Callable[[], int],
         clock: Clock,
         rng: random.Random,
+        is_led: Callable[[], bool] = lambda: True,
+        policies: Policies | None = None,
     ) -> None:
+        self._obedience = Obedience(policies)
         self._part = part
         self._topics = topics
         self._control = control
         self._confirm = confirm
         self._ask = ask
         self._own_region = own_region
+        self._is_led = is_led
         self._regions = regions
         self._voters = voters
         self._clock = clock
+        self._elapsed_ns = elapsed_of(clock)
         self.leases = LeaseBook()
         self.silence = Silence()
         self._leads = False
@@ -85,13 +110,14 @@ class HomeLeader:
             control=control,
             ask=ask,
             clock=clock,
-            is_heard=lambda region: region == own_region or self.silence.is_heard(region, clock.monotonic_ns()),
-            leases_over=lambda region: self.leases.is_free(region, clock.monotonic_ns()),
+            is_heard=lambda region: self.silence.is_heard(region, clock.monotonic_ns()),
+            leases_over=self.lease_is_over,
             over=lambda _key: self.desk.look(),
         )
         self.desk = MoveDesk(
             part=part, topics=topics, control=control, ask=ask, driver=self._driver, clock=clock, rng=rng
         )
+        self._takeovers = Takeovers(part=part, topics=topics, desk=self.desk, clock=clock, in_force=self._is_in_force)
         part.duties = self
 
     # --- life -------------------------------------------------------------------------------------
@@ -102,7 +128,8 @@ class HomeLeader:
             return
         now_ns = self._clock.monotonic_ns()
         self._leads = True
-        self.leases.elected(now_ns)
+        self._obedience.clear()
+        self.leases.elected(self._elapsed_ns())
         self.silence.elected(now_ns)
         self._driver.start()
         self._tasks.spawn(self._watch(), "home-failover")
@@ -113,9 +140,14 @@ class HomeLeader:
         self._leads = False
         self.leases.deposed()
         self.silence.deposed()
+        self._takeovers.clear()
         self.desk.stop()
         self._driver.stop()
         self._tasks.cancel()
+
+    def lease_is_over(self, region: RegionNumber) -> bool:
+        """Return whether no broker of a region can hold a lease any more."""
+        return self.leases.is_free(region, self._elapsed_ns())
 
     # --- what brokers ask -------------------------------------------------------------------------
 
@@ -125,8 +157,10 @@ class HomeLeader:
             "home.move": self._move,
             "home.failover": self._failover,
             "home.progress": self._progress,
+            "home.waiting": self._waiting,
             "home.lease": self._lease,
             "home.hear": self._heard,
+            "home.policies": self._policies,
         }
 
     async def _move(self, body: JsonObject, _from_broker: BrokerId) -> JsonObject:
@@ -167,25 +201,78 @@ class HomeLeader:
             raise BadRequest(str(error)) from error
         return self.desk.progress(move_id).to_json()
 
-    async def _lease(self, _body: JsonObject, from_broker: BrokerId) -> JsonObject:
+    async def _waiting(self, _body: JsonObject, _from_broker: BrokerId) -> JsonObject:
+        """Say what the attempts under way wait for."""
+        attempts = islice(self._part.book.attempts(), WAITING_SHOWN_MAX)
+        return {"rows": [self._waiting_json(row) for row in attempts]}
+
+    def _waiting_json(self, row: HomeRow) -> JsonObject:
+        move = self._driver.carried(row.key)
+        if move is None:
+            return key_json(row.key) | {"stage": "begun", "regions": [], "promised": [], "needed": 0, "fault": ""}
+        waiting = move.waiting
+        return key_json(row.key) | {
+            "stage": waiting.stage.value,
+            "regions": list(waiting.regions),
+            "promised": list(waiting.promised),
+            "needed": waiting.needed,
+            "fault": waiting.fault[:WAITING_CHARS_MAX],
+        }
+
+    async def _lease(self, body: JsonObject, from_broker: BrokerId) -> JsonObject:
         """Grant a lease to the broker that asks, and say what it has to know; see mesh.home.lease_core."""
         region = region_of(from_broker)
-        self.silence.heard(region, self._clock.monotonic_ns())
+        self._note_heard(body, from_broker)
         await self._confirm()
         if region not in self._part.leased:
             await self._control.propose(self._part.name, leased_command(region))
+        await self._note_obeyed(region)
         if not self._leads:
             raise NotLeader("this broker leads mesh control no more")
         if self._is_taken_from(region):
             raise Fenced(f"homes of region {region} are being taken over: it gets no lease until that is done")
-        self.leases.granted(from_broker, now_ns=self._clock.monotonic_ns())
+        self.leases.granted(from_broker, now_ns=self._elapsed_ns())
         newest = self._part.book.position
         return {} if newest is None else {"known": position_json(newest)}
 
-    async def _heard(self, _body: JsonObject, from_broker: BrokerId) -> JsonObject:
+    async def _heard(self, body: JsonObject, from_broker: BrokerId) -> JsonObject:
         """Tell a broker that it is not cut off; it is a sign of life, too."""
-        self.silence.heard(region_of(from_broker), self._clock.monotonic_ns())
+        self._note_heard(body, from_broker)
         return {}
+
+    def _note_heard(self, body: JsonObject, broker: BrokerId) -> None:
+        """Take a question for a sign of life, unless it says that its region has no leader ("led": false)."""
+        try:
+            fields = Fields(body, "sign of life")
+            is_led = fields.flag("led") if fields.has("led") else True
+            policies = fields.text("policies", chars_max=DIGEST_CHARS) if fields.has("policies") else ""
+            fields.done()
+        except FieldError as error:
+            raise BadRequest(str(error)) from error
+        self._obedience.told(broker, policies)
+        if is_led:
+            self.silence.heard(region_of(broker), self._clock.monotonic_ns())
+
+    async def _note_obeyed(self, region: RegionNumber) -> None:
+        """Commit that a region's brokers follow the failover policies of now, when all of them have said so."""
+        up_to = self._obedience.newly_obeyed(region, so_far=self._part.obeyed.get(region, 0))
+        if up_to is not None:
+            await self._control.propose(self._part.name, obeyed_command(region, index=up_to))
+            log.info("home.policies_obeyed", region=region, index=up_to)
+
+    async def _policies(self, _body: JsonObject, _from_broker: BrokerId) -> JsonObject:
+        """Say which topics with failover=auto are not failed over from which homes yet."""
+        waiting = {
+            (row.topic_id.hex(), int(row.home))
+            for row in self._part.rows()
+            if (topic := self._topics.find(row.topic_id)) is not None
+            and needs_lease(topic)
+            and not self._is_in_force(topic, row.home)
+        }
+        return {"waiting": [{"topic_id": topic_id, "home": home} for topic_id, home in sorted(waiting)]}
+
+    def _is_in_force(self, topic: TopicDefinition, home: RegionNumber) -> bool:
+        return self._obedience.is_in_force(topic, obeyed=self._part.obeyed.get(home, 0))
 
     def _is_taken_from(self, region: RegionNumber) -> bool:
         attempts = self._part.book.attempts()
@@ -199,6 +286,8 @@ class HomeLeader:
         """Ask every other region for a sign of life, again and again, each for itself."""
         asking: set[RegionNumber] = set()
         while True:
+            if self._is_led():
+                self.silence.heard(self._own_region, self._clock.monotonic_ns())
             for region in self._regions():
                 if region != self._own_region and region not in asking:
                     asking.add(region)
@@ -217,36 +306,13 @@ class HomeLeader:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            lost = self.silence.newly_lost(
-                (region for region in self._regions() if region != self._own_region),
+            lost = self.silence.lost(
+                self._regions(),
                 leased=self._part.leased,
                 voters=self._voters(),
                 now_ns=self._clock.monotonic_ns(),
             )
-            for region in lost:
-                self._take_over(region)
-
-    def _take_over(self, region: RegionNumber) -> None:
-        held = self._part.streams_of(region)
-        keys = [key for key in held if self._fails_over(key)]
-        if keys:  # groups go where their topics go
-            keys += [key for key in held if key.origin and self._is_free(key)]
-        log.warning("home.region_lost", region=region, streams=len(keys))
-        if not keys:
-            return
-        try:
-            self.desk.begin(MoveAsked(keys=tuple(keys), kind=MoveKind.FORCED, target=NOT_CHOSEN))
-        except GeorelayError as error:
-            log.warning("home.failover_refused", region=region, reason=str(error))
-            self.silence.take_again(region)
-
-    def _fails_over(self, key: StreamKey) -> bool:
-        topic = self._topics.find(key.topic_id)
-        return self._is_free(key) and topic is not None and may_fail_over(topic)
-
-    def _is_free(self, key: StreamKey) -> bool:
-        row = self._part.row(key)
-        return row is not None and (row.moving is None or row.moving.kind is not MoveKind.FORCED)
+            self._takeovers.look(lost)
 
 
 def _read_streams(fields: Fields) -> tuple[StreamKey, ...]:

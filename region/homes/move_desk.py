@@ -1,6 +1,7 @@
 """Moves that somebody asks for, at the leader of mesh control: checked, begun in windows, reported.
 
-Rule 1: a move is begun in windows of 1000 streams; the next window waits for the one before.
+Rule 1: a planned move is begun in windows of 1000 streams; the next window waits for the one before. A forced one is
+        begun whole: a stream that cannot go on holds up no other, and the driver carries a few thousand at a time.
 Rule 2: a planned move is refused before anything is sealed when the target is far behind or does not answer; a forced
         one before anything is promised when too few regions answer. What has begun is carried on until it is over.
 Rule 3: who accepts a loss ends the attempt that is under way; no further epoch is needed for that.
@@ -17,22 +18,13 @@ from typing import Final
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import BadRequest, Busy, GeorelayError, Unavailable, UnknownTopic
-from georelay.fields import FieldError, JsonObject
+from georelay.errors import BadRequest, Busy, GeorelayError, NotEnoughRegions, Unavailable, UnknownTopic
 from georelay.ids import Epoch, RegionNumber, StreamKey
 from mesh.home.home_row import MoveKind
 from mesh.home.promise_core import answers_needed
+from region.homes.asking import RegionAsker
 from region.homes.driver import MoveDriver
-from region.homes.home_requests import (
-    ENDS_METHOD,
-    PING_METHOD,
-    WAVE_STREAMS_MAX,
-    EndAsked,
-    LogEnds,
-    Told,
-    asked_json,
-    read_answers,
-)
+from region.homes.home_requests import ENDS_METHOD, PING_METHOD, WAVE_STREAMS_MAX, EndAsked, LogEnds, Told
 from region.homes.levels import protected_level
 from region.homes.part import STREAMS_PER_COMMAND_MAX, HomesPart, MeshTopics, begin_command
 from region.homes.ports import AskRegion, Control
@@ -44,7 +36,6 @@ log = structlog.get_logger()
 NEAR_RECORDS: Final = 1_000  # a target so close gets the rest within the pause that sealing is anyway
 CATCH_UP_S: Final = 15.0
 LOOK_AGAIN_S: Final = 0.2
-ENDS_TIMEOUT_S: Final = 5.0
 PING_TIMEOUT_S: Final = 2.0
 MOVES_AT_ONCE_MAX: Final = 16
 _NS_PER_S: Final = 1_000_000_000
@@ -127,7 +118,7 @@ class MoveDesk:
         """Refuse a forced move that too few regions would answer, before anything is promised.
 
         Raises:
-            Unavailable: names the regions that are missing.
+            NotEnoughRegions: names the regions that answer. Not Unavailable: that would be asked again and again.
         """
         heard = await self._reachable(asked)
         for key in asked.keys if not asked.accept_loss else ():
@@ -139,7 +130,7 @@ class MoveDesk:
             needed = answers_needed(regions=len(row.regions), level=level)
             answering = [region for region in row.regions if region in heard]
             if len(answering) < needed and row.home not in heard:
-                raise Unavailable(
+                raise NotEnoughRegions(
                     f"{topic.name} partition {key.partition}: {needed} of its regions {list(row.regions)} have to "
                     f"promise to keep what {level} regions acknowledged, and {answering} answer; nothing was begun. "
                     "Bring another region back, or accept the loss"
@@ -161,9 +152,10 @@ class MoveDesk:
     # --- one move ---------------------------------------------------------------------------------
 
     async def _carry_out(self, asked: MoveAsked, report: MoveReport) -> None:
+        step = WAVE_STREAMS_MAX if asked.kind is MoveKind.PLANNED else max(len(asked.keys), 1)
         try:
-            for at in range(0, len(asked.keys), WAVE_STREAMS_MAX):
-                await self._window(asked, asked.keys[at : at + WAVE_STREAMS_MAX], report)
+            for at in range(0, len(asked.keys), step):
+                await self._window(asked, asked.keys[at : at + step], report)
         except GeorelayError as error:
             left = (key for key in asked.keys if key not in report.ended and key not in report.refused)
             report.refused.update(dict.fromkeys(left, error))
@@ -173,6 +165,17 @@ class MoveDesk:
     async def _window(self, asked: MoveAsked, keys: Sequence[StreamKey], report: MoveReport) -> None:
         if asked.kind is MoveKind.PLANNED:
             keys = await self._near(keys, asked.target, report)
+        epochs: dict[StreamKey, Epoch] = {}
+        for at in range(0, len(keys), WAVE_STREAMS_MAX):
+            epochs |= await self._begin_wave(asked, keys[at : at + WAVE_STREAMS_MAX], report)
+        await self._until_over(epochs)
+        for key, epoch in epochs.items():
+            self._note_end(asked, key, epoch, report)
+
+    async def _begin_wave(
+        self, asked: MoveAsked, keys: Sequence[StreamKey], report: MoveReport
+    ) -> dict[StreamKey, Epoch]:
+        """Commit attempts for one wave's worth of streams, and have them carried on; return their epochs."""
         await self._propose(asked, [key for key in keys if not (asked.accept_loss and self._is_forced(key))], report)
         epochs: dict[StreamKey, Epoch] = {}
         for key in keys:
@@ -182,9 +185,7 @@ class MoveDesk:
         if asked.accept_loss:
             self._driver.accept_loss(epochs)
         self._driver.wake()
-        await self._until_over(epochs)
-        for key, epoch in epochs.items():
-            self._note_end(asked, key, epoch, report)
+        return epochs
 
     async def _propose(self, asked: MoveAsked, keys: Sequence[StreamKey], report: MoveReport) -> None:
         for at in range(0, len(keys), STREAMS_PER_COMMAND_MAX):
@@ -260,15 +261,7 @@ class MoveDesk:
         return faults
 
     async def _ends_of(self, region: RegionNumber, keys: Sequence[StreamKey]) -> Mapping[StreamKey, Told]:
-        body: JsonObject = asked_json([EndAsked(key=key) for key in keys])
-        try:
-            return read_answers(
-                ENDS_METHOD, await self._ask(region, ENDS_METHOD, body, timeout_s=ENDS_TIMEOUT_S), asked=keys
-            )
-        except GeorelayError as error:
-            return dict.fromkeys(keys, error)
-        except FieldError as error:
-            return dict.fromkeys(keys, Unavailable(f"region {region} answered {ENDS_METHOD} oddly: {error}"))
+        return await RegionAsker(region, self._ask).about(ENDS_METHOD, [EndAsked(key=key) for key in keys])
 
 
 def _lag_fault(home: Told | None, target: Told | None, region: RegionNumber) -> GeorelayError | None:

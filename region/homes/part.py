@@ -3,6 +3,7 @@
     {"kind": "begin", "move_id", "move", "target", "streams": [[topic id, partition] or [.., .., origin], ...]}
     {"kind": "end", "ends": [{topic_id, partition, origin, move_id, home, start, digest, accept_loss}, ...]}
     {"kind": "leased", "region"}       the region's brokers ask for leases: it may be failed over
+    {"kind": "obeyed", "region", "index"}   all its brokers follow the failover policies defined up to an index
 
 Rule 1: the streams of one command are treated in the order of (topic id, partition, origin), each for itself: what is
         refused is named in the outcome, the others go on.
@@ -20,8 +21,9 @@ from georelay.errors import BadRequest, GeorelayError, UnknownTopic
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import REGION_NUMBER_MAX, Offset, RegionNumber, StreamKey
 from georelay.limits import REGIONS_MAX, TOPICS_MAX
+from mesh.home.epoch_core import FIRST_FLOOR
 from mesh.home.home_book_core import Beginning, Ending, HomeBook, HomePosition
-from mesh.home.home_row import MOVE_ID_CHARS_MAX, ONE_HOME, HomeRow, MoveKind, key_json, read_key
+from mesh.home.home_row import EPOCH_MAX, MOVE_ID_CHARS_MAX, ONE_HOME, HomeRow, MoveKind, key_json, read_key
 from mesh.replication.stream_header import DIGEST_BYTES, first_digest
 from region.controller.topic import Homes, TopicDefinition
 from region.homes.levels import is_coordination
@@ -70,6 +72,7 @@ class HomesPart:
         self.book = HomeBook()
         self.duties: Duties | None = None
         self.leased: set[RegionNumber] = set()  # regions whose brokers have asked for leases
+        self.obeyed: dict[RegionNumber, int] = {}  # see region.homes.policies
 
     # --- what is asked ----------------------------------------------------------------------------
 
@@ -109,6 +112,10 @@ class HomesPart:
         """Return the rows of coordinators whose home was ever to move."""
         return (row for row in self.book.rows() if row.origin)
 
+    def moved(self, key: StreamKey) -> HomeRow | None:
+        """Return the row of a stream whose home was ever to move."""
+        return self.book.row(key)
+
     def streams_of(self, region: RegionNumber) -> list[StreamKey]:
         """Return the streams whose home is `region`."""
         return [row.key for row in self.rows() if row.home == region]
@@ -134,6 +141,12 @@ class HomesPart:
                     fields.done()
                     self.leased.add(region)
                     return {"refused": []}
+                case "obeyed":
+                    region = RegionNumber(fields.integer("region", low=1, high=REGION_NUMBER_MAX))
+                    up_to = fields.integer("index", low=0, high=INT64_MAX)
+                    fields.done()
+                    self.obeyed[region] = max(self.obeyed.get(region, 0), up_to)
+                    return {"refused": []}
                 case kind:
                     raise BadRequest(f"command {kind!r} of homes is unknown")
         except FieldError as error:
@@ -141,7 +154,12 @@ class HomesPart:
 
     def snapshot(self) -> JsonObject:
         """Return everything, in order."""
-        return {"book": self.book.snapshot(), "leased": sorted(self.leased)}
+        said: JsonObject = {"book": self.book.snapshot(), "leased": sorted(self.leased)}
+        if self.book.floor:
+            said["epochs_above"] = self.book.floor
+        if self.obeyed:
+            said["obeyed"] = [list(row) for row in sorted(self.obeyed.items())]
+        return said
 
     def restore(self, raw: JsonObject) -> None:
         """Become what `snapshot` returned. Raises FieldError."""
@@ -150,9 +168,12 @@ class HomesPart:
         rows = book.items("rows", count_max=HOME_ROWS_MAX)
         book.done()
         leased = fields.integers("leased", count_max=4 * REGIONS_MAX, low=1, high=REGION_NUMBER_MAX)
+        floor = fields.integer("epochs_above", low=FIRST_FLOOR, high=EPOCH_MAX) if fields.has("epochs_above") else 0
+        obeyed = _read_obeyed(fields)
         fields.done()
-        self.book = HomeBook.restored({"rows": rows}, rows_max=HOME_ROWS_MAX)
+        self.book = HomeBook.restored({"rows": rows}, rows_max=HOME_ROWS_MAX, floor=floor)
         self.leased = {RegionNumber(number) for number in leased}
+        self.obeyed = obeyed
 
     def elected(self) -> None:
         """Begin to lead: carry on what the book says."""
@@ -265,6 +286,25 @@ def end_command(ends: list[Ending]) -> JsonObject:
 def leased_command(region: RegionNumber) -> JsonObject:
     """Return the command that notes that the brokers of a region ask for leases."""
     return {"kind": "leased", "region": region}
+
+
+def obeyed_command(region: RegionNumber, *, index: int) -> JsonObject:
+    """Return the command that notes up to which definition the brokers of a region follow failover policies."""
+    return {"kind": "obeyed", "region": region, "index": index}
+
+
+def _read_obeyed(fields: Fields) -> dict[RegionNumber, int]:
+    found: dict[RegionNumber, int] = {}
+    for item in fields.items("obeyed", count_max=4 * REGIONS_MAX) if fields.has("obeyed") else ():
+        if not isinstance(item, list):
+            raise FieldError("obeyed holds something else than pairs")
+        pair = Fields({"region": item[:1], "index": item[1:]}, "obeyed")
+        regions = pair.integers("region", count_max=1, low=1, high=REGION_NUMBER_MAX)
+        indexes = pair.integers("index", count_max=1, low=0, high=INT64_MAX)
+        if len(regions) != 1 or len(indexes) != 1:
+            raise FieldError("obeyed holds something else than pairs")
+        found[RegionNumber(regions[0])] = indexes[0]
+    return found
 
 
 def _read_begin(fields: Fields) -> list[Beginning]:

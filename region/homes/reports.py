@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from georelay.errors import GeorelayError
@@ -17,6 +18,9 @@ from mesh.home.move_core import Move
 
 REPORTS_MAX: Final = 64
 FAULTS_SHOWN_MAX: Final = 20
+MOVED_SHOWN_MAX: Final = 10_000  # of a report: a hundred thousand would not fit into one answer
+REFUSALS_SHOWN_MAX: Final = 1_000
+REFUSAL_CHARS_MAX: Final = 400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,8 +48,9 @@ class MoveReport:
         self.stages, self.waiting = {}, {}
         for move in moves:
             self.stages[move.stage.value] = self.stages.get(move.stage.value, 0) + 1
-            if move.fault is not None and len(self.waiting) < FAULTS_SHOWN_MAX:
-                self.waiting[move.row.key] = str(move.fault)
+            fault = move.waiting.fault
+            if fault and len(self.waiting) < FAULTS_SHOWN_MAX:
+                self.waiting[move.row.key] = fault
 
     def end(self) -> None:
         """Nothing goes on any more."""
@@ -59,10 +64,13 @@ class MoveReport:
             "streams": len(self.keys),
             "over": self.is_over,
             "stages": dict(self.stages),
-            "moved": [_ended_json(row, kept) for row, kept in self.ended.values()],
+            "moved": [_ended_json(row, kept) for row, kept in islice(self.ended.values(), MOVED_SHOWN_MAX)],
+            "moved_count": len(self.ended),
             "refused": [
-                key_json(key) | {"code": error.code, "text": str(error)} for key, error in self.refused.items()
+                key_json(key) | {"code": error.code, "text": str(error)[:REFUSAL_CHARS_MAX]}
+                for key, error in islice(self.refused.items(), REFUSALS_SHOWN_MAX)
             ],
+            "refused_count": len(self.refused),
             "waiting": [key_json(key) | {"text": text} for key, text in self.waiting.items()],
         }
 

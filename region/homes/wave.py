@@ -1,27 +1,29 @@
-"""Attempts of many streams, carried to their ends side by side: one request per region and stage, not one per stream.
+"""Attempts of many streams, carried to their ends side by side: a page per region and stage, not a request per stream.
 
 Rule 1: everything asked may be asked again: an answer that is lost costs time and nothing else.
 Rule 2: a wave goes on until every attempt of it is over; it ends early only with the leadership.
 Rule 3: one region that does not answer holds up the streams that need its answer; a wave holds only streams of one
         kind, home and target, so those are all it holds.
+Rule 4: who answers is looked at anew in every round: regions that came back are asked again, and a chosen one that is
+        silent before its epoch is committed is left out where the others suffice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import Diverged, Fenced, GeorelayError, OutcomeUnknown, Unavailable
-from georelay.fields import FieldError
+from georelay.errors import Diverged, Fenced, GeorelayError, OffsetOutOfRange, OutcomeUnknown, Unavailable
 from georelay.ids import RegionNumber, StreamKey
 from mesh.home.home_row import HomeRow
 from mesh.home.move_core import Move, Stage
 from mesh.home.promise_core import PromiseAnswer
+from region.homes.asking import RegionAsker, pages
 from region.homes.home_requests import (
     ENDS_METHOD,
     PROMISE_METHOD,
@@ -33,15 +35,12 @@ from region.homes.home_requests import (
     PromiseAsked,
     SealAsked,
     Told,
-    asked_json,
-    read_answers,
 )
 from region.homes.part import STREAMS_PER_COMMAND_MAX, HomesPart, end_command
 from region.homes.ports import AskRegion, Control
 
 log = structlog.get_logger()
 
-ASK_TIMEOUT_S: Final = 5.0
 FOLLOW_WAIT_MS: Final = 1_000  # of one question to the target
 FOLLOW_MS_MAX: Final = 5_000  # after that the old home goes on: publishers wait all the while
 GRACE_S: Final = 0.25  # for answers beyond those that are needed: they can only make the orphan branch shorter
@@ -108,6 +107,8 @@ class Wave:
         await self._follow(self._at(Stage.FOLLOWING))
         await self._promise(self._at(Stage.PROMISING))
         for move in self._at(Stage.FENCING):
+            if move.note_silent(self._is_heard):
+                continue  # the others are asked in the next round
             move.fenced(leases_are_over=self._leases_over(move.row.home))
         await self._end(self._at(Stage.ENDING))
 
@@ -159,29 +160,52 @@ class Wave:
         """Ask every region that has not promised yet; choose as soon as the answers allow."""
         if not moves:
             return
-        regions = sorted({region for move in moves for region in move.regions})
-        asking = {asyncio.ensure_future(self._promises_of(region, moves)): region for region in regions}
+        asking = self._ask_for_promises(moves)
         pending = set(asking)
-        grace_s: float | None = None
         try:
-            while pending and any(move.stage is Stage.PROMISING for move in moves):
-                done, pending = await asyncio.wait(pending, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-                awaited = any(self._is_heard(asking[task]) for task in pending)
-                is_last = not pending or not done  # nobody else will answer, or the grace is over
-                self._choose(moves, waits_for_more=not is_last and awaited)
-                if not done:
+            while True:
+                awaited = any(self._is_heard(asking[page]) for page in pending)
+                self._choose(moves, waits_for_more=awaited)
+                if not pending or not any(move.stage is Stage.PROMISING for move in moves):
                     break
-                if grace_s is None and all(move.choice is not None and move.choice.is_enough for move in moves):
-                    grace_s = GRACE_S
+                has_enough = any(move.has_enough for move in moves)
+                done, pending = await asyncio.wait(
+                    pending, timeout=GRACE_S if has_enough else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for page in done:
+                    page.result()
+                if not done:
+                    break  # the grace is over
         finally:
-            for task in pending:
-                task.cancel()
+            for page in pending:
+                page.cancel()
         self._choose(moves, waits_for_more=False)
-        for move in moves:
-            if move.stage is Stage.PROMISING and move.fault is None:
-                move.fault = Unavailable(f"{sorted(move.answered)} of regions {list(move.regions)} promised: too few")
+
+    def _ask_for_promises(self, moves: Sequence[Move]) -> dict[asyncio.Future[None], RegionNumber]:
+        """Begin to ask; return which region each page of it is for."""
+        asking: dict[asyncio.Future[None], RegionNumber] = {}
+        for region in sorted({region for move in moves for region in move.regions}):
+            wanted = {move.row.key: move for move in moves if region in move.regions and region not in move.answered}
+            asker = RegionAsker(region, self._ask)
+            asked = (
+                PromiseAsked(key=move.row.key, new_epoch=move.moving.epoch, table=move.row.table)
+                for move in wanted.values()
+            )
+            for page in pages(asked):
+                asking[asyncio.ensure_future(self._promises_of(region, asker, page, wanted))] = region
+        return asking
+
+    async def _promises_of(
+        self, region: RegionNumber, asker: RegionAsker, page: Sequence[Asked], wanted: Mapping[StreamKey, Move]
+    ) -> None:
+        for key, told in (await asker.page(PROMISE_METHOD, page)).items():
+            move = wanted[key]
+            if isinstance(told, PrefixEnd):
+                move.promised(PromiseAnswer(region=region, length=told.offset, digest=told.digest))
+            elif isinstance(told, OffsetOutOfRange):
+                move.promised(PromiseAnswer.deleted(region, move.row))
+            elif isinstance(told, GeorelayError):
+                move.fault = Unavailable(f"region {region} did not promise: {told}")
 
     def _choose(self, moves: Iterable[Move], *, waits_for_more: bool) -> None:
         for move in moves:
@@ -189,25 +213,9 @@ class Wave:
                 if move.consider(waits_for_more=waits_for_more):
                     move.fault = None
             except Diverged as error:
-                log.critical("home.promises_diverged", stream=str(move.row.key), reason=str(error))
+                if move.fault is None or str(move.fault) != str(error):
+                    log.critical("home.promises_diverged", stream=str(move.row.key), reason=str(error))
                 move.fault = error
-
-    async def _promises_of(self, region: RegionNumber, moves: Iterable[Move]) -> None:
-        wanted = [move for move in moves if region in move.regions and region not in move.answered]
-        asked = [
-            PromiseAsked(key=move.row.key, new_epoch=move.moving.epoch, table=move.row.table)
-            for move in wanted
-            if move.stage is Stage.PROMISING
-        ]
-        if not asked:
-            return
-        answers = await self._ask_about(region, PROMISE_METHOD, asked)
-        for move in wanted:
-            told = answers.get(move.row.key)
-            if isinstance(told, PrefixEnd):
-                move.promised(PromiseAnswer(region=region, length=told.offset, digest=told.digest))
-            elif isinstance(told, GeorelayError):
-                move.fault = Unavailable(f"region {region} did not promise: {told}")
 
     # --- both -------------------------------------------------------------------------------------
 
@@ -239,18 +247,7 @@ class Wave:
     async def _ask_about(
         self, region: RegionNumber, method: str, asked: Sequence[Asked], *, wait_ms: int = 0
     ) -> dict[StreamKey, Told]:
-        """Return an answer or a fault for every stream."""
-        keys = [row.key for row in asked]
-        try:
-            body = asked_json(asked, wait_ms=wait_ms)
-            raw = await self._ask(region, method, body, timeout_s=ASK_TIMEOUT_S + wait_ms / 1000)
-            answers = read_answers(method, raw, asked=keys)
-        except GeorelayError as error:
-            return dict.fromkeys(keys, error)
-        except FieldError as error:
-            return dict.fromkeys(keys, Unavailable(f"region {region} answered {method} oddly: {error}"))
-        missing = Unavailable(f"region {region} left the stream out of its answer to {method}")
-        return {key: answers.get(key, missing) for key in keys}
+        return await RegionAsker(region, self._ask).about(method, asked, wait_ms=wait_ms)
 
 
 def _shown(row: HomeRow, move: Move) -> dict[str, int | bool]:

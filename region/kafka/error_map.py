@@ -71,8 +71,18 @@ _DENIED: Final[Mapping[str, ErrorCode]] = MappingProxyType(
 )
 
 
+class RowRefused(Exception):
+    """One row of a request (a topic, a partition, a user) is answered with a code that only Kafka has."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 def kafka_code(error: BaseException) -> ErrorCode:
     """Return the Kafka code of an error (of its nearest base class in the table; -1 for foreign errors)."""
+    if isinstance(error, RowRefused):
+        return error.code
     if isinstance(error, errors.AccessDenied):
         return _DENIED.get(error.resource, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     for kind in type(error).__mro__:

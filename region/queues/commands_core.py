@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from mesh.home.home_row import EPOCH_MAX
 from region.coordination.limits import COMMAND_BYTES_MAX
 from region.coordination.part import CommandError
 from region.queues.definition import QueueDefinition, read_name
@@ -25,10 +26,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateQueue:
-    """`positions`: where each partition begins."""
+    """`positions`: where each partition begins. `epochs`: the home epoch of each then; () for the first of all."""
 
     definition: QueueDefinition
     positions: tuple[int, ...]
+    epochs: tuple[int, ...] = ()
 
     @property
     def queue(self) -> str:
@@ -134,6 +136,16 @@ class NameProducer:
     producer_id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginEpoch:
+    """Forgets what is known of one partition's offsets from `start` on: in this home epoch they are other records."""
+
+    queue: str
+    partition: int
+    epoch: int
+    start: int
+
+
 QueueCommand: TypeAlias = (
     CreateQueue
     | AlterQueue
@@ -147,6 +159,7 @@ QueueCommand: TypeAlias = (
     | Bury
     | PassOver
     | NameProducer
+    | BeginEpoch
 )
 
 
@@ -165,7 +178,9 @@ def encode_command(command: QueueCommand, number: int) -> bytes:
 def _to_json(command: QueueCommand) -> JsonObject:
     match command:
         case CreateQueue():
-            return {"op": "create", "queue": command.definition.stored(), "positions": list(command.positions)}
+            epochs: JsonObject = {"epochs": list(command.epochs)} if command.epochs else {}
+            positions = list[object](command.positions)
+            return {"op": "create", "queue": command.definition.stored(), "positions": positions, **epochs}
         case AlterQueue():
             return {"op": "alter", "queue": command.definition.stored()}
         case DeleteQueue():
@@ -200,6 +215,14 @@ def _to_json(command: QueueCommand) -> JsonObject:
             }
         case NameProducer():
             return {"op": "name_producer", "queue": command.queue, "producer_id": command.producer_id}
+        case BeginEpoch():
+            return {
+                "op": "begin_epoch",
+                "queue": command.queue,
+                "partition": command.partition,
+                "epoch": command.epoch,
+                "start": command.start,
+            }
 
 
 def _flat(rows: tuple[tuple[int, ...], ...]) -> list[object]:
@@ -226,7 +249,8 @@ def _read(fields: Fields) -> QueueCommand:
     op = fields.text("op", chars_max=20)
     if op == "create":
         positions = fields.integers("positions", count_max=PARTITIONS_PER_TOPIC_MAX, low=0, high=INT64_MAX)
-        return CreateQueue(definition=QueueDefinition.from_stored(fields.value("queue")), positions=tuple(positions))
+        definition = QueueDefinition.from_stored(fields.value("queue"))
+        return CreateQueue(definition=definition, positions=tuple(positions), epochs=_epochs(fields))
     if op == "alter":
         return AlterQueue(definition=QueueDefinition.from_stored(fields.value("queue")))
     queue = read_name(fields)
@@ -258,7 +282,20 @@ def _read(fields: Fields) -> QueueCommand:
             )
         case "name_producer":
             return NameProducer(queue=queue, producer_id=fields.integer("producer_id", low=0, high=INT64_MAX))
+        case "begin_epoch":
+            return BeginEpoch(
+                queue=queue,
+                partition=fields.integer("partition", low=0, high=PARTITIONS_PER_TOPIC_MAX - 1),
+                epoch=fields.integer("epoch", low=1, high=EPOCH_MAX),
+                start=fields.integer("start", low=0, high=INT64_MAX),
+            )
     raise FieldError(f"command {op!r} is unknown")
+
+
+def _epochs(fields: Fields) -> tuple[int, ...]:
+    if not fields.has("epochs"):
+        return ()
+    return tuple(fields.integers("epochs", count_max=PARTITIONS_PER_TOPIC_MAX, low=1, high=EPOCH_MAX))
 
 
 def _us(fields: Fields) -> int:

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from georelay.errors import OffsetOutOfRange
+from georelay.errors import OffsetOutOfRange, Unavailable
 from georelay.wire.records import Record, iterate_records
+from mesh.replication.ports import EpochRow
 from region.api.unfolding import unfolds_on_loop
 from region.kafka.ports import EntryLike, ReadAnswer
 from region.queues.delivery_traces import BatchFacts
+from region.queues.epochs_core import agreeing, are_gaps_sure
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import Place
 
@@ -86,6 +88,21 @@ def stretch_of(answer: ReadAnswer, offset: int) -> Stretch:
     return Stretch(records=records, gaps=gaps, following=following, end=answer.end)
 
 
+def agreed(stretch: Stretch, table: Sequence[EpochRow], *, first: int, has_begun: bool) -> Stretch:
+    """Return the part of a stretch that control's table agrees with; see region.queues.epochs_core.
+
+    Args:
+        first: where the stretch begins. has_begun: whether the newest epoch has begun in the log that was read.
+    """
+    rows = [(row.batch.epoch, row.record.offset) for row in stretch.records]
+    good = agreeing(table, rows)
+    if good == len(rows) and (has_begun or are_gaps_sure(table, rows, stretch.following)):
+        return stretch
+    following = rows[good - 1][1] + 1 if good else first
+    gaps = [gap for gap in stretch.gaps if gap[1] <= following]
+    return replace(stretch, records=stretch.records[:good], gaps=gaps, following=following)
+
+
 def _records(entry: EntryLike) -> list[Record]:
     return [
         record._replace(offset=entry.base_offset + at)
@@ -97,7 +114,8 @@ async def read_again(cluster: QueueCluster, topic: str, places: Iterable[Place])
     """Return records by place; one that is not there was deleted by retention.
 
     Raises:
-        UnknownTopic, Unavailable and what else Cluster.read_records raises: nothing is known.
+        UnknownTopic, Unavailable and what else Cluster.read_records raises: nothing is known. So it is where the log
+        ends before a record: it has not come here yet, or an epoch has begun below it.
     """
     found: dict[Place, Record] = {}
     for partition, rows in groupby(sorted(places), key=lambda place: place.partition):
@@ -116,6 +134,10 @@ async def _read_batch(cluster: QueueCluster, topic: str, partition: int, offset:
     try:
         answer = await cluster.read_records(topic, partition, offset, 1, 0)
     except OffsetOutOfRange:
-        return {}
+        answer = await cluster.read_records(topic, partition, EARLIEST, 1, 0)
+        if offset < answer.log_start:
+            return {}
+    if offset >= answer.high_watermark:
+        raise Unavailable(f"record {offset} of partition {partition} of {topic!r} is not in this region's log")
     stretch = await read_stretch(answer, offset)
     return {row.record.offset: row.record for row in stretch.records}

@@ -3,8 +3,10 @@
 Rule 1: a dead letter has a number that is replicated before it is published: it is the sequence of the queue's own
         producer, so that a letter that is published twice, also by two leaders, is stored once.
 Rule 2: at most DEAD_LETTERS_IN_FLIGHT_MAX letters are published and not yet done: the topic recognises so many.
-Rule 3: when the topic does not know the producer any more (nothing was published for a day, or it was made again), the
-        queue takes a new one. Only then a letter that was stored without being done can be there twice.
+Rule 3: a letter is done only while its number still names its record: the record may have been cut off meanwhile.
+Rule 4: when the topic does not know the producer any more (nothing was published for a day, or it was made again), the
+        queue takes a new one, and so it does when its home has moved. Only then a letter that was stored without being
+        done can be there twice.
 """
 
 from __future__ import annotations
@@ -63,14 +65,16 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
     if view is None:
         raise UnknownTopic(f"the dead-letter topic {target!r} of queue {queue.name} does not exist: create it again")
     partition = partition_for_key(queue.name.encode(), view.partitions)
-    contents = await read_again(queue.cluster, definition.topic, [place for _, place in letters])
+    contents = await read_again(queue.cluster, queue.view().name, [place for _, place in letters])
     now_ns = coordinator.now_us() * 1000
-    waits: list[tuple[Place, asyncio.Future[Published]]] = []
-    lost: list[Place] = []
+    waits: list[tuple[int, Place, asyncio.Future[Published]]] = []
+    lost: list[tuple[int, Place]] = []
     for number, place in letters:
         row, content = queue.state.row(place), contents.get(place)
-        if content is None or row is None:
-            lost.append(place)
+        if row is None or queue.state.letters.get(number) != place:
+            break  # it was cut off meanwhile
+        if content is None:
+            lost.append((number, place))
             break  # the numbers behind it would have a gap
         raw = _letter(queue, place, row, content, sequence=number % SEQUENCES, now_ms=now_ns // 1_000_000)
         future = queue.cluster.publish(
@@ -82,29 +86,32 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
             entry_region=queue.cluster.region_number,
             lane=queue,
         )
-        waits.append((place, future))
+        waits.append((number, place, future))
     await _finish(queue, waits)
+    lost = [(number, place) for number, place in lost if queue.state.letters.get(number) == place]
     if lost:
-        await queue.skip(lost)
+        await queue.skip([place for _, place in lost])
         await _take_producer(queue)  # the letter's number is missing now
 
 
-async def _finish(queue: LiveQueue, waits: list[tuple[Place, asyncio.Future[Published]]]) -> None:
+async def _finish(queue: LiveQueue, waits: list[tuple[int, Place, asyncio.Future[Published]]]) -> None:
     """Have done what is stored; raise why the first of the others is not."""
     if waits:
-        await asyncio.wait([future for _, future in waits])
+        await asyncio.wait([future for _, _, future in waits])
     stored: list[Place] = []
-    for place, future in waits:
+    for number, place, future in waits:
         error = future.exception()
         if error is not None:
             break
-        stored.append(place)
+        if queue.state.letters.get(number) == place:
+            stored.append(place)
     if stored:
         await queue.bury(stored)
         return  # what failed behind them is tried with the next ones
     if waits:
-        error = waits[0][1].exception()
-        assert error is not None
+        error = waits[0][2].exception()
+        if error is None:
+            return  # all that was stored was cut off meanwhile
         if isinstance(error, _NEW_PRODUCER):
             log.info("dead_letters.new_producer", queue=queue.name, reason=str(error))
             await _take_producer(queue)

@@ -217,6 +217,29 @@ class QueueIndex:
         if phase in (Phase.DELAYED, Phase.LEASED, Phase.CONDEMNED):
             self.forget_content(record)
 
+    def forget_from(self, partition: int, start: int) -> None:
+        """Let go of what was read at or above an offset: other records will be read there."""
+        records = self._open.get(partition, {})
+        gone = [offset for offset in records if offset >= start]
+        if not gone:
+            return
+        for offset in gone:
+            record = records.pop(offset)
+            self.forget_content(record)
+            self._phases[record.phase] -= 1
+            self.open_count -= 1
+        for chain in [chain for chain in self._chains if chain[0] == partition]:
+            offsets = deque(offset for offset in self._chains.pop(chain) if offset < start)
+            if offsets:
+                self._chains[chain] = offsets
+        for heap in (self._delayed, self._expiring):
+            heap[:] = [row for row in heap if row[1].partition != partition or row[1].offset < start]
+            heapq.heapify(heap)
+        shelf = self._shelves.get(partition)
+        for offsets_ready in () if shelf is None else (shelf.again, shelf.new):
+            offsets_ready[:] = [offset for offset in offsets_ready if offset < start]
+            heapq.heapify(offsets_ready)
+
     def forget_content(self, record: OpenRecord) -> None:
         """Let the content go."""
         if record.content is not None:

@@ -3,6 +3,9 @@
 Rule 1: a record is handed out after its lease was applied; what is acknowledged was applied as done before it is said.
 Rule 2: everything here can be lost: the next leader builds it again from the replicated state and the log.
 Rule 3: what cannot be proposed (too much waits, a change of the leader) is tried again by the timer.
+Rule 4: when the home of the topic has moved, nothing that was read of a branch that is cut off is leased under an
+        offset that another record has by then: records leave the index before the epoch is followed, and what is not
+        in the index is not leased.
 """
 
 from __future__ import annotations
@@ -14,15 +17,28 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from georelay.errors import Busy, GeorelayError, UnknownQueue
+from georelay.errors import Busy, GeorelayError, Unavailable, UnknownQueue, UnknownTopic
 from georelay.wire.records import Record
+from mesh.replication.ports import EpochRow
 from region.coordination.log import CoordinatorLog, TimerHandle
-from region.queues.commands_core import Bury, Condemn, Deliver, Drop, GiveBack, PassOver, QueueCommand, in_chunks
+from region.kafka.ports import ReadAnswer, TopicView
+from region.queues.commands_core import (
+    BeginEpoch,
+    Bury,
+    Condemn,
+    Deliver,
+    Drop,
+    GiveBack,
+    PassOver,
+    QueueCommand,
+    in_chunks,
+)
 from region.queues.contents import ReadRecord, read_again, size_bytes
 from region.queues.counters import QueueCounters
 from region.queues.definition import DELAY_HEADER, TTL_HEADER, Order, read_header_ms
 from region.queues.delivery_traces import DeliveryTraces, HandedOut, QueueTraces
 from region.queues.dispatch_core import WaitingLine
+from region.queues.epochs_core import begun_after, newest_epoch
 from region.queues.index_core import OpenRecord, QueueIndex
 from region.queues.limits import (
     CACHED_BYTES_PER_QUEUE_MAX,
@@ -32,10 +48,11 @@ from region.queues.limits import (
     TTL_MS_MAX,
     WAITING_RECEIVES_PER_QUEUE_MAX,
 )
+from region.queues.local_names import local_view
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import Claim, Passed, Place, QueueState, RecordState
 from region.queues.sessions_core import Sessions
-from region.queues.state_core import Applied
+from region.queues.state_core import Applied, Generation
 
 log = structlog.get_logger()
 
@@ -53,9 +70,10 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A record that a consumer has a lease of until `until_us`."""
+    """A record that a consumer has a lease of until `until_us`, of a generation."""
 
     claim: Claim
+    generation: Generation
     record: Record
     until_us: int
 
@@ -103,6 +121,8 @@ class LiveQueue:
         self.line: WaitingLine[Receive] = WaitingLine()
         self.room = asyncio.Event()  # set when something is done: readers look whether they may go on
         self.letters = asyncio.Event()  # set when there may be dead letters to publish
+        self.begins: dict[int, int] = {}  # by partition: where its reader has to go back to, for an epoch began there
+        self.reading: dict[int, asyncio.Future[ReadAnswer]] = {}  # by partition: what its reader waits for
         self.ends: dict[int, tuple[int, int]] = {}  # by partition: read up to, end of what readers see
         self._log = coordinator
         self._rows_left = rows_left
@@ -122,6 +142,14 @@ class LiveQueue:
     def name(self) -> str:
         """Return the name of the queue."""
         return self.state.definition.name
+
+    def view(self) -> TopicView:
+        """Return the topic under the name that it has in this region (UnknownTopic: it is not there any more)."""
+        definition = self.state.definition
+        view = local_view(self.cluster, definition.topic, origin=self._log.origin)
+        if view is None or view.topic_id != definition.topic_id:
+            raise UnknownTopic(f"the topic {definition.topic!r} of queue {self.name} was deleted")
+        return view
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -206,7 +234,7 @@ class LiveQueue:
             place=place,
             key=record.key if definition.order is Order.KEY else None,
             batch=row.batch,
-            available_us=append_us + delay_ms * 1000,
+            available_us=append_us + delay_ms * 1000 if delay_ms else 0,  # clocks of two regions differ
             expires_us=append_us + ttl_ms * 1000 if ttl_ms else 0,
             size_bytes=size,
             content=record if is_kept else None,
@@ -326,7 +354,7 @@ class LiveQueue:
             for row in delivered
             if (record := given.get(row.claim.place)) is not None
         ]
-        view = self.cluster.topic(self.state.definition.topic)
+        view = local_view(self.cluster, self.state.definition.topic, origin=self._log.origin)
         self.traces.delivered(waiting.consumer, view, rows, now_ns=self._log.now_us() * 1000)
 
     def read_up_to(self, partition: int, following: int, end: int) -> None:
@@ -337,14 +365,15 @@ class LiveQueue:
 
     async def _lease(self, waiting: Receive) -> list[Delivered]:
         contents = {record.place: record.content for record in waiting.given if record.content is not None}
-        missing = [record.place for record in waiting.given if record.content is None]
+        missing = {record.place: record for record in waiting.given if record.content is None}
         if missing:
-            found = await read_again(self.cluster, self.state.definition.topic, missing)
+            found = await read_again(self.cluster, self.view().name, missing)
             contents |= found
-            lost = [place for place in missing if place not in found]
-            if lost:
-                await self.skip(lost)
-        places = tuple(record.place for record in waiting.given if record.place in contents)
+            for place, record in missing.items():
+                if place not in found and self.index.find(place) is record:
+                    await self.skip([place])
+        current = (record for record in waiting.given if self.index.find(record.place) is record)
+        places = tuple(record.place for record in current if record.place in contents)
         if not places:
             return []
         until_us = self._log.now_us() + self.state.definition.visibility_timeout_ms * 1000
@@ -353,8 +382,8 @@ class LiveQueue:
         )
         assert isinstance(applied.result, list)
         delivered = [
-            Delivered(claim=Claim(*place, int(count)), record=contents[place], until_us=until_us)
-            for place, count in zip(places, applied.result, strict=True)
+            Delivered(claim=Claim(*place, int(count)), generation=generation, record=contents[place], until_us=until_us)
+            for place, count, generation in zip(places, applied.result, applied.generations, strict=True)
             if count
         ]
         self.counters.delivered += len(delivered)
@@ -375,6 +404,8 @@ class LiveQueue:
     async def end(self, claims: Iterable[Claim], make: Callable[[tuple[Claim, ...]], QueueCommand]) -> None:
         """Propose commands about records; what fails is tried again by the timer."""
         for chunk in in_chunks(claims):
+            if not (chunk := tuple(claim for claim in chunk if self._may_end(claim))):
+                continue
             try:
                 await self.propose(make(chunk), shrinks=True)
             except GeorelayError as error:
@@ -384,6 +415,10 @@ class LiveQueue:
                 for claim in chunk:
                     self.index.refresh(claim.place, now_us)
                 self._arm()
+
+    def _may_end(self, claim: Claim) -> bool:
+        """Return whether a claim means the record that has the offset now; one that was never leased says nothing."""
+        return claim.deliveries > 0 or self.index.find(claim.place) is not None
 
     async def skip(self, places: Iterable[Place]) -> None:
         """Be done with records that retention has deleted."""
@@ -404,6 +439,45 @@ class LiveQueue:
             self.counters.records_skipped += passed
             log.warning("queue.records_skipped", queue=self.name, partition=partition, count=passed)
         return passed
+
+    def epoch_table(self, partition: int) -> Sequence[EpochRow]:
+        """Return the home epochs of a partition, as far as this broker knows. Raises UnknownTopic."""
+        return self.cluster.epoch_table(self.view().name, partition)
+
+    def begun(self, partition: int) -> tuple[int, int] | None:
+        """Return (epoch, start) of what has to be followed before anything else is read.
+
+        Raises:
+            UnknownTopic. Unavailable: an earlier leader followed an epoch of which this broker has not heard.
+        """
+        table, known = self.epoch_table(partition), self.state.epoch(partition)
+        if newest_epoch(table) < known:
+            raise Unavailable(f"epoch {known} of partition {partition} of queue {self.name} is not known here yet")
+        return begun_after(table, known)
+
+    def has_begun(self, topic: str, partition: int, table: Sequence[EpochRow]) -> bool:
+        """Return whether the newest epoch of a table has begun in this region's log, as a replica here says."""
+        stream = self.cluster.stream(topic, partition) if table else None
+        return not table or (stream is not None and stream.epoch >= newest_epoch(table))
+
+    def follow_epochs(self) -> None:
+        """Let readers that wait for records look at the epochs that have begun."""
+        for partition, reading in list(self.reading.items()):
+            try:
+                is_begun = self.begun(partition) is not None
+            except GeorelayError:
+                continue  # the reader says what is wrong
+            if is_begun:
+                reading.cancel()
+
+    async def begin_epoch(self, partition: int, epoch: int, start: int) -> None:
+        """Follow a home epoch of a partition: offsets from `start` on are other records, nobody had them yet."""
+        self.index.forget_from(partition, start)
+        self.begins[partition] = min(start, self.begins.get(partition, start))
+        applied = await self.propose(
+            BeginEpoch(queue=self.name, partition=partition, epoch=epoch, start=start), shrinks=True
+        )
+        log.info("queue.epoch_followed", queue=self.name, partition=partition, epoch=epoch, forgotten=applied.result)
 
     async def bury(self, places: Sequence[Place]) -> None:
         """Be done with records that are in the dead-letter topic."""

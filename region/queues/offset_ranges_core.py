@@ -43,6 +43,15 @@ class OffsetRanges:
         self._starts[low:high] = [first]
         self._ends[low:high] = [following]
 
+    def cut(self, end: int) -> int:
+        """Take out whatever is at or above `end`; return how many offsets that were."""
+        cut = self.count_between(end, max(self._ends[-1], end)) if self._ends else 0
+        while self._starts and self._starts[-1] >= end:
+            del self._starts[-1], self._ends[-1]
+        if self._ends and self._ends[-1] > end:
+            self._ends[-1] = end
+        return cut
+
     def count_between(self, first: int, following: int) -> int:
         """Return how many offsets of first..following-1 are in the set."""
         return sum(max(0, min(end, following) - max(start, first)) for start, end in self)

@@ -27,8 +27,9 @@ from region.queues.commands_core import (
 )
 from region.queues.contents import EARLIEST, LATEST
 from region.queues.definition import QueueDefinition, Start, altered, read_definition, read_name
+from region.queues.epochs_core import newest_epoch
 from region.queues.index_core import Phase
-from region.queues.leases import NOBODYS, lease_text, read_lease
+from region.queues.leases import Lease, lease_text, read_lease
 from region.queues.limits import (
     CONSUMER_CHARS_MAX,
     DELAY_MS_MAX,
@@ -43,13 +44,17 @@ from region.queues.limits import (
     VISIBILITY_TIMEOUT_MS_MIN,
 )
 from region.queues.live_queue import SESSION_TIMEOUT_MS_DEFAULT, Delivered, LiveQueue
-from region.queues.queue_core import Claim, Passed
+from region.queues.local_names import local_view
+from region.queues.queue_core import FIRST_EPOCH, Claim, Passed
 
 if TYPE_CHECKING:
     from region.queues.part import QueuesPart
 
 OK: Final = "OK"
 LEASE_EXPIRED: Final = "LEASE_EXPIRED"
+MOVED: Final = "the lease is of before the queue's home moved: its record is, or will be, delivered again"
+RECORD_LOST: Final = "the lease is of a record that was lost with the home of the topic: another one has its offset"
+EARLIER_QUEUE: Final = "the lease is of an earlier queue of this name"
 REQUEUE: Final = "requeue"
 DEAD_LETTER: Final = "dead_letter"
 
@@ -96,23 +101,41 @@ class Operations:
             return _same(known.state.definition, wanted)
         if self._part.queue_count >= QUEUES_PER_COORDINATOR_MAX:
             raise Busy(f"the coordinator of queue {name} keeps {QUEUES_PER_COORDINATOR_MAX} queues, its maximum")
-        view = self._part.cluster.topic(wanted.topic)
+        view = local_view(self._part.cluster, wanted.topic, origin=self._part.log.origin)
         if view is None:
             raise UnknownTopic(f"topic {wanted.topic!r} does not exist")
         if view.internal:
             raise PolicyViolation(f"topic {wanted.topic!r} is for brokers only")
         await self._make_letters_topic(wanted.dead_letter_topic)
-        positions = [await self._start(wanted, partition) for partition in range(view.partitions)]
-        definition = replace(wanted, topic_id=view.topic_id)
-        applied = await self._part.propose(CreateQueue(definition=definition, positions=tuple(positions)))
+        begins = [await self._begin(wanted.start, view.name, partition) for partition in range(view.partitions)]
+        epochs = tuple(epoch for _, epoch in begins)
+        command = CreateQueue(
+            definition=replace(wanted, topic_id=view.topic_id),
+            positions=tuple(position for position, _ in begins),
+            epochs=epochs if max(epochs) > FIRST_EPOCH else (),
+        )
+        definition = command.definition
+        applied = await self._part.propose(command)
         if not applied.result:  # somebody else made it in the meantime
             return _same(self._part.live(name).state.definition, wanted)
         return definition.to_json()
 
-    async def _start(self, wanted: QueueDefinition, partition: int) -> int:
-        where = LATEST if wanted.start is Start.LATEST else EARLIEST
-        answer = await self._part.cluster.read_records(wanted.topic, partition, where, 1, 0)
-        return answer.high_watermark if wanted.start is Start.LATEST else answer.log_start
+    async def _begin(self, start: Start, topic: str, partition: int) -> tuple[int, int]:
+        """Return where a partition begins, and in which of its home epochs that was said."""
+        if start is Start.LATEST:
+            return await self._end(topic, partition)
+        table = self._part.cluster.epoch_table(topic, partition)
+        answer = await self._part.cluster.read_records(topic, partition, EARLIEST, 1, 0)
+        return answer.log_start, newest_epoch(table)
+
+    async def _end(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the end of a partition, without a branch that will be cut off, and the home epoch that is meant."""
+        table = self._part.cluster.epoch_table(topic, partition)
+        stream = self._part.cluster.stream(topic, partition) if table else None
+        is_behind = stream is not None and stream.epoch < newest_epoch(table)
+        answer = await self._part.cluster.read_records(topic, partition, LATEST, 1, 0)
+        end = min(answer.high_watermark, table[-1][1]) if is_behind else answer.high_watermark
+        return end, newest_epoch(table)
 
     async def _make_letters_topic(self, name: str) -> None:
         """Make the dead-letter topic where it is unknown."""
@@ -152,13 +175,18 @@ class Operations:
     async def _purge(self, name: str, fields: Fields) -> JsonObject:
         fields.done()
         queue = self._part.live(name)
-        view = self._part.cluster.topic(queue.state.definition.topic)
+        view = queue.view()
         purged = 0
-        for partition in range(0 if view is None else view.partitions):
-            answer = await self._part.cluster.read_records(queue.state.definition.topic, partition, LATEST, 1, 0)
+        for partition in range(view.partitions):
+            end, epoch = -1, -1
+            while epoch != queue.state.epoch(partition):
+                begun = queue.begun(partition)
+                if begun is not None:
+                    await queue.begin_epoch(partition, *begun)
+                end, epoch = await self._end(view.name, partition)
             cursor = queue.state.cursor(partition)
-            if answer.high_watermark > cursor:
-                purged += await queue.pass_over(partition, [(cursor, answer.high_watermark)], Passed.PURGE)
+            if end > cursor:
+                purged += await queue.pass_over(partition, [(cursor, end)], Passed.PURGE)
         return {"purged": purged}
 
     # --- consuming --------------------------------------------------------------------------------
@@ -185,40 +213,42 @@ class Operations:
 
     def _check_topic(self, definition: QueueDefinition) -> None:
         """Refuse to wait for records of a topic that is not there any more."""
-        view = self._part.cluster.topic(definition.topic)
+        view = local_view(self._part.cluster, definition.topic, origin=self._part.log.origin)
         if view is None or view.topic_id != definition.topic_id:
             text = f"the topic {definition.topic!r} of queue {definition.name} was deleted"
             raise UnknownTopic(f"{text}: delete the queue, or create it again for the new topic")
 
     async def _acknowledge(self, name: str, fields: Fields) -> JsonObject:
-        queue, leases, claims = self._leases(name, fields)
+        queue, leases = self._leases(name, fields)
         fields.done()
-        answer = await self._settle(queue, leases, claims, Acknowledge(queue=name, claims=_real(claims)))
+        answer = await self._settle(queue, leases, lambda claims: Acknowledge(queue=name, claims=claims))
         self._part.counters.acknowledged += sum(row["code"] == OK for row in answer["results"])
         return answer
 
     async def _reject(self, name: str, fields: Fields) -> JsonObject:
-        queue, leases, claims = self._leases(name, fields)
+        queue, leases = self._leases(name, fields)
         then = fields.text("then", chars_max=20) if fields.has("then") else REQUEUE
         delay_ms = _number(fields, "delay_ms", 0, low=0, high=DELAY_MS_MAX)
         reason = fields.text("reason", chars_max=REASON_CHARS_MAX) if fields.has("reason") else ""
         fields.done()
-        command: QueueCommand
-        if then == REQUEUE:
-            due_us = self._part.log.now_us() + delay_ms * 1000
-            command = GiveBack(queue=name, due_us=due_us, claims=_real(claims))
-        elif then == DEAD_LETTER and queue.state.definition.dead_letter_topic:
-            command = Condemn(queue=name, reason=f"rejected: {reason}" if reason else "rejected", claims=_real(claims))
-        elif then == DEAD_LETTER:
-            raise BadRequest(f"queue {name} has no dead_letter_topic")
-        else:
+        if then not in (REQUEUE, DEAD_LETTER):
             raise BadRequest(f"then {then!r} is neither {REQUEUE} nor {DEAD_LETTER}")
-        answer = await self._settle(queue, leases, claims, command)
+        if then == DEAD_LETTER and not queue.state.definition.dead_letter_topic:
+            raise BadRequest(f"queue {name} has no dead_letter_topic")
+        due_us = self._part.log.now_us() + delay_ms * 1000
+        why = f"rejected: {reason}" if reason else "rejected"
+
+        def command(claims: tuple[Claim, ...]) -> QueueCommand:
+            if then == REQUEUE:
+                return GiveBack(queue=name, due_us=due_us, claims=claims)
+            return Condemn(queue=name, reason=why, claims=claims)
+
+        answer = await self._settle(queue, leases, command)
         self._part.counters.rejected += sum(row["code"] == OK for row in answer["results"])
         return answer
 
     async def _extend(self, name: str, fields: Fields) -> JsonObject:
-        queue, leases, claims = self._leases(name, fields)
+        queue, leases = self._leases(name, fields)
         timeout_ms = _number(
             fields,
             "visibility_timeout_ms",
@@ -228,7 +258,7 @@ class Operations:
         )
         fields.done()
         until_us = self._part.log.now_us() + timeout_ms * 1000
-        answer = await self._settle(queue, leases, claims, Extend(queue=name, until_us=until_us, claims=_real(claims)))
+        answer = await self._settle(queue, leases, lambda claims: Extend(queue=name, until_us=until_us, claims=claims))
         return {**answer, "leased_until_ms": until_us // 1000}
 
     async def _release(self, name: str, fields: Fields) -> JsonObject:
@@ -241,41 +271,54 @@ class Operations:
             queue.sessions.end(consumer)
             await queue.give_back(held, due_us=self._part.log.now_us())
             return {"released": len(held)}
-        queue, leases, claims = self._leases(name, fields)
+        queue, leases = self._leases(name, fields)
         fields.done()
-        command = GiveBack(queue=name, due_us=self._part.log.now_us(), claims=_real(claims))
-        return await self._settle(queue, leases, claims, command)
+        due_us = self._part.log.now_us()
+        return await self._settle(queue, leases, lambda claims: GiveBack(queue=name, due_us=due_us, claims=claims))
 
-    def _leases(self, name: str, fields: Fields) -> tuple[LiveQueue, list[object], list[Claim]]:
+    def _leases(self, name: str, fields: Fields) -> tuple[LiveQueue, list[tuple[str, Lease]]]:
         """Take consumer and leases; the consumer was heard of."""
         queue = self._part.live(name)
         if fields.has("consumer"):
             consumer = fields.text("consumer", chars_max=CONSUMER_CHARS_MAX)
             queue.sessions.heard(consumer, self._part.log.monotonic_ns())
         leases = fields.items("leases", count_max=LEASES_PER_REQUEST_MAX)
-        return queue, leases, [read_lease(lease, queue.state.made_us) for lease in leases]
+        return queue, [(str(lease), read_lease(lease)) for lease in leases]
 
     async def _settle(
-        self, queue: LiveQueue, leases: Sequence[object], claims: Sequence[Claim], command: QueueCommand
+        self,
+        queue: LiveQueue,
+        leases: Sequence[tuple[str, Lease]],
+        command: Callable[[tuple[Claim, ...]], QueueCommand],
     ) -> JsonObject:
-        """Have leases changed; say of each whether it was still held."""
+        """Have leases changed; say of each whether it was still held. Leases of another generation change nothing."""
+        refused = [self._fault(queue, lease) for _, lease in leases]
+        claims = tuple(lease.claim for (_, lease), fault in zip(leases, refused, strict=True) if not fault)
         held: list[int] | list[bool] = []
-        if any(claim is not NOBODYS for claim in claims):
-            applied = await queue.propose(command, shrinks=True)
+        if claims:
+            applied = await queue.propose(command(claims), shrinks=True)
             assert isinstance(applied.result, list)
             held = applied.result
         results = iter(held)
-        codes = [OK if claim is not NOBODYS and next(results) else LEASE_EXPIRED for claim in claims]
-        self._part.counters.leases_refused += codes.count(LEASE_EXPIRED)
-        return {"results": [{"lease": lease, "code": code} for lease, code in zip(leases, codes, strict=True)]}
+        rows: list[JsonObject] = []
+        for (text, _), fault in zip(leases, refused, strict=True):
+            code = OK if not fault and next(results) else LEASE_EXPIRED
+            rows.append({"lease": text, "code": code, **({"reason": fault} if fault else {})})
+        self._part.counters.leases_refused += sum(row["code"] == LEASE_EXPIRED for row in rows)
+        return {"results": rows}
+
+    def _fault(self, queue: LiveQueue, lease: Lease) -> str:
+        """Return why a lease means nothing in this queue any more, "" for one that may be held."""
+        if lease.made_us != queue.state.made_us:
+            return EARLIER_QUEUE
+        home_epoch, cut_epoch = self._part.generation(queue, lease.claim.partition)
+        if lease.generation[0] != home_epoch:
+            return MOVED
+        return "" if lease.generation[1] == cut_epoch else RECORD_LOST
 
 
 def _number(fields: Fields, name: str, default: int, *, low: int, high: int) -> int:
     return fields.integer(name, low=low, high=high) if fields.has(name) else default
-
-
-def _real(claims: Sequence[Claim]) -> tuple[Claim, ...]:
-    return tuple(claim for claim in claims if claim is not NOBODYS)
 
 
 def _same(known: QueueDefinition, wanted: QueueDefinition) -> JsonObject:
@@ -291,7 +334,7 @@ def _base64(raw: bytes | None) -> str | None:
 
 def _record_json(queue: LiveQueue, row: Delivered) -> JsonObject:
     return {
-        "lease": lease_text(queue.state.made_us, row.claim),
+        "lease": lease_text(Lease(queue.state.made_us, row.claim, row.generation)),
         "partition": row.claim.partition,
         "offset": row.claim.offset,
         "timestamp_ms": row.record.timestamp_ms,

@@ -1,7 +1,9 @@
 """The queues of one coordinator: replicated state, and at its leader the queues that are served.
 
 Rule 1: commands are applied everywhere; only the leader has LiveQueues, made from the state when it is elected.
-Rule 2: an answer that something is done is given after the command was applied here.
+Rule 2: the part is served wherever the coordinator is at home. Every epoch of that home ends all leases, on every
+        replica at the same place: nobody who has a lease of an old home settles anything at the new one.
+Rule 3: an answer that something is done is given after the command was applied here.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown
+from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown, UnknownTopic
 from georelay.ids import RaftIndex
 from region.coordination.log import CoordinatorLog, TimerHandle
 from region.coordination.part import JsonObject, Part
@@ -24,13 +26,13 @@ from region.queues.operations import Operations
 from region.queues.partition_reader import RemoteWaits, read_partition
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import QueueState
-from region.queues.state_core import Applied, QueuesState
+from region.queues.state_core import Applied, Generation, QueuesState
 from region.routing.copies_core import COPY_MARK, decode_copy_command
 from region.routing.copy_operations import COPY_OPERATIONS, CopyOperations
 
 log = structlog.get_logger()
 
-FOLLOW_S = 2.0  # how often new partitions are looked for
+FOLLOW_S = 2.0  # how often new partitions, and new epochs of those that are waited for, are looked for
 
 
 class QueuesPart:
@@ -89,11 +91,13 @@ class QueuesPart:
         """Replace the replicated state (ValueError: not a snapshot)."""
         self._state.restore(raw)
 
-    def fence(self, *, append_us: int) -> None:
-        """Change nothing: leases end by their own time."""
+    def fence(self, *, append_us: int, epoch: int) -> None:
+        """End every lease: who has one was told so by another home. What is done stays done."""
+        del append_us  # the records are free at once
+        self._state.fence(epoch)
 
     def claim(self, name: str) -> int:
-        """Return 1 for a queue that is there: it is served by the region that began it, wherever its state is."""
+        """Return 1 for a queue that is there: of two of one name in two regions, each region's clients keep theirs."""
         return int(self._state.find(name) is not None)
 
     # --- leading ----------------------------------------------------------------------------------
@@ -152,6 +156,10 @@ class QueuesPart:
         """Return how many queues this coordinator keeps."""
         return len(self._state)
 
+    def generation(self, queue: LiveQueue, partition: int) -> Generation:
+        """Return what leases of a partition are given in now."""
+        return self._state.generation(queue.state, partition)
+
     async def propose(self, command: QueueCommand, *, shrinks: bool = False) -> Applied:
         """Have a command replicated; return what it did here. Raises as CoordinatorLog.propose."""
         self._number += 1
@@ -202,8 +210,9 @@ class QueuesPart:
         return ROWS_PER_COORDINATOR_MAX - self._state.row_count
 
     def _read_more(self, live: LiveQueue) -> None:
-        view = self.cluster.topic(live.state.definition.topic)
-        if view is None or view.topic_id != live.state.definition.topic_id:
+        try:
+            view = live.view()
+        except UnknownTopic:
             return
         known = self._read[live.name]
         if view.partitions > known:
@@ -213,6 +222,7 @@ class QueuesPart:
     def _follow_partitions(self) -> None:
         for live in list(self._live.values()):
             self._read_more(live)
+            live.follow_epochs()
         self._timer = self.log.call_later(FOLLOW_S, self._follow_partitions)
 
 

@@ -2,7 +2,9 @@
 
 Rule 1: it reads on while there is room for open records, and waits for room otherwise.
 Rule 2: offsets without a record (markers, aborted transactions) are passed over, so that the cursor gets beyond them.
-Rule 3: what retention has deleted before it was done is skipped, counted and said in the log; it never stops a queue.
+Rule 3: a home epoch of the partition is followed before anything else is read, and nothing is taken in that the mesh
+        has not agreed on (region.queues.epochs_core).
+Rule 4: what retention has deleted before it was done is skipped, counted and said in the log; it never stops a queue.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Final
 import structlog
 
 from georelay.errors import GeorelayError, OffsetOutOfRange, UnknownTopic
-from region.queues.contents import EARLIEST, read_stretch
+from region.queues.contents import EARLIEST, agreed, read_stretch
+from region.queues.epochs_core import newest_epoch
 from region.queues.limits import READ_BYTES, READ_WAIT_MS
 from region.queues.live_queue import LiveQueue
 from region.queues.queue_core import Passed
@@ -43,8 +46,12 @@ async def read_partition(queue: LiveQueue, partition: int, waits: RemoteWaits) -
         if not queue.index.has_room(partition):
             await _wait_for_room(queue)
             continue
-        offset = max(offset, queue.state.cursor(partition))  # it was purged
         try:
+            begun = queue.begun(partition)
+            if begun is not None:
+                await queue.begin_epoch(partition, *begun)
+            offset = min(offset, queue.begins.pop(partition, offset))
+            offset = max(offset, queue.state.cursor(partition))  # it was purged
             offset = await _read_on(queue, partition, offset, waits)
             retry_s = RETRY_S
         except OffsetOutOfRange:
@@ -65,23 +72,33 @@ async def _wait_for_room(queue: LiveQueue) -> None:
 
 
 async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteWaits) -> int:
-    topic = queue.state.definition.topic
-    view = queue.cluster.topic(topic)
-    if view is None or view.topic_id != queue.state.definition.topic_id:
-        raise UnknownTopic(f"the topic {topic!r} of queue {queue.name} was deleted")
+    topic, table = queue.view().name, queue.epoch_table(partition)
+    has_begun = queue.has_begun(topic, partition, table)
     is_here = queue.cluster.stream(topic, partition) is not None
     may_wait = is_here or waits.count < REMOTE_WAITS_MAX
     waits.count += not is_here
+    wait_ms = READ_WAIT_MS * may_wait
+    reading = asyncio.ensure_future(queue.cluster.read_records(topic, partition, offset, READ_BYTES, wait_ms))
+    queue.reading[partition] = reading
     try:
-        answer = await queue.cluster.read_records(topic, partition, offset, READ_BYTES, READ_WAIT_MS * may_wait)
+        answer = await reading
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return offset  # an epoch began, where nothing may come for long: see LiveQueue.follow_epochs
     finally:
         waits.count -= not is_here
-    stretch = await read_stretch(answer, offset)
+        del queue.reading[partition]
+    whole = await read_stretch(answer, offset)
+    if newest_epoch(queue.epoch_table(partition)) != newest_epoch(table):
+        return offset  # an epoch began meanwhile: it is followed first
+    stretch = agreed(whole, table, first=offset, has_begun=has_begun)
     queue.read_up_to(partition, stretch.following, stretch.end)
     queue.add(partition, stretch.records)
     if stretch.gaps:
         await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD)
-    if stretch.following == offset and not may_wait:
+    if stretch.following == offset and (not may_wait or whole.following > offset):
         await queue.pause(POLL_S)
     return stretch.following
 
@@ -89,7 +106,7 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
 async def _skip_deleted(queue: LiveQueue, partition: int, offset: int) -> int:
     """Return where the log begins now; what is below it is skipped."""
     try:
-        answer = await queue.cluster.read_records(queue.state.definition.topic, partition, EARLIEST, 1, 0)
+        answer = await queue.cluster.read_records(queue.view().name, partition, EARLIEST, 1, 0)
         if answer.log_start > offset:
             await queue.pass_over(partition, [(offset, answer.log_start)], Passed.RETENTION)
             return answer.log_start

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from georelay.ids import RegionNumber
 from georelay.wire.batch import BatchHeader
+from mesh.replication.ports import EpochRow
 from region.kafka.ports import Published, ReadAnswer, Stream, TopicSpec, TopicView
 
 
@@ -19,6 +21,12 @@ class QueueCluster(Protocol):
 
     def topic(self, name: str) -> TopicView | None:
         """Return the topic of a local name."""
+
+    def stream_names(self, name: str) -> Sequence[str]:
+        """Return the local names that hold the topic's records: every origin's for a plain homes=every name."""
+
+    def epoch_table(self, name: str, partition: int) -> Sequence[EpochRow]:
+        """Return control's history of a partition's home epochs, (epoch, start); () where the home never moved."""
 
     def stream(self, name: str, partition: int) -> Stream | None:
         """Return the stream when a replica of it is hosted by this broker."""

@@ -8,7 +8,11 @@ Rule 2: what belongs to a lease names its delivery count: a lease that is over h
 Rule 3: DONE is final. It is never delivered again.
 Rule 4: a record leaves LEASED for WAITING only below max_deliveries; otherwise it is CONDEMNED, and it is DONE only
         after it stands in the dead-letter topic.
-Rule 5: dead letters are numbered without gaps in the order of the log: the number is the sequence of the producer that
+Rule 5: what is known of an offset is known of the record that the agreed history of the topic's partition has there.
+        When an epoch begins below it, other records get these offsets, and what was known of them is forgotten.
+Rule 6: a home epoch of the queue's own coordinator ends every lease. Its dead letters are numbered anew, for a new
+        producer: a region that was cut off may have published others under the numbers of the old one.
+Rule 7: dead letters are numbered without gaps in the order of the log: the number is the sequence of the producer that
         publishes them, so that one that is published twice is stored once.
 """
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -24,6 +29,7 @@ from region.queues.definition import QueueDefinition
 from region.queues.offset_ranges_core import OffsetRanges
 
 NO_PRODUCER: Final = -1
+FIRST_EPOCH: Final = 1
 
 
 class RecordState(enum.IntEnum):
@@ -111,9 +117,16 @@ class Row:
 
 @dataclass(slots=True)
 class Progress:
-    """How far one partition is. `done` is above `cursor` and never touches it."""
+    """How far one partition is. `done` is above `cursor` and never touches it.
+
+    Args:
+        epoch: newest home epoch of the topic's partition whose beginning was followed.
+        cut: the newest of them at which something was forgotten: leases of before mean other records.
+    """
 
     cursor: int = 0
+    epoch: int = FIRST_EPOCH
+    cut: int = FIRST_EPOCH
     done: OffsetRanges = field(default_factory=OffsetRanges)
     rows: dict[int, Row] = field(default_factory=dict)
 
@@ -144,14 +157,26 @@ class QueueState:
     Args:
         made_us: append time of its creation; it tells it from an earlier queue of the same name.
         positions: where each partition begins; one that is not named begins at 0.
+        epochs: the home epoch of each then; one that is not named is in its first.
     """
 
-    def __init__(self, definition: QueueDefinition, *, made_us: int, positions: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        definition: QueueDefinition,
+        *,
+        made_us: int,
+        positions: Iterable[int] = (),
+        epochs: Iterable[int] = (),
+    ) -> None:
         self.definition = definition
         self.made_us = made_us
         self.partitions: dict[int, Progress] = {
-            partition: Progress(cursor=position) for partition, position in enumerate(positions) if position
+            partition: Progress(cursor=position, epoch=epoch)
+            for partition, (position, epoch) in enumerate(zip_longest(positions, epochs, fillvalue=0))
+            if position or epoch
         }
+        for progress in self.partitions.values():
+            progress.epoch = max(progress.epoch, FIRST_EPOCH)
         self.counts = Counts()
         self.letters: dict[int, Place] = {}  # condemned records by number, ascending
         self.next_letter = 0
@@ -180,6 +205,16 @@ class QueueState:
         """Return the first offset that is not done."""
         progress = self.partitions.get(partition)
         return 0 if progress is None else progress.cursor
+
+    def epoch(self, partition: int) -> int:
+        """Return the newest home epoch of a partition that was followed."""
+        progress = self.partitions.get(partition)
+        return FIRST_EPOCH if progress is None else progress.epoch
+
+    def cut_epoch(self, partition: int) -> int:
+        """Return the epoch at which something of a partition was last forgotten."""
+        progress = self.partitions.get(partition)
+        return FIRST_EPOCH if progress is None else progress.cut
 
     def rows(self) -> Iterator[tuple[Place, Row]]:
         """Return every row."""
@@ -292,6 +327,29 @@ class QueueState:
         elif why is Passed.RETENTION:
             self.counts.skipped += passed
         return passed
+
+    def begin_epoch(self, partition: int, epoch: int, start: int) -> int:
+        """Follow a home epoch of a partition that began at `start`; returns how many offsets were forgotten."""
+        progress = self._progress(partition)
+        if epoch <= progress.epoch:
+            return 0
+        progress.epoch = epoch
+        rows = [offset for offset in progress.rows if offset >= start]
+        for offset in rows:
+            self._remove_row(Place(partition, offset))
+        forgotten = len(rows) + max(0, progress.cursor - start) + progress.done.cut(start)
+        progress.cursor = min(progress.cursor, start)
+        if forgotten:
+            progress.cut = epoch
+        return forgotten
+
+    def fence(self) -> None:
+        """End every lease; records that had their last delivery are condemned (rule 4), the others are free at once."""
+        leased = sorted(place for place, row in self.rows() if row.state is RecordState.LEASED)
+        deliveries = [row.deliveries for place in leased if (row := self.row(place)) is not None]
+        claims = [Claim(*place, count) for place, count in zip(leased, deliveries, strict=True)]
+        self.give_back(0, claims)
+        self.producer_id = NO_PRODUCER
 
     def name_producer(self, producer_id: int) -> None:
         """Let dead letters be published by a producer that is new to their topic: they are numbered from 0 again."""

@@ -1,7 +1,8 @@
 """The replicated state of all queues of one coordinator. Pure.
 
 Rule 1: it is a function of the commands: replicas that applied the same ones have equal snapshots, byte for byte.
-Rule 2: a command for a queue that is not there has no effect: it was deleted while the command was on its way.
+Rule 2: a home epoch of the coordinator's stream is followed on every replica at its EPOCH entry, without a command.
+Rule 3: a command for a queue that is not there has no effect: it was deleted while the command was on its way.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Final, TypeAlias
 
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from mesh.home.home_row import EPOCH_MAX
 from region.coordination.part import CommandError
 from region.queues.commands_core import (
     Acknowledge,
     AlterQueue,
+    BeginEpoch,
     Bury,
     Condemn,
     CreateQueue,
@@ -31,7 +34,7 @@ from region.queues.commands_core import (
 from region.queues.definition import QueueDefinition
 from region.queues.limits import CONSUMER_CHARS_MAX, QUEUES_PER_COORDINATOR_MAX, REASON_CHARS_MAX
 from region.queues.offset_ranges_core import OffsetRanges
-from region.queues.queue_core import Counts, Place, Progress, QueueState, RecordState, Row
+from region.queues.queue_core import FIRST_EPOCH, Counts, Place, Progress, QueueState, RecordState, Row
 from region.routing.copies_core import ROWS_MAX, CopyBook
 
 VERSION: Final = 1
@@ -40,6 +43,7 @@ _ROW_WIDTH: Final = 7
 _KEPT: Final = frozenset({RecordState.WAITING, RecordState.LEASED, RecordState.CONDEMNED})
 
 Result: TypeAlias = list[int] | list[bool] | int | bool
+Generation: TypeAlias = tuple[int, int]  # home epoch of the coordinator, and epoch that last cut the partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +52,15 @@ class Applied:
 
     Args:
         result: of each row in the order of the command, or a number; see QueueState.
-        places: records that may have changed. passed: for PassOver, the partition that may have changed as a whole.
+        places: records that may have changed. passed: the partition that may have changed as a whole, -1: none did.
+        generations: of each row that was leased.
     """
 
     queue: str
     result: Result
     places: tuple[Place, ...] = ()
     passed: int = -1
+    generations: tuple[Generation, ...] = ()
 
 
 class QueuesState:
@@ -62,6 +68,7 @@ class QueuesState:
 
     def __init__(self) -> None:
         self._queues: dict[str, QueueState] = {}
+        self.epoch = FIRST_EPOCH  # home epoch of the coordinator's stream
         self.copies = CopyBook()  # of bindings whose names hash to this coordinator
 
     def __iter__(self) -> Iterator[QueueState]:
@@ -86,11 +93,23 @@ class QueuesState:
         if isinstance(command, CreateQueue):
             if queue is None:
                 made_us = append_us
-                self._queues[name] = QueueState(command.definition, made_us=made_us, positions=command.positions)
+                self._queues[name] = QueueState(
+                    command.definition, made_us=made_us, positions=command.positions, epochs=command.epochs
+                )
             return Applied(queue=name, result=queue is None)
         if queue is None:
             return Applied(queue=name, result=_nothing(command))
         return _change(self, queue, command)
+
+    def fence(self, epoch: int) -> None:
+        """Begin a home epoch of the coordinator: leases of earlier ones are over."""
+        self.epoch = epoch
+        for queue in self._queues.values():
+            queue.fence()
+
+    def generation(self, queue: QueueState, partition: int) -> Generation:
+        """Return what leases of a partition are given in now."""
+        return self.epoch, queue.cut_epoch(partition)
 
     def remove(self, name: str) -> None:
         """Forget a queue."""
@@ -102,11 +121,12 @@ class QueuesState:
         """Return the state."""
         queues = [_queue_json(self._queues[name]) for name in sorted(self._queues)]
         copies: JsonObject = {"copies": self.copies.to_json()} if len(self.copies) else {}
-        return dump_object({"version": VERSION, "queues": list[object](queues), **copies})
+        epoch: JsonObject = {"epoch": self.epoch} if self.epoch > FIRST_EPOCH else {}
+        return dump_object({"version": VERSION, "queues": list[object](queues), **copies, **epoch})
 
     def restore(self, raw: bytes) -> None:
         """Replace the state by what `snapshot` returned; b"" is empty. Raises ValueError."""
-        queues, copies = ([], []) if not raw else _read_queues(raw)
+        queues, copies, self.epoch = ([], [], FIRST_EPOCH) if not raw else _read_queues(raw)
         self.copies.restore(copies)
         self._queues = {queue.definition.name: queue for queue in queues}
 
@@ -134,7 +154,8 @@ def _change(state: QueuesState, queue: QueueState, command: QueueCommand) -> App
             return Applied(queue=name, result=True)
         case Deliver():
             counts = queue.deliver(command.consumer, command.until_us, command.places)
-            return Applied(queue=name, result=counts, places=command.places)
+            generations = tuple(state.generation(queue, place.partition) for place in command.places)
+            return Applied(queue=name, result=counts, places=command.places, generations=generations)
         case Bury():
             return Applied(queue=name, result=queue.bury(command.places), places=command.places)
         case Acknowledge() | GiveBack() | Extend() | Condemn() | Drop():
@@ -143,6 +164,9 @@ def _change(state: QueuesState, queue: QueueState, command: QueueCommand) -> App
         case PassOver():
             passed = queue.pass_over(command.partition, command.ranges, command.why)
             return Applied(queue=name, result=passed, passed=command.partition)
+        case BeginEpoch():
+            forgotten = queue.begin_epoch(command.partition, command.epoch, command.start)
+            return Applied(queue=name, result=forgotten, passed=command.partition)
         case NameProducer():
             queue.name_producer(command.producer_id)
             return Applied(queue=name, result=True)
@@ -186,7 +210,9 @@ def _queue_json(queue: QueueState) -> JsonObject:
             )
         ]
         done = [number for pair in progress.done for number in pair]
-        partitions.append({"partition": partition, "cursor": progress.cursor, "done": done, "rows": rows})
+        epochs = {"epoch": progress.epoch, "cut": progress.cut}
+        begun = {name: epoch for name, epoch in epochs.items() if epoch > FIRST_EPOCH}
+        partitions.append({"partition": partition, "cursor": progress.cursor, "done": done, "rows": rows, **begun})
     return {
         "definition": queue.definition.stored(),
         "made_us": queue.made_us,
@@ -199,15 +225,20 @@ def _queue_json(queue: QueueState) -> JsonObject:
     }
 
 
-def _read_queues(raw: bytes) -> tuple[list[QueueState], list[object]]:
+def _read_queues(raw: bytes) -> tuple[list[QueueState], list[object], int]:
     fields_ = Fields(parse_object(raw, bytes_max=SNAPSHOT_BYTES_MAX), "snapshot")
     fields_.integer("version", low=VERSION, high=VERSION)
     queues = [_read_queue(item) for item in fields_.items("queues", count_max=QUEUES_PER_COORDINATOR_MAX)]
     copies = fields_.items("copies", count_max=2 * ROWS_MAX) if fields_.has("copies") else []
+    epoch = _epoch(fields_, "epoch")
     fields_.done()
     if len({queue.definition.name for queue in queues}) != len(queues):
         raise FieldError("a queue stands there twice")
-    return queues, copies
+    return queues, copies, epoch
+
+
+def _epoch(fields_: Fields, name: str) -> int:
+    return fields_.integer(name, low=FIRST_EPOCH + 1, high=EPOCH_MAX) if fields_.has(name) else FIRST_EPOCH
 
 
 def _read_queue(item: object) -> QueueState:
@@ -246,6 +277,7 @@ def _read_progress(value: object, consumers: list[str], reasons: list[str]) -> t
     cursor = read.integer("cursor", low=0, high=INT64_MAX)
     done = read.integers("done", count_max=INT64_MAX, low=0, high=INT64_MAX)
     numbers = read.integers("rows", count_max=INT64_MAX, low=0, high=INT64_MAX)
+    epoch, cut = _epoch(read, "epoch"), _epoch(read, "cut")
     read.done()
     if len(done) % 2 or len(numbers) % _ROW_WIDTH:
         raise FieldError("rows or ranges are cut off")
@@ -255,4 +287,5 @@ def _read_progress(value: object, consumers: list[str], reasons: list[str]) -> t
         if state not in _KEPT or consumer >= len(consumers) or reason >= len(reasons) or offset < cursor:
             raise FieldError(f"row of offset {offset} cannot be")
         rows[offset] = Row(RecordState(state), deliveries, due_us, consumers[consumer], number - 1, reasons[reason])
-    return partition, Progress(cursor=cursor, done=OffsetRanges(zip(done[::2], done[1::2], strict=True)), rows=rows)
+    ranges = OffsetRanges(zip(done[::2], done[1::2], strict=True))
+    return partition, Progress(cursor=cursor, epoch=epoch, cut=cut, done=ranges, rows=rows)

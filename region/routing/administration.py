@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+import structlog
+
 from georelay.errors import BadRequest, GeorelayError, PolicyViolation, UnknownTopic
 from georelay.ids import RegionNumber
 from region.controller import security_wishes
@@ -22,6 +24,8 @@ from region.coordination.part import JsonObject, Part
 from region.kafka.ports import TopicView
 from region.routing.binding import Binding
 from region.routing.copies_core import stream_text
+
+log = structlog.get_logger()
 
 BEGIN_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.1
@@ -106,7 +110,9 @@ class BindingAdmin:
 
     async def _waiting(self, binding: Binding) -> list[str]:
         try:
-            answer = await self._coordinators.call(Part.QUEUES, binding.name, "copy_list", {"binding": binding.name})
+            answer = await self._coordinators.call(
+                Part.QUEUES, binding.name, "copy_list", {"binding": binding.name}, origin=self._cluster.region_number
+            )
         except GeorelayError as error:
             return [f"the coordinator of the binding does not answer: {error}"]
         begun = {row["stream"] for row in answer["rows"] if row["index"] == binding.index}
@@ -132,5 +138,17 @@ class BindingAdmin:
         known = next((row for row in self._bindings() if row.name == name), None)
         await self._change(security_wishes.delete_binding(name))
         if known is not None:
-            body = {"binding": name, "index": known.index}
-            await self._coordinators.call(Part.QUEUES, name, "copy_forget", body)
+            await self._forget(known)
+
+    async def _forget(self, binding: Binding) -> None:
+        """Forget how far its copies are, in every region that keeps it; what one keeps that is silent does no harm."""
+        own = self._cluster.region_number
+        views = [view for view in self._cluster.topics() if not view.internal and binding.takes(view.definition.name)]
+        body = {"binding": binding.name, "index": binding.index}
+        for origin in sorted({own, *(view.definition.home or view.origin for view in views)}):
+            try:
+                await self._coordinators.call(Part.QUEUES, binding.name, "copy_forget", body, origin=origin)
+            except GeorelayError as error:
+                if origin == own:
+                    raise
+                log.warning("binding.copies_remembered", binding=binding.name, region=origin, reason=str(error))

@@ -4,7 +4,9 @@ Rule 1: what is copied is a function of the committed log of the source: whoever
         same producer and the same sequences, and the target stores each once.
 Rule 2: a group of at most GROUP_COPIES copies is published and then saved at the coordinator before the next one: after
         a crash at most so many are made again, and the target recognises so many.
-Rule 3: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
+Rule 3: when the home moves, the old one copies what its epoch has left, and the new one waits a moment for that before
+        it takes over. A region that was lost made copies that it could not save any more: those are made again.
+Rule 4: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
         Only what retention has deleted from the source meanwhile is, with a line in the log.
 """
 
@@ -12,16 +14,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
 
-from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, UnknownTopic
+from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, Unavailable, UnknownTopic
 from georelay.fields import Fields
-from georelay.ids import Offset, RegionNumber, StreamKey
+from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from georelay.wire.batch import BatchHeader, parse_header
+from mesh.replication.ports import EpochRow
 from region.api.unfolding import unfolds_on_loop
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
@@ -34,6 +38,8 @@ log = structlog.get_logger()
 
 GROUP_COPIES: Final = PRODUCER_BATCHES_REMEMBERED - 1
 READ_BYTES: Final = 1 * MIB
+DRAIN_S: Final = 2.0  # how long a new home waits for the old one, which may be lost
+DRAIN_LOOK_S: Final = 0.1
 SAVE_RECORDS: Final = 10_000  # that were looked at and not copied, until the cursor is saved all the same
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
@@ -62,6 +68,14 @@ class SourceStream(Protocol):
     @property
     def is_home(self) -> bool:
         """Whether this region sequences it."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """Home epoch that has begun in this log."""
+
+    @property
+    def decided_table(self) -> Sequence[EpochRow]:
+        """Control's history of its home epochs, (epoch, start); () where the home never moved."""
 
     @property
     def log_start(self) -> Offset:
@@ -125,6 +139,7 @@ class Copier:
 
     Attributes:
         copied: everything below it is stored at the target; -1 before the coordinator has answered.
+        epoch: the home epoch whose records it copies. is_done: nothing is left of that epoch, another one has begun.
     """
 
     def __init__(
@@ -142,6 +157,9 @@ class Copier:
         self.copied = -1
         self.records_copied = 0
         self.failing = ""
+        self.epoch = int(stream.epoch)
+        self.is_done = False
+        self._woken: asyncio.Future[None] | None = None
         self._stream = stream
         self._cluster = cluster
         self._coordinators = coordinators
@@ -150,19 +168,20 @@ class Copier:
         self._moved = moved
         key = stream.key
         self._key = CopyKey(binding.name, binding.index, stream_text(key.topic_id, int(key.origin), key.partition))
-        self._row = CopyRow(producer_id=0, cursor=int(begin_at), sequence=0, partitions=1)
+        self._row = CopyRow(producer_id=0, cursor=int(begin_at), sequence=0, partitions=1, epoch=self.epoch)
         self._saved = self._row
 
     async def run(self) -> None:
-        """Copy."""
+        """Copy until cancelled, or until the epoch is over and copied."""
         retry_s = RETRY_S
         began = False
-        while True:
+        while not self.is_done:
             try:
                 if not began:
                     await self._begin()
                     began = True
-                await self._copy_group()
+                else:
+                    await self._copy_group()
                 retry_s, self.failing = RETRY_S, ""
             except GeorelayError as error:
                 if not self.failing:
@@ -181,17 +200,53 @@ class Copier:
     # --- at the coordinator -----------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        found = await self._coordinators.call(Part.QUEUES, self.binding.name, "copy_find", named(self._key))
-        if found:
-            self._take(found)
-            return
-        wanted = CopyRow(
+        found = await self._find()
+        if found is None:
+            self._take(await self._ask("copy_begin", await self._fresh(int(self._begin_at))))
+        elif found.epoch < self.epoch:
+            await self._take_over(found)
+        else:
+            self._set_row(found)
+
+    async def _take_over(self, found: CopyRow) -> None:
+        """Go on where the home of an earlier epoch ended, or as far as the mesh kept what it copied."""
+        start = next((int(start) for epoch, start in self._stream.decided_table if epoch > found.epoch), None)
+        if start is None:
+            raise Unavailable(f"where epoch {self.epoch} of {self._key.stream} begins is not known here yet")
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while found.cursor < start:
+                    await asyncio.sleep(DRAIN_LOOK_S)
+                    found = await self._find() or found
+        except TimeoutError:
+            log.warning("binding.copied_again", binding=self.binding.name, stream=self._key.stream, epoch=self.epoch)
+        self._take(await self._ask("copy_take", await self._fresh(start)))
+
+    async def _fresh(self, cursor: int) -> CopyRow:
+        """Return a row of this epoch with a new producer."""
+        return CopyRow(
             producer_id=await self._cluster.allocate_producer_id(),
-            cursor=int(self._begin_at),
+            cursor=cursor,
             sequence=0,
             partitions=self._target().partitions,
+            epoch=self.epoch,
         )
-        self._take(await self._ask("copy_begin", wanted))
+
+    async def _find(self) -> CopyRow | None:
+        found = await self._call("copy_find", named(self._key))
+        return read_row(Fields(found, "copies")) if found else None
+
+    async def _call(self, operation: str, body: JsonObject) -> JsonObject:
+        return await self._coordinators.call(Part.QUEUES, self.binding.name, operation, body, origin=self._first_home())
+
+    def _first_home(self) -> RegionNumber:
+        """Return the region whose coordinators keep how far the copies are."""
+        if self._stream.key.origin:
+            return self._stream.key.origin
+        view = self._cluster.topic(self._stream.topic)
+        if view is None:
+            raise UnknownTopic(f"topic {self._stream.topic!r} does not exist")
+        return view.definition.home
 
     def _target(self) -> TopicView:
         view = self._cluster.topic(self.binding.target)
@@ -202,20 +257,21 @@ class Copier:
 
     async def _ask(self, operation: str, row: CopyRow, **more: int) -> JsonObject:
         body = {**named(self._key), **row.to_json(), **more}
-        return await self._coordinators.call(Part.QUEUES, self.binding.name, operation, body)
+        return await self._call(operation, body)
 
     def _take(self, answer: JsonObject) -> None:
-        self._row = self._saved = read_row(Fields(answer, "copies"))
+        self._set_row(read_row(Fields(answer, "copies")))
+
+    def _set_row(self, row: CopyRow) -> None:
+        if row.epoch > self.epoch:
+            self.is_done = True  # another home has taken over; who waits here does not know
+            return
+        self._row = self._saved = row
         self._set_copied(self._row.cursor)
 
     async def _save(self) -> None:
         partitions = self._target().partitions  # nothing is under way: from here on others may be used
-        row = CopyRow(
-            producer_id=self._row.producer_id,
-            cursor=self._row.cursor,
-            sequence=self._row.sequence,
-            partitions=partitions,
-        )
+        row = replace(self._row, partitions=partitions)
         await self._ask("copy_save", row)
         self._row = self._saved = row
 
@@ -226,12 +282,7 @@ class Copier:
         if self._saved != before:
             return  # another leader went on meanwhile
         log.warning("binding.new_producer", binding=self.binding.name, producer=before.producer_id)
-        fresh = CopyRow(
-            producer_id=await self._cluster.allocate_producer_id(),
-            cursor=before.cursor,
-            sequence=0,
-            partitions=self._target().partitions,
-        )
+        fresh = await self._fresh(before.cursor)
         self._take(await self._ask("copy_renew", fresh, instead_of=before.producer_id))
 
     # --- copying ----------------------------------------------------------------------------------
@@ -241,7 +292,12 @@ class Copier:
         if offset < self._stream.log_start:
             log.error("binding.records_lost", binding=self.binding.name, first=offset, until=self._stream.log_start)
             offset = self._stream.log_start
-        visible_end = self._stream.visible_end
+        over = self._over_at()
+        if over is not None and offset >= over:
+            await self._save()
+            self.is_done = True
+            return
+        visible_end = self._visible_end()
         if offset >= visible_end:
             await self._save_if_far()
             await self._wait_for(offset)
@@ -266,9 +322,7 @@ class Copier:
             except _NEW_PRODUCER:
                 await self._new_producer()
                 return
-        self._row = CopyRow(
-            producer_id=self._row.producer_id, cursor=following, sequence=sequence, partitions=self._row.partitions
-        )
+        self._row = replace(self._row, cursor=following, sequence=sequence)
         self.records_copied += sum(count for _, count in copies)
         self._set_copied(following)
         if copies:
@@ -306,10 +360,10 @@ class Copier:
             await self._save()
 
     async def _wait_for(self, offset: Offset) -> None:
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        moved = self._woken = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
-            if self._stream.visible_end > offset and not moved.done():
+            if self._visible_end() > offset and not moved.done():
                 moved.set_result(None)
 
         handle = self._stream.add_waiter(wake)
@@ -317,7 +371,21 @@ class Copier:
             wake()
             await moved
         finally:
+            self._woken = None
             self._stream.remove_waiter(handle)
+
+    def wake(self) -> None:
+        """Look whether the epoch is over."""
+        if self._woken is not None and not self._woken.done() and self._over_at() is not None:
+            self._woken.set_result(None)
+
+    def _over_at(self) -> int | None:
+        """Return where the records of this epoch end, None while no later one was decided."""
+        return next((int(start) for epoch, start in self._stream.decided_table if epoch > self.epoch), None)
+
+    def _visible_end(self) -> int:
+        over = self._over_at()
+        return int(self._stream.visible_end) if over is None else min(int(self._stream.visible_end), over)
 
     def _set_copied(self, offset: int) -> None:
         self.copied = offset

@@ -1,8 +1,11 @@
 """How far the copies of each binding are, per source stream: replicated with the queues of a coordinator. Pure.
 
-Rule 1: the coordinator of a binding's name keeps them. A row is (binding, its index, source stream).
+Rule 1: the coordinator of a binding's name keeps them, that of the region which was the stream's first home, wherever
+        both are at home now. A row is (binding, its index, source stream).
 Rule 2: a row only moves on: a save that is older, or of another producer, changes nothing.
-Rule 3: everything below `cursor` is copied; `sequence` is the number of records that the producer has published then.
+Rule 3: a new home of the stream takes a row over, with a producer of its own: what the old one copied of a branch that
+        was cut off has the numbers of the old producer, and copies of other records must not be taken for those.
+Rule 4: everything below `cursor` is copied; `sequence` is the number of records that the producer has published then.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from typing import Final, NamedTuple
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import REGION_NUMBER_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from mesh.home.home_row import EPOCH_MAX
 from region.coordination.part import CommandError
 
 COPY_MARK: Final = b"C"  # the first byte of these commands; those of queues begin with a brace
+FIRST_EPOCH: Final = 1
 ROWS_MAX: Final = 20_000  # of one coordinator
 STREAM_CHARS_MAX: Final = 60
 
@@ -32,16 +37,18 @@ class CopyKey(NamedTuple):
 class CopyRow:
     """Args:
     partitions: of the target, as long as nothing is under way: copies go to source partition modulo these.
+    epoch: home epoch of the source in which the copies were made.
     """
 
     producer_id: int
     cursor: int
     sequence: int
     partitions: int
+    epoch: int = FIRST_EPOCH
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "epoch" or value > FIRST_EPOCH}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,14 @@ class RenewCopies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeCopies:
+    """Gives a row of an earlier epoch to the home of a newer one; its cursor is not beyond that of `row`."""
+
+    key: CopyKey
+    row: CopyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCopies:
     """Forgets the rows of a binding with that index or a lower one."""
 
@@ -77,7 +92,7 @@ class ForgetCopies:
     index: int
 
 
-CopyCommand = BeginCopies | SaveCopies | RenewCopies | ForgetCopies
+CopyCommand = BeginCopies | SaveCopies | RenewCopies | TakeCopies | ForgetCopies
 
 
 def encode_copy_command(command: CopyCommand, number: int) -> bytes:
@@ -90,6 +105,8 @@ def encode_copy_command(command: CopyCommand, number: int) -> bytes:
             value = {"op": "renew", **named(command.key), **command.row.to_json(), "instead_of": command.instead_of}
         case BeginCopies():
             value = {"op": "begin", **named(command.key), **command.row.to_json()}
+        case TakeCopies():
+            value = {"op": "take", **named(command.key), **command.row.to_json()}
         case SaveCopies():
             value = {"op": "save", **named(command.key), **command.row.to_json()}
     return COPY_MARK + dump_object({**value, "n": number})
@@ -118,6 +135,8 @@ def _read(fields: Fields) -> CopyCommand:
         return RenewCopies(key=key, row=row, instead_of=fields.integer("instead_of", low=0, high=INT64_MAX))
     if op == "begin":
         return BeginCopies(key=key, row=row)
+    if op == "take":
+        return TakeCopies(key=key, row=row)
     if op == "save":
         return SaveCopies(key=key, row=row)
     raise FieldError(f"command {op!r} is unknown")
@@ -144,6 +163,7 @@ def read_row(fields: Fields) -> CopyRow:
         cursor=fields.integer("cursor", low=0, high=INT64_MAX),
         sequence=fields.integer("sequence", low=0, high=INT64_MAX),
         partitions=fields.integer("partitions", low=1, high=PARTITIONS_PER_TOPIC_MAX),
+        epoch=fields.integer("epoch", low=FIRST_EPOCH, high=EPOCH_MAX) if fields.has("epoch") else FIRST_EPOCH,
     )
 
 
@@ -186,7 +206,12 @@ class CopyBook:
             case RenewCopies():
                 known = self._rows.get(command.key)
                 if known is not None and known.producer_id == command.instead_of:
-                    self._rows[command.key] = replace(command.row, cursor=known.cursor, sequence=0)
+                    self._rows[command.key] = replace(command.row, cursor=known.cursor, sequence=0, epoch=known.epoch)
+            case TakeCopies():
+                known = self._rows.get(command.key)
+                if known is not None and known.epoch < command.row.epoch:
+                    cursor = min(known.cursor, command.row.cursor)
+                    self._rows[command.key] = replace(command.row, cursor=cursor, sequence=0)
 
     def to_json(self) -> list[object]:
         """Return the rows, sorted."""

@@ -2,7 +2,7 @@
 
 copy_find  {binding, index, stream} -> the row, {} where there is none
 copy_begin {binding, index, stream, producer_id, cursor, sequence, partitions} -> the row that there is from then on
-copy_save  the same -> {}      copy_renew the same + instead_of -> the row
+copy_save  the same -> {}      copy_renew the same + instead_of -> the row      copy_take the same + epoch -> the row
 copy_list  {binding} -> {rows: [{binding, index, stream, ...row}]}      copy_forget {binding, index} -> {}
 """
 
@@ -23,6 +23,7 @@ from region.routing.copies_core import (
     ForgetCopies,
     RenewCopies,
     SaveCopies,
+    TakeCopies,
     encode_copy_command,
     named,
     read_key,
@@ -76,6 +77,10 @@ class CopyOperations:
                 fields.done()
                 await self._propose(SaveCopies(key=key, row=row))
                 return {}
+            case "copy_take":
+                fields.done()
+                await self._propose(TakeCopies(key=key, row=row))
+                return self._row(key)
             case "copy_renew":
                 instead_of = fields.integer("instead_of", low=0, high=INT64_MAX)
                 fields.done()

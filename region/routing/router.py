@@ -5,7 +5,9 @@ Rule 1: a publish to a topic that a binding takes is acknowledged when its batch
 Rule 2: the binding is looked up before a batch is appended, so nothing that comes after the copies begin is missed.
 Rule 3: a topic that a binding takes refuses transactional batches: what a transaction wrote would have to be copied
         after its end, which nobody waits for.
-Rule 4: what waits for copies is bounded: beyond it publishes are refused before they are stored.
+Rule 4: when the home of a stream has moved, its old home makes the copies that are left, and answers who waits for
+        them. What it may have that the new home does not is answered as unknown.
+Rule 5: what waits for copies is bounded: beyond it publishes are refused before they are stored.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class StreamCopies:
         self.copiers: dict[tuple[str, int], Copier] = {}
         self.tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.waiting: list[_Waiting] = []
+        self.draining_since_ns = -1  # the home of the stream is elsewhere since
         self.is_lost = False  # another broker leads, or this one stops: what is copied is not known here any more
         self._numbers = itertools.count()
 
@@ -159,12 +162,23 @@ class Routing:
                 if table.of(stream.topic):
                     self._follow(stream)
         for key, copies in list(self._copies.items()):
-            if led.get(key) is not copies.stream or not table.of(copies.stream.topic):
-                self._end(key, copies, is_led=copies.stream.is_leader)
+            if not table.of(copies.stream.topic) or (led.get(key) is not copies.stream and not self._drains(copies)):
+                self._end(key, copies, is_led=copies.stream.is_leader and copies.stream.is_home)
             elif copies.waiting:
                 reasons = {copier.failing for copier in copies.copiers.values() if copier.failing}
                 why = f"stored, but not all of its copies are: {'; '.join(sorted(reasons)) or 'they take long'}"
                 copies.give_up(self._monotonic_ns() - round(WAIT_S * 1e9), why)
+
+    def _drains(self, copies: StreamCopies) -> bool:
+        """Return whether the old home of a stream still makes copies of what it sequenced."""
+        if not copies.stream.is_leader or all(copier.is_done for copier in copies.copiers.values()):
+            return False
+        now_ns = self._monotonic_ns()
+        if copies.draining_since_ns < 0:
+            copies.draining_since_ns = now_ns
+        for copier in copies.copiers.values():
+            copier.wake()
+        return now_ns - copies.draining_since_ns < round(WAIT_S * 1e9)
 
     def _end(self, key: StreamKey, copies: StreamCopies, *, is_led: bool) -> None:
         del self._copies[key]
@@ -193,9 +207,16 @@ class Routing:
         for key in [key for key in copies.copiers if key not in wanted]:
             copies.stop(key)
             copies.moved()
+        copies.draining_since_ns = -1
+        table = stream.decided_table
+        has_begun = not table or stream.epoch >= table[-1][0]
         for key, binding in wanted.items():
+            if key in copies.copiers:
+                copies.copiers[key].wake()
+            if not has_begun:
+                continue  # nothing can be published yet
             if key in copies.tasks and copies.tasks[key].done():
-                copies.stop(key)  # a defect of ours ended it; its line is in the log
+                copies.stop(key)  # its epoch is over; or a defect of ours ended it, then its line is in the log
             if key not in copies.copiers:
                 self._begin(copies, key, binding)
         return copies

@@ -1,6 +1,8 @@
 """Commands that are answered once: CRTP, PUBS, RESOLVE.
 
-Rule: access is checked before anything is looked up, so that a refusal does not tell what exists.
+Rule 1: access is checked before anything is looked up, so that a refusal does not tell what exists.
+Rule 2: who asks for a level is told the outcome by name: STORED, PENDING (stored, in fewer regions so far), NOT_STORED
+        or UNKNOWN. Only STORED is an OK: who looks at nothing else must not take less for the level that was asked for.
 """
 
 from __future__ import annotations
@@ -8,16 +10,19 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from georelay.errors import UnknownTopic
+from georelay.durability import Durability
+from georelay.errors import DurabilityPending, GeorelayError, OutcomeUnknown, UnknownTopic
 from georelay.wire.batch import RecordDraft
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
-from region.api.publishing import Asker
+from region.api.publishing import Asker, RecordPlace
 from region.controller.topic import TopicSpec, TopicView
 from region.kafka.patience import within
 from region.security.access import Access, Operation, Principal, Resource
 from region.text.commands_core import CreateTopic, Publish, Resolve
 from region.text.record_core import parse_body
 from region.text.services import TextServices
+from region.text.session_core import Say, ok, refusal
 
 DECIDE_MS_MAX: Final = 30_000  # for a definition, or a commit at the home
 
@@ -36,8 +41,32 @@ class Answers:
             view = await within(DECIDE_MS_MAX, self._services.cluster.create_topic(spec))
         return f"{view.name} {view.partitions}"
 
-    async def publish(self, principal: Principal, command: Publish) -> str:
-        """Publish one record; "partition offset" once it is committed at its home."""
+    async def publish(self, principal: Principal, command: Publish) -> Say:
+        """Publish one record; the whole answer, once it is committed at its home, is at its level, or its time is over.
+
+        "partition offset", and where a level was asked for the outcome, the level reached, the regions that have it and
+        the epoch.
+        """
+        level = command.level
+        try:
+            place = await self._publish(principal, command, REGION_LEVEL if level is None else level)
+            if level is not None and place.is_pending:
+                raise DurabilityPending(
+                    f"{self._reached(place)}: {level.durability} was not reached within {level.deadline_ms} ms; "
+                    "do not send it again"
+                )
+        except GeorelayError as error:
+            return refusal(error, names_outcome=level is not None)
+        if level is not None:
+            return ok(self._reached(place, "STORED"))
+        return ok(f"{place.partition} {place.offset}{_warning(place)}")
+
+    def _reached(self, place: RecordPlace, *outcome: str) -> str:
+        regions = ",".join(self._services.region_name(region) for region in place.regions)
+        words = (place.partition, place.offset, *outcome, Durability(place.level), *([regions] if regions else ()))
+        return f"{' '.join(map(str, words))} epoch {place.epoch}{_warning(place)}"
+
+    async def _publish(self, principal: Principal, command: Publish, level: AskedLevel) -> RecordPlace:
         services = self._services
         services.access.check(principal, Operation.WRITE, Resource.TOPIC, command.topic)
         await pause(services.quotas.produce(principal, len(command.body)))
@@ -46,10 +75,15 @@ class Answers:
         draft: RecordDraft = parse_body(command.body)
         record = NewRecord(value=draft.value, key=draft.key, headers=tuple(draft.headers))
         published = services.publisher.publish(
-            command.topic, [(record, None)], asker=Asker(access=services.access, principal=principal)
+            command.topic, [(record, None)], level, asker=Asker(access=services.access, principal=principal)
         )
-        (place,) = await within(DECIDE_MS_MAX, published)
-        return f"{place.partition} {place.offset}"
+        wait_ms = DECIDE_MS_MAX + (level.deadline_ms if level.may_wait else 0)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                (place,) = await published
+        except TimeoutError:
+            raise OutcomeUnknown(f"no answer in {wait_ms // 1000} s: it may be stored, or be stored later") from None
+        return place
 
     def resolve(self, principal: Principal, command: Resolve) -> tuple[list[str], str]:
         """Show the brokers of the region, or the leaders of one topic."""
@@ -80,6 +114,11 @@ class Answers:
         ]
         home = self._services.region_name(view.home) if view.home else "every region"
         return rows, f"topic {view.name} partitions {view.partitions} home {home}"
+
+
+def _warning(place: RecordPlace) -> str:
+    """Return a word where a forced move of the home may leave the record in an orphan branch."""
+    return " isolated" if place.is_isolated else ""
 
 
 async def pause(throttle_ms: int) -> None:

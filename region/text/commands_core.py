@@ -1,7 +1,7 @@
 """The commands of the text protocol: one line into one value. Pure.
 
 A line is words between spaces or tabs; the command is written in any case. PUBS alone takes the rest of its line as it
-stands, because a JSON object has spaces.
+stands, because a JSON object has spaces. What a publish asks for stands before the object, which begins with no letter.
 
 Rule: every refusal is a BadRequest whose text shows how the command is written.
 """
@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from georelay.durability import Durability
 from georelay.errors import BadRequest
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from mesh.replication.level import DEADLINE_MS_MAX, AskedLevel
 
 GROUP_CHARS_MAX: Final = 255
 NO_GROUP: Final = "-"
@@ -22,6 +24,11 @@ OFFSET_MAX: Final = 2**63 - 1
 _SPACES: Final = re.compile(r"[ \t]+")
 _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _TOKEN: Final = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", re.ASCII)
+# "geo:2 within 500ms " before the object; both may be absent.
+_ASKED: Final = re.compile(
+    r"(?:(region|geo:[^ \t{]*)(?:[ \t]+|$))?(?:(within)(?:[ \t]+([^ \t{]+))?(?:[ \t]+|$))?", re.IGNORECASE
+)
+_PATIENCE: Final = re.compile(r"([0-9]{1,6})(ms|s)", re.ASCII | re.IGNORECASE)
 _SHOWN_CHARS_MAX: Final = 40
 
 
@@ -46,10 +53,14 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """PUBS topic {json}; `body` is the JSON as it came."""
+    """PUBS topic [level [within time]] {json}; `body` is the JSON as it came.
+
+    Without a level it is answered at its commit at the home; with one the answer names the outcome.
+    """
 
     topic: str
     body: str
+    level: AskedLevel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,10 @@ Command = Auth | CreateTopic | Publish | Subscribe | Consumed | Unsubscribe | Re
 HOW: Final[Mapping[str, tuple[str, str]]] = {
     "AUTH": ("AUTH user password", "sign in"),
     "CRTP": ("CRTP topic [partitions]", "create a topic"),
-    "PUBS": ('PUBS topic {"Header":{},"Key":"k","Body":"text"}', "publish one record; OK partition offset"),
+    "PUBS": (
+        'PUBS topic [geo:2 [within 500ms]] {"Header":{},"Key":"k","Body":"text"}',
+        "publish one record; OK partition offset. geo:2, geo:majority, geo:all wait for so many regions",
+    ),
     "SUBS": ("SUBS topic group [partitions]", "deliver records from where the group is; group - is none"),
     "CONS": ("CONS topic subscription offset", "records up to this offset are done; the group goes on behind it"),
     "UNSB": ("UNSB subscription", "end a subscription"),
@@ -148,8 +162,29 @@ def _create(rest: str) -> Command | None:
 
 
 def _publish(rest: str) -> Command | None:
-    topic, *body = _SPACES.split(rest, maxsplit=1)
-    return Publish(topic, body[0]) if body else None
+    topic, *rows = _SPACES.split(rest, maxsplit=1)
+    found = _ASKED.match(rows[0]) if rows else None
+    if found is None or found.end() == len(rows[0]):
+        return None
+    level, within, patience = found.groups()
+    if within and not (level and patience):
+        return None
+    return Publish(topic, rows[0][found.end() :], _level(level, patience) if level else None)
+
+
+def _level(word: str, patience: str | None) -> AskedLevel:
+    durability = Durability.parse(word.lower())
+    if patience is None:
+        return AskedLevel(durability=durability)
+    if not durability.is_geo:
+        raise BadRequest("within goes with geo:2, geo:majority or geo:all: a home answers as soon as it has committed")
+    found = _PATIENCE.fullmatch(patience)
+    wait_ms = 0 if found is None else int(found[1]) * (1 if found[2].lower() == "ms" else 1000)
+    if not 1 <= wait_ms <= DEADLINE_MS_MAX:
+        raise BadRequest(
+            f"within {patience[:_SHOWN_CHARS_MAX]!r}: use 1ms..{DEADLINE_MS_MAX // 1000}s, such as 500ms or 2s"
+        )
+    return AskedLevel(durability=durability, deadline_ms=wait_ms)
 
 
 def _subscribe(rest: str) -> Command | None:

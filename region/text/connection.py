@@ -79,7 +79,7 @@ class TextConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._speaker = Speaker(self._say, self._writable.wait)
-        self._publishes: deque[asyncio.Task[str]] = deque()
+        self._publishes: deque[asyncio.Task[Say]] = deque()
         self._deliveries: dict[int, Delivery] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
@@ -256,14 +256,7 @@ class TextConnection(asyncio.Protocol):
 
     def _answer_published(self) -> None:
         while self._publishes and self._publishes[0].done():
-            task = self._publishes.popleft()
-            error = task.exception()
-            if isinstance(error, GeorelayError):
-                self._act_now(refusal(error))
-            elif error is not None:
-                raise error
-            else:
-                self._act_now(ok(task.result()))
+            self._act_now(self._publishes.popleft().result())
 
     async def _run(self, command: Command) -> None:
         if isinstance(command, Auth):

@@ -141,9 +141,10 @@ def ok(tail: str = "") -> Say:
     return Say(one_line(f"OK {tail}".rstrip()))
 
 
-def refusal(error: GeorelayError) -> Say:
-    """Return the answer of a failure: its code, and what to do."""
-    return Say(one_line(f"ERR {error.code} {error}"))
+def refusal(error: GeorelayError, *, names_outcome: bool = False) -> Say:
+    """Return the answer of a failure: its code, what became of the record where that was asked for, and what to do."""
+    outcome = f"{error.outcome.value.upper()} " if names_outcome else ""
+    return Say(one_line(f"ERR {error.code} {outcome}{error}"))
 
 
 def one_line(text: str) -> str:

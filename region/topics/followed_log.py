@@ -124,15 +124,17 @@ class FollowedLog:
     def last_stable_offset(self) -> Offset:
         """Return the end for readers of committed records: everything below it is decided. log start..visible end.
 
-        A transaction whose first records retention has deleted holds readers at the log start, as in Kafka.
+        A transaction is undecided while its marker is not below the VISIBLE end: what fewer regions have than the topic
+        asks for may be decided otherwise by another home. One whose first records retention has deleted holds readers
+        at the log start, as in Kafka.
         """
-        unstable = self.transactions.committed.first_unstable
-        if unstable is None:
-            return self.visible_end
-        return max(min(unstable, self.visible_end), self.log_start)
+        return max(self.transactions.stable_before(self.visible_end), self.log_start)
 
     def aborted_between(self, first: Offset, following: Offset) -> list[AbortedTransaction]:
-        """Return the aborted transactions that have records in first..following - 1, in the order of their markers."""
+        """Return the aborted transactions that have records in first..following - 1, in the order of their markers.
+
+        Below the last stable offset all of them are aborted for every region that is counted; above it nobody asks.
+        """
         return self.transactions.aborted_between(first, following)
 
     @property
@@ -209,7 +211,7 @@ class FollowedLog:
         self.commit_index = manifest.index
         self.epochs.restore(state.epochs)
         self.producers.restore(manifest.index, state.producers)
-        self.transactions.restore(state.transactions)
+        self.transactions.restore(state.transactions, end=state.end.next_offset)
         self.fences.restore(state.fences)
         self.orphan_book.restore(state.orphans)
         self._base = (manifest.index, manifest.state)

@@ -168,9 +168,11 @@ class MeshedStream(Stream, ABC):
         """Begin the epoch that cuts this log's own branch off, so that the branch is listed, and SKIP begins above.
 
         The home has deleted what is below `point.last`, so it cannot say which digest stands at the epoch's start: it
-        is this log's own. Nothing is built on that: the SKIP that follows makes everything below unreadable.
+        is this log's own, or where that was deleted too, the one at its beginning. Nothing is built on that: the SKIP
+        that follows makes everything below unreadable.
         """
-        digest = await self.digest_before(row[1])
+        is_deleted = row[1] < self.start.boundary
+        digest = self.start.digest if is_deleted else await self.digest_before(row[1])
         if digest is None:
             raise Unavailable(f"no committed batch of {self.key} ends at offset {row[1]}")
         await self.append_epoch(

@@ -24,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from georelay.errors import BadRequest, Busy, Diverged, Fenced, GeorelayError, NotHome, Unavailable
+from georelay.errors import BadRequest, Busy, Diverged, Fenced, GeorelayError, NotHome, OffsetOutOfRange, Unavailable
 from georelay.ids import Epoch, Offset, RaftIndex, RegionNumber
 from mesh.home.home_row import HomeRow
 from mesh.home.promise_core import agreeing_length
@@ -232,6 +232,7 @@ class MovingStream(MeshedStream, ABC):
         Raises:
             NotLeader, Busy, Unavailable: not promised. Fenced: a higher epoch is promised or has begun here.
             BadRequest: the table makes no sense. OutcomeUnknown: the leader changed; ask again.
+            OffsetOutOfRange: it is promised, and all up to where this log agrees was deleted here.
         """
         self._leading()
         self._check_mesh_level()
@@ -255,8 +256,10 @@ class MovingStream(MeshedStream, ABC):
         rows = [(epoch, start) for index, epoch, start in self.epochs.indexed(fence.index)]
         length = agreeing_length(rows, end=fence.end, table=table)
         digest = fence.digest if length == fence.end else await self.digest_before(length)
+        if digest is None and length < self.start.boundary and length <= table[-1][1]:
+            raise OffsetOutOfRange(f"{self.key} agrees up to offset {length}, and begins at {self.start.boundary} here")
         if digest is None:
-            raise Unavailable(f"{self.key} agrees up to offset {length}, and what lies before it is not stored here")
+            raise Unavailable(f"{self.key} agrees up to offset {length}, and what lies before it cannot be read here")
         return StreamEnd(offset=length, digest=digest)
 
     def _check_fence_epoch(self, new_epoch: Epoch) -> None:

@@ -12,6 +12,7 @@ Rule 5: nothing is published in an epoch of which this broker has not heard who 
         be older than the log that it leads.
 Rule 6: a broker without a lease gives no acknowledgement that depends on one (region.homes.leases).
 Rule 7: transactions begin in a region whose brokers all understand them (TRANSACTION_LEVEL).
+Rule 8: a region on its way out takes no records into streams that began in it: nobody would be home of them any more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from georelay.errors import (
     InvalidTransactionState,
     NotHome,
     NotLeader,
+    PolicyViolation,
     ProducerFenced,
     Unavailable,
 )
@@ -83,6 +85,7 @@ class SequencedStream(FollowedLog, ABC):
         self.home_row: HomeRow | None = None  # control's newest word; None: the stream's home never moved
         self.lease: Callable[[], bool] = _always
         self.isolated: Callable[[], bool] = _never
+        self.is_leaving: Callable[[], bool] = _never  # whether this region is on its way out of the mesh
         self.forward_jumps = 0  # of producers, after a loss of records
         self.lanes = TransactionLanes(key, admit=self._admit, again=self._publish_transactional)
 
@@ -115,9 +118,11 @@ class SequencedStream(FollowedLog, ABC):
 
         Raises:
             NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced, InvalidTransactionState,
-            Unavailable (without a lease): not stored.
+            Unavailable (without a lease), PolicyViolation (this region leaves the mesh): not stored.
         """
         self._prepare_append()
+        if self.key.origin and self.is_leaving():
+            raise PolicyViolation(f"this region is leaving the mesh: publish to {self.topic} in another region")
         if needs_lease and not self.lease():
             raise Unavailable(f"the lease of {self.topic}'s home ran out: this broker may not acknowledge anything")
         if header.attributes & TRANSACTIONAL:

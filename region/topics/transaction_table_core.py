@@ -1,7 +1,8 @@
 """Transactions of one stream: which are open, which were aborted, and which producers may no longer write.
 
 Rule 1: a transaction is open from its producer's first transactional batch to the marker that ends it. Readers that
-        want decided records only stop at the first record of the oldest open one: the last stable offset.
+        want decided records only stop at the first record of the oldest open one: the last stable offset. Readers that
+        are shown less than what is committed stop at one that is open THERE (region.topics.closed_transactions_core).
 Rule 2: everything is a function of the log, kept twice: as committed, which readers and snapshots see, and at the log
         END, which decides what a producer's next batch is. Entries between the two are remembered, so that a
         truncation makes the END anew from what is committed and what remains.
@@ -30,11 +31,13 @@ from typing import Final, NamedTuple
 
 from georelay.ids import Offset, RaftIndex
 from georelay.limits import PRODUCERS_PER_STREAM_MAX
+from region.topics.closed_transactions_core import ClosedTransactions
 from region.topics.producer_table_core import PRODUCER_EXPIRY_MS
 
 ABORTED_MAX: Final = 262_144
 _last_offset = attrgetter("last_offset")
 _NO_RECORD: Final = Offset(-1)
+_NOTHING_UNKNOWN: Final = Offset(0)
 
 
 class Ongoing(NamedTuple):
@@ -206,6 +209,7 @@ class TransactionTable:
     def __init__(self, *, expiry_ms: int = PRODUCER_EXPIRY_MS, aborted_max: int = ABORTED_MAX) -> None:
         self.committed = Transactions()
         self.end = Transactions()
+        self._closed = ClosedTransactions()
         self._pending: deque[Change] = deque()
         self._expiry_us = expiry_ms * 1000
         self._aborted_max = aborted_max
@@ -246,7 +250,9 @@ class TransactionTable:
         """
         moved = False
         while self._pending and self._pending[0].entry_index <= index:
-            self.committed.follow(self._pending.popleft())
+            change = self._pending.popleft()
+            self._close(change)
+            self.committed.follow(change)
             moved = True
         if moved:
             newest = self.committed.aborted[-1].last_offset if self.committed.aborted else _NO_RECORD
@@ -254,6 +260,20 @@ class TransactionTable:
         oldest_us = append_us - self._expiry_us
         self.committed.expire(oldest_us)
         self.end.expire(oldest_us)
+
+    def _close(self, change: Change) -> None:
+        """Remember when a transaction began that `change`, committed now, ends."""
+        match change.kind:
+            case Kind.COMMIT | Kind.ABORT:
+                open_one = self.committed.ongoing.get(change.producer_id)
+                if open_one is not None:
+                    self._closed.closed(open_one.first_offset, change.offset)
+            case Kind.CUT:
+                self._closed.cut(change.offset)
+            case Kind.FORGET:
+                self._closed.restore(_NOTHING_UNKNOWN)
+            case Kind.OPEN:
+                pass
 
     def drop_below(self, log_start: Offset) -> None:
         """Forget aborted transactions whose records and marker are all below the log start."""
@@ -263,6 +283,13 @@ class TransactionTable:
             del aborted[:gone]
 
     # --- reading ----------------------------------------------------------------------------------
+
+    def stable_before(self, end: Offset) -> Offset:
+        """Return up to where everything is decided for readers that are shown what lies below `end`: 0..end.
+
+        A transaction counts as open while its marker is not below `end`, which is not above what is committed.
+        """
+        return self._closed.stable_before(end, unstable=self.committed.first_unstable)
 
     def aborted_between(self, first: Offset, following: Offset) -> list[AbortedTransaction]:
         """Return the committed aborted transactions that have records or their marker in first..following - 1."""
@@ -290,8 +317,12 @@ class TransactionTable:
             ),
         )
 
-    def restore(self, rows: TransactionRows) -> None:
-        """Replace everything with what was committed at a snapshot."""
+    def restore(self, rows: TransactionRows, *, end: Offset = _NOTHING_UNKNOWN) -> None:
+        """Replace everything with what was committed at a snapshot; `end`: first offset that was not committed there.
+
+        Where transactions ended before it, nobody knows any more when they began.
+        """
         self.committed = Transactions(rows.ongoing, rows.ended, rows.aborted)
+        self._closed.restore(end if rows.ended or rows.aborted else _NOTHING_UNKNOWN)
         self._pending.clear()
         self._make_end()

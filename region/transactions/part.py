@@ -128,7 +128,7 @@ class TransactionsPart:
         """Replace the state."""
         self._book.restore(raw)
 
-    def fence(self, *, append_us: int) -> None:
+    def fence(self, *, append_us: int, epoch: int) -> None:
         """Change nothing: epochs of producers and versions of ids go on; open transactions end by their timeout."""
 
     def claim(self, name: str) -> int:

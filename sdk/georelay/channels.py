@@ -34,6 +34,8 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # One ping is under way at a time: one that measures the bandwidth would keep the keepalive's back for a minute.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     # Clients of one process with different credentials or lives must not share a connection.
     ("grpc.use_local_subchannel_pool", 1),
 )

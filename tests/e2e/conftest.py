@@ -442,7 +442,8 @@ class RegionBed:
         kinds = ("kafka", "grpc", "peers", "link", "admin")
         return {kind: f"127.0.0.1:{self._ports[number * 5 + row]}" for row, kind in enumerate(kinds)}
 
-    def _config(self, number: int) -> BrokerConfig:
+    def config(self, number: int) -> BrokerConfig:
+        """Return the configuration of a broker, 0..BROKERS-1."""
         rows = [
             {"number": row + 1, "peers": self._listen(row)["peers"], "link": self._listen(row)["link"]}
             for row in range(BROKERS)
@@ -466,7 +467,7 @@ class RegionBed:
         async with AsyncExitStack() as stack:
             self.brokers = []
             for number, file_system in enumerate(file_systems):
-                broker = Broker(self._config(number), file_system=file_system)
+                broker = Broker(self.config(number), file_system=file_system)
                 stack.push_async_callback(broker.stop)
                 self.brokers.append(broker)
                 await broker.start()

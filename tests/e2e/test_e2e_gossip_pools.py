@@ -23,7 +23,9 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def pools_of(region: str, number: int, ports: dict[str, int], seed: int, folder: Path) -> GossipPools:
+def pools_of(
+    region: str, number: int, ports: dict[str, int], seed: int, folder: Path, *, leave_propagate_s: float = 0.1
+) -> GossipPools:
     base = {"cl": "shop", "rg": region, "role": "broker"}
     tags = {
         LAN: {**base, "wan": f"127.0.0.1:{ports[WAN]}"},
@@ -40,7 +42,7 @@ def pools_of(region: str, number: int, ports: dict[str, int], seed: int, folder:
                 mesh="shop",
                 seeds=[f"127.0.0.1:{seed}"] if pool == WAN else [],
                 snapshot=folder / f"{number}.{pool}",
-                leave_propagate_s=0.1,
+                leave_propagate_s=leave_propagate_s,
             )
         )
         for pool in (LAN, WAN)
@@ -85,6 +87,20 @@ async def test_one_wan_seed_forms_the_lan_pool_of_each_region(tmp_path: Path) ->
     assert threads == {"MainThread"}
     assert (MemberChange.FAILED, "1002") not in changes
     await asyncio.gather(*(pools.stop() for pools in (mesh[0], *mesh[2:])))
+
+
+async def test_members_that_leave_together_do_not_wait_for_news_to_travel_that_nobody_needs(tmp_path: Path) -> None:
+    ports = [{LAN: free_port(), WAN: free_port()} for _ in range(2)]
+    mesh = [
+        pools_of("us", 1001 + row, own, ports[0][WAN], tmp_path, leave_propagate_s=60.0)
+        for row, own in enumerate(ports)
+    ]
+    for pools in mesh:
+        await pools.start()
+    for pools in mesh:
+        await until(lambda pools=pools: len(alive(pools, WAN)) == len(alive(pools, LAN)) == 2)  # type: ignore[misc]
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(pools.stop() for pools in mesh))
 
 
 async def test_a_taken_port_ends_the_start_and_frees_the_other_pool(tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ from loadtest.mesh_process import MeshProcess
 from region.log.errors import LogCorrupt
 from region.log.segment_reader import batches_sha256
 
-REGIONS = ("us", "eu", "ap")
+REGIONS = ("us", "eu")
 TOPIC = "orders"
 LOAD = Load(per_second=300, seconds=4, fault_after_seconds=1)
 CUT_SECONDS = 2.0
-REPLICAS = 9
+REPLICAS = 6
 FLIPS = 12
 FETCH_VERSION = 11
 CATCH_UP_SECONDS_MAX = 10

@@ -118,6 +118,17 @@ class GrowingRegion:
         rows = self.any().core.controller.assignments_status()
         return all(row["settled"] for row in rows) and self._is_even(group_id, voters)
 
+    def is_drained(self, number: int) -> bool:
+        """Return whether every other broker knows that a broker holds nothing any more."""
+        others = [broker for each, broker in self.brokers.items() if each != number]
+        states = [
+            row["state"]
+            for other in others
+            for row in other.core.controller.brokers_status()
+            if row["id"] == _id(number)
+        ]
+        return states == ["drained"] * len(others)
+
     def _is_even(self, group_id: GroupId, voters: set[int]) -> bool:
         ends = {
             group.applied_index
@@ -212,7 +223,7 @@ async def test_a_region_grows_from_one_broker_to_three_and_one_leaves_under_load
         await region.start(3, listed=[1, 3])
         await region.until(lambda: region.is_settled({1, 2, 3}))
         await region.brokers[2].cluster.drain_broker(_id(1))
-        await region.until(lambda: region.is_settled({2, 3}))
+        await region.until(lambda: region.is_settled({2, 3}) and region.is_drained(1))
         await region.brokers[2].cluster.remove_broker(_id(1))
         await region.stop(1)
         await _judge(region, producer, {2, 3})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -28,21 +26,41 @@ READ_SECONDS_MAX = 20
 EXIT_NO_TRACES = 3
 
 
-async def test_kill_9_of_up_leaves_no_process_and_no_port(tmp_path: Path) -> None:
-    async with MeshProcess(tmp_path, regions=",".join(REGIONS), brokers_per_region=1) as mesh:
-        pids = {path.stem: int(path.read_text()) for path in (tmp_path / "mesh" / "run").glob("*.pid")}
-        ports = _ports(tmp_path)
-        assert sorted(pids) == ["eu-1", "gateway", "us-1"]
-        assert all(map(_runs, pids.values()))
-        assert all(map(_is_open, ports))
-        os.kill(mesh.pid, signal.SIGKILL)
-        deadline = time.monotonic() + GONE_SECONDS_MAX
-        await asyncio.to_thread(mesh.stop)  # collects the exit status of `up`
-        while (any(map(_runs, pids.values())) or any(map(_is_open, ports))) and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        assert [name for name, pid in pids.items() if _runs(pid)] == []
-        assert [port for port in ports if _is_open(port)] == []
-        assert _processes_of(tmp_path) == []
+STARTER = """
+import asyncio, pathlib, sys
+from loadtest.mesh_process import MeshProcess
+
+async def run():
+    async with MeshProcess(pathlib.Path(sys.argv[1]), regions="us,eu", brokers_per_region=1) as mesh:
+        print(mesh.pid, flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(run())
+"""
+
+
+async def test_kill_9_of_who_runs_up_ends_up_and_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    """The kernel kills `up` with -9 then, and what `up` started with it."""
+    starter = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STARTER, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+    )
+    assert starter.stdout is not None
+    async with asyncio.timeout(60):
+        up = int(await starter.stdout.readline())
+    pids = {path.stem: int(path.read_text()) for path in (tmp_path / "mesh" / "run").glob("*.pid")}
+    ports = _ports(tmp_path)
+    assert sorted(pids) == ["eu-1", "gateway", "us-1"]
+    assert all(map(_runs, pids.values()))
+    assert all(map(_is_open, ports))
+    starter.kill()
+    await starter.wait()
+    pids["up"] = up
+    deadline = time.monotonic() + GONE_SECONDS_MAX
+    while (any(map(_runs, pids.values())) or any(map(_is_open, ports))) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert [name for name, pid in pids.items() if _runs(pid)] == []
+    assert [port for port in ports if _is_open(port)] == []
+    assert _processes_of(tmp_path) == []
 
 
 def test_a_report_without_traces_exits_3(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Mutate valid packets and blobs of gossip against every decoder and against a living memberlist.
 
-    python tests/fuzz/fuzz_gossip.py --frames 200000 --seed 1
+    python -m tests.fuzz.fuzz_gossip --inputs 200000 --seed 1
 
 Only the documented errors may come out, in bounded time and memory; the memberlist must stay itself: alive, within its
 bounds, with a state that others can read. Exit code 0: no violation. 1: a violation, printed with its bytes.
@@ -8,15 +8,8 @@ bounds, with a state that others can read. Exit code 0: no violation. 1: a viola
 
 from __future__ import annotations
 
-import argparse
 import random
-import resource
 import sys
-import time
-import tracemalloc
-from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
 
 from mesh.gossip import codec as c
 from mesh.gossip import lzw
@@ -32,8 +25,9 @@ from mesh.gossip.packet import open_packet, seal_packet, seal_stream
 from mesh.gossip.roster_core import MEMBERS_MAX
 from mesh.gossip.stream_reader import StreamReader
 from mesh.gossip.timing import LAN
+from tests.fuzz.judging import Report, ResidentMemory, Target, flags, verdict
 
-FRAME_MS_MAX = 150.0  # processor time; the slowest are compressions that unfold to their cap
+INPUT_MS_MAX = 150.0  # processor time; the slowest are compressions that unfold to their cap
 MEMORY_MAX_BYTES = 8 * UNFOLDED_BYTES_MAX + 512 * 1024
 RSS_GROWTH_MAX_BYTES = 128 * 1024 * 1024
 EFFECTS_MAX = 1200
@@ -47,15 +41,6 @@ LENGTHS = (
     b"\xdc\xff\xff",
     b"\xca\x7f\x80\0\0",
 )
-
-
-class Target(NamedTuple):
-    """One thing to feed: valid bytes, and what reads them. Reads raise only what `errors` names."""
-
-    name: str
-    valid: bytes
-    read: Callable[[bytes], object]
-    errors: tuple[type[Exception], ...]
 
 
 def messages(rng: random.Random) -> list[bytes]:
@@ -218,74 +203,26 @@ def mutate(rng: random.Random, raw: bytes, other: bytes) -> bytes:
     return bytes(data[:60_000])
 
 
-class Report:
-    """What a run has seen."""
-
-    def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.slowest_ms = 0.0
-        self.slowest = ""
-        self.peak_bytes = 0
-        self.violations: list[str] = []
-
-    def feed(self, target: Target, raw: bytes, *, trace: bool) -> None:
-        """Give `raw` to the target and judge what happened."""
-        if trace:
-            tracemalloc.start()
-        started = time.thread_time()
-        try:
-            target.read(raw)
-            self.outcomes["accepted"] += 1
-        except target.errors as error:
-            self.outcomes[type(error).__name__] += 1
-        except Exception as error:
-            self.violations.append(f"{target.name}: {type(error).__name__}: {error}: {raw.hex()}")
-        spent_ms = (time.thread_time() - started) * 1000
-        if trace:
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            self.peak_bytes = max(self.peak_bytes, peak)
-            if peak > MEMORY_MAX_BYTES:
-                self.violations.append(f"{target.name}: held {peak} bytes for {len(raw)}: {raw.hex()}")
-            return  # tracing slows the frame down
-        if spent_ms > self.slowest_ms:
-            self.slowest_ms, self.slowest = spent_ms, target.name
-        if spent_ms > FRAME_MS_MAX:
-            self.violations.append(f"{target.name}: took {spent_ms:.1f} ms: {raw.hex()}")
-
-
-def run(frames: int, seed: int) -> Report:
-    """Feed `frames` mutated inputs."""
+def run(inputs: int, seed: int) -> list[str]:
+    """Feed so many mutated inputs; return the violations."""
     rng = random.Random(seed)
     targets = targets_of(rng)
     targets.append(Target("bomb", c.encode(c.Compress(buffer=lzw.compress(b"\x08" * 60_000))), flatten, (CodecError,)))
     targets.append(Target("nest", b"\x00" + pack({"a": 1}) + b"\x91" * 1000, c.decode, (CodecError,)))
-    report = Report()
-    before_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    for number in range(frames):
+    report = Report(input_ms_max=INPUT_MS_MAX, memory_max_bytes=lambda _target, _raw: MEMORY_MAX_BYTES)
+    memory = ResidentMemory()
+    for number in range(inputs):
         target = targets[rng.randrange(len(targets))]
         raw = mutate(rng, target.valid, targets[rng.randrange(len(targets))].valid)
         report.feed(target, raw, trace=number % TRACE_EVERY == 0)
-    grown_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before_bytes
-    print(f"frames {frames}, seed {seed}, targets {len({t.name for t in targets})}: {dict(report.outcomes)}")
-    print(f"slowest {report.slowest_ms:.2f} ms ({report.slowest}), most memory for one frame {report.peak_bytes} bytes")
-    print(f"resident memory grew by {grown_bytes // 1024} KiB")
-    if grown_bytes > RSS_GROWTH_MAX_BYTES:
-        report.violations.append(f"resident memory grew by {grown_bytes} bytes")
-    return report
+    report.show(f"gossip: inputs {inputs}, seed {seed}, targets {len({t.name for t in targets})}", memory)
+    return [*report.violations, *memory.violations(RSS_GROWTH_MAX_BYTES)]
 
 
 def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    report = run(args.frames, args.seed)
-    for violation in report.violations[:10]:
-        print(f"VIOLATION {violation[:2000]}")
-    print(f"{len(report.violations)} violations")
-    return 1 if report.violations else 0
+    """Run and judge; see the module text for the exit codes."""
+    options = flags(__doc__).parse_args()
+    return verdict(run(options.inputs, options.seed))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Mutate valid frames of links against the decoder, and against living links with sessions at both ends.
 
-    python tests/fuzz/fuzz_links.py --frames 200000 --seed 1
+    python -m tests.fuzz.fuzz_links --inputs 200000 --seed 1
 
 Only FrameError may come out of the decoder, in bounded time and memory. A living link either goes on or is closed with
 a reason; the broker around it stays itself: no failure of ours is logged, no task fails, and a new link works.
@@ -9,15 +9,11 @@ Exit code 0: no violation. 1: a violation, printed with its bytes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import random
-import resource
 import struct
 import sys
-import time
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +25,7 @@ from georelay.clock import SystemClock
 from georelay.durability import Durability
 from georelay.errors import BadRequest, NotLeader
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
-from georelay.limits import LINK_FRAME_BYTES_MAX, LINK_STREAMS_MAX, MIB
+from georelay.limits import LINK_FRAME_BYTES_MAX, MIB
 from mesh.replication import frames as f
 from mesh.replication.frame_packing import PACKED, pack_frame, unpack_frame
 from mesh.replication.incoming_link import IncomingLink
@@ -37,8 +33,9 @@ from mesh.replication.level import AskedLevel
 from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+from tests.fuzz.judging import Report, ResidentMemory, Target, flags, verdict
 
-FRAME_MS_MAX = 100.0  # processor time of one frame
+INPUT_MS_MAX = 100.0  # processor time of one frame
 MEMORY_MAX_BYTES = LINK_FRAME_BYTES_MAX * 2 + 4 * MIB
 RSS_GROWTH_MAX_BYTES = 160 * MIB
 TRACE_EVERY = 50
@@ -78,6 +75,7 @@ def valid_parts(rng: random.Random) -> list[f.Part]:
         f.ForwardGeo(request, 1, rng.randrange(3), KEY, 1, RegionNumber(1), level, batch),
         f.Forwarded(request, Epoch(1), offset, 1, Offset(0)),
         f.ForwardedGeo(request, Epoch(1), offset, 1, Offset(0), 2, True, (RegionNumber(1), RegionNumber(2))),
+        f.ForwardedGeo(request, Epoch(1), offset, 1, Offset(0), 1, False, (), is_isolated=True),
         f.ForwardFailed(request, fault),
         f.Request(request, rng.choice(("audit.digests", "home.ends", "x" * 300)), {"rows": [], "local": False}),
         f.Reply(request, {"rows": []}, batch),
@@ -125,28 +123,7 @@ class Violation(Exception):
     """What must never happen; carries the frame."""
 
 
-def check_decoder(rng: random.Random, raw: bytes, *, traced: bool) -> str:
-    """Decode one frame; return what became of it."""
-    if traced:
-        tracemalloc.start()
-    began = time.process_time()
-    try:
-        f.decode_frame(unpack_frame(raw))
-        outcome = "decoded"
-    except f.FrameError:
-        outcome = "refused"
-    except Exception as error:
-        raise Violation(f"{type(error).__name__} instead of FrameError: {error}\n{raw[:400].hex()}") from error
-    finally:
-        took_ms = (time.process_time() - began) * 1000
-        if traced:
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-    if took_ms > FRAME_MS_MAX * (20 if traced else 1):
-        raise Violation(f"{took_ms:.0f} ms for one frame of {len(raw)} bytes\n{raw[:400].hex()}")
-    if traced and peak > MEMORY_MAX_BYTES:
-        raise Violation(f"{peak} bytes of memory for one frame of {len(raw)} bytes\n{raw[:400].hex()}")
-    return outcome
+DECODER = Target("decoder", b"", lambda raw: f.decode_frame(unpack_frame(raw)), (f.FrameError,))
 
 
 # --- living links -------------------------------------------------------------------------------------
@@ -281,10 +258,9 @@ async def feed_links(rng: random.Random, count: int, failures: list[str]) -> Cou
     return ended
 
 
-def run(frames: int, seed: int) -> int:
-    """Run everything; return the number of violations."""
+def run(inputs: int, seed: int) -> list[str]:
+    """Run everything; return the violations."""
     rng = random.Random(seed)
-    outcomes: Counter[str] = Counter()
     failures: list[str] = []
 
     def note(_logger: object, name: str, event: Any) -> Any:
@@ -293,34 +269,26 @@ def run(frames: int, seed: int) -> int:
         raise structlog.DropEvent
 
     structlog.configure(processors=[note], wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report = Report(input_ms_max=INPUT_MS_MAX, memory_max_bytes=lambda _target, _raw: MEMORY_MAX_BYTES)
+    memory = ResidentMemory()
+    for number in range(inputs):
+        parts = rng.sample(valid_parts(rng), k=rng.randrange(1, 5))
+        raw = mutated(rng, f.encode_frame(*parts))
+        report.feed(DECODER, raw, trace=number % TRACE_EVERY == 0)
     try:
-        for number in range(frames):
-            parts = rng.sample(valid_parts(rng), k=rng.randrange(1, 5))
-            raw = mutated(rng, f.encode_frame(*parts))
-            outcomes[check_decoder(rng, raw, traced=number % TRACE_EVERY == 0)] += 1
-        ended = asyncio.run(feed_links(rng, frames // 2, failures))
+        ended = asyncio.run(feed_links(rng, inputs // 2, failures))
+        print(f"{ended.total()} links closed: {dict(ended.most_common(6))}")
     except Violation as violation:
-        sys.stdout.write(f"VIOLATION {violation}\n1 violations\n")
-        return 1
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss) * 1024
-    if grown > RSS_GROWTH_MAX_BYTES:
-        sys.stdout.write(f"VIOLATION {grown} bytes more memory at the end\n1 violations\n")
-        return 1
-    links = sum(ended.values())
-    sys.stdout.write(f"{frames} frames: {dict(outcomes)}; {links} links closed: {dict(ended.most_common(6))}\n")
-    sys.stdout.write(f"at most {LINK_STREAMS_MAX} streams on a link; 0 violations\n")
-    return 0
+        report.violations.append(str(violation))
+    report.show(f"links: inputs {inputs}, seed {seed}", memory)
+    return [*report.violations, *memory.violations(RSS_GROWTH_MAX_BYTES)]
 
 
 def main() -> int:
-    """Run the driver."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frames", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    return run(arguments.frames, arguments.seed)
+    """Run and judge; see the module text for the exit codes."""
+    options = flags(__doc__, each="mutated frames, and half as many to living links").parse_args()
+    return verdict(run(options.inputs, options.seed))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

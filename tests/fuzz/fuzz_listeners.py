@@ -1,6 +1,6 @@
 """Mutated bytes at every listener of a real broker, from somebody who has not signed in: no crash, bounded memory.
 
-    python tests/fuzz/fuzz_listeners.py --inputs 1000000 --seed 1 [--surface kafka]
+    python -m tests.fuzz.fuzz_listeners --inputs 1000000 --seed 1 [--surface kafka]
 
 One input is all that one connection sends. Surfaces: kafka (frames before a sign-in), sasl (tokens), http, peers,
 links and grpc. All but grpc are fed where their sockets would feed them; gRPC parses in C, so it gets a share of the
@@ -17,13 +17,11 @@ import base64
 import errno
 import logging
 import random
-import resource
 import struct
 import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -47,6 +45,7 @@ from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.transport import FrameKind, Lane
 from region.security.scram_core import ScramClient
 from region.security.user import Mechanism
+from tests.fuzz.judging import Report, ResidentMemory, flags, verdict
 
 INPUT_MS_MAX = 250.0  # processor time; the machine is shared
 RSS_GROWTH_MAX_BYTES = 192 * 1024 * 1024
@@ -379,15 +378,6 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-class Report:
-    """What one surface did."""
-
-    def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.violations: list[str] = []
-        self.slowest_ms = 0.0
-
-
 async def feed(name: str, valid: list[bytes], feeder: Feed, *, inputs: int, seed: int, report: Report) -> None:
     """Feed one surface."""
     rng = random.Random(f"{seed}/{name}")
@@ -402,11 +392,7 @@ async def feed(name: str, valid: list[bytes], feeder: Feed, *, inputs: int, seed
             report.violations.append(f"{name}: {error!r} for {raw[:400]!r}")
             if len(report.violations) > 10:
                 return
-        took_ms = (time.process_time() - started_s) * 1e3
-        if took_ms > report.slowest_ms:
-            report.slowest_ms = took_ms
-            if took_ms > INPUT_MS_MAX:
-                report.violations.append(f"{name}: {took_ms:.0f} ms for {raw[:400]!r}")
+        report.judge_time(name, raw, (time.process_time() - started_s) * 1e3)
         if number % TURN_EVERY == 0:
             await asyncio.sleep(0)
 
@@ -424,41 +410,34 @@ async def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="georelay-fuzz-") as scratch:
         broker = Broker(config_of(Path(scratch), free_ports(10)))
         await broker.start()
-        failed = 0
+        failed: list[str] = []
         try:
             surfaces = Surfaces(broker)
             for name in options.surface or surfaces.all:
                 valid, feeder = surfaces.all[name]
                 inputs = max(100, options.inputs // GRPC_SHARE) if name == "grpc" else options.inputs
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-                report, started_s = Report(), time.monotonic()
+                memory = ResidentMemory()
+                report, started_s = Report(input_ms_max=INPUT_MS_MAX), time.monotonic()
                 await feed(name, valid, feeder, inputs=inputs, seed=options.seed, report=report)
                 await asyncio.sleep(0.2)
                 report.violations += [f"{name}: the loop says {text}" for text in broken]
                 broken.clear()
-                grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-                if grown > RSS_GROWTH_MAX_BYTES:
-                    report.violations.append(f"{name}: resident memory grew by {grown} bytes")
+                report.violations += [f"{name}: {text}" for text in memory.violations(RSS_GROWTH_MAX_BYTES)]
                 print(
                     f"{name:6} {inputs:8} inputs, {time.monotonic() - started_s:6.1f} s, {dict(report.outcomes)}, "
-                    f"slowest {report.slowest_ms:.1f} ms, memory +{grown // 1024} KiB"
+                    f"slowest {report.slowest_ms:.1f} ms, memory +{memory.grown_bytes // 1024} KiB"
                 )
-                for violation in report.violations[:5]:
-                    print("VIOLATION", violation[:3000])
-                failed += len(report.violations)
+                failed += report.violations
             if broker.failed.done():
-                print("VIOLATION the broker stopped:", broker.failed.result())
-                failed += 1
+                failed.append(f"the broker stopped: {broker.failed.result()}")
         finally:
             await broker.stop()
-    return 1 if failed else 0
+    return verdict(failed)
 
 
 def main() -> int:
     """Run and judge; see the module text for the exit codes."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--inputs", type=int, default=200_000, help="how many per surface (default 200000)")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same inputs (default 1)")
+    parser = flags(__doc__, each="inputs per surface")
     parser.add_argument("--surface", action="append", help="only this one; may be repeated")
     options = parser.parse_args()
     structlog.configure(

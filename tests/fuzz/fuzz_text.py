@@ -1,6 +1,6 @@
 """Mutate conversations of the text protocol: whatever bytes come, answers are whole lines, in bounded time and memory.
 
-    python tests/fuzz/fuzz_text.py --inputs 1000000 --seed 1
+    python -m tests.fuzz.fuzz_text --inputs 1000000 --seed 1
 
 One input is what one connection sends, cut into random pieces. Exit code 0: no violation. 1: a violation, printed with
 the bytes that caused it.
@@ -8,13 +8,9 @@ the bytes that caused it.
 
 from __future__ import annotations
 
-import argparse
 import random
-import resource
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 
 from georelay.errors import GeorelayError, Unauthenticated
 from georelay.wire.batch import Record
@@ -22,6 +18,7 @@ from region.text.commands_core import Auth, Command, Consumed, Publish, Subscrib
 from region.text.line_core import LineBuffer
 from region.text.record_core import body_text, parse_body
 from region.text.session_core import Action, HangUp, Run, Say, Session, State
+from tests.fuzz.judging import Report, ResidentMemory, Target, flags, verdict
 
 INPUT_MS_MAX = 100.0
 RSS_GROWTH_MAX_BYTES = 128 * 1024 * 1024
@@ -146,44 +143,24 @@ class Conversation:
             self.outcomes[error.code] += 1
 
 
-def run(inputs: int, seed: int, *, report: Callable[[str], None] = print) -> list[str]:
+def run(inputs: int, seed: int) -> list[str]:
     """Feed so many inputs; return the violations."""
     rng = random.Random(seed)
-    outcomes: Counter[str] = Counter()
-    violations: list[str] = []
-    slowest_ms = 0.0
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report = Report(input_ms_max=INPUT_MS_MAX)
+    memory = ResidentMemory()
     for _ in range(inputs):
         raw = mutate(rng, b"".join(rng.choices(VALID, k=rng.choice((1, 2, 5)))))
         conversation = Conversation(rng)
-        started = time.thread_time()
-        try:
-            conversation.send(raw)
-        except Exception as error:
-            violations.append(f"{type(error).__name__}: {error}: {raw.hex()}")
-        spent_ms = (time.thread_time() - started) * 1000
-        slowest_ms = max(slowest_ms, spent_ms)
-        if spent_ms > INPUT_MS_MAX:
-            violations.append(f"took {spent_ms:.1f} ms: {raw.hex()}")
-        outcomes += conversation.outcomes
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    if grown_kib * 1024 > RSS_GROWTH_MAX_BYTES:
-        violations.append(f"resident memory grew by {grown_kib} KiB")
-    report(f"inputs {inputs}, seed {seed}: {dict(outcomes.most_common())}")
-    report(f"slowest {slowest_ms:.2f} ms, resident memory grew by {grown_kib} KiB, {len(violations)} violations")
-    return violations
+        report.feed(Target("conversation", raw, conversation.send, ()), raw)
+        report.outcomes += conversation.outcomes
+    report.show(f"text: inputs {inputs}, seed {seed}", memory)
+    return [*report.violations, *memory.violations(RSS_GROWTH_MAX_BYTES)]
 
 
 def main() -> int:
     """Run and judge; see the module text for the exit codes."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--inputs", type=int, default=200_000, help="how many connections (default 200000)")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same inputs (default 1)")
-    options = parser.parse_args()
-    violations = run(options.inputs, options.seed)
-    for violation in violations[:5]:
-        print("VIOLATION", violation[:4000])
-    return 1 if violations else 0
+    options = flags(__doc__, each="connections").parse_args()
+    return verdict(run(options.inputs, options.seed))
 
 
 if __name__ == "__main__":

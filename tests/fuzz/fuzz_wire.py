@@ -1,41 +1,28 @@
 """Mutate valid frames and record batches against the wire codec: only its own errors may come out, in bounded time.
 
-    python tests/fuzz/fuzz_wire.py --frames 200000 --seed 1 [--coverage]
+    python -m tests.fuzz.fuzz_wire --inputs 200000 --seed 1 [--coverage]
 
 Exit code 0: no violation. 1: a violation, printed with the bytes that caused it. 2: too few branches hit.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import resource
 import struct
 import sys
-import time
-import tracemalloc
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import coverage
 
+from tests.fuzz.judging import Report, ResidentMemory, Target, flags, verdict
+
 MEASURED = ("api", "codec", "compression", "control_batch", "frames", "header", "hot", "primitives", "records")
-FRAME_MS_MAX = 100.0  # processor time; a frame of the corpus is below 4 KiB
+INPUT_MS_MAX = 100.0  # processor time; a frame of the corpus is below 4 KiB
 MEMORY_FACTOR = 64  # bytes of values for one byte of frame
 MEMORY_SLACK_BYTES = 256 * 1024
 RSS_GROWTH_MAX_BYTES = 256 * 1024 * 1024
 BRANCHES_PERCENT_MIN = 90.0
 TRACE_EVERY = 25  # tracing memory is slow: one frame in so many
-
-
-class Target(NamedTuple):
-    """One thing to feed: valid bytes, and what reads them. Reads raise only what `errors` names."""
-
-    name: str
-    valid: bytes
-    read: Callable[[bytes], object]
-    errors: tuple[type[Exception], ...]
 
 
 def random_value(rng: random.Random, row: Any, version: int) -> Any:
@@ -258,71 +245,32 @@ def mutate(rng: random.Random, raw: bytes, other: bytes) -> bytes:
     return bytes(data)
 
 
-class Report:
-    """What a run has seen."""
-
-    def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.slowest_ms = 0.0
-        self.slowest = ""
-        self.peak_bytes = 0
-        self.violations: list[str] = []
-
-    def feed(self, target: Target, raw: bytes, *, trace: bool) -> None:
-        """Give `raw` to the target and judge what happened."""
-        if trace:
-            tracemalloc.start()
-        started = time.thread_time()
-        try:
-            target.read(raw)
-            self.outcomes["accepted"] += 1
-        except target.errors as error:
-            self.outcomes[type(error).__name__] += 1
-        except Exception as error:
-            self.violations.append(f"{target.name}: {type(error).__name__}: {error}: {raw.hex()}")
-        spent_ms = (time.thread_time() - started) * 1000
-        if trace:
-            self._judge_memory(target, raw)
-            return  # tracing slows the frame down
-        if spent_ms > self.slowest_ms:
-            self.slowest_ms, self.slowest = spent_ms, target.name
-        if spent_ms > FRAME_MS_MAX:
-            self.violations.append(f"{target.name}: took {spent_ms:.1f} ms: {raw.hex()}")
-
-    def _judge_memory(self, target: Target, raw: bytes) -> None:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        self.peak_bytes = max(self.peak_bytes, peak)
-        if "batch" not in target.name and peak > MEMORY_FACTOR * len(raw) + MEMORY_SLACK_BYTES:
-            self.violations.append(f"{target.name}: held {peak} bytes for {len(raw)}: {raw.hex()}")
+def memory_max_bytes(target: Target, raw: bytes) -> int | None:
+    """Return what a frame may unfold to; batches unfold to what their codec says, up to its own limit."""
+    return None if "batch" in target.name else MEMORY_FACTOR * len(raw) + MEMORY_SLACK_BYTES
 
 
-def run(frames: int, seed: int) -> Report:
-    """Feed `frames` mutated inputs."""
+def run(inputs: int, seed: int) -> list[str]:
+    """Feed so many mutated frames; return the violations."""
     rng = random.Random(seed)
     targets = frame_targets(rng, per_version=3)
     # Batches and streams are few but deep: they get about a third of the frames.
     deep = [*batch_targets(rng), stream_target(rng)]
     targets += deep * (len(targets) // len(deep) // 2)
-    report = Report()
     for target in targets:
         if "twice" not in target.name:  # every other one must be valid to begin with
             target.read(target.valid)
-    before_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    for number in range(frames):
+    report = Report(input_ms_max=INPUT_MS_MAX, memory_max_bytes=memory_max_bytes)
+    memory = ResidentMemory()
+    for number in range(inputs):
         target = targets[rng.randrange(len(targets))]
         raw = mutate(rng, target.valid, targets[rng.randrange(len(targets))].valid)
         if "batch" in target.name and "body" not in target.name:
             raw = mutate_header(rng, raw) if rng.random() < 0.3 else raw
             raw = resealed(raw) if rng.random() < 0.85 else raw
         report.feed(target, raw, trace=number % TRACE_EVERY == 0)
-    grown_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before_bytes
-    print(f"frames {frames}, seed {seed}, targets {len({t.name for t in targets})}: {dict(report.outcomes)}")
-    print(f"slowest {report.slowest_ms:.2f} ms ({report.slowest}), most memory for one frame {report.peak_bytes} bytes")
-    print(f"resident memory grew by {grown_bytes // 1024} KiB")
-    if grown_bytes > RSS_GROWTH_MAX_BYTES:
-        report.violations.append(f"resident memory grew by {grown_bytes} bytes")
-    return report
+    report.show(f"wire: inputs {inputs}, seed {seed}, targets {len({t.name for t in targets})}", memory)
+    return [*report.violations, *memory.violations(RSS_GROWTH_MAX_BYTES)]
 
 
 def measured_branches(cov: coverage.Coverage) -> float:
@@ -340,25 +288,18 @@ def measured_branches(cov: coverage.Coverage) -> float:
 
 def main() -> int:
     """Run and judge; see the module text for the exit codes."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--frames", type=int, default=200_000, help="how many mutated inputs (default 200000)")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same inputs (default 1)")
+    parser = flags(__doc__)
     parser.add_argument("--coverage", action="store_true", help="measure branches too; needs 90 %% (slower)")
     options = parser.parse_args()
     cov = coverage.Coverage(branch=True, data_file=None, include=["*/georelay/wire/*"]) if options.coverage else None
     if cov is not None:
         cov.start()
-    report = run(options.frames, options.seed)
-    for violation in report.violations[:5]:
-        print("VIOLATION", violation[:4000])
+    violations = run(options.inputs, options.seed)
     enough = True
     if cov is not None:
         cov.stop()
         enough = measured_branches(cov) >= BRANCHES_PERCENT_MIN
-    if report.violations:
-        print(f"{len(report.violations)} violations")
-        return 1
-    return 0 if enough else 2
+    return verdict(violations) or (0 if enough else 2)
 
 
 if __name__ == "__main__":

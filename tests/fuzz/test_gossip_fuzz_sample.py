@@ -1,4 +1,4 @@
-"""A sample of the fuzz run of gossip in every test run; the driver by itself is the long one."""
+"""A sample of the fuzz run of gossip in every test run; `make fuzz` is the long one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-DRIVER = Path(__file__).with_name("fuzz_gossip.py")
+ROOT = Path(__file__).parents[2]
 
 
 def test_five_thousand_mutated_packets_and_blobs_raise_only_the_errors_of_gossip() -> None:
-    command = [sys.executable, str(DRIVER), "--frames", "5000", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    command = [sys.executable, "-m", "tests.fuzz.fuzz_gossip", "--inputs", "5000", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 violations" in done.stdout

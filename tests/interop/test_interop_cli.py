@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-LINES = 3_000
+from georelay.cli.application import run
+
+LINES = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def published(mesh: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
     return topic, lines
 
 
-@pytest.mark.parametrize("region", ["", "us", "eu", "ap"])
+@pytest.mark.parametrize("region", ["", "eu"])
 def test_what_was_published_is_printed_in_order_per_partition(mesh: Any, published: Any, region: str) -> None:
     topic, lines = published
     where = ("--region", region) if region else ()
@@ -103,14 +106,28 @@ def assert_one_line(ran: Any, code: int, *texts: str) -> None:
         (("topics", "create", "eu.t"), 1, "eu."),
         (("topics", "create", "t", "--replication-factor", "5"), 1, "5"),
         (("subscribe", "t", "--region", "mars"), 1, "mars"),
-        (("status", "--bogus"), 2, "--bogus"),
-        (("publish",), 2, "TOPIC"),
-        (("status", "--gateway", "http://127.0.0.1:1"), 1, "127.0.0.1:1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_mistake_is_one_clear_line(mesh: Any, arguments: tuple[str, ...], code: int, text: str) -> None:
-    assert_one_line(mesh.cli(*arguments, stdin=b"x\n"), code, text)
+def test_a_mistake_is_one_clear_line(
+    mesh: Any,
+    arguments: tuple[str, ...],
+    code: int,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """In this process: what the command line itself refuses is tested without a mesh, this is what the mesh refuses."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GEORELAY_USER", raising=False)
+    monkeypatch.setenv("GEORELAY_GATEWAY", mesh.process.gateway)
+    (tmp_path / "stdin").write_text("x\n")
+    with (tmp_path / "stdin").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        ended = run(arguments)
+    said = capsys.readouterr()
+    assert_one_line(subprocess.CompletedProcess(arguments, ended, said.out, said.err), code, text)
 
 
 @pytest.mark.parametrize("data", ["same", "strange"])

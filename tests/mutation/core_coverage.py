@@ -1,8 +1,9 @@
 """Line and branch coverage of the pure cores: `python tests/mutation/core_coverage.py` (`make coverage`).
 
 Runs the fast tests under coverage.py, prints one row per file, and fails when a file is below FLOOR_PERCENT in lines
-or in branches; a file that a pattern no longer finds fails too. Every rare branch of a core is a decision about
-records, so the floor holds for each file and not for their sum.
+or in branches. Every file that ends with _core.py is one of them; a pattern that finds none fails too. Every rare
+branch of a core is a decision about records, so the floor holds for each file and not for their sum. The files of
+BEHIND are below it still; the list only gets shorter.
 """
 
 from __future__ import annotations
@@ -18,30 +19,71 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FLOOR_PERCENT: Final = 95.0
+ROOMS: Final = ("sdk/georelay", "mesh", "region", "gateway", "loadtest")
 CORES: Final = (
+    *(f"{room}/**/*_core.py" for room in ROOMS),
     "region/raft/core/*.py",
     "region/raft/wire.py",
     "region/raft/membership.py",
-    "mesh/replication/receiver_core.py",
-    "mesh/replication/sender_core.py",
-    "mesh/replication/forwarding_core.py",
-    "region/topics/*_core.py",
     "region/log/recovery.py",
     "region/log/manifest.py",
     "region/log/flushed_marks.py",
     "region/log/index.py",
     "region/log/entry.py",
     "region/log/segment.py",
-    "region/multiraft/*_core.py",
-    "region/controller/*_core.py",
     "loadtest/history/*.py",
 )
+BEHIND: Final = frozenset(  # below the floor so far: shown with their gaps, and none may join them
+    {
+        "loadtest/campaign/transactions_verdict_core.py",
+        "loadtest/campaign/verdict_core.py",
+        "loadtest/drill/drill_core.py",
+        "loadtest/drill/report_core.py",
+        "loadtest/groups/verdict_core.py",
+        "mesh/listening/link_ends_core.py",
+        "mesh/testbed/delay_line_core.py",
+        "mesh/testbed/plan_core.py",
+        "region/control/members_core.py",
+        "region/control/state_core.py",
+        "region/devmesh/plan_core.py",
+        "region/groups/commands_core.py",
+        "region/groups/group_core.py",
+        "region/groups/members_core.py",
+        "region/groups/offsets_core.py",
+        "region/groups/state_core.py",
+        "region/queues/commands_core.py",
+        "region/queues/index_core.py",
+        "region/queues/sessions_core.py",
+        "region/queues/state_core.py",
+        "region/routing/copies_core.py",
+        "region/transactions/book_core.py",
+    }
+)
+UNIT: Final = (
+    *("audit", "clock", "control", "controller", "coordination", "gateway", "geo", "gossip", "groups", "history"),
+    *("homes", "loadtest", "loadtest_chaos", "loadtest_drill", "log", "mesh", "queues", "raft", "routing", "security"),
+    *("testbed", "text", "topics", "tracing", "transactions"),
+)
+PROPERTY: Final = (
+    *("audit", "clock", "control", "controller", "geo", "gossip", "groups", "homes", "log", "mesh", "native"),
+    *("queues", "raft", "security", "testbed", "text", "topics", "tracing"),
+)
+GOLDEN: Final = (
+    *("control", "controller", "gossip", "groups", "homes", "log", "mesh", "queues", "raft", "security", "topics"),
+    "transactions",
+)
 TESTS: Final = (
-    *(f"tests/unit/{part}" for part in ("raft", "log", "mesh", "topics", "controller", "history")),
-    "tests/unit/multiraft/test_multiraft_balancer_core.py",  # the other tests there run whole hosts
+    *(f"tests/unit/{part}" for part in UNIT),
+    # Of these folders one file each: the other tests there run whole hosts.
+    "tests/unit/multiraft/test_multiraft_balancer_core.py",
     "tests/unit/multiraft/test_multiraft_keeper_core.py",
-    *(f"tests/property/{part}" for part in ("raft", "log", "mesh", "topics", "controller")),
-    *(f"tests/golden/{part}" for part in ("raft", "log", "mesh", "topics", "controller")),
+    "tests/unit/api/test_api_coalescer_core.py",
+    "tests/unit/api/test_api_standing_moves.py",
+    "tests/unit/broker/test_broker_gossip.py",
+    "tests/unit/devmesh/test_devmesh_plan.py",
+    "tests/unit/tls/test_tls_admission.py",
+    *(f"tests/property/{part}" for part in PROPERTY),
+    *(f"tests/golden/{part}" for part in GOLDEN),
     "tests/exhaustive",
 )
 PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
@@ -75,13 +117,13 @@ class Row:
 
 def core_files() -> list[str]:
     """Return the measured files. Raises FileNotFoundError for a pattern that finds none."""
-    found: list[str] = []
+    found: dict[str, None] = {}  # in the order of CORES, each once
     for pattern in CORES:
         paths = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
         if not paths:
             raise FileNotFoundError(f"{pattern} finds no file: change CORES in {__file__}")
-        found += paths
-    return found
+        found |= dict.fromkeys(paths)
+    return list(found)
 
 
 def measure(files: list[str], folder: Path) -> tuple[bool, dict[str, Any]]:
@@ -114,7 +156,7 @@ def rows(files: list[str], report: dict[str, Any]) -> Iterator[Row]:
 
 def show(row: Row, report: dict[str, Any]) -> str:
     """Return one line of the table; what is missing only where that is too much."""
-    text = f"{row.path:<46}{row.lines:>6}{row.line_percent:>8.1f} %{row.branches:>6}{row.branch_percent:>8.1f} %"
+    text = f"{row.path:<52}{row.lines:>6}{row.line_percent:>8.1f} %{row.branches:>6}{row.branch_percent:>8.1f} %"
     if row.is_enough:
         return text
     found = report["files"].get(row.path, {})
@@ -131,7 +173,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         passed, report = measure(files, Path(folder))
     table = list(rows(files, report))
-    print(f"{'file':<46}{'lines':>6}{'hit':>10}{'exits':>6}{'hit':>10}")
+    print(f"{'file':<52}{'lines':>6}{'hit':>10}{'exits':>6}{'hit':>10}")
     for row in table:
         print(show(row, report))
     lines, branches = sum(row.lines for row in table), sum(row.branches for row in table)
@@ -139,8 +181,14 @@ def main() -> int:
         f"{len(table)} files, {lines} lines ({100 * sum(row.lines_hit for row in table) / lines:.1f} %), {branches} "
         f"branch exits ({100 * sum(row.branches_hit for row in table) / branches:.1f} %)"
     )
-    poor = [row.path for row in table if not row.is_enough]
-    print(f"below {FLOOR_PERCENT:.0f} %: {', '.join(poor) or 'none'}")
+    below = [row.path for row in table if not row.is_enough]
+    poor = [path for path in below if path not in BEHIND]
+    risen = sorted(BEHIND - set(below))
+    print(
+        f"below {FLOOR_PERCENT:.0f} %: {', '.join(poor) or 'none'}; of those that were before: {len(below) - len(poor)}"
+    )
+    if risen:
+        print(f"take out of BEHIND: {', '.join(risen)}")
     changed = [path for path, content in before.items() if (ROOT / path).read_bytes() != content]
     if changed:
         print(f"changed while the tests ran, so measure again: {', '.join(changed)}")

@@ -57,8 +57,8 @@ class Numbers:
         self._known = set(self.commands)
         self._world.mark("coordinator.restored" if raw else "coordinator.restored_empty")
 
-    def fence(self, *, append_us: int) -> None:
-        del append_us
+    def fence(self, *, append_us: int, epoch: int) -> None:
+        del append_us, epoch
 
     def claim(self, name: str) -> int:
         del name

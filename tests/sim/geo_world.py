@@ -5,7 +5,8 @@ Runs the shipping BrokerCore. The home stays where it is. What it holds, at ever
 - acknowledged-too-early: a publish that was acknowledged at k regions is committed in k regions at that moment.
 - shown-too-early: no replica shows a record that fewer regions have than its topic asks for, unless it was shown
   already when the topic asked for fewer.
-- shown-went-back: while the settings stay, a leader that knows what was shown shows no less.
+- shown-went-back: a leader that knows what was shown, and the topic's newest settings, shows no less.
+- shown-undecided: readers of committed records are shown no more than others.
 
 Once everything works again: what the worlds of homes hold (tests.sim.homes_world).
 """
@@ -56,6 +57,7 @@ class GeoWorld(HomesWorld):
         self._committed = dict.fromkeys(self.regions, 0)  # what a replica of the region ever knew to be committed
         self._shown = dict.fromkeys(self.regions, 0)  # by a leader that knew
         self._shown_anywhere = 0
+        self._newest_settings = 0  # index of the definition
 
     # --- what is held at every step -------------------------------------------------------------------
 
@@ -71,10 +73,16 @@ class GeoWorld(HomesWorld):
         if end > max(self._held_by(regions), self._shown_anywhere):
             raise Violation("shown-too-early", f"{broker} shows {end} for {regions} regions: {self._committed}")
         self._shown_anywhere = max(self._shown_anywhere, end)
-        if stream.is_leader and stream.is_visible_end_known and not self.alters:
-            if end < self._shown[region]:
+        if stream.last_stable_offset > end:
+            raise Violation("shown-undecided", f"{broker} shows {stream.last_stable_offset} as decided, {end} at all")
+        assert life.core is not None
+        definition = life.core.controller.state.topic_by_id(stream.key.topic_id)
+        index = 0 if definition is None else definition.index
+        self._newest_settings = max(self._newest_settings, index)
+        if stream.is_leader and stream.is_visible_end_known:
+            if end < self._shown[region] and index == self._newest_settings:
                 raise Violation("shown-went-back", f"{broker} shows {end}, {self._shown[region]} was shown before")
-            self._shown[region] = end
+            self._shown[region] = max(self._shown[region], end)
 
     def check_acknowledged(self, answer: Any, regions: int) -> None:
         """Hold the home to its word. Raises Violation."""
@@ -99,7 +107,7 @@ class GeoWorld(HomesWorld):
             self.publishers = [GeoPublisher(self, number, self.fork()) for number in range(1, 7)]
             for _ in range(STEPS):
                 self._wait_ms(self.rng.randrange(200, 1_500))
-                self.rng.choice((self._kill_leader, self._kill_leader, self._kill_leader, self._cut_off, self._alter))()
+                self.rng.choice((*(self._kill_leader,) * 3, self._cut_off, self._alter, self._raise_behind_a_cut))()
             self.network.unblock_all()
             self._until(self._unready, 30_000, "not-ready")
             self.stops_publishing = True
@@ -114,7 +122,9 @@ class GeoWorld(HomesWorld):
         life.loop.run_now(lambda: life.loop.create_task(self._create_topic(life, spec)))
 
     def _kill_leader(self) -> None:
-        region = self.rng.choice((HOME, HOME, *self.regions))
+        self._kill_leader_of(self.rng.choice((HOME, HOME, *self.regions)))
+
+    def _kill_leader_of(self, region: RegionNumber) -> None:
         leaders = [
             broker
             for broker in self._of(region)
@@ -134,12 +144,31 @@ class GeoWorld(HomesWorld):
             self._cut(HOME, self.rng.choice([region for region in self.regions if region != HOME]))
             self.mark("geo.mirror_cut_off")
 
+    def _raise_behind_a_cut(self) -> None:
+        """Ask for all regions while one lacks what was shown; then another broker leads, and hears that region."""
+        if not self.alters:
+            return
+        self._alter_to(1)
+        self._wait_ms(300)
+        self.network.unblock_all()
+        self._cut(HOME, self.rng.choice([region for region in self.regions if region != HOME]))
+        self._wait_ms(1_000)
+        self._alter_to(3)
+        self._wait_ms(500)
+        self._kill_leader_of(HOME)
+        self.network.unblock_all()
+        self.mark("geo.raised_behind_a_cut")
+
     def _alter(self) -> None:
+        if self.alters:
+            self._alter_to(self.rng.choice((1, 2, 3)))
+
+    def _alter_to(self, regions: int) -> None:
         lives = [life for life in self.lives.values() if life.serving]
-        if not self.alters or not lives:
+        if not lives:
             return
         life = self.rng.choice(lives)
-        wanted = {"min.insync.regions": str(self.rng.choice((1, 2, 3)))}
+        wanted = {"min.insync.regions": str(regions)}
 
         async def alter() -> None:
             assert life.core is not None

@@ -170,7 +170,7 @@ class HomesWorld(MeshWorld):
 
     def _drills(self) -> tuple[Callable[[], None], ...]:
         lost = (self._region_lost, self._lagging_lost, self._region_cut, self._lost_moving)
-        return (self._planned, self._forced, *lost)
+        return (self._planned, self._forced, *lost, *((self._majority_lost,) if self.settings.brokers > 1 else ()))
 
     # --- drills ---------------------------------------------------------------------------------------
 
@@ -218,6 +218,14 @@ class HomesWorld(MeshWorld):
 
     def _region_lost(self) -> None:
         self._lose(self._home(), back_ms=self.rng.randrange(6_000, 15_000))
+        self._take_home_away()
+
+    def _majority_lost(self) -> None:
+        """All brokers of the home region but one are lost: that one commits nothing, and goes on talking."""
+        back_ms = self.rng.randrange(8_000, 15_000)
+        for broker in self._of(self._home())[1:]:
+            self.crash(broker, power=self.rng.random() < 0.5, restart_ns=back_ms * NS_PER_MS)
+        self.mark("homes.majority_lost")
         self._take_home_away()
 
     def _lost_moving(self) -> None:

@@ -17,6 +17,16 @@ def test_homes_that_move_keep_every_promise(seed: int) -> None:
     assert outcome.marks["homes.acknowledged"] + outcome.marks["homes.geo_acknowledged"] > 100
 
 
+@pytest.mark.parametrize("seed", [2, 4])
+def test_a_home_region_that_loses_its_majority_keeps_every_promise(seed: int) -> None:
+    from tests.sim.mesh_world import MeshSettings
+    from tests.sim.runs import play
+
+    outcome = play("homes", seed, MeshSettings(brokers=3))
+    assert not outcome.rule, f"homes of 3 brokers, seed {seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+    assert outcome.marks["homes.majority_lost"] > 0 and outcome.marks["home.moved"] > 0
+
+
 def test_the_same_seed_moves_the_same_homes() -> None:
     from tests.sim.runs import play
 

@@ -21,9 +21,8 @@ HIST_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    pytest.importorskip("pyspark")
     if shutil.which("java") is None:
         pytest.fail("Java is not installed: run make setup")
     from sla.session import build_session

@@ -35,6 +35,7 @@ SESSION_TIMEOUT_MS_MAX: Final = 300_000
 RECEIVE_WAIT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
 RETRY_S: Final = 0.2
+RUN_OUT: Final = "the lease has run out: the record is, or will be, delivered again"
 SETTLING_MAX: Final = 100  # requests at a time
 NAME_CHARS_MAX: Final = 200
 _OPERATION: Final = {
@@ -169,17 +170,17 @@ class QueueSource:
                 refusals.update({position: refusal_of(error) for position in positions})
                 continue
             for position in positions:
-                if settle.settlements[position].lease in gone:
-                    expired = LeaseExpired("the lease has run out: the record is, or will be, delivered again")
-                    refusals[position] = refusal_of(expired)
+                why = gone.get(settle.settlements[position].lease)
+                if why is not None:
+                    refusals[position] = refusal_of(LeaseExpired(why or RUN_OUT))
         self._room.set()
         settled = pb.Settled(tag=settle.tag)
         if refusals:
             settled.refusals.extend(refusals.get(number, pb.Refusal()) for number in range(len(settle.settlements)))
         await self._put(pb.SubscribeResponse(settled=settled))
 
-    async def _settle_alike(self, verdict: int, delay_ms: int, reason: str, leases: list[str]) -> set[str]:
-        """Settle leases in one way; returns those that had run out."""
+    async def _settle_alike(self, verdict: int, delay_ms: int, reason: str, leases: list[str]) -> dict[str, str]:
+        """Settle leases in one way; returns those that were not held any more, and why if that is known."""
         operation = _OPERATION.get(verdict)  # type: ignore[call-overload]
         if operation is None:
             raise BadRequest(f"settle: verdict {verdict} is unknown")
@@ -195,7 +196,7 @@ class QueueSource:
                 self._out[lease] = self._wall_ns() // 1_000_000 + delay_ms
             elif operation != "extend":
                 self._out.pop(lease, None)
-        return {row["lease"] for row in answer["results"] if row["code"] != "OK"}
+        return {row["lease"]: row.get("reason", "") for row in answer["results"] if row["code"] != "OK"}
 
     async def _ask(self, operation: str, body: Mapping[str, Any], *, wait_ms: int = 0) -> dict[str, Any]:
         return await self._coordinators.call(

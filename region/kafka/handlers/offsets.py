@@ -2,7 +2,9 @@
 
 Rule: an end is confirmed by a quorum before it is told. A leader that was cut off and does not know it yet would
 otherwise tell an end that is behind what its successor has acknowledged. Nothing at or above the end is found: for a
-reader of committed records (isolation level 1) that is the last stable offset, for others the visible end.
+reader of committed records (isolation level 1) that is the last stable offset, for others the visible end. "No record
+of that time", or "none newer", is such a word about the end: a leader that was just elected may not know yet what its
+predecessor showed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 from typing import Final
 
 from georelay.errors import GeorelayError
-from georelay.ids import Epoch
+from georelay.ids import Epoch, Offset
 from georelay.wire.api import ErrorCode
 from georelay.wire.requests import (
     ListOffsetsPartition,
@@ -98,13 +100,21 @@ async def _lookup(stream: Stream, timestamp: int, *, is_committed: bool) -> tupl
     """Return (offset, timestamp); -1 for what does not exist."""
     if timestamp == LATEST:
         visible_end = await stream.confirmed_end()
-        return stream.last_stable_offset if is_committed else visible_end, -1
+        return _end(stream, is_committed=True) if is_committed else visible_end, -1
     if timestamp == EARLIEST:
         return stream.log_start, -1
+    if timestamp != NEWEST_TIMESTAMP:  # the first record that is shown now stays the first one
+        found = await stream.offset_for_timestamp(timestamp)
+        if found is not None and found[0] < _end(stream, is_committed=is_committed):
+            return found
+    await stream.confirmed_end()
     by_time = stream.max_timestamp() if timestamp == NEWEST_TIMESTAMP else stream.offset_for_timestamp(timestamp)
-    found = await by_time or (-1, -1)
-    end = stream.last_stable_offset if is_committed else stream.visible_end
-    return (-1, -1) if found[0] >= end else found
+    found = await by_time
+    return (-1, -1) if found is None or found[0] >= _end(stream, is_committed=is_committed) else found
+
+
+def _end(stream: Stream, *, is_committed: bool) -> Offset:
+    return stream.last_stable_offset if is_committed else stream.visible_end
 
 
 class OffsetForLeaderEpochHandler:

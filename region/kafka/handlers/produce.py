@@ -32,7 +32,7 @@ from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.controller.topic import TopicView
 from region.kafka.connection import Slot
 from region.kafka.counters import KafkaCounters
-from region.kafka.error_map import kafka_code
+from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.ports import Published
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Resource
@@ -48,14 +48,6 @@ ACKS_ALL: Final = -1
 ACKS_HOME: Final = frozenset({0, 1})
 LEVELS_KEPT: Final = 256  # of different time limits of clients
 PENDING_MARGIN_MS_MAX: Final = 1_000  # how much earlier than its client gives up a publish is answered as pending
-
-
-class _RefusedError(Exception):
-    """One partition is answered with `code`."""
-
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class PendingProduce:
@@ -190,9 +182,7 @@ class ProduceHandler:
             for data in topic.partition_data:
                 try:
                     future = self._publish(slot, topic.name, data, request)
-                except _RefusedError as refused:
-                    pending.refuse(data.index, refused.code, str(refused))
-                except GeorelayError as error:
+                except (RowRefused, GeorelayError) as error:
                     pending.refuse(data.index, kafka_code(error), str(error))
                 else:
                     pending.wait(data.index, future)
@@ -225,11 +215,11 @@ class ProduceHandler:
             raise NotLeader(leader=leader)
         raw = data.records
         if not raw:
-            raise _RefusedError(ErrorCode.INVALID_RECORD, "the partition has no record batch")
+            raise RowRefused(ErrorCode.INVALID_RECORD, "the partition has no record batch")
         _refuse_several(raw)
         header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
         if header.attributes & CODEC_MASK == Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
-            raise _RefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+            raise RowRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
         self._counters.batches_in += 1
         self._counters.records_in += header.record_count
         return self._cluster.publish(
@@ -246,12 +236,12 @@ class ProduceHandler:
 
 
 def _level_of(acks: int, timeout_ms: int, view: TopicView) -> AskedLevel:
-    """Return what `acks` asks of the home of a topic. Raises _RefusedError: no number of regions."""
+    """Return what `acks` asks of the home of a topic. Raises RowRefused: no number of regions."""
     if acks in ACKS_HOME:
         return REGION_LEVEL
     if acks != ACKS_ALL and not GEO_REGIONS_MIN <= acks <= REGIONS_MAX:
         text = f"acks={acks}: use 0, 1, all, or {GEO_REGIONS_MIN}..{REGIONS_MAX} for so many regions"
-        raise _RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, text)
+        raise RowRefused(ErrorCode.INVALID_REQUIRED_ACKS, text)
     # What is known here of the topic may be old: its home counts with what it says when the batch gets there.
     return _asked(acks if acks != ACKS_ALL else view.definition.min_insync_regions, timeout_ms, acks == ACKS_ALL)
 
@@ -274,4 +264,4 @@ def _refuse_several(raw: bytes | memoryview) -> None:
         raise CorruptRecordBatch(f"{len(raw)} bytes are not a record batch")
     size = _LENGTH.unpack_from(raw, LENGTH_PREFIX_BYTES - 4)[0] + LENGTH_PREFIX_BYTES
     if LENGTH_PREFIX_BYTES < size < len(raw):
-        raise _RefusedError(ErrorCode.INVALID_RECORD, "exactly one record batch per partition and request is allowed")
+        raise RowRefused(ErrorCode.INVALID_RECORD, "exactly one record batch per partition and request is allowed")

@@ -23,7 +23,7 @@ from georelay.wire.scram_users import (
     ScramCredentialUpsertion,
 )
 from region.kafka.connection import Slot
-from region.kafka.error_map import kafka_code
+from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
 from region.security.administration import SecurityAdmin
@@ -32,14 +32,6 @@ from region.security.user import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX,
 
 MECHANISMS: Final = {mechanism.kafka_code: mechanism for mechanism in Mechanism}
 DISABLED: Final = "this broker keeps no users"
-
-
-class _RefusedError(Exception):
-    """One user is answered with `code`."""
-
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class ScramUsersHandler:
@@ -93,9 +85,7 @@ class ScramUsersHandler:
         for name in names:
             try:
                 await self._alter(admin, principal, request, name)
-            except _RefusedError as refused:
-                rows.append(AlterUserScramCredentialsResult(name, refused.code, str(refused)))
-            except GeorelayError as error:
+            except (RowRefused, GeorelayError) as error:
                 rows.append(AlterUserScramCredentialsResult(name, kafka_code(error), str(error)))
             else:
                 rows.append(AlterUserScramCredentialsResult(name))
@@ -109,11 +99,11 @@ class ScramUsersHandler:
         upsertions = [row for row in request.upsertions if row.name == name]
         named = deletions + [_mechanism(row.mechanism) for row in upsertions]
         if len(set(named)) != len(named):
-            raise _RefusedError(ErrorCode.DUPLICATE_RESOURCE, "a mechanism of the user stands twice in the request")
+            raise RowRefused(ErrorCode.DUPLICATE_RESOURCE, "a mechanism of the user stands twice in the request")
         if deletions and not upsertions:
             known = next((user for user in admin.users(principal) if user.name == name), None)
             if known is None or any(known.key_for(mechanism) is None for mechanism in deletions):
-                raise _RefusedError(ErrorCode.RESOURCE_NOT_FOUND, "the user has no such mechanism")
+                raise RowRefused(ErrorCode.RESOURCE_NOT_FOUND, "the user has no such mechanism")
         await admin.put_keys(principal, name, [_key(row) for row in upsertions], without=deletions)
 
 
@@ -124,7 +114,7 @@ def _described(name: str, code: ErrorCode, text: str) -> DescribeUserScramCreden
 def _mechanism(code: int) -> Mechanism:
     mechanism = MECHANISMS.get(code)
     if mechanism is None:
-        raise _RefusedError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"mechanism {code} is unknown")
+        raise RowRefused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"mechanism {code} is unknown")
     return mechanism
 
 
@@ -132,10 +122,10 @@ def _key(row: ScramCredentialUpsertion) -> ScramKey:
     mechanism = _mechanism(row.mechanism)
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         text = f"iterations must be {ITERATIONS_MIN}..{ITERATIONS_MAX}"
-        raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+        raise RowRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
     if len(row.salted_password) != mechanism.key_bytes:
         text = f"a salted password of {mechanism} has {mechanism.key_bytes} bytes"
-        raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+        raise RowRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
     if not SALT_BYTES_MIN <= len(row.salt) <= SALT_BYTES_MAX:
-        raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"a salt has {SALT_BYTES_MIN}..{SALT_BYTES_MAX} bytes")
+        raise RowRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"a salt has {SALT_BYTES_MIN}..{SALT_BYTES_MAX} bytes")
     return key_of_salted(mechanism, bytes(row.salted_password), salt=bytes(row.salt), iterations=row.iterations)

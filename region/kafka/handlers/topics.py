@@ -21,7 +21,7 @@ from georelay.wire.responses import (
 )
 from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
-from region.kafka.error_map import kafka_code
+from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.patience import within
 from region.kafka.ports import TopicSpec
 from region.kafka.services import KafkaServices
@@ -30,14 +30,6 @@ from region.security.access import Operation, Principal, Resource
 OWN_PREFIX: Final = "georelay."
 OWN_SETTINGS: Final = frozenset({"georelay.homes", "georelay.home"})
 KAFKA_SETTINGS: Final = frozenset({"retention.ms", "retention.bytes", "segment.bytes", "cleanup.policy"})
-
-
-class _TopicRefusedError(Exception):
-    """One topic is answered with `code`."""
-
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 def settings_of(topic: CreatableTopic) -> dict[str, str]:
@@ -86,7 +78,7 @@ class CreateTopicsHandler:
         try:
             self._access.check_create_topic(principal, topic.name)
             if is_double:
-                raise _TopicRefusedError(ErrorCode.INVALID_REQUEST, "the topic stands twice in the request")
+                raise RowRefused(ErrorCode.INVALID_REQUEST, "the topic stands twice in the request")
             spec = _spec(topic)
             if request.validate_only:
                 spec = self._cluster.check_topic(spec)
@@ -95,9 +87,7 @@ class CreateTopicsHandler:
                 )
             with self._access.noted(principal, "topic.created", topic=topic.name):
                 view = await within(request.timeout_ms, self._cluster.create_topic(spec))
-        except _TopicRefusedError as refused:
-            return CreatableTopicResult(name=topic.name, error_code=refused.code, error_message=str(refused))
-        except GeorelayError as error:
+        except (RowRefused, GeorelayError) as error:
             return CreatableTopicResult(name=topic.name, error_code=kafka_code(error), error_message=str(error))
         return CreatableTopicResult(
             name=topic.name,
@@ -111,20 +101,20 @@ class CreateTopicsHandler:
 def _spec(topic: CreatableTopic) -> TopicSpec:
     """Return the definition asked for, or the most telling error Kafka has."""
     if TOPIC_NAME.fullmatch(topic.name) is None:
-        raise _TopicRefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic name is 1..249 of a-z A-Z 0-9 . _ -")
+        raise RowRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic name is 1..249 of a-z A-Z 0-9 . _ -")
     if topic.assignments:
-        raise _TopicRefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas are assigned by the regions")
+        raise RowRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas are assigned by the regions")
     if topic.num_partitions != -1 and not 1 <= topic.num_partitions <= PARTITIONS_PER_TOPIC_MAX:
         text = f"partitions must be 1..{PARTITIONS_PER_TOPIC_MAX}, or -1 for the default"
-        raise _TopicRefusedError(ErrorCode.INVALID_PARTITIONS, text)
+        raise RowRefused(ErrorCode.INVALID_PARTITIONS, text)
     if topic.replication_factor != -1 and topic.replication_factor < 1:
         text = "the replication factor must be at least 1, or -1 for the default"
-        raise _TopicRefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+        raise RowRefused(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     spec = TopicSpec(name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor)
     try:
         return spec.with_settings(settings_of(topic))
     except InvalidTopic as error:
-        raise _TopicRefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        raise RowRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 class DeleteTopicsHandler:

@@ -10,7 +10,7 @@ import typer
 from georelay.cli.asking import Where, ask
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
-from georelay.cli.printing import print_json, print_line, print_table
+from georelay.cli.printing import print_line, print_listing
 
 COLUMNS: Final = ("resource", "pattern", "name", "principal", "host", "operation", "permission")
 
@@ -60,10 +60,7 @@ def _list(
     """List the entries of all access control lists."""
     answer = ask(Where(gateway, endpoints, user), "GET", "/v1/acls")
     rows = [row for row in answer.get("entries", []) if principal in ("", row.get("principal"))]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(COLUMNS, rows)
+    print_listing(rows, COLUMNS, dict, as_json=as_json)
 
 
 def _add(

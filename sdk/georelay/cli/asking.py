@@ -1,12 +1,13 @@
-"""One question of a command to the gateway, from synchronous code."""
+"""One question of a command to the gateway, from synchronous code, and what its answer must hold."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from georelay.cli.failure import CommandFailed
 from georelay.cli.location import open_gateway
-from georelay.client.gateway_http import JsonObject
+from georelay.client.gateway_http import NO_QUERY, JsonObject, Query
 
 
 class Where(NamedTuple):
@@ -17,17 +18,38 @@ class Where(NamedTuple):
     user: str
 
 
-def ask(where: Where, method: str, path: str, body: object = None) -> JsonObject:
+def ask(
+    where: tuple[str, str, str], method: str, path: str, body: object = None, query: Query = NO_QUERY
+) -> JsonObject:
     """Return the answer to one request (GatewayError, CommandFailed)."""
 
     async def asked() -> JsonObject:
         async with open_gateway(*where) as client:
             if method == "GET":
-                return await client.get(path)
+                return await client.get(path, query)
             if method == "DELETE":
-                return await client.delete(path)
+                return await client.delete(path, query)
             if method == "PATCH":
-                return await client.patch(path, body)
-            return await client.post(path, body)
+                return await client.patch(path, body, query)
+            return await client.post(path, body, query)
 
     return asyncio.run(asked())
+
+
+def region_query(region: str) -> dict[str, str | int]:
+    """Return the parameters that name a region; none for "": the nearest answers. Pure."""
+    return {"region": region} if region else {}
+
+
+def listed(answer: JsonObject, name: str) -> list[Any]:
+    """Return the list of that name (CommandFailed: an answer without it is of another version). Pure."""
+    rows = answer.get(name)
+    if not isinstance(rows, list):
+        raise CommandFailed(f"the gateway's answer has no {name}; is it of another version?")
+    return rows
+
+
+def rows_of(answer: JsonObject, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a list that may be left out. Pure."""
+    rows = answer.get(name)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

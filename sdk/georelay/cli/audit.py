@@ -1,4 +1,5 @@
-"""`georelay audit [TOPIC]`: whether all regions hold the same records, by their digest chains.
+"""`georelay audit [TOPIC]`: whether all regions hold the same records, by their digest chains; with --replicas every
+replica of every region.
 
 Exit codes: 0 every region that has records has the same ones (some may be behind); 1 two regions hold different
 records, or stored bytes do not fit their digests; 2 usage; 3 incomplete: a region could not be asked, or nothing could.
@@ -53,6 +54,9 @@ def _audit(
     deep: Annotated[
         bool, typer.Option("--deep", help="Recompute every digest from the stored bytes; reads all of them.")
     ] = False,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Compare every replica of every region, not only the leaders' logs.")
+    ] = False,
     gateway: GatewayOption = "",
     endpoints: EndpointsOption = "",
     user: UserOption = "",
@@ -60,11 +64,13 @@ def _audit(
 ) -> None:
     """Compare the records of all regions by their digest chains.
 
-    Ends with 0 when they agree (a region may be behind), 1 when two regions hold different records, 3 when a region
-    could not be asked.
+    Ends with 0 when they agree (a region may be behind), 1 when two regions, or replicas, hold different records, 3
+    when somebody could not be asked.
     """
+    if deep and replicas:
+        raise typer.BadParameter("--deep reads what leaders have on disk: run it apart from --replicas")
     try:
-        rows, requests = asyncio.run(_collect(topic, (gateway, endpoints, user), deep=deep))
+        rows, requests = asyncio.run(_collect(topic, (gateway, endpoints, user), deep=deep, replicas=replicas))
     except GatewayError as error:  # nothing is known: never the exit code of a divergence
         raise CommandFailed(str(error), exit_code=EXIT_INCOMPLETE) from error
     if as_json:
@@ -80,15 +86,19 @@ def _audit(
 # --- asking -------------------------------------------------------------------------------------------
 
 
-async def _collect(topic: str, location: tuple[str, str, str], *, deep: bool) -> tuple[list[JsonObject], int]:
+async def _collect(
+    topic: str, location: tuple[str, str, str], *, deep: bool, replicas: bool
+) -> tuple[list[JsonObject], int]:
     progress = _Progress()
     rows: list[JsonObject] = []
     requests = 0
     async with open_gateway(*location) as client:
-        async for page in _pages(client, topic):
+        async for page in _pages(client, topic, replicas=replicas):
             streams, total = page.get("streams"), page.get("total")
             if not isinstance(streams, list):
                 raise CommandFailed("the answer has no streams; is the mesh of another version?", exit_code=3)
+            if replicas and page.get("replicas") is not True:
+                raise CommandFailed("the broker that answered compares leaders only; update it first", exit_code=3)
             rows += streams
             requests += int(page.get("requests") or 0)
             progress.tell(f"{len(rows)} of {total} streams compared")
@@ -98,8 +108,10 @@ async def _collect(topic: str, location: tuple[str, str, str], *, deep: bool) ->
     return rows, requests
 
 
-async def _pages(client: GatewayHttp, topic: str) -> AsyncIterator[JsonObject]:
+async def _pages(client: GatewayHttp, topic: str, *, replicas: bool) -> AsyncIterator[JsonObject]:
     query: dict[str, str | int] = {"topic": topic} if topic else {}
+    if replicas:
+        query["replicas"] = "true"
     while True:
         page = await client.get("/v1/audit", query)
         yield page
@@ -199,9 +211,15 @@ def stream_line(row: JsonObject) -> JsonObject:
     }
 
 
+def _name(finding: JsonObject) -> str:
+    """Return whose log a finding is about: "eu", of one replica "eu/2001"."""
+    broker = finding.get("broker")
+    return str(finding["region"]) if broker is None else f"{finding['region']}/{broker}"
+
+
 def _notes(row: JsonObject) -> Iterator[str]:
     for region in row["regions"]:
-        name = region["region"]
+        name = _name(region)
         if region["state"] not in _OK:
             yield f"{name} {region['state'].replace('_', ' ')}"
         elif region["behind"]:
@@ -223,9 +241,7 @@ def _notes(row: JsonObject) -> Iterator[str]:
 def details(row: JsonObject) -> list[str]:
     """Return one line for everything that is not well. Pure."""
     place = f"{row['name']}/{row['partition']}"
-    lines = [
-        f"{place}: {region['region']}: {region['reason']}" for region in row["regions"] if region["state"] not in _OK
-    ]
+    lines = [f"{place}: {_name(region)}: {region['reason']}" for region in row["regions"] if region["state"] not in _OK]
     found = row["divergence"]
     if found is not None and found["is_exact"]:
         lines.append(f"{place}: first divergence in epoch {found['epoch']}, offsets {found['first']}..{found['last']}")

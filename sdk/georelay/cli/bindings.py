@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from rich.markup import escape
 
+from georelay.cli.asking import Where, ask, listed
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
-from georelay.client.gateway_http import JsonObject
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import cell, print_json, print_line, print_listing, print_outcome
 
 COLUMNS: Final = ("binding", "source", "headers", "topic", "queue")
 NameArgument = Annotated[str, typer.Argument(metavar="BINDING")]
@@ -33,14 +31,8 @@ def _list(
     gateway: GatewayOption = "", endpoints: EndpointsOption = "", user: UserOption = "", as_json: JsonOption = False
 ) -> None:
     """List the bindings of the mesh."""
-    answer = _ask("GET", "/v1/bindings", None, (gateway, endpoints, user))
-    bindings = answer.get("bindings")
-    if not isinstance(bindings, list):
-        raise CommandFailed("the gateway's answer has no bindings; is it of another version?")
-    if as_json:
-        print_json(bindings)
-    else:
-        print_table(COLUMNS, [binding_line(row) for row in bindings])
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/bindings")
+    print_listing(listed(answer, "bindings"), COLUMNS, binding_line, as_json=as_json)
 
 
 def _add(
@@ -66,7 +58,7 @@ def _add(
     body: dict[str, Any] = {"name": name, "source": source, "match": match}
     body |= {"topic": topic} if topic else {"queue": queue}
     body["headers"] = [header_rule(text) for text in header or ()]
-    answer = _ask("POST", "/v1/bindings", body, (gateway, endpoints, user))
+    answer = ask(Where(gateway, endpoints, user), "POST", "/v1/bindings", body)
     if as_json:
         print_json(answer)
         return
@@ -84,11 +76,8 @@ def _remove(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a binding; copies that were made stay."""
-    answer = _ask("DELETE", f"/v1/bindings/{quote(name, safe='')}", None, (gateway, endpoints, user))
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"removed binding {name}")
+    answer = ask(Where(gateway, endpoints, user), "DELETE", f"/v1/bindings/{quote(name, safe='')}")
+    print_outcome(answer, f"removed binding {name}", as_json=as_json)
 
 
 def header_rule(text: str) -> dict[str, str]:
@@ -102,14 +91,4 @@ def binding_line(row: dict[str, Any]) -> dict[str, str]:
     rules = [rule["name"] + ("" if rule.get("value") is None else f"={rule['value']}") for rule in row["headers"]]
     joined = f" {'and' if row.get('match') == 'all' else 'or'} ".join(rules)
     texts = {"binding": row["name"], "source": row["source"], "headers": joined, "topic": row["topic"]}
-    return {name: escape(text) for name, text in (texts | {"queue": row.get("queue", "")}).items()}
-
-
-def _ask(method: str, path: str, body: JsonObject | None, location: tuple[str, str, str]) -> JsonObject:
-    async def ask() -> JsonObject:
-        async with open_gateway(*location) as client:
-            if method == "POST":
-                return await client.post(path, body)
-            return await (client.get(path) if method == "GET" else client.delete(path))
-
-    return asyncio.run(ask())
+    return {name: cell(text) for name, text in (texts | {"queue": row.get("queue", "")}).items()}

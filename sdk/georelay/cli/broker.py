@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from georelay.cli.failure import EXIT_ERROR, CommandFailed
+from georelay.cli.failure import CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
-from georelay.cli.regions import RegionOption, numbered_regions, region_of_brokers
+from georelay.cli.printing import print_json, print_outcome, print_table
+from georelay.cli.regions import RegionOption, ask_regions, fail_for_silent, region_of_brokers
 from georelay.cli.waiting import Look, TimeoutOption, WaitOption, wait_until_done
-from georelay.client.gateway_http import GatewayError, GatewayHttp, JsonObject
+from georelay.client.gateway_http import GatewayHttp, JsonObject
 
 BROKER_ID_MAX: Final = 32_767_999
 COLUMNS: Final = ("region", "broker", "state", "alive", "replicas", "leaders", "moving", "kafka", "note")
@@ -49,14 +49,12 @@ def _list(
 
     Ends with 1 when a region does not answer; the others are shown all the same.
     """
-    answers = asyncio.run(_ask_regions(region, (gateway, endpoints, user)))
+    answers = ask_regions((gateway, endpoints, user), "/v1/brokers", region)
     if as_json:
         print_json({"regions": answers})
     else:
         print_table(COLUMNS, [line for answer in answers for line in broker_lines(answer)])
-    silent = [f"{answer['region']}: {answer['error']}" for answer in answers if "error" in answer]
-    if silent:
-        raise CommandFailed("; ".join(silent), exit_code=EXIT_ERROR)
+    fail_for_silent(answers)
 
 
 def _add(
@@ -81,10 +79,7 @@ def _add(
             return await client.post(f"/v1/brokers/{broker}", {"peers": peers} if peers else {}, query)
 
     answer = asyncio.run(add())
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"broker {broker} may take replicas")
+    print_outcome(answer, f"broker {broker} may take replicas", as_json=as_json)
 
 
 def _drain(
@@ -112,10 +107,7 @@ def _drain(
             return row
 
     answer = asyncio.run(drain())
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"broker {broker} is {answer.get('state', 'draining')}{_held(answer)}")
+    print_outcome(answer, f"broker {broker} is {answer.get('state', 'draining')}{_held(answer)}", as_json=as_json)
 
 
 def _remove(
@@ -144,10 +136,7 @@ def _remove(
             return await client.delete(f"/v1/brokers/{broker}", {"region": name})
 
     answer = asyncio.run(remove())
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"removed broker {broker}")
+    print_outcome(answer, f"removed broker {broker}", as_json=as_json)
 
 
 def broker_lines(answer: JsonObject) -> list[dict[str, str]]:
@@ -168,22 +157,6 @@ def broker_lines(answer: JsonObject) -> list[dict[str, str]]:
         }
         for row in answer.get("brokers") or ()
     ]
-
-
-async def _ask_regions(region: str, location: tuple[str, str, str]) -> list[JsonObject]:
-    """Return each region's answer, or {"region", "error"} for one that has none."""
-    async with open_gateway(*location) as client:
-        names = [region] if region else list((await numbered_regions(client)).values())
-        return list(await asyncio.gather(*(_ask_region(client, name, fails=bool(region)) for name in sorted(names))))
-
-
-async def _ask_region(client: GatewayHttp, name: str, *, fails: bool) -> JsonObject:
-    try:
-        return await client.get("/v1/brokers", {"region": name})
-    except GatewayError as error:
-        if fails:
-            raise
-        return {"region": name, "error": str(error)}
 
 
 async def _wait_drained(client: GatewayHttp, broker: int, region: str, timeout_s: float) -> None:

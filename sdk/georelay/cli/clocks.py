@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Final
 
 import typer
 
-from georelay.cli.failure import EXIT_ERROR, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
 from georelay.cli.printing import print_json, print_line, print_table
-from georelay.cli.regions import numbered_regions
-from georelay.client.gateway_http import GatewayError, GatewayHttp, JsonObject
+from georelay.cli.regions import ask_regions, fail_for_silent
+from georelay.client.gateway_http import JsonObject
 
 COLUMNS: Final = ("from", "to", "offset ms", "bound ms", "drift ppm", "rtt ms", "exchanges", "steps")
 UNKNOWN: Final = "?"
@@ -34,16 +32,14 @@ def _clocks(
 
     Ends with 1 when a region does not answer; the others are shown all the same.
     """
-    answers = asyncio.run(_ask_regions(region, (gateway, endpoints, user)))
+    answers = ask_regions((gateway, endpoints, user), "/v1/clocks", region)
     if as_json:
         print_json({"regions": answers})
     else:
         print_table(COLUMNS, [line for answer in answers for line in clock_lines(answer, with_brokers=brokers)])
         if any(answer.get("is_overridden") for answer in answers):
             print_line("clock_error_us is configured: it replaces what was measured in the lines of regions")
-    silent = [f"{answer['region']}: {answer['error']}" for answer in answers if "error" in answer]
-    if silent:
-        raise CommandFailed("; ".join(silent), exit_code=EXIT_ERROR)
+    fail_for_silent(answers)
 
 
 def clock_lines(answer: JsonObject, *, with_brokers: bool = False) -> list[dict[str, object]]:
@@ -77,18 +73,3 @@ def _milliseconds(value_us: object, *, sign: bool = False) -> str:
     if not isinstance(value_us, int):
         return UNKNOWN
     return f"{value_us / 1000:+.3f}" if sign else f"{value_us / 1000:.3f}"
-
-
-async def _ask_regions(region: str, location: tuple[str, str, str]) -> list[JsonObject]:
-    async with open_gateway(*location) as client:
-        names = [region] if region else sorted((await numbered_regions(client)).values())
-        return list(await asyncio.gather(*(_ask_region(client, name, fails=bool(region)) for name in names)))
-
-
-async def _ask_region(client: GatewayHttp, name: str, *, fails: bool) -> JsonObject:
-    try:
-        return await client.get("/v1/clocks", {"region": name})
-    except GatewayError as error:
-        if fails:
-            raise
-        return {"region": name, "error": str(error)}

@@ -5,14 +5,14 @@ Rule: recover asks for the mesh id, because it is only right when the majority o
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from georelay.cli.asking import Where, ask, region_query, rows_of
 from georelay.cli.failure import EXIT_ERROR, EXIT_USAGE, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import print_json, print_line, print_outcome, print_table
 from georelay.client.gateway_http import JsonObject
 
 COLUMNS: Final = ("region", "broker", "replica", "role", "alive", "leader")
@@ -40,12 +40,7 @@ def _status(
 
     Ends with 1 when the asked region reaches no majority, or when there is an alarm.
     """
-
-    async def ask() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.get("/v1/control", {"region": region} if region else {})
-
-    answer = asyncio.run(ask())
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/control", query=region_query(region))
     if as_json:
         print_json(answer)
     else:
@@ -76,16 +71,10 @@ def _recover(
         raise CommandFailed(
             "add --confirm MESH_ID: this begins mesh control anew from one region", exit_code=EXIT_USAGE
         )
-
-    async def recover() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.post("/v1/control/recover", {"confirm": mesh_id}, {"region": region})
-
-    answer = asyncio.run(recover())
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"mesh control has generation {answer['generation']} from now on, id {answer['control_id']}")
+    where, body = Where(gateway, endpoints, user), {"confirm": mesh_id}
+    answer = ask(where, "POST", "/v1/control/recover", body, {"region": region})
+    told = f"mesh control has generation {answer['generation']} from now on, id {answer['control_id']}"
+    print_outcome(answer, told, as_json=as_json)
 
 
 def head_lines(answer: JsonObject) -> list[str]:
@@ -101,7 +90,7 @@ def head_lines(answer: JsonObject) -> list[str]:
 
 def replica_lines(answer: JsonObject) -> list[dict[str, object]]:
     """Return the lines of the table. Pure."""
-    names = {row["number"]: row["name"] for row in _rows(answer, "regions")}
+    names = {row["number"]: row["name"] for row in rows_of(answer, "regions")}
     return [
         {
             "region": names.get(row["region"], row["region"]),
@@ -111,13 +100,8 @@ def replica_lines(answer: JsonObject) -> list[dict[str, object]]:
             "alive": "?" if row.get("alive") is None else "yes" if row["alive"] else "no",
             "leader": "*" if row["broker"] == answer.get("leader") else "",
         }
-        for row in _rows(answer, "replicas")
+        for row in rows_of(answer, "replicas")
     ]
-
-
-def _rows(answer: JsonObject, name: str) -> list[dict[str, Any]]:
-    rows = answer.get(name)
-    return rows if isinstance(rows, list) else []
 
 
 def _alone(answer: JsonObject) -> list[str]:

@@ -6,14 +6,15 @@ region without it. What gossip says is a hint: nothing that is stored depends on
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Final
 
 import typer
 
 from georelay.cli import gossip_keys
+from georelay.cli.asking import ask
 from georelay.cli.failure import EXIT_ERROR, EXIT_USAGE, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
+from georelay.cli.gossip_keys import PoolOption, RegionOption
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
 from georelay.cli.printing import print_json, print_line, print_table
 from georelay.client.gateway_http import JsonObject
 
@@ -21,11 +22,6 @@ COLUMNS: Final = ("member", "status", "address", "rtt ms", "region", "role", "no
 SHOWN_TAGS: Final = frozenset(
     {"cl", "rg", "id", "role", "v", "ex", "kafka", "grpc", "admin", "link", "peers", "wan", "lan"}
 )
-
-PoolOption = Annotated[str, typer.Option("--pool", metavar="lan|wan", help="Default: lan, where there is one.")]
-RegionOption = Annotated[
-    str, typer.Option("--region", metavar="R", help="Ask a broker of this region; default: the nearest.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -187,11 +183,4 @@ def ask_gossip(
 ) -> JsonObject:
     """Return the answer of a broker to one question about a pool (GatewayError, CommandFailed)."""
     parameters = {**(query or {}), **({"pool": pool} if pool else {}), **({"region": region} if region else {})}
-
-    async def asked() -> JsonObject:
-        async with open_gateway(*location) as client:
-            if method == "GET":
-                return await client.get(f"/v1/gossip/{what}", parameters)
-            return await client.post(f"/v1/gossip/{what}", body, parameters)
-
-    return asyncio.run(asked())
+    return ask(location, method, f"/v1/gossip/{what}", body, parameters)

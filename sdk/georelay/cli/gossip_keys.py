@@ -9,7 +9,6 @@ Rule 2: a command that not every living member did ends with 1 and names those t
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -19,8 +18,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from georelay.cli.asking import ask
 from georelay.cli.failure import EXIT_ERROR, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
 from georelay.cli.printing import print_json, print_line, print_table
 from georelay.client.gateway_http import JsonObject
 
@@ -151,14 +151,7 @@ def _check(answer: JsonObject) -> None:
 
 def _ask(location: tuple[str, str, str], pool: str, region: str, body: object) -> JsonObject:
     query = {**({"pool": pool} if pool else {}), **({"region": region} if region else {})}
-
-    async def asked() -> JsonObject:
-        async with open_gateway(*location) as client:
-            if body is None:
-                return await client.get("/v1/gossip/keys", query)
-            return await client.post("/v1/gossip/keys", body, query)
-
-    return asyncio.run(asked())
+    return ask(location, "GET" if body is None else "POST", "/v1/gossip/keys", body, query)
 
 
 def _first_key(file: Path) -> str:

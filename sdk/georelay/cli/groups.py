@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from datetime import datetime
@@ -10,12 +9,11 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from rich.markup import escape
 
+from georelay.cli.asking import Where, ask, listed, region_query
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
-from georelay.client.gateway_http import JsonObject, Query
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import cell, print_json, print_line, print_listing, print_outcome, print_table, printable
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP")]
 RegionOption = Annotated[str, typer.Option("--region", metavar="R", help="Whose group; default: the nearest region's.")]
@@ -50,14 +48,8 @@ def _list(
 ) -> None:
     """List the groups of a region and how many records each is behind."""
     query: dict[str, str | int] = {"states": state} if state else {}
-    answer = _ask("GET", "/v1/groups", None, (gateway, endpoints, user), query | _region(region))
-    groups = answer.get("groups")
-    if not isinstance(groups, list):
-        raise CommandFailed("the gateway's answer has no groups; is it of another version?")
-    if as_json:
-        print_json(groups)
-    else:
-        print_table(LIST_COLUMNS, [list_line(row) for row in groups])
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/groups", query=query | region_query(region))
+    print_listing(listed(answer, "groups"), LIST_COLUMNS, list_line, as_json=as_json)
 
 
 def _describe(
@@ -69,7 +61,7 @@ def _describe(
     as_json: JsonOption = False,
 ) -> None:
     """Show a group: its members, what each reads, and where the group stands in every partition."""
-    answer = _ask("GET", _path(group), None, (gateway, endpoints, user), _region(region))
+    answer = ask(Where(gateway, endpoints, user), "GET", _path(group), query=region_query(region))
     if as_json:
         print_json(answer)
         return
@@ -121,7 +113,8 @@ def _reset_offsets(
         body["create"] = True
     if partition:
         body["partitions"] = partition
-    answer = _ask("POST", f"{_path(group)}/reset-offsets", body, (gateway, endpoints, user), _region(region))
+    where, query = Where(gateway, endpoints, user), region_query(region)
+    answer = ask(where, "POST", f"{_path(group)}/reset-offsets", body, query)
     if as_json:
         print_json(answer)
         return
@@ -139,11 +132,8 @@ def _delete(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a group without members and all its offsets."""
-    answer = _ask("DELETE", _path(group), None, (gateway, endpoints, user), _region(region))
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"deleted group {printable(group)}")
+    answer = ask(Where(gateway, endpoints, user), "DELETE", _path(group), query=region_query(region))
+    print_outcome(answer, f"deleted group {printable(group)}", as_json=as_json)
 
 
 def reset_body(
@@ -188,9 +178,9 @@ def timestamp_ms(text: str) -> int:
 def list_line(row: dict[str, Any]) -> dict[str, str]:
     """Return the texts of one group. Pure."""
     return {
-        "group": escape(printable(row.get("group", ""))),
+        "group": cell(row.get("group", "")),
         "state": str(row.get("state", "")),
-        "type": escape(printable(row.get("protocol_type") or DASH)),
+        "type": cell(row.get("protocol_type") or DASH),
         "members": str(row.get("members", DASH)),
         "lag": _or_dash(row.get("lag")),
         "coordinator": DASH if row.get("coordinator", -1) in (-1, None) else str(row["coordinator"]),
@@ -202,11 +192,11 @@ def member_line(row: dict[str, Any]) -> dict[str, str]:
     assigned = row.get("partitions") or {}
     parts = [f"{topic}:{','.join(map(str, partitions))}" for topic, partitions in assigned.items()]
     return {
-        "member": escape(printable(row.get("member_id", ""))) + (" (leader)" if row.get("is_leader") else ""),
-        "client": escape(printable(row.get("client_id") or DASH)),
-        "host": escape(printable(row.get("client_host") or DASH)),
-        "instance": escape(printable(row.get("instance_id") or DASH)),
-        "partitions": escape(printable(" ".join(parts) or DASH)),
+        "member": cell(row.get("member_id", "")) + (" (leader)" if row.get("is_leader") else ""),
+        "client": cell(row.get("client_id") or DASH),
+        "host": cell(row.get("client_host") or DASH),
+        "instance": cell(row.get("instance_id") or DASH),
+        "partitions": cell(" ".join(parts) or DASH),
     }
 
 
@@ -215,12 +205,12 @@ def partition_line(row: dict[str, Any]) -> dict[str, str]:
     committed_ms = row.get("committed_ms")
     at = DASH if committed_ms is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(committed_ms / 1000))
     return {
-        "topic": escape(printable(row.get("topic", ""))),
+        "topic": cell(row.get("topic", "")),
         "partition": str(row.get("partition", "")),
         "committed": _or_dash(row.get("committed")),
         "high watermark": _or_dash(row.get("high_watermark")),
         "lag": _or_dash(row.get("lag")),
-        "client": escape(printable(row.get("client_id") or DASH)),
+        "client": cell(row.get("client_id") or DASH),
         "committed at": at,
     }
 
@@ -228,16 +218,11 @@ def partition_line(row: dict[str, Any]) -> dict[str, str]:
 def reset_line(row: dict[str, Any]) -> dict[str, str]:
     """Return the texts of one partition whose offset is set. Pure."""
     return {
-        "topic": escape(printable(row.get("topic", ""))),
+        "topic": cell(row.get("topic", "")),
         "partition": str(row.get("partition", "")),
         "committed": _or_dash(row.get("committed")),
         "new offset": _or_dash(row.get("new_offset")),
     }
-
-
-def printable(value: object) -> str:
-    """Return a text that moves no terminal: clients choose the names of groups and members. Pure."""
-    return "".join(character if character.isprintable() else "?" for character in str(value))
 
 
 def _or_dash(value: object) -> str:
@@ -246,17 +231,3 @@ def _or_dash(value: object) -> str:
 
 def _path(group: str) -> str:
     return f"/v1/groups/{quote(group, safe='')}"
-
-
-def _region(region: str) -> dict[str, str | int]:
-    return {"region": region} if region else {}
-
-
-def _ask(method: str, path: str, body: JsonObject | None, location: tuple[str, str, str], query: Query) -> JsonObject:
-    async def ask() -> JsonObject:
-        async with open_gateway(*location) as client:
-            if method == "POST":
-                return await client.post(path, body, query)
-            return await (client.get(path, query) if method == "GET" else client.delete(path, query))
-
-    return asyncio.run(ask())

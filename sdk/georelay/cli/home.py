@@ -14,12 +14,21 @@ from urllib.parse import quote
 
 import typer
 
+from georelay.cli.asking import Where, ask, rows_of
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
 from georelay.cli.printing import print_json, print_line, print_table
 from georelay.client.gateway_http import GatewayHttp, JsonObject
 
 COLUMNS: Final = ("topic", "partition", "home", "epoch", "since offset", "moving")
+STAGES: Final = {
+    "begun": "its turn",
+    "sealing": "{regions} to close the log",
+    "following": "{regions} to get all records",
+    "promising": "{missing} more of {regions} to promise",
+    "fencing": "the leases of {regions} to end",
+    "ending": "mesh control to decide",
+}
 FAILED_COLUMNS: Final = ("topic", "partition", "why")
 FOLLOW_S: Final = 0.5
 SHOWN_MAX: Final = 20
@@ -46,16 +55,13 @@ def _show(
 ) -> None:
     """Show which region sequences each partition, since which offset, and what is being moved."""
     query = {name: value for name, value in (("topic", topic), ("region", region)) if value}
-
-    async def ask() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.get("/v1/homes", query)
-
-    answer = asyncio.run(ask())
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/homes", query=query)
     if as_json:
         print_json(answer)
         return
-    print_table(COLUMNS, [home_line(row) for row in _rows(answer, "homes")])
+    rows = rows_of(answer, "homes")
+    columns = (*COLUMNS, "failover") if any("failover" in row for row in rows) else COLUMNS
+    print_table(columns, [home_line(row) for row in rows])
     if answer.get("is_all") is False:
         print_line("(there are more: name a topic or a region)")
 
@@ -120,10 +126,10 @@ def _carry_out(path: str, body: dict[str, object], where: tuple[str, str, str], 
     else:
         for line in report_lines(report):
             print_line(line)
-        refused = _rows(report, "refused")
+        refused = rows_of(report, "refused")
         if refused:
             print_table(FAILED_COLUMNS, [{**row, "why": row["text"]} for row in refused[:SHOWN_MAX]])
-    if _rows(report, "refused"):
+    if rows_of(report, "refused"):
         raise typer.Exit(EXIT_NOT_ALL)
 
 
@@ -147,23 +153,46 @@ def home_line(row: dict[str, Any]) -> dict[str, object]:
     shown = (
         "-" if moving is None else f"{moving['kind']} to {moving['target'] or '(not chosen)'}, epoch {moving['epoch']}"
     )
+    waits = None if moving is None else moving.get("waits")
+    if isinstance(waits, dict):
+        shown += f": waits for {waiting_line(waits)}"
     named = {name: row[name] for name in ("topic", "partition", "home", "epoch")}
-    return {**named, "since offset": row["start"], "moving": shown}
+    return {**named, "since offset": row["start"], "moving": shown, "failover": failover_line(row)}
+
+
+def failover_line(row: dict[str, Any]) -> str:
+    """Return whether a home is failed over without an operator."""
+    failover = row.get("failover")
+    if not isinstance(failover, dict):
+        return "manual"
+    policy, is_in_force = str(failover.get("policy")), failover.get("in_force")
+    if is_in_force is None:
+        return f"{policy} (mesh control does not say whether in force)"
+    return policy if is_in_force else f"{policy}, not in force: {row['home']} has yet to say that it follows it"
+
+
+def waiting_line(waits: dict[str, Any]) -> str:
+    """Return what an attempt to move a home waits for."""
+    missing = max(int(waits.get("needed") or 0) - len(waits.get("promised") or ()), 0)
+    stage = STAGES.get(str(waits.get("stage")), str(waits.get("stage")))
+    line = stage.format(regions=", ".join(waits.get("regions") or ()), missing=missing)
+    return f"{line} ({waits['fault']})" if waits.get("fault") else line
 
 
 def progress_line(report: JsonObject) -> str:
     """Return how far a move is, and what it waits for."""
     stages = report.get("stages")
     counts = ", ".join(f"{name} {count}" for name, count in sorted(stages.items())) if isinstance(stages, dict) else ""
-    waiting = _rows(report, "waiting")
+    waiting = rows_of(report, "waiting")
     why = f"; {waiting[0]['topic']} partition {waiting[0]['partition']}: {waiting[0]['text']}" if waiting else ""
-    return f"{len(_rows(report, 'moved'))} of {report.get('streams')} moved{f', {counts}' if counts else ''}{why}"
+    return f"{_moved_count(report)} of {report.get('streams')} moved{f', {counts}' if counts else ''}{why}"
 
 
 def report_lines(report: JsonObject) -> list[str]:
     """Return what a person has to know about a move that is over."""
-    moved = _rows(report, "moved")
-    lines = [f"moved {len(moved)} of {report.get('streams')} partitions"]
+    moved = rows_of(report, "moved")
+    count = _moved_count(report)
+    lines = [f"moved {count} of {report.get('streams')} partitions"]
     for row in moved[:SHOWN_MAX]:
         where = f"{row['topic']} partition {row['partition']}"
         lines.append(f"  {where}: home {row['home']}, epoch {row['epoch']} from offset {row['start']}")
@@ -174,11 +203,12 @@ def report_lines(report: JsonObject) -> list[str]:
             )
         if row["accept_loss"]:
             lines.append("    the loss was accepted: fewer regions answered than the topic asks for")
-    if len(moved) > SHOWN_MAX:
-        lines.append(f"  and {len(moved) - SHOWN_MAX} more")
+    if count > SHOWN_MAX:
+        lines.append(f"  and {count - SHOWN_MAX} more")
     return lines
 
 
-def _rows(answer: JsonObject, name: str) -> list[dict[str, Any]]:
-    rows = answer.get(name)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+def _moved_count(report: JsonObject) -> int:
+    """Return how many partitions were moved; a report shows only the first of very many."""
+    count = report.get("moved_count")
+    return count if isinstance(count, int) else len(rows_of(report, "moved"))

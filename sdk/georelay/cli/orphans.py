@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import typer
 
+from georelay.cli.asking import Where, ask, listed, region_query
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
 from georelay.cli.printing import print_json, print_line, print_table
@@ -53,14 +54,8 @@ def _list(
     as_json: JsonOption = False,
 ) -> None:
     """List the orphan branches of a region."""
-
-    async def asked() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.get("/v1/orphans", _query(region) | ({"topic": topic} if topic else {}))
-
-    branches = asyncio.run(asked()).get("branches")
-    if not isinstance(branches, list):
-        raise CommandFailed("the answer has no branches; is the region of another version?")
+    query = region_query(region) | ({"topic": topic} if topic else {})
+    branches = listed(ask(Where(gateway, endpoints, user), "GET", "/v1/orphans", query=query), "branches")
     if as_json:
         print_json(branches)
     else:
@@ -96,7 +91,7 @@ def _export(
         count, offset = 0, from_offset
         async with open_gateway(gateway, endpoints, user) as client:
             while True:
-                query = _query(region) | {"format": form, "offset": offset}
+                query = region_query(region) | {"format": form, "offset": offset}
                 answer = await client.get(_path(topic, partition, epoch), query)
                 rows = answer.get("batches" if form == "batches" else "records")
                 following = _following(answer, offset)
@@ -157,7 +152,7 @@ def _republish(
 async def _piece(client: GatewayHttp, path: str, done: dict[str, int], region: str) -> bool:
     """Publish one piece; return whether there is more."""
     offset = done["next_offset"]
-    answer = await client.post(path, {"offset": offset}, _query(region))
+    answer = await client.post(path, {"offset": offset}, region_query(region))
     following = _following(answer, offset)
     for name in ("published", "left_out"):
         value = answer.get(name)
@@ -178,12 +173,9 @@ def _drop(
     user: UserOption = "",
 ) -> None:
     """Let a branch, and older ones of the partition, be deleted for ever."""
-
-    async def dropped() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.delete(_path(topic, partition, epoch), _query(region))
-
-    print_line(f"{asyncio.run(dropped()).get('dropped', 0)} branches dropped")
+    where, path = Where(gateway, endpoints, user), _path(topic, partition, epoch)
+    answer = ask(where, "DELETE", path, query=region_query(region))
+    print_line(f"{answer.get('dropped', 0)} branches dropped")
 
 
 def _note(text: str) -> None:
@@ -200,7 +192,3 @@ def _following(answer: JsonObject, offset: int) -> int:
 
 def _path(topic: str, partition: int, epoch: int) -> str:
     return f"/v1/orphans/{quote(topic, safe='')}/{partition}/{epoch}"
-
-
-def _query(region: str) -> dict[str, str | int]:
-    return {"region": region} if region else {}

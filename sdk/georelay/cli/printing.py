@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from georelay.cli.tables import table_console
@@ -29,3 +31,31 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) ->
     for row in rows:
         table.add_row(*(str(row.get(column, "")) for column in columns))
     table_console().print(table)
+
+
+def print_listing(
+    rows: Sequence[Any], columns: Sequence[str], line: Callable[[Any], Mapping[str, object]], *, as_json: bool
+) -> None:
+    """Print rows as they came in one JSON document, or the line of each as a table."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(columns, [line(row) for row in rows])
+
+
+def print_outcome(answer: object, line: str, *, as_json: bool) -> None:
+    """Print the whole answer as JSON, or the one line that says what was done."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(line)
+
+
+def printable(value: object) -> str:
+    """Return a text that moves no terminal: clients choose names and contents. Pure."""
+    return "".join(character if character.isprintable() else "?" for character in str(value))
+
+
+def cell(value: object) -> str:
+    """Return what a client chose, for a table: it moves no terminal and colours nothing. Pure."""
+    return escape(printable(value))

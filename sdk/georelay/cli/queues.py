@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from rich.markup import escape
 
+from georelay.cli.asking import Where, ask, listed, region_query
 from georelay.cli.failure import EXIT_ERROR, EXIT_USAGE, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
-from georelay.client.gateway_http import JsonObject, Query
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import cell, print_json, print_line, print_listing, print_outcome, print_table, printable
+from georelay.client.gateway_http import JsonObject
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
 LeasesArgument = Annotated[list[str], typer.Argument(metavar="LEASE...", help="As `receive` printed them.")]
@@ -72,14 +71,8 @@ def _list(
     as_json: JsonOption = False,
 ) -> None:
     """List the queues of a region."""
-    answer = _ask("GET", "/v1/queues", None, (gateway, endpoints, user), _region(region))
-    queues = answer.get("queues")
-    if not isinstance(queues, list):
-        raise CommandFailed("the gateway's answer has no queues; is it of another version?")
-    if as_json:
-        print_json(queues)
-    else:
-        print_table(LIST_COLUMNS, [list_line(row) for row in queues])
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/queues", query=region_query(region))
+    print_listing(listed(answer, "queues"), LIST_COLUMNS, list_line, as_json=as_json)
 
 
 def _create(
@@ -113,7 +106,7 @@ def _create(
         dispatch=dispatch,
     )
     body |= {"name": queue, "topic": topic, "order": order, "start": start}
-    answer = _ask("POST", "/v1/queues", body, (gateway, endpoints, user), _region(region))
+    answer = ask(Where(gateway, endpoints, user), "POST", "/v1/queues", body, region_query(region))
     if as_json:
         print_json(answer)
     else:
@@ -130,7 +123,7 @@ def _describe(
     as_json: JsonOption = False,
 ) -> None:
     """Show a queue: its definition, how many records are in which state, how far it is, and who consumes it."""
-    answer = _ask("GET", _path(queue), None, (gateway, endpoints, user), _region(region))
+    answer = ask(Where(gateway, endpoints, user), "GET", _path(queue), query=region_query(region))
     if as_json:
         print_json(answer)
         return
@@ -142,7 +135,7 @@ def _describe(
         print_table(PARTITION_COLUMNS, answer["partitions"])
     if answer.get("consumers"):
         print_line("")
-        rows = [row | {"consumer": escape(printable(row.get("consumer", "")))} for row in answer["consumers"]]
+        rows = [row | {"consumer": cell(row.get("consumer", ""))} for row in answer["consumers"]]
         print_table(CONSUMER_COLUMNS, rows)
 
 
@@ -171,11 +164,8 @@ def _alter(
     )
     if not body:
         raise CommandFailed("name what to change, such as --visibility-timeout-ms 60000", exit_code=EXIT_USAGE)
-    answer = _ask("PATCH", _path(queue), body, (gateway, endpoints, user), _region(region))
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"changed queue {queue}")
+    answer = ask(Where(gateway, endpoints, user), "PATCH", _path(queue), body, region_query(region))
+    print_outcome(answer, f"changed queue {queue}", as_json=as_json)
 
 
 def _delete(
@@ -187,11 +177,8 @@ def _delete(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a queue; its topic and its dead-letter topic stay."""
-    answer = _ask("DELETE", _path(queue), None, (gateway, endpoints, user), _region(region))
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"deleted queue {queue}")
+    answer = ask(Where(gateway, endpoints, user), "DELETE", _path(queue), query=region_query(region))
+    print_outcome(answer, f"deleted queue {queue}", as_json=as_json)
 
 
 def _purge(
@@ -203,11 +190,8 @@ def _purge(
     as_json: JsonOption = False,
 ) -> None:
     """Be done with every record that is stored now; leases end too. The topic keeps its records."""
-    answer = _ask("POST", f"{_path(queue)}/purge", {}, (gateway, endpoints, user), _region(region))
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"purged {answer.get('purged', 0)} records of queue {queue}")
+    answer = ask(Where(gateway, endpoints, user), "POST", f"{_path(queue)}/purge", {}, region_query(region))
+    print_outcome(answer, f"purged {answer.get('purged', 0)} records of queue {queue}", as_json=as_json)
 
 
 def _receive(
@@ -223,10 +207,10 @@ def _receive(
     as_json: JsonOption = False,
 ) -> None:
     """Receive records; others do not get them until the leases are over. Prints one JSON object a line with --json."""
-    location = gateway, endpoints, user
+    where = Where(gateway, endpoints, user)
     me = consumer or default_consumer()
     query: dict[str, str | int] = {"consumer": me, "max": count, "wait_ms": wait_ms}
-    answer = _ask("POST", f"{_path(queue)}/records", {}, location, query | _region(region))
+    answer = ask(where, "POST", f"{_path(queue)}/records", {}, query | region_query(region))
     records = answer.get("records") or []
     if as_json:
         for row in records:
@@ -237,7 +221,7 @@ def _receive(
         print_line("no record is ready")
     if acknowledge and records:
         body = {"action": "acknowledge", "consumer": me, "leases": [row["lease"] for row in records]}
-        _settle(queue, body, location, region, as_json=False, is_quiet=True)
+        _settle(queue, body, where, region, as_json=False, is_quiet=True)
 
 
 def _acknowledge(
@@ -252,7 +236,7 @@ def _acknowledge(
 ) -> None:
     """Be done with received records: they never come back. Ends with 1 when a lease was over already."""
     body = {"action": "acknowledge", "consumer": consumer or default_consumer(), "leases": leases}
-    _settle(queue, body, (gateway, endpoints, user), region, as_json=as_json)
+    _settle(queue, body, Where(gateway, endpoints, user), region, as_json=as_json)
 
 
 def _reject(
@@ -272,19 +256,19 @@ def _reject(
     then = "dead_letter" if dead_letter else "requeue"
     body: JsonObject = {"action": "reject", "consumer": consumer or default_consumer(), "leases": leases, "then": then}
     body |= {"delay_ms": delay_ms, "reason": reason}
-    _settle(queue, body, (gateway, endpoints, user), region, as_json=as_json)
+    _settle(queue, body, Where(gateway, endpoints, user), region, as_json=as_json)
 
 
 def _settle(
     queue: str,
     body: JsonObject,
-    location: tuple[str, str, str],
+    where: Where,
     region: str,
     *,
     as_json: bool,
     is_quiet: bool = False,
 ) -> None:
-    answer = _ask("POST", f"{_path(queue)}/leases", body, location, _region(region))
+    answer = ask(where, "POST", f"{_path(queue)}/leases", body, region_query(region))
     results = answer.get("results") or []
     if as_json:
         print_json(results)
@@ -325,7 +309,7 @@ def default_consumer() -> str:
 def list_line(row: dict[str, Any]) -> dict[str, str]:
     """Return the texts of one queue. Pure."""
     names = {"queue": "name", "dead lettering": "dead_lettering"}
-    return {column: escape(printable(row.get(names.get(column, column), ""))) for column in LIST_COLUMNS}
+    return {column: cell(row.get(names.get(column, column), "")) for column in LIST_COLUMNS}
 
 
 def record_line(row: dict[str, Any]) -> dict[str, str]:
@@ -333,36 +317,11 @@ def record_line(row: dict[str, Any]) -> dict[str, str]:
 
     def content(name: str) -> str:
         value = row.get(f"{name}_b64", row.get(name))
-        return "-" if value is None else escape(printable(value))
+        return "-" if value is None else cell(value)
 
     plain = {name: str(row.get(name, "")) for name in ("lease", "partition", "offset", "deliveries")}
     return plain | {"key": content("key"), "value": content("value")}
 
 
-def printable(value: object) -> str:
-    """Return a text that moves no terminal: clients choose names and contents. Pure."""
-    return "".join(character if character.isprintable() else "?" for character in str(value))
-
-
 def _path(queue: str) -> str:
     return f"/v1/queues/{quote(queue, safe='')}"
-
-
-def _region(region: str) -> dict[str, str | int]:
-    return {"region": region} if region else {}
-
-
-def _ask(method: str, path: str, body: JsonObject | None, location: tuple[str, str, str], query: Query) -> JsonObject:
-    async def ask() -> JsonObject:
-        async with open_gateway(*location) as client:
-            match method:
-                case "POST":
-                    return await client.post(path, body, query)
-                case "PATCH":
-                    return await client.patch(path, body, query)
-                case "DELETE":
-                    return await client.delete(path, query)
-                case _:
-                    return await client.get(path, query)
-
-    return asyncio.run(ask())

@@ -9,7 +9,7 @@ import typer
 from georelay.cli.asking import Where, ask
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
-from georelay.cli.printing import print_json, print_line, print_table
+from georelay.cli.printing import print_line, print_listing
 
 COLUMNS: Final = ("principal", "produce bytes/s", "fetch bytes/s", "request %")
 PPM_PER_PERCENT: Final = 10_000
@@ -33,10 +33,7 @@ def _list(
 ) -> None:
     """List all quotas."""
     quotas = ask(Where(gateway, endpoints, user), "GET", "/v1/quotas").get("quotas", [])
-    if as_json:
-        print_json(quotas)
-    else:
-        print_table(COLUMNS, [quota_row(row) for row in quotas])
+    print_listing(quotas, COLUMNS, quota_row, as_json=as_json)
 
 
 def _set(

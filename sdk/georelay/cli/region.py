@@ -7,13 +7,13 @@ Rule 3: numbers and names are never used again. Every command may be repeated.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Final
 
 import typer
 
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
+from georelay.cli.asking import Where, ask, rows_of
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import print_json, print_line, print_outcome, print_table
 from georelay.client.gateway_http import JsonObject
 from georelay.ids import REGION_NUMBER_MAX
 
@@ -41,12 +41,7 @@ def _list(
     as_json: JsonOption = False,
 ) -> None:
     """List the regions that mesh control knows, those that left included."""
-
-    async def ask() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.get("/v1/regions")
-
-    answer = asyncio.run(ask())
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/regions")
     if as_json:
         print_json(answer)
     else:
@@ -70,12 +65,7 @@ def _add(
     Start its brokers with [control] join = ["<broker>@host:port"] of any region, before or after this.
     """
     body = {"name": name, "number": number, "seeds": list(seeds or []), "witness": witness}
-
-    async def add() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.post("/v1/regions", body)
-
-    _show(asyncio.run(add()), as_json, "may join the mesh")
+    _show(ask(Where(gateway, endpoints, user), "POST", "/v1/regions", body), as_json, "may join the mesh")
 
 
 def _drain(
@@ -86,7 +76,7 @@ def _drain(
     as_json: JsonOption = False,
 ) -> None:
     """Let no home move to a region any more; refused while it is home of something."""
-    _show(asyncio.run(_post(region, "drain", (gateway, endpoints, user))), as_json, "is draining")
+    _show(ask(Where(gateway, endpoints, user), "POST", f"/v1/regions/{region}/drain", {}), as_json, "is draining")
 
 
 def _keep(
@@ -97,7 +87,7 @@ def _keep(
     as_json: JsonOption = False,
 ) -> None:
     """Take a drain back."""
-    _show(asyncio.run(_post(region, "keep", (gateway, endpoints, user))), as_json, "is active")
+    _show(ask(Where(gateway, endpoints, user), "POST", f"/v1/regions/{region}/keep", {}), as_json, "is active")
 
 
 def _remove(
@@ -109,33 +99,20 @@ def _remove(
     as_json: JsonOption = False,
 ) -> None:
     """Let a drained region leave; stop its brokers afterwards."""
-
-    async def remove() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.delete(f"/v1/regions/{region}" + ("?force=true" if force else ""))
-
-    answer = asyncio.run(remove())
+    query = {"force": "true"} if force else {}
+    answer = ask(Where(gateway, endpoints, user), "DELETE", f"/v1/regions/{region}", query=query)
     _show(answer, as_json, "left the mesh; stop its brokers")
     lost: Any = answer.get("lost")
     if lost and not as_json:
         print_line("\n".join(["lost with it:", *(f"  {line}" for line in lost)]))
 
 
-async def _post(region: str, verb: str, location: tuple[str, str, str]) -> JsonObject:
-    async with open_gateway(*location) as client:
-        return await client.post(f"/v1/regions/{region}/{verb}", {})
-
-
 def _show(answer: JsonObject, as_json: bool, what: str) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"region {answer.get('name')} ({answer.get('number')}) {what}")
+    print_outcome(answer, f"region {answer.get('name')} ({answer.get('number')}) {what}", as_json=as_json)
 
 
 def region_lines(answer: JsonObject) -> list[dict[str, object]]:
     """Return the lines of the table. Pure."""
-    rows: Any = answer.get("regions")
     return [
         {
             "number": row["number"],
@@ -146,5 +123,5 @@ def region_lines(answer: JsonObject) -> list[dict[str, object]]:
             "kind": "witness" if row["witness"] else "data",
             "seeds": " ".join(row["seeds"][:2]) or "-",
         }
-        for row in (rows if isinstance(rows, list) else [])
+        for row in rows_of(answer, "regions")
     ]

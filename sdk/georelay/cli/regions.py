@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from georelay.cli.failure import EXIT_USAGE, CommandFailed
-from georelay.client.gateway_http import GatewayHttp
+from georelay.cli.failure import EXIT_ERROR, EXIT_USAGE, CommandFailed
+from georelay.cli.location import open_gateway
+from georelay.client.gateway_http import GatewayError, GatewayHttp, JsonObject
 from georelay.ids import BrokerId, region_of
 
 RegionOption = Annotated[
@@ -43,3 +45,33 @@ async def numbered_regions(client: GatewayHttp) -> dict[int, str]:
     if not rows or not all(isinstance(row.get("number"), int) for row in rows):
         raise CommandFailed("the gateway's answer numbers no regions; is it of another version?")
     return {row["number"]: str(row["region"]) for row in rows}
+
+
+def ask_regions(where: tuple[str, str, str], path: str, named: str) -> list[JsonObject]:
+    """Return what each region answers to GET `path`, or what the one that is named does.
+
+    One that gives no answer has {"region", "error"} (GatewayError: the named one has none).
+    """
+
+    async def asked() -> list[JsonObject]:
+        async with open_gateway(*where) as client:
+            names = [named] if named else sorted((await numbered_regions(client)).values())
+            return list(await asyncio.gather(*(_answer_of(client, name, path, fails=bool(named)) for name in names)))
+
+    return asyncio.run(asked())
+
+
+async def _answer_of(client: GatewayHttp, name: str, path: str, *, fails: bool) -> JsonObject:
+    try:
+        return await client.get(path, {"region": name})
+    except GatewayError as error:
+        if fails:
+            raise
+        return {"region": name, "error": str(error)}
+
+
+def fail_for_silent(answers: Sequence[JsonObject]) -> None:
+    """End the command with 1 if a region gave no answer (CommandFailed); call it once the others are shown."""
+    silent = [f"{answer['region']}: {answer['error']}" for answer in answers if "error" in answer]
+    if silent:
+        raise CommandFailed("; ".join(silent), exit_code=EXIT_ERROR)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +9,9 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
+from georelay.cli.asking import Where, ask
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import print_json
 from georelay.cli.tables import table_console
 from georelay.client.gateway_http import JsonObject
 
@@ -42,14 +42,9 @@ def _status(
     gateway: GatewayOption = "", endpoints: EndpointsOption = "", user: UserOption = "", as_json: JsonOption = False
 ) -> None:
     """Show regions, brokers, leaders and lag."""
-
-    async def ask() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.get("/v1/status")
-
-    document = asyncio.run(ask())
+    document = ask(Where(gateway, endpoints, user), "GET", "/v1/status")
     if as_json:
-        print(json.dumps(document, ensure_ascii=False))  # noqa: T201
+        print_json(document)
         return
     console = table_console()
     console.print(f"mesh {document.get('mesh', '')}", markup=False)

@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 import typer
 
+from georelay.cli.asking import Where, ask
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line
+from georelay.cli.printing import print_json, print_line, print_outcome
 from georelay.cli.regions import RegionOption, region_of_brokers
 from georelay.cli.waiting import Look, TimeoutOption, WaitOption, wait_until_done
 from georelay.client.gateway_http import GatewayHttp, JsonObject
@@ -59,12 +60,7 @@ def _alter(
     The change holds in every region; settings that are not named stay.
     """
     body = parse_settings(settings)
-
-    async def alter() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.patch(_path(topic), body)
-
-    answer = asyncio.run(alter())
+    answer = ask(Where(gateway, endpoints, user), "PATCH", _path(topic), body)
     if as_json:
         print_json(answer)
     else:
@@ -96,16 +92,10 @@ def _delete_records(
     if before != LATEST and re.fullmatch(r"[0-9]{1,18}", before) is None:
         raise CommandFailed(f"--before {before!r} is neither an offset nor {LATEST}", exit_code=EXIT_USAGE)
     body = {"partition": partition, "before": before if before == LATEST else int(before)}
-
-    async def delete() -> JsonObject:
-        async with open_gateway(gateway, endpoints, user) as client:
-            return await client.post(f"{_path(topic)}/delete-records", body)
-
-    answer = asyncio.run(delete())
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"partition {partition} of {topic} starts at offset {answer.get('log_start', '?')}")
+    answer = ask(Where(gateway, endpoints, user), "POST", f"{_path(topic)}/delete-records", body)
+    print_outcome(
+        answer, f"partition {partition} of {topic} starts at offset {answer.get('log_start', '?')}", as_json=as_json
+    )
 
 
 def _reassign(

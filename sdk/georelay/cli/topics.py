@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
 from georelay.cli import topic_changes
+from georelay.cli.asking import Where, ask, listed, region_query
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
-from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
-from georelay.cli.printing import print_json, print_line, print_table
-from georelay.client.gateway_http import NO_QUERY, JsonObject, Query
+from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
+from georelay.cli.printing import print_json, print_line, print_listing, print_outcome, print_table
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
@@ -37,14 +36,8 @@ def _list(
     gateway: GatewayOption = "", endpoints: EndpointsOption = "", user: UserOption = "", as_json: JsonOption = False
 ) -> None:
     """List every topic."""
-    answer = _ask("GET", "/v1/topics", None, (gateway, endpoints, user))
-    topics = answer.get("topics")
-    if not isinstance(topics, list):
-        raise CommandFailed("the gateway's answer has no topics; is it of another version?")
-    if as_json:
-        print_json(topics)
-    else:
-        print_table(COLUMNS, topics)
+    answer = ask(Where(gateway, endpoints, user), "GET", "/v1/topics")
+    print_listing(listed(answer, "topics"), COLUMNS, dict, as_json=as_json)
 
 
 def _create(
@@ -81,13 +74,9 @@ def _create(
         "retention_ms": retention_ms,
         **topic_changes.parse_settings(settings or ()),
     }
-    answer = _ask(
-        "POST", "/v1/topics", {name: value for name, value in wanted.items() if value}, (gateway, endpoints, user)
-    )
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"created topic {topic}")
+    body = {name: value for name, value in wanted.items() if value}
+    answer = ask(Where(gateway, endpoints, user), "POST", "/v1/topics", body)
+    print_outcome(answer, f"created topic {topic}", as_json=as_json)
 
 
 def _delete(
@@ -98,11 +87,8 @@ def _delete(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a topic with all its records, in every region."""
-    answer = _ask("DELETE", f"/v1/topics/{quote(topic, safe='')}", None, (gateway, endpoints, user))
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"deleted topic {topic}")
+    answer = ask(Where(gateway, endpoints, user), "DELETE", f"/v1/topics/{quote(topic, safe='')}")
+    print_outcome(answer, f"deleted topic {topic}", as_json=as_json)
 
 
 def _describe(
@@ -118,8 +104,8 @@ def _describe(
     Leaders, replicas and what moves are those inside one region. Offsets are a dash where the broker that answers holds
     no replica.
     """
-    query = {"region": region} if region else NO_QUERY
-    answer = _ask("GET", f"/v1/topics/{quote(topic, safe='')}", None, (gateway, endpoints, user), query)
+    where, path = Where(gateway, endpoints, user), f"/v1/topics/{quote(topic, safe='')}"
+    answer = ask(where, "GET", path, query=region_query(region))
     if as_json:
         print_json(answer)
         return
@@ -154,15 +140,3 @@ def moving_text(row: dict[str, Any]) -> str:
         lacks = behind.get(str(learner))
         parts.append(f"{learner} catches up" if lacks is None else f"{learner} lacks {lacks} entries")
     return "; ".join(parts)
-
-
-def _ask(
-    method: str, path: str, body: JsonObject | None, location: tuple[str, str, str], query: Query = NO_QUERY
-) -> JsonObject:
-    async def ask() -> JsonObject:
-        async with open_gateway(*location) as client:
-            if method == "POST":
-                return await client.post(path, body)
-            return await (client.get(path, query) if method == "GET" else client.delete(path))
-
-    return asyncio.run(ask())

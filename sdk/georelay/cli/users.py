@@ -17,7 +17,7 @@ import typer
 from georelay.cli.asking import Where, ask
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
-from georelay.cli.printing import print_json, print_line, print_table
+from georelay.cli.printing import print_line, print_listing
 from georelay.credentials import PASSWORD_CHARS_MAX
 
 COLUMNS: Final = ("name", "state", "expires", "signs in by", "tokens")
@@ -47,10 +47,7 @@ def _list(
 ) -> None:
     """List the users of the mesh (those of a users file are not among them)."""
     users = ask(Where(gateway, endpoints, user), "GET", "/v1/users").get("users", [])
-    if as_json:
-        print_json(users)
-    else:
-        print_table(COLUMNS, [user_row(row, time.time()) for row in users])
+    print_listing(users, COLUMNS, lambda row: user_row(row, time.time()), as_json=as_json)
 
 
 def _add(

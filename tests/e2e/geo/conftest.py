@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from loadtest.mesh_process import MeshProcess
 
 REGIONS = ("us", "eu", "ap")
 READY_S = 60
+NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,20 @@ class GeoMesh:
             os.kill(pid, signal.SIGCONT)
 
 
-@pytest.fixture
-async def restarting_mesh(tmp_path: Path) -> AsyncIterator[GeoMesh]:
-    """The same, and a broker that ends is started again."""
-    async with MeshProcess(
-        tmp_path, regions=",".join(REGIONS), brokers_per_region=1, arguments=("--restart",)
-    ) as process:
+@pytest.fixture(scope="module")
+def geo_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GeoMesh]:
+    """One mesh for all tests; a broker that ends is started again."""
+    process = MeshProcess(
+        tmp_path_factory.mktemp("geo"), regions=",".join(REGIONS), brokers_per_region=1, arguments=("--restart",)
+    )
+    asyncio.run(process.__aenter__())
+    try:
         yield GeoMesh(process)
+    finally:
+        process.stop()
 
 
 @pytest.fixture
-async def geo_mesh(tmp_path: Path) -> AsyncIterator[GeoMesh]:
-    async with MeshProcess(tmp_path, regions=",".join(REGIONS), brokers_per_region=1) as process:
-        yield GeoMesh(process)
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"orders-{next(NUMBERS)}"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 import georelay
 from loadtest.mesh_process import MeshProcess
@@ -18,6 +18,8 @@ from loadtest.mesh_process import MeshProcess
 REGIONS = ("us", "eu", "ap")
 PARTITIONS = 3
 SECONDS = 60.0
+# What a member is told whose session ended on a busy machine, or whose group rebalances.
+NO_MEMBER_NOW = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
 
 
 class Member:
@@ -68,7 +70,12 @@ class Member:
                 message = self.consumer.poll(0.2)
                 if message is None or message.error():
                     continue
-                self.consumer.commit(message, asynchronous=False)
+                try:
+                    self.consumer.commit(message, asynchronous=False)
+                except KafkaException as refused:
+                    if refused.args[0].code() not in NO_MEMBER_NOW:
+                        raise
+                    continue  # not processed: it comes again, to whoever has the partition then
                 self.read.append(int(message.value()))
 
         await asyncio.to_thread(read)

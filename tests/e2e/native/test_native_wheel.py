@@ -36,14 +36,15 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.fixture
-def client_python(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def client_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment with the wheel, and the wheel's few dependencies lent by ours."""
-    dist = tmp_path / "dist"
+    directory = tmp_path_factory.mktemp("wheel")
+    dist = directory / "dist"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(dist)]
     subprocess.run(build, cwd=SDK, check=True, capture_output=True, timeout=100)
     (wheel,) = dist.glob("georelay-*.whl")
-    home = tmp_path / "client"
+    home = directory / "client"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
@@ -54,11 +55,11 @@ def client_python(tmp_path: Path) -> Path:
 
 
 async def test_the_wheel_installs_alone_and_its_example_runs(
-    mesh: MeshProcess, client_python: Path, tmp_path: Path
+    mesh: MeshProcess, topic: str, client_python: Path, tmp_path: Path
 ) -> None:
     ran = await asyncio.to_thread(
         subprocess.run,
-        [str(client_python), "-I", "-c", RUNNER, str(EXAMPLE), mesh.gateway, "shop"],
+        [str(client_python), "-I", "-c", RUNNER, str(EXAMPLE), mesh.gateway, topic],
         capture_output=True,
         text=True,
         timeout=60,

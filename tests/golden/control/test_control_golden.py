@@ -62,6 +62,7 @@ COMMANDS: list[Command] = [
         regions=(REGION,),
     ),
     LearnMesh(control=None, regions=()),
+    LearnMesh(control=None, regions=(REGION,), is_all=False),
 ]
 
 

@@ -7,7 +7,7 @@ from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_book_core import Ending
 from mesh.home.home_row import HomeRow, MoveKind, Moving
 from region.homes.home_requests import EndAsked, LogEnds, PrefixEnd, PromiseAsked, SealAsked, answer_json, asked_json
-from region.homes.part import begin_command, end_command, leased_command
+from region.homes.part import HomesPart, begin_command, end_command, leased_command, obeyed_command
 
 KEY = StreamKey(bytes(range(16)), RegionNumber(0), 3)
 NAMED = '"partition":3,"topic_id":"000102030405060708090a0b0c0d0e0f"'
@@ -45,6 +45,26 @@ def test_commands() -> None:
         f'{{"ends":[{{"accept_loss":true,"digest":"{DIGEST_HEX}","home":2,"move_id":"m-1",{NAMED_IN_END}}}],"kind":"end"}}'
     )
     assert text(leased_command(RegionNumber(2))) == '{"kind":"leased","region":2}'
+    assert text(obeyed_command(RegionNumber(2), index=17)) == '{"index":17,"kind":"obeyed","region":2}'
+
+
+class NoTopics:
+    """A mesh without topics; implements MeshTopics as far as snapshots need it."""
+
+    def find(self, topic_id: bytes) -> None: ...
+
+
+def test_a_snapshot_of_the_part_of_a_control_that_was_recovered_and_of_one_that_never_was() -> None:
+    part = HomesPart(NoTopics())  # type: ignore[arg-type]
+    part.apply(leased_command(RegionNumber(2)), index=1, append_us=0)
+    assert text(part.snapshot()) == '{"book":{"rows":[]},"leased":[2]}'
+    part.book.floor = 1_048_579
+    part.apply(obeyed_command(RegionNumber(2), index=17), index=2, append_us=0)
+    recovered = '{"book":{"rows":[]},"epochs_above":1048579,"leased":[2],"obeyed":[[2,17]]}'
+    assert text(part.snapshot()) == recovered
+    again = HomesPart(NoTopics())  # type: ignore[arg-type]
+    again.restore(part.snapshot())
+    assert text(again.snapshot()) == recovered
 
 
 NAMED_IN_END = '"partition":3,"start":7,"topic_id":"000102030405060708090a0b0c0d0e0f"'

@@ -57,6 +57,10 @@ PARTS: list[f.Part] = [
     f.ClockAsk(1_700_000_000_000_000_001),
     f.ClockAnswer(1_700_000_000_000_000_001, 1_700_000_000_080_000_000, 1_700_000_000_080_000_900, 1500, -1),
     f.Raft(b"a frame of mesh control"),
+    f.ForwardedGeo(
+        83, Epoch(3), Offset(43), 1_700_000_000_000_000, Offset(0), 2, True, (RegionNumber(1),), is_isolated=True
+    ),
+    f.ForwardedGeo(84, Epoch(3), Offset(44), 1_700_000_000_000_000, Offset(0), 1, False, (), is_isolated=True),
 ]
 
 

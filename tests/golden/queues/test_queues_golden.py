@@ -9,16 +9,38 @@ import pytest
 from georelay.fields import FieldError
 from region.coordination.part import CommandError
 from region.queues.commands_core import decode_command, encode_command
+from region.queues.leases import Lease, lease_text, read_lease
+from region.queues.queue_core import Claim
 from region.queues.state_core import QueuesState
 from region.routing.copies_core import decode_copy_command, encode_copy_command
 
 APPEND_US = 1_700_000_000_000_000
-LINES = [line.split(" ", 1) for line in Path(__file__).with_name("queues-1.txt").read_text().splitlines()]
-COMMANDS = [(name, raw.encode()) for name, raw in LINES if name != "snapshot"]
-(SNAPSHOT,) = [raw.encode() for name, raw in LINES if name == "snapshot"]
+Lines = list[tuple[str, bytes]]
 
 
-@pytest.mark.parametrize(("name", "raw"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def lines_of(file: str) -> tuple[Lines, bytes]:
+    """Return the commands of a file, and the snapshot that they lead to."""
+    lines = [line.split(" ", 1) for line in Path(__file__).with_name(file).read_text().splitlines()]
+    (snapshot,) = [raw.encode() for name, raw in lines if name == "snapshot"]
+    return [(name, raw.encode()) for name, raw in lines if name != "snapshot"], snapshot
+
+
+COMMANDS, SNAPSHOT = lines_of("queues-1.txt")
+MOVED_COMMANDS, MOVED_SNAPSHOT = lines_of("queues-2.txt")  # of queues whose home, or whose topic's home, has moved
+ALL = [*COMMANDS, *MOVED_COMMANDS]
+
+
+def state_after(commands: Lines) -> QueuesState:
+    state = QueuesState()
+    for name, raw in commands:
+        if name.startswith("copies-"):
+            state.copies.apply(decode_copy_command(raw)[0])
+        else:
+            state.apply(decode_command(raw)[0], append_us=APPEND_US)
+    return state
+
+
+@pytest.mark.parametrize(("name", "raw"), ALL, ids=[name for name, _ in ALL])
 def test_commands_are_read_and_written_as_ever(name: str, raw: bytes) -> None:
     if name.startswith("copies-"):
         assert encode_copy_command(*decode_copy_command(raw)) == raw
@@ -26,7 +48,7 @@ def test_commands_are_read_and_written_as_ever(name: str, raw: bytes) -> None:
         assert encode_command(*decode_command(raw)) == raw
 
 
-@pytest.mark.parametrize(("name", "raw"), COMMANDS, ids=[name for name, _ in COMMANDS])
+@pytest.mark.parametrize(("name", "raw"), ALL, ids=[name for name, _ in ALL])
 def test_a_command_that_is_cut_off_is_an_error_and_nothing_else(name: str, raw: bytes) -> None:
     decode = decode_copy_command if name.startswith("copies-") else decode_command
     for end in range(1 if name.startswith("copies-") else 0, len(raw)):
@@ -35,13 +57,19 @@ def test_a_command_that_is_cut_off_is_an_error_and_nothing_else(name: str, raw: 
 
 
 def test_the_commands_lead_to_the_snapshot() -> None:
-    state = QueuesState()
-    for name, raw in COMMANDS:
-        if name.startswith("copies-"):
-            state.copies.apply(decode_copy_command(raw)[0])
-        else:
-            state.apply(decode_command(raw)[0], append_us=APPEND_US)
-    assert state.snapshot() == SNAPSHOT
+    assert state_after(COMMANDS).snapshot() == SNAPSHOT
+
+
+def test_commands_and_the_fence_of_a_move_lead_to_the_snapshot() -> None:
+    state = state_after(MOVED_COMMANDS)
+    state.fence(3)
+    assert state.snapshot() == MOVED_SNAPSHOT
+    again = QueuesState()
+    again.restore(MOVED_SNAPSHOT)
+    assert again.snapshot() == MOVED_SNAPSHOT
+    queue = again.find("bills")
+    assert queue is not None
+    assert [again.generation(queue, partition) for partition in (0, 1)] == [(3, 6), (3, 1)]
 
 
 def test_the_snapshot_is_read_and_written_as_ever() -> None:
@@ -57,3 +85,10 @@ def test_a_snapshot_that_is_cut_off_or_of_another_version_is_refused() -> None:
     for raw in (SNAPSHOT[:-1], SNAPSHOT.replace(b'"version":1', b'"version":2')):
         with pytest.raises(FieldError):
             QueuesState().restore(raw)
+
+
+def test_leases_are_as_ever_where_nothing_has_moved_and_name_their_generation_elsewhere() -> None:
+    plain = Lease(APPEND_US, Claim(1, 20, 3), (1, 1))
+    moved = Lease(APPEND_US, Claim(1, 20, 3), (3, 6))
+    assert (lease_text(plain), lease_text(moved)) == ("60a24181e4000.1.14.3", "60a24181e4000.1.14.3.3.6")
+    assert [read_lease(lease_text(lease)) for lease in (plain, moved)] == [plain, moved]

@@ -1,8 +1,12 @@
-"""Membership with Debian's serf agent: join, tags, leave, fail, force-leave; both ways."""
+"""Membership with Debian's serf agent: join, tags, leave, fail, force-leave; both ways.
+
+GEORELAY_INTEROP_QUIET_S (20) seconds in which nothing may happen in a pool of both; `make interop` takes a minute.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +17,7 @@ from mesh.gossip.agent import Agent
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView
 
 ALIVE = MemberStatus.ALIVE
+QUIET_S = float(os.environ.get("GEORELAY_INTEROP_QUIET_S", "20"))
 Make = Callable[..., Awaitable[Any]]
 Until = Callable[..., Awaitable[float]]
 Status = Callable[[Agent, str], MemberStatus | None]
@@ -50,7 +55,7 @@ async def test_a_serf_agent_joins_us_within_a_second(
     assert time.monotonic() - began < 1
 
 
-async def test_a_pool_of_both_is_quiet_for_a_minute(
+async def test_a_pool_of_both_is_quiet(
     make_serf: Make, make_ours: Make, status: Status, tags: Tags, until: Until
 ) -> None:
     go = [await make_serf(f"go-{n}", "-tag", f"n={n}") for n in (1, 2)]
@@ -63,8 +68,7 @@ async def test_a_pool_of_both_is_quiet_for_a_minute(
     events: list[tuple[MemberChange, str]] = []
     for agent in py:
         agent.listeners.on_member.append(lambda change, member: events.append((change, member.name)))
-    for _ in range(60):
-        await asyncio.sleep(1)
+    await asyncio.sleep(QUIET_S)
     assert events == []
     for serf in go:
         text = serf.text()
@@ -94,26 +98,6 @@ async def test_tags_change_both_ways_within_a_second(
     assert await until(seen, 1) < 1
 
 
-async def test_a_killed_serf_agent_fails_here_and_a_killed_one_of_ours_fails_there(
-    make_serf: Make, make_ours: Make, status: Status, until: Until
-) -> None:
-    go_1, go_2 = await make_serf("go-1"), await make_serf("go-2")
-    py_1 = await make_ours("py-1", seeds=[go_1.address])
-    py_2 = await make_ours("py-2", seeds=[go_1.address])
-    await go_2.run("join", go_1.address)
-    for serf in (go_1, go_2):
-        await both(serf, py_1, status, until)
-        await both(serf, py_2, status, until)
-    go_2.kill()
-    await py_2.stop(leave=False)
-    await until(lambda: status(py_1, "go-2") is MemberStatus.FAILED and status(py_1, "py-2") is MemberStatus.FAILED, 20)
-
-    async def seen() -> bool:
-        return bool(await go_1.status_of("py-2") == "failed" and await go_1.status_of("go-2") == "failed")
-
-    await until(seen, 20)
-
-
 async def test_who_leaves_is_left_on_both_sides(make_serf: Make, make_ours: Make, status: Status, until: Until) -> None:
     go_1, go_2 = await make_serf("go-1"), await make_serf("go-2")
     py_1 = await make_ours("py-1", seeds=[go_1.address])
@@ -135,7 +119,7 @@ async def test_who_leaves_is_left_on_both_sides(make_serf: Make, make_ours: Make
     assert sorted(changes) == [(MemberChange.LEFT, "go-2"), (MemberChange.LEFT, "py-2")]
 
 
-async def test_force_leave_turns_failed_into_left_from_either_side(
+async def test_who_is_killed_fails_on_both_sides_and_a_forced_leave_of_either_side_turns_that_into_left(
     make_serf: Make, make_ours: Make, status: Status, until: Until
 ) -> None:
     go_1, go_2 = await make_serf("go-1"), await make_serf("go-2")

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from georelay.wire.records import Record
 from region.queues.commands_core import (
     Acknowledge,
+    BeginEpoch,
     Bury,
     Condemn,
     CreateQueue,
@@ -58,6 +59,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.state = QueuesState()
         self.records: dict[Place, Modelled] = {}
         self.letters: list[Place] = []
+        self.epoch = 1
         definition = QueueDefinition(
             name="q", topic="t", max_deliveries=MAX_DELIVERIES, dead_letter_topic="d", order=self.order
         )
@@ -201,6 +203,33 @@ class QueueMachine(RuleBasedStateMachine):
         self._propose(NameProducer(queue="q", producer_id=producer_id))
         assert list(self.queue.letters) == list(range(len(self.letters)))
         assert self.queue.next_letter == len(self.letters)
+
+    @rule()
+    def move_the_home(self) -> None:
+        """Leases are over; those that were the last ones are condemned, in the order of their places."""
+        self.epoch += 1
+        self.state.fence(self.epoch)
+        self.replace_the_leader()
+        for record in sorted(self._leased(), key=lambda record: record.place):
+            self._returned(record, 0)
+
+    @rule(partition=st.integers(0, PARTITIONS - 1), data=st.data())
+    def lose_the_end_of_a_partition(self, partition: int, data: st.DataObject) -> None:
+        """Records from some offset on are gone; the next ones that are published have their offsets."""
+        end = sum(place.partition == partition for place in self.records)
+        start = data.draw(st.integers(0, end))
+        self.epoch += 1
+        self.index.forget_from(partition, start)
+        lost = [place for place in self.records if place.partition == partition and place.offset >= start]
+        touched = [place for place in lost if self.queue.state_of(place) is not RecordState.UNTOUCHED]
+        applied = self._propose(BeginEpoch(queue="q", partition=partition, epoch=self.epoch, start=start))
+        assert applied.result == len(touched)
+        assert self._propose(BeginEpoch(queue="q", partition=partition, epoch=self.epoch, start=0)).result == 0
+        self.index.refresh_partition(partition, self.now_us)
+        assert (self.queue.cut_epoch(partition) == self.epoch) == bool(touched)
+        self.letters = [place for place in self.letters if place not in lost]
+        for place in lost:
+            del self.records[place]
 
     @rule()
     def replace_the_leader(self) -> None:

@@ -21,6 +21,12 @@ def test_ranges_hold_what_was_added_in_the_fewest_ranges(ranges: list[tuple[int,
     listed = list(made)
     assert all(before[1] < after[0] for before, after in itertools.pairwise(listed))
     assert made.count_between(5, 20) == len(plain & set(range(5, 20)))
+    cut = OffsetRanges(made)
+    assert cut.cut(cursor) == len({offset for offset in plain if offset >= cursor})
+    assert {offset for first, following in cut for offset in range(first, following)} == {
+        o for o in plain if o < cursor
+    }
+    assert list(cut) == list(OffsetRanges(cut))
     at = made.advanced(cursor)
     assert at not in plain and all(offset in plain for offset in range(cursor, at))
     assert {offset for first, following in made for offset in range(first, following)} == {o for o in plain if o > at}

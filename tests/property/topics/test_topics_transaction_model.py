@@ -42,6 +42,11 @@ def read(log: list[Change], log_start: int) -> Told:
     return Told(told.open, kept, told.newest)
 
 
+def undecided_at(log: list[Change], end: int) -> int:
+    """Return the first offset of the earliest transaction that is open at `end`, or `end`: read anew each time."""
+    return min([end, *read([change for change in log if change.offset < end], 0).open.values()])
+
+
 class TransactionTableMachine(RuleBasedStateMachine):
     """Entries are appended, truncated and committed; the table is restored from what it was."""
 
@@ -52,6 +57,7 @@ class TransactionTableMachine(RuleBasedStateMachine):
         self.committed = 0
         self.log_start = 0
         self.number = 0
+        self.known_from = 0  # for lower ends readers may have to wait
 
     def append(self, kind: Kind, producer: int = -1, number: int = -1) -> None:
         index = RaftIndex(len(self.log) + 1)
@@ -88,6 +94,18 @@ class TransactionTableMachine(RuleBasedStateMachine):
         self.log_start = min(self.log_start + entries, self.committed)
         self.table.drop_below(Offset(self.log_start))
 
+    @rule(part=st.floats(0, 1))
+    def look_at_what_is_shown(self, part: float) -> None:
+        """Readers are shown less than what is committed. Offsets are indexes here: the end is one beyond the last."""
+        log = self.log[: self.committed]
+        forgotten = max((change.offset for change in log if change.kind is Kind.FORGET), default=0)
+        end = forgotten + round((self.committed + 1 - forgotten) * part)
+        told, truth = self.table.stable_before(Offset(end)), undecided_at(log[forgotten:], end)
+        assert told <= truth, (end, told, truth)
+        if end >= self.known_from:
+            assert told == truth, (end, told, truth)
+            self.known_from = end
+
     @rule()
     def restart(self) -> None:
         rows = self.table.rows(log_start=Offset(self.log_start), append_us=self.committed)
@@ -95,7 +113,9 @@ class TransactionTableMachine(RuleBasedStateMachine):
         decoded, end = decode_transactions(raw, 0)
         assert (decoded, end) == (rows, len(raw))
         self.table = TransactionTable()
-        self.table.restore(decoded)
+        self.table.restore(decoded, end=Offset(self.committed + 1))
+        if rows.ended or rows.aborted:
+            self.known_from = self.committed + 1
         for change in self.log[self.committed :]:
             self.table.appended(change)
 

@@ -26,7 +26,7 @@ class Asked:
         self.calls: list[tuple[str, str, dict[str, Any], float]] = []
         self.answer: dict[str, Any] = {}
 
-    def leader_of(self, key: str) -> int:
+    def leader_of(self, key: str, part: Any) -> int:
         return 1001
 
     async def call(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from georelay.errors import Unavailable
 from georelay.ids import Offset
 from georelay.wire.batch import build_batch
 from georelay.wire.control_batch import build_marker
+from region.api import reading
 from region.api.reading import EARLIEST, LATEST, StreamReader, read_stream
 from region.topics.transaction_table_core import AbortedTransaction
 
@@ -94,6 +96,47 @@ async def test_a_reader_at_the_last_stable_offset_waits_for_the_transaction_to_e
     stream.unstable = None
     stream.wake()
     assert offsets(await reading) == [6, 7]
+
+
+async def test_that_no_record_is_as_new_is_said_only_once_the_end_is_known(cluster: Any) -> None:
+    cluster.add_topic("t")
+    stream = cluster.streams["t", 0]
+    for row in range(4):
+        stream.now_us = 1_000 + row
+        add(stream, b"x")
+    reader = StreamReader(cluster)
+    stream.geo_end, stream.geo_end_confirmed = Offset(1), Offset(4)  # a new leader: too few regions were heard yet
+    assert await reader.first_offset_since("t", 0, 1_002) == 2
+    stream.geo_end, stream.is_cut_off = Offset(1), True
+    assert await reader.first_offset_since("t", 0, 1_000) == 0  # what is shown needs nobody's word
+    with pytest.raises(Unavailable):
+        await reader.first_offset_since("t", 0, 1_002)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_replica_that_lacks_what_another_one_has_shown_is_waited_for(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    cluster.add_topic("t")
+    stream = cluster.streams["t", 0]
+    for row in range(4):
+        stream.now_us = 1_000 + row
+        add(stream, b"x")
+    monkeypatch.setattr(reading, "BEHIND_WAIT_MS", 5_000 if comes else 20)
+    reader = StreamReader(cluster)
+    searching = reader._first_between("t", 0, 1_003, 0, 4)
+    stream.geo_end = Offset(1)
+    if not comes:
+        with pytest.raises(Unavailable, match="ask again"):
+            await searching
+        return
+    task = asyncio.ensure_future(searching)
+    async with asyncio.timeout(5):
+        while not stream.waiter_count:
+            await asyncio.sleep(0.001)
+    stream.geo_end = None
+    stream.wake()
+    assert await task == 3
 
 
 async def test_a_search_by_append_time_is_not_led_astray_by_what_is_left_out(cluster: Any) -> None:

@@ -37,6 +37,11 @@ MISTAKES: list[tuple[Change, str]] = [
     (lambda raw: raw.update(moves_in_flight_max=0), "moves_in_flight_max: Input should be greater"),
     (lambda raw: raw.update(auto_join="perhaps"), "auto_join: Input should be a valid boolean"),
     (lambda raw: raw.update(regions=[]), "regions: List should have at least 1"),
+    (lambda raw: raw.update(link_congestion_control_by_region={"US": "bbr"}), "link_congestion_control_by_region.US"),
+    (
+        lambda raw: raw.update(link_congestion_control_by_region={"eu": "no such"}),
+        "link_congestion_control_by_region.eu",
+    ),
     (lambda raw: second_region(raw, name="us"), "two regions have the same name or number"),
     (lambda raw: second_region(raw, number=1), "two regions have the same name or number"),
     (lambda raw: second_region(raw, number=40_000), "regions.1.number"),
@@ -111,3 +116,10 @@ def test_a_configuration_cannot_be_changed(make_config: Any) -> None:
     config = BrokerConfig.model_validate(make_config())
     with pytest.raises(ValueError, match="frozen"):
         config.broker = 2
+
+
+def test_a_congestion_control_may_be_chosen_for_single_regions(make_config: Any, tmp_path: Path) -> None:
+    raw = make_config() | {"link_congestion_control_by_region": {"ap": "bbr", "eu": "kernel"}}
+    config = load_config(written(tmp_path / "b.toml", raw))
+    assert config.link_congestion_control == "auto"
+    assert config.link_congestion_control_by_region == {"ap": "bbr", "eu": "kernel"}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from georelay.cli.failure import CommandFailed
-from georelay.cli.groups import printable, reset_body, timestamp_ms
+from georelay.cli.groups import reset_body, timestamp_ms
+from georelay.cli.printing import printable
 
 ROW = {"group": "billing", "state": "Stable", "protocol_type": "consumer", "members": 2, "lag": 90, "coordinator": 1002}
 NOTHING: dict[str, Any] = {

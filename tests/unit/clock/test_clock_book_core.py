@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from georelay.ids import BrokerId, RegionNumber
+from mesh.clock import book_core
 from mesh.clock.book_core import UNREACHED_NS, ClockBook
 from mesh.clock.estimate import Exchange
 
@@ -116,3 +119,41 @@ def test_rows_name_every_region_and_every_broker_that_answered() -> None:
     regions, broker = book.rows([US, EU])[:2], book.rows([US, EU])[2]
     assert [(row.region, row.broker, row.estimate is not None) for row in regions] == [(US, 0, True), (EU, 0, True)]
     assert (broker.broker, broker.exchanges, broker.rtt_us) == (OTHER, 1, 2_000)
+
+
+def test_the_own_region_is_unknown_while_a_neighbour_has_not_answered() -> None:
+    assert book_at(1, neighbours=(NEIGHBOUR,)).offset_to(US) is None
+
+
+def test_clocks_of_other_regions_and_worse_ones_do_not_count_for_a_region() -> None:
+    book = book_at(2, neighbours=(NEIGHBOUR,))
+    book.exchanged(NEIGHBOUR, exchange(1, ahead_ms=7))
+    book.exchanged(OTHER, exchange(1, ahead_ms=80, rtt_ms=4))
+    book.exchanged(BrokerId(2002), exchange(1, ahead_ms=81, rtt_ms=40))
+    found = book.offset_to(EU)
+    assert found is not None
+    assert found.offset_us == 80_000
+
+
+def test_a_refused_exchange_is_counted_and_does_not_make_a_neighbour_look_reachable() -> None:
+    book = book_at(1, neighbours=(NEIGHBOUR,))
+    backwards = replace(exchange(2), t3_ns=exchange(2).t2_ns - 1)
+    assert not book.exchanged(NEIGHBOUR, backwards)
+    assert book.rows([])[0].refused == 1
+    tick(book, 1 + UNREACHED_NS / S, (NEIGHBOUR,))
+    assert book.spread_us() == 0
+    assert book.exchanged(NEIGHBOUR, exchange(2, ahead_ms=-30))
+    assert book.spread_us() >= 30_000
+
+
+def test_a_book_that_is_full_takes_nobody_new_and_goes_on_with_those_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book_core, "PEERS_MAX", 1)
+    book = book_at(1)
+    assert book.exchanged(OTHER, exchange(1))
+    assert not book.exchanged(BrokerId(2002), exchange(1))
+    assert book.exchanged(OTHER, exchange(2))
+    assert [(row.broker, row.exchanges) for row in book.rows([])] == [(OTHER, 2)]
+
+
+def test_a_book_says_whether_its_bound_is_configured() -> None:
+    assert [book_at(1, override_us=bound).is_overridden for bound in (None, 0)] == [False, True]

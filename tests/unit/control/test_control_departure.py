@@ -15,10 +15,11 @@ from region.control.leader_duties import ControlDuties
 from region.control.regions_part import RegionsPart, founded
 from region.controller.mesh_rows import RegionRow, RegionState
 from region.controller.topic import Homes, TopicDefinition
+from region.coordination.coordinators import INTERNAL_TOPIC
 from region.homes.home_requests import Answers, LogEnds, answer_json, read_question
 
 US, EU, AP, QUORUM = (RegionNumber(number) for number in (1, 2, 3, 4))
-EVERY, ONE = b"e" * 16, b"o" * 16
+EVERY, ONE, GROUPS = b"e" * 16, b"o" * 16, b"g" * 16
 
 
 def topic(name: str, topic_id: bytes, homes: Homes) -> TopicDefinition:
@@ -49,8 +50,15 @@ class Mesh:
         self.asked: list[tuple[RegionNumber, StreamKey, int]] = []
         self.proposed: list[JsonObject] = []
         topics = [topic("orders", EVERY, Homes.EVERY), topic("one", ONE, Homes.ONE)]
+        self.homes: dict[StreamKey, RegionNumber] = {}  # of streams that were moved
         self.duties = ControlDuties(self)  # type: ignore[arg-type]
-        self.departure = Departure(topics=lambda: iter(topics), regions=self.regions, ask=self.ask)
+        self.topics = topics
+        self.departure = Departure(
+            topics=lambda: iter(topics),
+            regions=self.regions,
+            ask=self.ask,
+            home_of=lambda key: self.homes.get(key, RegionNumber(0)),
+        )
         self.duties.departure = self.departure
 
     async def ask(self, region: RegionNumber, method: str, body: JsonObject, *, timeout_s: float) -> Mapping[str, Any]:
@@ -122,3 +130,33 @@ async def test_a_region_that_was_not_drained_is_refused_before_anybody_is_asked(
     with pytest.raises(PolicyViolation, match="drain eu' first"):
         await mesh.remove(force=True)
     assert not mesh.asked
+
+
+# --- coordinators -------------------------------------------------------------------------------------
+
+
+async def test_groups_that_are_at_home_there_keep_a_region_however_many_copies_there_are() -> None:
+    mesh = Mesh()
+    mesh.topics.append(topic(INTERNAL_TOPIC, GROUPS, Homes.EVERY))
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    with pytest.raises(PolicyViolation, match="home move --groups-of eu") as refused:
+        await mesh.remove()
+    assert f"{INTERNAL_TOPIC} partition 0" in str(refused.value)
+    assert f"{INTERNAL_TOPIC} partition 1" not in str(refused.value)  # never kept anything
+    assert not mesh.proposed
+
+
+async def test_groups_that_were_moved_away_keep_nobody_and_their_streams_are_not_asked_for() -> None:
+    mesh = Mesh()
+    mesh.topics.append(topic(INTERNAL_TOPIC, GROUPS, Homes.EVERY))
+    mesh.homes = {StreamKey(GROUPS, EU, partition): US for partition in (0, 1)}
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    assert (await mesh.remove())["lost"] == []
+    assert all(key.topic_id != GROUPS for _, key, _ in mesh.asked)
+
+
+async def test_groups_that_came_home_again_count_as_if_they_never_left() -> None:
+    mesh = Mesh()
+    mesh.topics.append(topic(INTERNAL_TOPIC, GROUPS, Homes.EVERY))
+    mesh.homes = {StreamKey(GROUPS, EU, 0): EU}
+    assert any("--groups-of eu" in line for line in await mesh.departure.lacking(EU))

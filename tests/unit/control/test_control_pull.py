@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest
+from georelay.errors import BadRequest, Unavailable
 from georelay.fields import Fields
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_row import HomeRow
@@ -17,6 +17,7 @@ from region.controller.catalog import TopicCatalog
 from region.controller.commands import Command, DefineHome, DefineTopic, DropTopic, decode, encode
 from region.controller.effects import Done, HomeChanged
 from region.controller.home_book import HomeBook, HomePosition, position_of
+from region.controller.mesh_rows import RegionState
 from region.controller.mesh_rules import with_regions
 from region.controller.state_core import ControllerState
 from region.controller.topic import Homes, Tombstone
@@ -34,7 +35,7 @@ def home_row(topic: int, partition: int, *, index: int, home: int = 2) -> HomeRo
         digest=bytes(16),
         table=((Epoch(1), Offset(0)), (Epoch(2), Offset(10))),
         homes=((Epoch(1), RegionNumber(1)), (Epoch(2), RegionNumber(home))),
-        regions=(RegionNumber(1), RegionNumber(2), RegionNumber(3)),
+        regions=tuple(RegionNumber(number) for number in sorted({1, 2, 3, home})),
         last_epoch=Epoch(2),
         moving=None,
         index=index,
@@ -187,6 +188,86 @@ async def test_rows_out_of_order_are_not_taken(control: Any, make_region: Make) 
     with pytest.raises(BadRequest, match="not in order"):
         await mesh_pull.take(answer, region.state, commit)
     assert len(region.state.homes) == 0
+
+
+# --- homes and regions at once ------------------------------------------------------------------------
+
+
+def let_region_three_go(control: Any, books: Books, *, topics: int) -> None:
+    """Move all homes from region 3 to region 4, which joins; region 3 leaves."""
+    control.append("regions", {"do": "add", "number": 4, "name": "sa", "seeds": [], "witness": False})
+    for topic in range(1, topics + 1):
+        books.homes.remember(home_row(topic, 0, index=100, home=4))
+    control.append("regions", {"do": "drain", "number": 3})
+    assert "region" in control.append("regions", {"do": "remove", "number": 3})
+
+
+def homes_are_somewhere(region: Any, keys: list[StreamKey]) -> bool:
+    regions = {info.number for info in region.state.topology.data_regions}
+    catalog = TopicCatalog(region.state)
+    return all((home := catalog.home_of(key)) is None or home in regions for key in keys)
+
+
+@pytest.mark.parametrize("topics", [1, 1_500])
+async def test_no_home_is_ever_in_a_region_that_is_unknown_or_has_left(
+    control: Any, make_region: Make, topics: int
+) -> None:
+    region, books = make_region(2), Books(control)
+    for topic in range(1, topics + 1):
+        books.homes.remember(home_row(topic, 0, index=60, home=3))
+    while await pull(region, books):
+        pass
+    keys = [StreamKey(topic.to_bytes(16, "big"), RegionNumber(0), 0) for topic in (1, topics)]
+    let_region_three_go(control, books, topics=topics)
+    wrong = 0
+
+    async def commit(command: Command) -> Done:
+        nonlocal wrong
+        region.apply(decode(encode(command)))
+        wrong += not homes_are_somewhere(region, keys)
+        return Done()
+
+    pulls, has_more = 0, True
+    while has_more:
+        answer = mesh_pull.give(books, Fields(mesh_pull.question(region.state), "pull"))
+        has_more = await mesh_pull.take(answer, region.state, commit)
+        pulls += 1
+    assert wrong == 0
+    assert region.state.mesh.regions[3].state is RegionState.REMOVED
+    assert set(region.state.mesh.regions) == {1, 2, 3, 4}
+    assert region.state.homes.find((1).to_bytes(16, "big"), 0).home == 4
+    assert (pulls > 1) is (topics > 1_000)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2, 3])
+async def test_a_pull_that_ends_in_the_middle_is_made_up_for_by_the_next_one(
+    control: Any, make_region: Make, commits: int
+) -> None:
+    region, books = make_region(2), Books(control)
+    books.homes.remember(home_row(1, 0, index=60, home=3))
+    await pull(region, books)
+    let_region_three_go(control, books, topics=1)
+    left = commits
+
+    async def commit(command: Command) -> Done:
+        nonlocal left
+        if not left:
+            raise Unavailable("the controller of this region has no leader")
+        left -= 1
+        region.apply(decode(encode(command)))
+        return Done()
+
+    answer = mesh_pull.give(books, Fields(mesh_pull.question(region.state), "pull"))
+    if commits < 3:  # regions that stay, homes, the region that left
+        with pytest.raises(Unavailable):
+            await mesh_pull.take(answer, region.state, commit)
+    else:
+        await mesh_pull.take(answer, region.state, commit)
+    assert not await pull(region, books)
+    assert region.state.mesh.regions[3].state is RegionState.REMOVED
+    assert region.state.mesh.regions[4].name == "sa"
+    assert region.state.mesh.control == control.state.row()
+    assert region.state.homes.find((1).to_bytes(16, "big"), 0).home == 4
 
 
 def test_a_region_of_an_earlier_level_asks_for_what_it_can_take(make_region: Make) -> None:

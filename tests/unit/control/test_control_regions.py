@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest, PolicyViolation
+from georelay.errors import BadRequest, PolicyViolation, Retry, Unavailable
 from georelay.ids import BrokerId, RegionNumber
 from region.control.regions_part import RegionsPart, founded
 from region.controller.mesh_rows import RegionRow, RegionState
@@ -125,3 +125,9 @@ def test_regions_that_run_an_older_version_or_have_not_said_which_are_named(regi
     assert regions.older_regions() == ["ap"]
     do(regions, "report", 3, brokers=[3001], level=4, seeds=[])
     assert regions.older_regions() == []
+
+
+def test_a_broker_that_has_heard_of_no_region_yet_is_asked_again_later() -> None:
+    with pytest.raises(Unavailable) as refused:
+        RegionsPart().topology()
+    assert refused.value.retry is Retry.LATER

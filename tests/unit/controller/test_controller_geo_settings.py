@@ -52,6 +52,24 @@ def test_a_default_is_not_kept_so_that_an_unchanged_topic_stays_equal(plain: Top
     assert alter(changed, {"min.insync.regions": None}, regions=3) == plain
 
 
+def test_that_more_regions_were_asked_for_is_remembered_while_several_are(plain: TopicDefinition) -> None:
+    def asking(topic: TopicDefinition, regions: int | None) -> TopicDefinition:
+        return alter(topic, {"min.insync.regions": None if regions is None else str(regions)}, regions=3)
+
+    made_so = replace(plain, config=(("min.insync.regions", "2"),))
+    assert not made_so.insync_raised
+    assert asking(made_so, 2) == made_so
+    raised = asking(made_so, 3)
+    assert raised.insync_raised
+    assert asking(raised, 2).insync_raised  # what was shown before the raise is still not told by two
+    assert alter(raised, {"retention.ms": "5"}, regions=3).insync_raised
+    assert TopicDefinition.from_json(raised.to_json()) == raised
+    for regions in (1, None):
+        assert not asking(raised, regions).insync_raised
+    with pytest.raises(InvalidTopic, match="cannot be changed"):
+        alter(plain, {"min.insync.regions.raised": "true"}, regions=3)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

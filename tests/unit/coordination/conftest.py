@@ -58,7 +58,7 @@ class Notes:
         self.commands = json.loads(raw) if raw else []
         self.story.append(f"restored {len(self.commands)}")
 
-    def fence(self, *, append_us: int) -> None:
+    def fence(self, *, append_us: int, epoch: int) -> None:
         self.commands.append("fenced")
 
     def claim(self, name: str) -> int:

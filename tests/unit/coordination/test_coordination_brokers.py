@@ -85,6 +85,9 @@ async def test_only_brokers_of_the_own_region_may_call(region: Any) -> None:
     serve = region.running[1].core.coordinators.serve
     refused = await serve(body, from_broker=BrokerId(2001))
     assert refused["error"]["code"] == "POLICY_VIOLATION"
+    of_streams = {**body, "part": 3, "operation": "copy_find"}  # the home of a stream asks, whichever region that is
+    assert (await serve(of_streams, from_broker=BrokerId(2001)))["error"]["code"] == "BAD_REQUEST"
+    assert (await serve({**of_streams, "part": 1}, from_broker=BrokerId(2001)))["error"]["code"] == "POLICY_VIOLATION"
     for wrong in ({**body, "partition": COORDINATORS}, {**body, "part": 3}, {**body, "body": []}, {"part": 1}):
         assert (await serve(wrong, from_broker=BrokerId(1002)))["error"]["code"] == "BAD_REQUEST"
 

@@ -37,7 +37,7 @@ class Replica:
 
     def __init__(self) -> None:
         self.claims = Claims()
-        self.parts = {Part.GROUPS: self.claims}
+        self.parts = {Part.GROUPS: self.claims, Part.QUEUES: self.claims}
         self.is_home, self.epoch, self.decided = False, 2, 0
 
 
@@ -176,10 +176,22 @@ async def test_a_name_that_is_expected_begins_in_the_domain_of_the_client_that_i
     assert (scene.find("theirs"), scene.find("ours")) == (US, EU)
 
 
-async def test_queues_are_looked_for_in_the_own_domain_only(scene: Scene) -> None:
+async def test_queues_are_found_where_groups_are(scene: Scene) -> None:
     scene.move(US, EU)
-    scene.knows(US, "q")
-    assert scene.find("q", Part.QUEUES) == EU
+    scene.knows(US, "q", 1)
+    assert scene.find("q", Part.QUEUES) == US
+    scene.knows(EU, "q", 1)
+    assert scene.find("q", Part.QUEUES) == EU, "of two queues of one name each region's clients keep theirs"
+    assert [key.origin for key in scene.domains.here(VIEW, 0)] == [EU, US]
+
+
+async def test_what_is_kept_about_a_stream_is_where_the_stream_began(scene: Scene) -> None:
+    assert scene.domains.begun_in(VIEW, 0, US).origin == US
+    scene.move(US, AP)
+    assert scene.domains.home_of(scene.domains.begun_in(VIEW, 0, US)) == AP
+    scene.left |= {US, AP}
+    assert scene.domains.begun_in(VIEW, 0, US).origin == US, "it was given away before the region left"
+    assert scene.domains.begun_in(VIEW, 0, AP).origin == EU, "this one went with its region"
 
 
 async def test_a_domain_without_a_replica_here_is_asked_once_for_a_while(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,8 +43,13 @@ def modules(python_files: list[Path], root: Path) -> Callable[..., list[Module]]
     return below
 
 
+@functools.cache  # a dozen tests look through the same trees
+def nodes_of(tree: ast.Module) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 def imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -61,7 +67,7 @@ def importers(modules: list[Module], *prefixes: str) -> list[str]:
 
 def file_writes(tree: ast.Module) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id == "open":
@@ -109,7 +115,7 @@ def constructors(modules: list[Module], name: str) -> list[str]:
     return [
         path
         for path, tree in modules
-        if any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name for n in ast.walk(tree))
+        if any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name for n in nodes_of(tree))
     ]
 
 
@@ -147,7 +153,7 @@ def test_no_wait_swallows_a_cancellation(modules: Callable[..., list[Module]]) -
     calls = [
         f"{name}:{node.lineno}"
         for name, tree in modules("sdk", "mesh", "region", "gateway", "loadtest", "sla")
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Attribute) and node.attr == "wait_for" and ast.unparse(node) == "asyncio.wait_for"
     ]
     assert calls == []

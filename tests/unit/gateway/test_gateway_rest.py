@@ -13,8 +13,10 @@ from aiohttp import web
 from yarl import URL
 
 from gateway import app
+from gateway.passthrough.broker_service import CALLS_AT_ONCE_MAX
 from gateway.rest import proxy
 from georelay.limits import HTTP_BODY_BYTES_MAX
+from mesh.listening.grpc_requests import REQUESTS_BYTES_MAX
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
 
@@ -297,6 +299,24 @@ async def test_metrics_show_regions_and_counted_requests(start_mesh: Any, start_
         text = await answer.text()
     assert 'georelay_gateway_region_ready{region="us"} 1.0' in text
     assert 'georelay_gateway_http_requests_total{route="GET /v1/topics/{topic}",status="200"} 1.0' in text
+
+
+async def test_metrics_show_what_grpc_calls_hold_and_may_hold(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(us=[await start_broker()])
+    async with mesh.client.get(mesh.url("/metrics")) as answer:
+        rows = (await answer.text()).splitlines()
+    shown = {row.rpartition(" ")[0]: float(row.rpartition(" ")[2]) for row in rows if row.startswith("georelay_listen")}
+    assert {
+        "calls": 0,
+        "calls_max": CALLS_AT_ONCE_MAX,
+        "calls_refused_total": 0,
+        "request_bytes": 0,
+        "request_bytes_max": REQUESTS_BYTES_MAX,
+    }.items() <= {
+        name.removeprefix("georelay_listener_").partition("{")[0]: value
+        for name, value in shown.items()
+        if name.endswith('{listener="grpc"}')
+    }.items()
 
 
 async def test_a_client_that_leaves_ends_its_long_poll_at_the_broker(start_mesh: Any, start_broker: Any) -> None:

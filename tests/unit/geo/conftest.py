@@ -119,6 +119,7 @@ class FakeStream:
 @dataclass(frozen=True, slots=True)
 class FakeSettings:
     min_insync_regions: int = 1
+    insync_raised: bool = False
     max_geo_lag_ms: int = 0
     max_geo_lag_records: int = 0
 
@@ -143,11 +144,11 @@ class Scene:
     geo: StreamGeo
     counters: GeoCounters
 
-    def settings(self, **settings: int) -> None:
+    def settings(self, **settings: Any) -> None:
         self.geo.follow_topic(FakeSettings(**settings))
 
     @staticmethod
-    def settings_of(**settings: int) -> FakeSettings:
+    def settings_of(**settings: Any) -> FakeSettings:
         return FakeSettings(**settings)
 
     def published(self, base: int) -> Published:

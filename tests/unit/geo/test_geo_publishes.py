@@ -134,6 +134,23 @@ async def test_a_deadline_that_passes_first_leaves_it_pending_with_what_was_reac
     assert scene.counters.publishes == {(3, LevelOutcome.PENDING): 1}
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_short_deadline_does_not_wait_for_a_longer_one_before_it(scene: Any, is_answered: bool) -> None:
+    patient = await scene.publish(geo(3, deadline_ms=30_000))
+    scene.stream.commit()
+    if is_answered:
+        scene.ack(2, 1)
+        scene.ack(3, 1)
+        await patient
+    answer = await scene.publish(geo(3, deadline_ms=20))
+    scene.stream.commit()
+    await turns()
+    scene.clock.move(21)
+    async with asyncio.timeout(2):
+        assert (await answer).is_pending
+    assert patient.done() is is_answered
+
+
 async def test_a_deadline_before_the_commit_leaves_the_outcome_unknown(scene: Any) -> None:
     answer = await scene.publish(geo(2, deadline_ms=5))
     scene.clock.move(6)

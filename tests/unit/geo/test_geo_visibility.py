@@ -135,3 +135,61 @@ async def test_an_epoch_that_began_below_what_was_shown_cuts_it(scene: Any) -> N
     assert scene.geo.visible_end == 1
     stored(scene, 2)
     assert scene.geo.visible_end == 1  # the records at 1 and 2 are others now
+
+
+def led_by_another(scene: Any, *, home: bool, regions: int, raised: bool, records: int = 9) -> None:
+    """Let this broker be elected after another one led under other settings; it has heard nobody."""
+    scene.stream.is_leader = False
+    if not home:
+        scene.stream.is_home, scene.stream.home = False, RegionNumber(2)
+    stored(scene, records)
+    scene.geo.follow_topic(scene.settings_of(min_insync_regions=regions, insync_raised=raised), has_served=False)
+    scene.stream.lead(leads=True)
+
+
+async def test_a_leader_elected_after_more_regions_were_asked_for_knows_only_when_all_it_found_has_reached_them(
+    scene: Any,
+) -> None:
+    led_by_another(scene, home=True, regions=2, raised=True)  # the leader before showed all 9, as the home alone
+    scene.ack(2, 4)
+    scene.ack(3, 3)
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (4, False)
+    scene.ack(2, 9)
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (9, True)
+
+
+async def test_a_topic_that_always_asked_for_as_many_is_known_once_every_region_was_heard(scene: Any) -> None:
+    led_by_another(scene, home=True, regions=2, raised=False)
+    scene.ack(2, 4)
+    scene.ack(3, 3)
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (4, True)
+
+
+async def test_a_mirror_elected_after_more_regions_were_asked_for_does_not_go_back_to_what_it_is_told(
+    scene: Any,
+) -> None:
+    led_by_another(scene, home=False, regions=3, raised=True)  # the leader before showed all 9, as one of two
+    scene.geo.told(3, Offset(4))
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (4, False)
+    scene.geo.told(3, Offset(12))
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (9, True)
+
+
+async def test_the_leader_that_more_regions_are_asked_of_remembers_what_it_showed(scene: Any) -> None:
+    stored(scene, 3)
+    scene.settings(min_insync_regions=2, insync_raised=True)
+    stored(scene, 1)
+    scene.ack(2, 2)
+    scene.ack(3, 2)
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (3, True)
+
+
+async def test_a_leader_that_did_not_know_before_more_regions_were_asked_for_does_not_know_after_it(scene: Any) -> None:
+    led_by_another(scene, home=True, regions=2, raised=False)
+    scene.ack(2, 4)
+    scene.settings(min_insync_regions=3, insync_raised=True)
+    scene.ack(3, 3)
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (4, False)
+    scene.ack(2, 9)
+    scene.ack(3, 9)
+    assert (scene.geo.visible_end, scene.geo.is_visible_end_known) == (9, True)

@@ -151,6 +151,14 @@ def test_the_watchdog_announces_at_5_s_doubts_itself_at_15_s_and_one_answer_ends
     assert dog.longest_lag_s == 21.5
 
 
+def test_a_tick_that_was_not_asked_for_says_nothing_about_the_lag() -> None:
+    dog = Watchdog(0.0)
+    dog.answered(9.0)
+    assert (dog.lag_s, dog.longest_lag_s) == (0.0, 0.0)
+    assert not dog.look(9.1).ask
+    assert dog.look(9.3).ask
+
+
 def test_a_flood_from_one_address_does_not_shut_out_another() -> None:
     gate = PacketGate(0.0)
     taken = sum(gate.admits("10.0.0.1", 0.0) for _ in range(100_000))

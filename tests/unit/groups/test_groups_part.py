@@ -538,7 +538,7 @@ async def test_a_new_home_keeps_offsets_and_fences_the_members_of_the_old_one(wo
     member = await stable(world)
     assert await commit(world, member, 7) is ErrorCode.NONE
     world.log.depose(leader=1002)
-    world.part.fence(append_us=world.log.now_us())
+    world.part.fence(append_us=world.log.now_us(), epoch=2)
     world.log.elect()
 
     assert world.part.fetch("g", [KEY])[KEY][0].offset == 7  # type: ignore[union-attr]
@@ -554,14 +554,14 @@ async def test_the_fence_is_a_function_of_the_state(world: World) -> None:
     replica = world.make(InMemoryCoordinatorLog())
     replica.restore(world.part.snapshot())
     for part in (replica, world.part):
-        part.fence(append_us=5)
+        part.fence(append_us=5, epoch=2)
     assert replica.snapshot() == world.part.snapshot()
 
 
 async def test_generations_never_leave_their_range_however_often_the_home_moves(world: World) -> None:
     await stable(world)
     for _ in range(40_000):
-        world.part.fence(append_us=5)
+        world.part.fence(append_us=5, epoch=2)
     stored = world.part.stored("g")
     assert stored is not None and stored.record is not None
     assert 2**31 - 2**18 < stored.record.generation < 2**31
@@ -574,5 +574,5 @@ async def test_a_group_claims_its_name_by_its_members_or_by_its_newest_commit(wo
     await commit(world, member, 7)
     commit_us = world.part.fetch("g", [KEY])[KEY][0].commit_us  # type: ignore[union-attr]
     world.log.depose(leader=1002)
-    world.part.fence(append_us=1)
+    world.part.fence(append_us=1, epoch=2)
     assert world.part.claim("g") == commit_us

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from georelay.cli.home import home_line, progress_line, report_lines
-from georelay.errors import GeorelayError
+from georelay.errors import GeorelayError, Unavailable
 from georelay.fields import JsonObject
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_row import HomeRow, MoveKind, Moving
@@ -69,9 +69,12 @@ class Control:
     def __init__(self) -> None:
         self.asked: list[tuple[str, JsonObject]] = []
         self.answer: JsonObject = {"move_id": "planned-00000000000000aa", "streams": 2}
+        self.is_reached = True
 
     async def call(self, method: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         self.asked.append((method, body))
+        if not self.is_reached:
+            raise Unavailable("no majority")
         return self.answer
 
 
@@ -104,6 +107,50 @@ async def test_homes_are_shown_with_names_and_what_is_being_moved(client: Simple
     assert answer["homes"][1]["homes"][0] == {"epoch": 1, "start": 0, "home": "us"}
     only = await (await client.http.get("/v1/homes?region=eu")).json()
     assert [row["partition"] for row in only["homes"]] == [1]
+
+
+async def test_what_an_attempt_waits_for_is_shown_with_names_when_control_answers(client: SimpleNamespace) -> None:
+    row = {"topic_id": TOPIC_ID.hex(), "partition": 1, "stage": "promising", "regions": [1], "promised": [2],
+           "needed": 2, "fault": "region 1 did not promise"}  # fmt: skip
+    client.control.answer = {"rows": [row, {**row, "partition": 0}]}
+    homes = (await (await client.http.get("/v1/homes")).json())["homes"]
+    assert homes[0]["moving"] is None
+    assert homes[1]["moving"]["waits"] == {
+        "stage": "promising", "regions": ["us"], "promised": ["eu"], "needed": 2, "fault": "region 1 did not promise",
+    }  # fmt: skip
+    assert client.control.asked == [("home.waiting", {})]
+
+
+async def test_homes_are_shown_while_control_does_not_answer(client: SimpleNamespace) -> None:
+    client.control.is_reached = False
+    homes = (await (await client.http.get("/v1/homes")).json())["homes"]
+    assert "waits" not in homes[1]["moving"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "in_force", "line"),
+    [
+        ({"waiting": []}, True, "auto"),
+        ({"waiting": [{"topic_id": TOPIC_ID.hex(), "home": 1}]}, False, "not in force: us has yet to say"),
+        (None, None, "mesh control does not say"),
+    ],
+)
+async def test_a_topic_that_fails_over_says_whether_that_is_in_force(
+    client: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: JsonObject | None,
+    in_force: bool | None,
+    line: str,
+) -> None:
+    automatic = replace(Known.listed[0], config=(("failover", "auto"),))
+    monkeypatch.setattr(Known, "listed", (automatic, *Known.listed[1:]))
+
+    client.control.answer = answer or {}
+    client.control.is_reached = answer is not None
+    homes = (await (await client.http.get("/v1/homes")).json())["homes"]
+    assert homes[0]["failover"] == {"policy": "auto", "in_force": in_force}
+    assert homes[1]["failover"]["in_force"] is (None if in_force is None else True)  # its home is eu
+    assert line in str(home_line(homes[0])["failover"])
 
 
 async def test_a_topic_without_one_home_is_not_shown(client: SimpleNamespace) -> None:
@@ -194,3 +241,28 @@ def test_a_home_that_moves_is_shown_so() -> None:
            "moving": {"kind": "planned", "target": "eu", "epoch": 2}}  # fmt: skip
     assert home_line(row)["moving"] == "planned to eu, epoch 2"
     assert home_line({**row, "moving": None})["moving"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("waits", "line"),
+    [
+        ({"stage": "promising", "regions": ["us", "ap"], "promised": ["eu"], "needed": 2, "fault": ""},
+         "1 more of us, ap to promise"),
+        ({"stage": "promising", "regions": ["ap"], "promised": ["eu", "us"], "needed": 2, "fault": "deleted"},
+         "0 more of ap to promise (deleted)"),
+        ({"stage": "fencing", "regions": ["us"], "promised": [], "needed": 0, "fault": ""},
+         "the leases of us to end"),
+        ({"stage": "ending", "regions": [], "promised": [], "needed": 0, "fault": ""}, "mesh control to decide"),
+        ({"stage": "of a later version"}, "of a later version"),
+    ],
+)  # fmt: skip
+def test_a_home_that_moves_says_what_it_waits_for(waits: JsonObject, line: str) -> None:
+    row = {"topic": "orders", "partition": 0, "home": "us", "epoch": 1, "start": 0,
+           "moving": {"kind": "forced", "target": None, "epoch": 2, "waits": waits}}  # fmt: skip
+    assert home_line(row)["moving"] == f"forced to (not chosen), epoch 2: waits for {line}"
+
+
+def test_a_report_of_very_many_partitions_is_counted_whole() -> None:
+    report: JsonObject = {"streams": 20_000, "moved": [], "moved_count": 15_000, "stages": {}, "waiting": []}
+    assert progress_line(report) == "15000 of 20000 moved"
+    assert report_lines({**report, "moved_count": 20_000})[0] == "moved 20000 of 20000 partitions"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Unavailable
+from georelay.errors import NotEnoughRegions
 from georelay.fields import JsonObject
 from georelay.ids import RegionNumber
 
@@ -85,7 +85,7 @@ def test_five_regions_refuse_with_two_answers_and_accept_the_loss_when_told(play
         world.crash(ONE)
         world.crash(TWO)
         await world.until(lambda: world.leader not in (None, ONE, TWO))
-        with pytest.raises(Unavailable, match="have to promise"):
+        with pytest.raises(NotEnoughRegions, match="have to promise"):
             await world.operate("home.failover", {"region": ONE, "streams": [], "accept_loss": False})
         assert not any(True for _ in world.states[world.leader].part.book.attempts())
         report = await world.operate("home.failover", {"region": ONE, "streams": [], "accept_loss": True})

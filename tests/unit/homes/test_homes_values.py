@@ -322,11 +322,27 @@ def test_a_row_without_an_attempt_is_no_move() -> None:
         Move(MOVED, level=2, needs_lease=False)
 
 
+def test_a_chosen_region_that_is_silent_before_its_epoch_begins_is_left_out() -> None:
+    row = replace(FORCED, regions=(ONE, TWO, THREE, RegionNumber(4), RegionNumber(5)))
+    move = Move(row, level=3, needs_lease=True)
+    for region, length in ((ONE, 9), (THREE, 8), (RegionNumber(4), 7)):
+        move.promised(answer(region, length))
+    assert move.consider(waits_for_more=False)
+    assert not move.note_silent(lambda region: True)
+    assert move.note_silent(lambda region: region != ONE)
+    assert move.stage is Stage.PROMISING and move.answered == {THREE, 4}
+    assert not move.consider(waits_for_more=False), "two of five are fewer than three regions' records need"
+    assert (move.waiting.needed, move.waiting.promised, move.waiting.regions) == (3, (THREE, 4), (ONE, TWO, 5))
+    move.promised(answer(RegionNumber(5), 3))
+    assert move.consider(waits_for_more=False) and move.fenced(leases_are_over=True)
+    assert move.ending is not None and (move.ending.home, move.ending.start) == (THREE, 8)
+
+
 # --- silence ----------------------------------------------------------------------------------------
 
 
 def lost(silence: Silence, now_ms: int, *, voters: int = 3, leased: tuple[RegionNumber, ...] = REGIONS) -> list[int]:
-    return list(silence.newly_lost(REGIONS, leased=leased, voters=voters, now_ns=now_ms * 1_000_000))
+    return list(silence.lost(REGIONS, leased=leased, voters=voters, now_ns=now_ms * 1_000_000))
 
 
 def test_silence_counts_from_the_election_at_the_earliest() -> None:
@@ -337,14 +353,15 @@ def test_silence_counts_from_the_election_at_the_earliest() -> None:
     assert lost(silence, 10_000 + SILENT_MS) == [1, 2, 3]
 
 
-def test_a_region_is_lost_once_until_it_is_heard_again() -> None:
+def test_a_region_is_lost_until_it_is_heard_again() -> None:
     silence = Silence()
     silence.elected(0)
     silence.heard(ONE, 1_000_000_000)
     assert lost(silence, SILENT_MS) == [2, 3]
-    assert lost(silence, SILENT_MS + 100) == []
+    assert lost(silence, SILENT_MS + 100) == [2, 3]
     silence.heard(TWO, 3_000_000_000)
-    assert lost(silence, 3_000 + SILENT_MS) == [1, 2]
+    assert lost(silence, 3_000) == [1, 3]
+    assert lost(silence, 3_000 + SILENT_MS) == [1, 2, 3]
 
 
 def test_nothing_is_lost_with_two_voters_or_without_leases() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from georelay.clock import SystemClock
+from georelay.errors import HomeUnreachable
 from georelay.fields import JsonObject
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_row import MoveKind
-from mesh.home.move_core import Move
+from mesh.home.move_core import Move, Stage
 from region.controller.topic import Homes, TopicDefinition
 from region.homes.home_requests import LogEnds, PrefixEnd, Told, answer_json, read_question
 from region.homes.part import STREAMS_PER_COMMAND_MAX, HomesPart, begin_command
@@ -91,3 +94,36 @@ async def test_a_thousand_forced_moves_are_one_request_per_region_and_four_commi
     assert mesh.asked == {(region, "home.promise"): 1 for region in REGIONS}
     assert mesh.commands == 4
     assert len(mesh.part.book) == STREAMS and not any(True for _ in mesh.part.book.attempts())
+
+
+async def test_a_chosen_region_that_falls_silent_while_leases_run_out_is_left_out() -> None:
+    mesh = Mesh()
+    await mesh.propose("homes", begin_command([KEYS[0]], move_id="m", kind=MoveKind.FORCED))
+    row = mesh.part.row(KEYS[0])
+    assert row is not None
+    move = Move(row, level=2, needs_lease=True)
+    silent, over = {1}, False
+
+    async def ask(region: RegionNumber, method: str, body: JsonObject, *, timeout_s: float) -> Mapping[str, Any]:
+        if region in silent:
+            raise HomeUnreachable(f"region {region} does not answer")
+        longest = replace(PREFIX, offset=Offset(9)) if region == 2 else PREFIX
+        return answer_json({row.key: longest for row in read_question(method, body).rows})
+
+    wave = Wave(
+        [move], part=mesh.part, control=mesh, ask=ask, clock=SystemClock(),
+        is_heard=lambda region: region not in silent, leases_over=lambda _: over,
+    )  # fmt: skip
+    running = asyncio.ensure_future(wave.run())
+    async with asyncio.timeout(5):
+        while move.stage is not Stage.FENCING:
+            await asyncio.sleep(0.01)
+        silent.add(2)
+        while move.stage is Stage.FENCING:
+            await asyncio.sleep(0.01)
+        assert (move.waiting.promised, move.waiting.needed) == ((3,), 2), "fewer than that are never enough"
+        silent.remove(1)
+        over = True
+        await running
+    row = mesh.part.row(KEYS[0])
+    assert row is not None and (row.home, row.start) == (1, 5)

@@ -8,6 +8,7 @@ import pytest
 
 from georelay import errors
 from georelay.errors import HomeUnreachable
+from georelay.ids import Offset
 from georelay.wire.api import SUPPORTED, ApiKey, ErrorCode
 from georelay.wire.requests import (
     ApiVersionsRequest,
@@ -289,6 +290,33 @@ async def test_the_end_of_a_partition_is_confirmed_by_a_quorum_before_it_is_told
     stream.is_cut_off = True
     (topic,) = (await client.call(list_offsets(-1), ApiKey.LIST_OFFSETS, 7)).topics
     assert (topic.partitions[0].error_code, topic.partitions[0].offset) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+@pytest.mark.parametrize("timestamp", [2000, -3])
+async def test_no_record_of_a_time_is_said_only_once_the_end_is_known(bed: Any, timestamp: int) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    for at_ms in (1000, 2000):
+        stream.add(b"x", timestamp_ms=at_ms)
+    client = await bed.client()
+
+    async def ask() -> tuple[int, int]:
+        (topic,) = (await client.call(list_offsets(timestamp), ApiKey.LIST_OFFSETS, 7)).topics
+        return topic.partitions[0].error_code, topic.partitions[0].offset
+
+    stream.geo_end, stream.geo_end_confirmed = Offset(0), Offset(2)  # a new leader: too few regions were heard yet
+    assert await ask() == (0, 1)
+    stream.geo_end, stream.is_cut_off = Offset(0), True
+    assert await ask() == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+async def test_a_record_of_a_time_that_is_shown_needs_nobodys_word(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.add(b"x", timestamp_ms=1000)
+    stream.is_cut_off = True
+    (topic,) = (await (await bed.client()).call(list_offsets(1000), ApiKey.LIST_OFFSETS, 7)).topics
+    assert (topic.partitions[0].error_code, topic.partitions[0].offset) == (0, 0)
 
 
 async def test_list_offsets_refuses_what_it_does_not_know(bed: Any) -> None:

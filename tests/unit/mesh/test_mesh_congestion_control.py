@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from georelay.errors import ConfigError
 from mesh.listening import congestion_control
 from mesh.listening.congestion_control import LinkSockets
+from mesh.listening.link_ends_core import LinkEnd, LinkEnds, endpoint_of
 
 CHOSEN = "reno"  # every kernel has it
 
@@ -59,9 +61,10 @@ def test_the_metric_says_what_the_kernel_uses(pair: Pair) -> None:
     port, dialled, _ = pair
     links = LinkSockets("kernel", frozenset({port}))
     dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CHOSEN.encode())
-    assert links.in_use() == {CHOSEN: 1, "cubic": 1}
+    assert links.in_use() == {("", CHOSEN): 1, ("", "cubic"): 1}
     (family,) = links.collect()
-    assert {sample.labels["congestion_control"]: sample.value for sample in family.samples} == {CHOSEN: 1, "cubic": 1}
+    samples = {(row.labels["region"], row.labels["congestion_control"]): row.value for row in family.samples}
+    assert samples == {("", CHOSEN): 1, ("", "cubic"): 1}
 
 
 def test_an_algorithm_that_the_kernel_has_not_is_refused_at_the_start() -> None:
@@ -95,7 +98,7 @@ async def test_the_sockets_of_grpc_are_reached(channel: tuple[int, grpc.aio.Chan
     port, _ = channel
     links = LinkSockets(CHOSEN, frozenset({port}))
     assert links.apply() == 2
-    assert links.in_use() == {CHOSEN: 2}
+    assert links.in_use() == {("", CHOSEN): 2}
 
 
 async def test_a_connection_made_later_is_found(pair: Pair) -> None:
@@ -108,3 +111,134 @@ async def test_a_connection_made_later_is_found(pair: Pair) -> None:
                 await asyncio.sleep(0.01)
     finally:
         await links.stop()
+
+
+# --- by region ----------------------------------------------------------------------------------------
+
+
+def ends_of(port: int, dialled: socket.socket) -> list[LinkEnd]:
+    """Return both ends of one connection as a broker sees them that dials itself under two names."""
+    return [
+        LinkEnd("eu", f"127.0.0.1:{port}", True),
+        LinkEnd("ap", f"ipv4:127.0.0.1:{dialled.getsockname()[1]}", False),
+    ]
+
+
+def test_each_end_gets_what_was_chosen_for_the_region_at_the_other_end(pair: Pair) -> None:
+    port, dialled, accepted = pair
+    ends = ends_of(port, dialled)
+    links = LinkSockets("auto", frozenset({port}), by_region={"eu": CHOSEN}, ends=lambda: ends)
+    assert links.apply() == 2
+    assert (algorithm(dialled), algorithm(accepted)) == (CHOSEN, "cubic")
+    assert links.in_use() == {("eu", CHOSEN): 1, ("ap", "cubic"): 1}
+
+
+def test_a_connection_is_set_again_when_its_region_becomes_known(pair: Pair) -> None:
+    port, dialled, accepted = pair
+    ends: list[LinkEnd] = []
+    links = LinkSockets("auto", frozenset({port}), by_region={"ap": CHOSEN}, ends=lambda: ends)
+    assert links.apply() == 2
+    assert algorithm(accepted) == "cubic"
+    ends += ends_of(port, dialled)
+    assert links.apply() == 1
+    assert (algorithm(dialled), algorithm(accepted)) == ("cubic", CHOSEN)
+    assert links.apply() == 0
+
+
+def test_a_region_that_shall_have_the_kernels_choice_gets_back_what_the_kernel_gave(pair: Pair) -> None:
+    port, dialled, accepted = pair
+    ends: list[LinkEnd] = []
+    links = LinkSockets(CHOSEN, frozenset({port}), by_region={"ap": "kernel"}, ends=lambda: ends)
+    links.apply()
+    assert (algorithm(dialled), algorithm(accepted)) == (CHOSEN, CHOSEN)
+    ends += ends_of(port, dialled)
+    links.apply()
+    assert (algorithm(dialled), algorithm(accepted)) == (CHOSEN, "cubic")
+
+
+def test_what_a_dialled_address_uses_is_what_the_kernel_says(pair: Pair) -> None:
+    port, dialled, accepted = pair
+    ends = ends_of(port, dialled)
+    links = LinkSockets("auto", frozenset({port}), ends=lambda: ends)
+    links.apply()
+    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CHOSEN.encode())  # by somebody else
+    address = f"127.0.0.1:{port}"
+    assert links.in_use_by([address, "127.0.0.1:1", "nowhere"]) == {address: CHOSEN}
+    assert algorithm(accepted) == "cubic"
+
+
+def test_an_algorithm_for_a_region_that_the_kernel_has_not_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="nosuch"):
+        LinkSockets("auto", frozenset({1}), by_region={"eu": "nosuch"})
+
+
+def test_a_port_that_only_gossip_told_is_a_links_port(pair: Pair) -> None:
+    port, dialled, _ = pair
+    ends = [LinkEnd("eu", f"127.0.0.1:{port}", True)]
+    links = LinkSockets(CHOSEN, frozenset({1}), ends=lambda: ends)
+    assert links.apply() == 1
+    assert algorithm(dialled) == CHOSEN
+
+
+async def test_brokers_with_names_are_known_by_their_addresses(pair: Pair) -> None:
+    port, dialled, _ = pair
+    ends = [LinkEnd("eu", f"localhost:{port}", True), LinkEnd("ap", f"nowhere.invalid:{port}", True)]
+    links = LinkSockets("auto", frozenset({port}), by_region={"eu": CHOSEN}, ends=lambda: ends)
+    links.start()
+    try:
+        async with asyncio.timeout(10):
+            while algorithm(dialled) != CHOSEN:
+                await asyncio.sleep(0.01)
+    finally:
+        await links.stop()
+    assert links.in_use_by([f"localhost:{port}"]) == {f"localhost:{port}": CHOSEN}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10.0.0.1:80", ("10.0.0.1", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("ipv4:10.0.0.1:53100", ("10.0.0.1", 53100)),
+        ("ipv6:%5B::1%5D:53100", ("::1", 53100)),
+        ("[::ffff:10.0.0.1]:80", ("10.0.0.1", 80)),
+        ("Broker-1.EU.example:80", ("broker-1.eu.example", 80)),
+        ("unix:/tmp/socket", None),
+        ("10.0.0.1", None),
+        ("host:port", None),
+        ("", None),
+    ],
+)
+def test_an_endpoint_has_one_spelling(text: str, found: tuple[str, int] | None) -> None:
+    assert endpoint_of(text) == found
+
+
+def test_a_port_that_two_regions_share_says_nothing_and_addresses_do() -> None:
+    ends = [
+        LinkEnd("eu", "10.0.1.1:9094", True),
+        LinkEnd("ap", "ap-1:9094", True),
+        LinkEnd("us", "10.0.3.1:9095", True),
+    ]
+    known = LinkEnds(ends, {"ap-1": ["10.0.2.1"]})
+    peers = [("10.0.1.1", 9094), ("10.0.2.1", 9094), ("10.0.9.9", 9094), ("10.0.9.9", 9095), ("10.0.9.9", 1)]
+    assert [known.region_of(peer) for peer in peers] == ["eu", "ap", "", "us", ""]
+    assert known.ports == {9094, 9095}
+
+
+async def test_a_broker_knows_both_ends_of_its_links_and_shows_what_they_use(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = two_regions.home.links, two_regions.mirror.links
+    two_regions.home.logs[key] = memory_log()
+    mirror.mirror_started(memory_log())
+    await until(lambda: home.ends(str) and mirror.is_linked(1))
+    (dialled,) = mirror.ends(str)
+    assert dialled == LinkEnd("1", f"127.0.0.1:{two_regions.wire.port}", True)
+    (accepted,) = home.ends(str)
+    assert (accepted.region, accepted.is_dialled) == ("2", False)
+    assert endpoint_of(accepted.address) is not None
+    links = LinkSockets("auto", frozenset(), by_region={"1": CHOSEN}, ends=lambda: mirror.ends(str))
+    links.apply()
+    mirror.congestion_controls = links.in_use_by
+    row = next(row for row in mirror.links() if "open" in row)
+    assert (row["region"], row["congestion_control"]) == (1, CHOSEN)

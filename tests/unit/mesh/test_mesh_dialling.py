@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
+import structlog.testing
 
 from georelay.ids import BrokerId
 from mesh.replication.link_grpc import AcceptedLink, DialledLink, LinkListener
@@ -131,3 +135,58 @@ async def test_a_link_that_is_closed_while_it_dials_is_closed_once(listener: int
         assert await heard.closed == "enough"
     await link.closed()
     await doorway.stop()
+
+
+class EndedCall:
+    """A call whose end is known before its reader is told, as grpcio's is for a turn of the loop."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.reader_told: asyncio.Event = asyncio.Event()
+
+    def done(self) -> bool:
+        return self.is_over
+
+    async def read(self) -> Any:
+        await self.reader_told.wait()
+        return grpc.aio.EOF
+
+    async def write(self, _frame: bytes) -> None:
+        if self.is_over:
+            raise asyncio.InvalidStateError("RPC already finished.")
+
+
+class ReadyChannel:
+    """A channel that is connected, with one call."""
+
+    def __init__(self, call: EndedCall) -> None:
+        self._call = call
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return grpc.ChannelConnectivity.READY
+
+    def stream_stream(self, _method: str) -> Any:
+        return lambda: self._call
+
+    async def close(self) -> None: ...
+
+
+async def test_a_frame_that_meets_a_call_which_has_just_ended_is_no_failure_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = EndedCall()
+    monkeypatch.setattr(DialledLink, "_channel", lambda _link: ReadyChannel(call))
+    link, heard = dialled(1), Heard()
+    with structlog.testing.capture_logs() as logs:
+        link.start(heard)
+        async with asyncio.timeout(10):
+            while link._tasks != set() and len(link._tasks) < 2:
+                await asyncio.sleep(0)
+            call.is_over = True
+            link.send(b"too late")
+            for _ in range(5):
+                await asyncio.sleep(0)
+            call.reader_told.set()
+            assert await heard.closed == "the other end closed the stream"
+        await link.closed()
+    assert logs == []

@@ -11,7 +11,7 @@ from georelay.durability import Durability
 from georelay.errors import NotEnoughRegions, PolicyViolation
 from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.replication import link_endpoint
-from mesh.replication.level import AskedLevel
+from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import Published
 
 GEO = AskedLevel(durability=Durability(2), deadline_ms=700, needs_live=True)
@@ -108,6 +108,29 @@ async def test_a_forwarded_publish_carries_its_level_and_what_it_reached(
     assert (stored.base_offset, stored.level, stored.regions, stored.is_pending) == (7, 2, (1, 2), False)
     assert (await forward(two_regions, key)).is_pending
     assert asked == [GEO, GEO]
+
+
+@pytest.mark.parametrize(
+    ("level", "version", "is_told"), [(REGION_LEVEL, 2, True), (GEO, 2, True), (REGION_LEVEL, 1, False)]
+)
+async def test_a_forwarded_publish_says_that_its_home_was_isolated_to_whoever_understands_it(
+    two_regions: Any,
+    memory_log: Any,
+    key: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    level: AskedLevel,
+    version: int,
+    is_told: bool,
+) -> None:
+    def publish_forwarded(_: Any, batch: bytes, **given: Any) -> asyncio.Future[Published]:
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        future.set_result(Published(epoch=Epoch(1), base_offset=Offset(7), append_us=5, is_isolated=True))
+        return future
+
+    monkeypatch.setattr(type(two_regions.home), "publish_forwarded", staticmethod(publish_forwarded))
+    monkeypatch.setattr(link_endpoint.LinkEndpoint, "peer_version", property(lambda _endpoint: version))
+    stored = await forward(two_regions, key, level)
+    assert stored == Published(epoch=Epoch(1), base_offset=Offset(7), append_us=5, is_isolated=is_told)
 
 
 async def test_what_waits_as_the_topic_says_is_judged_by_the_home_and_not_where_it_came_in(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -36,13 +36,17 @@ class FakeEntry:
     record_count: int
     payload: memoryview
     append_us: int
+    epoch: int = 1
 
     def header(self) -> FakeHeader:
-        return FakeHeader(self.append_us, received_ns=self.append_us * 1000 - 5_000_000, entry_region=3)
+        return FakeHeader(
+            self.append_us, epoch=self.epoch, received_ns=self.append_us * 1000 - 5_000_000, entry_region=3
+        )
 
 
 @dataclass
 class FakeLog:
+    epoch: int = 1
     entries: list[FakeEntry] = field(default_factory=list)
     end: int = 0
     start: int = 0
@@ -59,6 +63,7 @@ class FakeCluster:
         self.clock = clock
         self.views: dict[str, TopicView] = {}
         self.logs: dict[tuple[str, int], FakeLog] = {}
+        self.tables: dict[tuple[str, int], list[tuple[int, int]]] = {}  # control's word
         self.publish_errors: list[GeorelayError] = []  # one for each of the next publishes
         self.read_error: GeorelayError | None = None
         self._producers = 100
@@ -83,6 +88,41 @@ class FakeCluster:
     def stream(self, name: str, partition: int) -> Any:
         return self.logs.get((name, partition))
 
+    def make_everywhere(self, name: str, *regions: str) -> None:
+        """Make a topic that each region is home of; this one is the first of them."""
+        self.make(name)
+        plain = self.views[name]
+        for number, region in enumerate(regions, 1):
+            self.make(f"{region}.{name}")
+            self.views[f"{region}.{name}"] = replace(
+                plain,
+                name=f"{region}.{name}",
+                homes=Homes.EVERY,
+                home=RegionNumber(number),
+                origin=RegionNumber(number),
+                is_mirror_name=number != self.region_number,
+            )
+        self.views[name] = replace(plain, homes=Homes.EVERY, origin=RegionNumber(self.region_number))
+        self.logs[name, 0] = self.logs[f"{regions[self.region_number - 1]}.{name}", 0]
+
+    def stream_names(self, name: str) -> Sequence[str]:
+        return [row for row in self.views if row.endswith(f".{name}")] or [name]
+
+    def epoch_table(self, name: str, partition: int) -> Sequence[Any]:
+        return self.tables.get((name, partition), [])
+
+    def decide(self, name: str, epoch: int, start: int, *, partition: int = 0) -> None:
+        """Let control say that an epoch begins at `start`; the log here does not know yet."""
+        self.tables.setdefault((name, partition), [(1, 0)]).append((epoch, start))
+
+    def begin(self, name: str, *, partition: int = 0) -> None:
+        """Let the newest epoch begin in the log: what is beyond its start is cut off."""
+        log, (epoch, start) = self.logs[name, partition], self.tables[name, partition][-1]
+        log.entries = [entry for entry in log.entries if entry.base_offset < start]
+        log.end = min(log.end, start)
+        log.epoch = epoch
+        log.moved.set()
+
     async def create_topic(self, spec: TopicSpec) -> TopicView:
         self.make(spec.name)
         return self.views[spec.name]
@@ -105,6 +145,7 @@ class FakeCluster:
         if offset >= log.end and wait_ms:
             log.moved.clear()
             await log.moved.wait()
+            offset = min(offset, log.end)
         found = [entry for entry in log.entries if entry.base_offset + entry.record_count > offset]
         return ReadAnswer(
             entries=found[:1] if max_bytes == 1 else found[:50],
@@ -116,7 +157,7 @@ class FakeCluster:
     def append(self, name: str, partition: int, raw: bytes, count: int) -> int:
         log = self.logs[name, partition]
         base = log.end
-        log.entries.append(FakeEntry(base, count, memoryview(raw), self.clock.wall_ns() // 1000))
+        log.entries.append(FakeEntry(base, count, memoryview(raw), self.clock.wall_ns() // 1000, log.epoch))
         log.end += count
         log.moved.set()
         return base
@@ -219,6 +260,20 @@ class Scene:
         answer = await self.call(operation, leases=[row["lease"] for row in rows], **more)
         await settle()
         return [row["code"] for row in answer["results"]]
+
+    async def move(self, epoch: int, part: QueuesPart | None = None, *, region: int = 1) -> None:
+        """Let the coordinator's home move: another replica follows it from the beginning, and then the epoch begins."""
+        self.log.depose()
+        await settle()
+        self.part.close()
+        new = self.new_part() if part is None else part
+        if part is None:
+            self.log.replay(new)
+        self.cluster.region_number = RegionNumber(region)
+        new.fence(append_us=self.log.now_us(), epoch=epoch)
+        self.log.parts[new.part] = self.part = new
+        self.log.elect()
+        await settle()
 
     async def fail_over(self, part: QueuesPart | None = None) -> None:
         """Let another replica lead, which followed the log from the beginning."""

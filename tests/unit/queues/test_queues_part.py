@@ -498,3 +498,16 @@ async def test_what_cannot_be_read_again_is_an_error_and_stays(scene: Any, texts
         await scene.receive("two")
     scene.cluster.read_error = None
     assert texts(await scene.receive("two")) == ["a"]
+
+
+@pytest.mark.parametrize("place", ["0.0.0", "0.8000000000000000.1", "ffffffff.0.1", "0.0.1.2", "0.0.1.1.1.1"])
+async def test_leases_that_were_never_given_are_refused_and_change_nothing(scene: Any, texts: Any, place: str) -> None:
+    await scene.make()
+    await scene.publish("a")
+    made = scene.part.live("q").state.made_us
+    before = scene.part.snapshot()
+    for operation, more in (("acknowledge", {}), ("reject", {"then": "dead_letter"}), ("extend", {})):
+        with pytest.raises(BadRequest, match="lease"):
+            await scene.call(operation, leases=[f"{made:x}.{place}"], **more)
+    assert scene.part.snapshot() == before
+    assert texts(await scene.receive()) == ["a"]

@@ -37,6 +37,8 @@ class FakeSource:
         self.partition = partition
         self.is_leader = True
         self.is_home = True
+        self.epoch = Epoch(1)
+        self.decided_table: tuple[tuple[Epoch, Offset], ...] = ()
         self.log_start = Offset(0)
         self.high_watermark = Offset(0)
         self.next_offset = Offset(0)
@@ -83,7 +85,7 @@ class Targets:
     region_number = RegionNumber(1)
 
     def __init__(self) -> None:
-        self.partitions = {"audit": 1, "bills": 2}
+        self.partitions = {"audit": 1, "bills": 2, "orders": 1}
         self.batches: dict[tuple[str, int], list[bytes]] = {}
         self.known: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         self.errors: list[GeorelayError] = []

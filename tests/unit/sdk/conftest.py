@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,17 +20,11 @@ from region.api.streams.service import StreamsService
 from region.api.streams.services import StreamsServices
 from region.kafka.counters import KafkaCounters
 from region.kafka.ports import BrokerInfo
+from tests.unit.kafka import region_in_memory
 
-_SPEC = importlib.util.spec_from_file_location(
-    "sdk_kafka_fakes", Path(__file__).resolve().parents[1] / "kafka" / "conftest.py"
-)
-assert _SPEC is not None and _SPEC.loader is not None
-_FAKES = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_FAKES)
-
-cluster = _FAKES.cluster
-credentials = _FAKES.credentials
-recorder = _FAKES.recorder
+cluster = region_in_memory.cluster
+credentials = region_in_memory.credentials
+recorder = region_in_memory.recorder
 
 
 class Broker:

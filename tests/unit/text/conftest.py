@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +21,7 @@ from region.groups.topic_names import TopicNames
 from region.security.access import Access, Principal
 from region.text.listener import TextListener
 from region.text.services import TextServices
-
-_SPEC = importlib.util.spec_from_file_location(
-    "kafka_fakes_for_text", Path(__file__).resolve().parents[1] / "kafka" / "conftest.py"
-)
-assert _SPEC is not None and _SPEC.loader is not None
-_FAKES = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_FAKES)
+from tests.unit.kafka import region_in_memory
 
 
 class FakeSignIn:
@@ -96,9 +88,9 @@ class TextBed:
     """A listener over a fake region, and persons who talk to it."""
 
     def __init__(self) -> None:
-        self.cluster = _FAKES.FakeCluster()
+        self.cluster = region_in_memory.FakeCluster()
         self.sign_in = FakeSignIn()
-        self.recorder = _FAKES.FakeRecorder()
+        self.recorder = region_in_memory.FakeRecorder()
         self.coordinators: Any = InMemoryCoordinators()
         names = TopicNames(
             topic=self.cluster.topic,

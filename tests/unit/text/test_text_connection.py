@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from georelay.errors import HomeUnreachable
+from georelay.errors import HomeUnreachable, NotEnoughRegions, OutcomeUnknown
+from mesh.replication.ports import Published
+from region.api.publishing import RecordPublisher
 from region.controller.topic import Homes
 from region.security.access import Access
 from region.security.acl_core import AclIndex
 from region.security.audit import AuditLog
+from region.text import answers as answers_module
 from region.text import connection as connection_module
 from region.text import listener as listener_module
 
@@ -118,6 +122,72 @@ async def test_resolve_shows_the_brokers_of_the_region(bed: Any) -> None:
     assert await person.read() == "* broker 1001 up kafka 127.0.0.1:9092"
     assert await person.read() == "OK region us brokers 1"
     assert await person.ask("RESOLVE ghost") == "ERR UNKNOWN_TOPIC topic 'ghost' does not exist"
+
+
+async def test_who_asks_for_a_level_is_told_what_was_reached_and_where_the_record_is(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    person = await bed.person()
+    bed.cluster.regions_reached = 2
+    assert await person.ask('PUBS orders geo:2 {"Body":"a"}') == "OK 0 0 STORED geo:2 1,2 epoch 1"
+    assert await person.ask('PUBS orders geo:majority within 2s {"Body":"b"}') == "OK 0 1 STORED geo:2 1,2 epoch 1"
+    assert await person.ask('PUBS orders region {"Body":"c"}') == "OK 0 2 STORED region epoch 1"
+    assert await person.ask('PUBS orders {"Body":"d"}') == "OK 0 3"
+    bed.cluster.regions_reached = 1
+    assert await person.ask('PUBS orders geo:all within 500ms {"Body":"e"}') == (
+        "ERR DURABILITY_PENDING PENDING 0 4 region 1 epoch 1: "
+        "geo:all was not reached within 500 ms; do not send it again"
+    )
+    asked = [str(level.durability) for level in bed.cluster.levels]
+    assert asked == ["geo:2", "geo:majority", "region", "region", "geo:all"]
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (NotEnoughRegions("1 is reached now"), "ERR NOT_ENOUGH_REGIONS NOT_STORED 1 is reached now"),
+        (OutcomeUnknown("the link broke"), "ERR OUTCOME_UNKNOWN UNKNOWN the link broke"),
+    ],
+)
+async def test_who_asks_for_a_level_is_told_whether_a_failed_publish_is_stored(
+    bed: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, answer: str
+) -> None:
+    async def publish(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(RecordPublisher, "publish", publish)
+    bed.cluster.add_topic("orders")
+    person = await bed.person()
+    assert await person.ask("PUBS orders geo:2 {}") == answer
+    assert await person.ask("PUBS orders {}") == answer.replace("NOT_STORED ", "").replace("UNKNOWN the", "the")
+    assert await person.ask("PUBS orders geo:2 {") == (
+        "ERR BAD_REQUEST NOT_STORED not JSON: Expecting property name enclosed in double quotes at character 2"
+    )
+
+
+async def test_a_publish_without_an_answer_is_unknown_once_its_time_is_over(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "DECIDE_MS_MAX", 20)
+    bed.cluster.add_topic("orders")
+    bed.cluster.streams["orders", 0].auto_commit = False
+    person = await bed.person()
+    assert (await person.ask("PUBS orders region {}")).startswith("ERR OUTCOME_UNKNOWN UNKNOWN no answer in 0 s")
+
+
+async def test_a_home_that_is_cut_off_from_control_says_so(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.cluster.add_topic("orders")
+    publish = bed.cluster.publish
+
+    def isolated(*given: Any, **options: Any) -> asyncio.Future[Published]:
+        answer: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        stored = publish(*given, **options)
+        stored.add_done_callback(lambda done: answer.set_result(replace(done.result(), is_isolated=True)))
+        return answer
+
+    monkeypatch.setattr(bed.cluster, "publish", isolated)
+    person = await bed.person()
+    assert await person.ask("PUBS orders {}") == "OK 0 0 isolated"
+    assert await person.ask("PUBS orders region {}") == "OK 0 1 STORED region epoch 1 isolated"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from georelay.durability import Durability
 from georelay.errors import BadRequest, Busy, GeorelayError, PolicyViolation, TooLarge, Unauthenticated
 from georelay.wire.batch import Record, RecordDraft
+from mesh.replication.level import AskedLevel
 from region.text.assignment_core import assign_ranges
 from region.text.commands_core import (
     Auth,
@@ -81,6 +83,21 @@ def test_what_telnet_itself_says_is_left_out(step: int) -> None:
         ("CRTP orders", CreateTopic("orders", -1)),
         ("crtp  orders\t12", CreateTopic("orders", 12)),
         ('PUBS orders {"Body": "a  b"}', Publish("orders", '{"Body": "a  b"}')),
+        ("PUBS orders region {}", Publish("orders", "{}", AskedLevel())),
+        ("PUBS orders geo:2 {}", Publish("orders", "{}", AskedLevel(durability=Durability.geo(2)))),
+        (
+            'pubs orders GEO:Majority  within\t500MS {"Body": " geo:3 within 1s"}',
+            Publish(
+                "orders",
+                '{"Body": " geo:3 within 1s"}',
+                AskedLevel(durability=Durability.MAJORITY, deadline_ms=500),
+            ),
+        ),
+        (
+            "PUBS orders geo:all within 300s {}",
+            Publish("orders", "{}", AskedLevel(durability=Durability.ALL, deadline_ms=300_000)),
+        ),
+        ("PUBS orders regional", Publish("orders", "regional")),
         ("SUBS orders billing", Subscribe("orders", "billing", ())),
         ("SUBS orders - 0,5-7,6", Subscribe("orders", "-", (0, 5, 6, 7))),
         ("CONS orders 3 42", Consumed("orders", 3, -1, 42)),
@@ -105,7 +122,16 @@ def test_a_line_is_read_as_its_command(line: str, command: Any) -> None:
         (b"CRTP a 1 2", "CRTP topic [partitions]"),
         (b"CRTP a many", "must be a number"),
         (b"CRTP a -1", "must be a number"),
-        (b"PUBS a", "PUBS topic"),
+        (b"PUBS a", "PUBS topic [geo:2 [within 500ms]]"),
+        (b"PUBS a geo:2", "PUBS topic [geo:2 [within 500ms]]"),
+        (b"PUBS a geo:2 within {}", "PUBS topic [geo:2 [within 500ms]]"),
+        (b"PUBS a within 500ms {}", "PUBS topic [geo:2 [within 500ms]]"),
+        (b"PUBS a geo:1 {}", "regions must be in 2..64"),
+        (b"PUBS a geo:some {}", "use region, geo:2"),
+        (b"PUBS a region within 1s {}", "within goes with geo:2"),
+        (b"PUBS a geo:2 within soon {}", "use 1ms..300s"),
+        (b"PUBS a geo:2 within 0ms {}", "use 1ms..300s"),
+        (b"PUBS a geo:2 within 301s {}", "use 1ms..300s"),
         (b"SUBS a", "SUBS topic group"),
         (b"SUBS a b 5-3", "first is above the last"),
         (b"SUBS a b 1,,2", "must be a number"),

@@ -47,6 +47,7 @@ class Service:
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
         self.held: list[int] = []
+        self.calls: list[int] = []
         self.port = 0
 
     async def start(self) -> Service:
@@ -56,6 +57,7 @@ class Service:
 
     async def echo(self, request: bytes, _: Any) -> bytes:
         self.held.append(self.budget.used_bytes)
+        self.calls.append(self.budget.calls_open)
         return request
 
     async def twice(self, request: bytes, _: Any) -> AsyncIterator[bytes]:
@@ -225,3 +227,4 @@ async def test_all_four_kinds_of_calls_pass_and_give_back_what_they_held() -> No
             await channel.unary_unary("/t.T/Echo")(bytes(2 * MIB))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert service.budget.used_bytes == 0
+        assert (service.calls, service.budget.calls_open, service.budget.calls_refused) == ([1], 0, 1)

@@ -152,3 +152,9 @@ async def test_a_committed_skip_that_gives_up_what_is_held_stops_the_group(make_
     bench.log.append(EntryDraft(header=header, payload=payload))
     with pytest.raises(InvariantBroken):
         bench.log.commit()
+
+
+def test_an_epoch_below_the_boundary_moves_the_boundary_and_takes_its_digest() -> None:
+    assert START.cut(Offset(9), b"n" * 16) == START
+    assert START.cut(Offset(6), b"n" * 16) == replace(START, offset=Offset(6))
+    assert START.cut(Offset(4), b"n" * 16) == replace(START, offset=Offset(4), boundary=Offset(4), digest=b"n" * 16)

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, TraceKind
+from georelay.wire.control_batch import build_marker
+from georelay.wire.header import TRANSACTIONAL
 from mesh.tracing import latency_cells_core, recorder_core
+from mesh.tracing.aborted_core import ATTRIBUTES_AT
 from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
 from mesh.tracing.recorder_core import DeliverySession, Drained, RecorderCore
+from mesh.tracing.sampling_core import HARD_FACTOR
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -353,3 +357,73 @@ def test_a_stream_without_news_is_forgotten(core: RecorderCore) -> None:
     assert len(core._logs) == 1
     core.drain(40 * SECOND)
     assert core._logs == {}
+
+
+def test_commits_of_one_second_and_region_share_a_histogram_and_others_do_not(core: RecorderCore) -> None:
+    near, far = 5_000 * MS, 6_000 * MS
+    entries = [Entry(*at, received_ns=when, append_us=0) for *at, when in ((0, 10, near), (10, 5, near), (15, 1, far))]
+    commit(core, LedgerKind.COMMIT, *entries, now_ns=6_002 * MS)
+    found = histograms(core.drain(0, final=True), "commit")
+    assert [(row["second"], row["n"]) for row in found] == [(5, 15), (6, 1)]
+
+
+def test_replications_of_one_second_share_a_histogram(core: RecorderCore) -> None:
+    first, second = Entry(0, 10, received_ns=0, append_us=5_001_000), Entry(10, 5, received_ns=0, append_us=5_002_000)
+    commit(core, LedgerKind.REPLICATED, first, second, now_ns=5_041 * MS)
+    assert [row["n"] for row in histograms(core.drain(0, final=True), "replicate")] == [15]
+
+
+def test_deliveries_of_one_second_share_the_histogram_of_the_way_from_the_commit(core: RecorderCore) -> None:
+    session = session_of(core)
+    session.caught_up(0)
+    commit(core, LedgerKind.REPLICATED, Entry(0, 20, received_ns=0, append_us=5_020_000), now_ns=5_030 * MS)
+    deliver(session, 0, took_ms=31)
+    deliver(session, 10, took_ms=33)
+    (row,) = histograms(core.drain(0, final=True), "deliver")
+    assert (row["n"], row["lat_max_us"]) == (20, 3_000)
+
+
+def test_an_aborted_transaction_has_a_ledger_row_of_its_own(core: RecorderCore) -> None:
+    written = bytearray(61)
+    written[ATTRIBUTES_AT] = TRANSACTIONAL
+    marker = build_marker(producer_id=7, producer_epoch=0, is_commit=False, coordinator_epoch=1, timestamp_ms=0)
+    batch = Entry(0, 10, received_ns=0, append_us=0, payload=bytes(written))
+    commit(core, LedgerKind.COMMIT, batch, Entry(10, 1, received_ns=0, append_us=0, payload=marker), now_ns=SECOND)
+    found = ledger(core.drain(0, final=True))
+    assert [(row["kind"], row["from_offset"], row["to_offset"]) for row in found] == [
+        ("commit", 0, 11),
+        ("aborted", 0, 10),
+    ]
+
+
+def test_rows_over_the_hard_limit_of_a_second_are_dropped_and_counted_late_ones_too() -> None:
+    core = RecorderCore(region="eu", broker=1, first_session=0, region_name=str, rows_per_s_max=1)
+    session = session_of(core)
+    session.caught_up(0)
+    for number in range(HARD_FACTOR):
+        deliver(session, 10 * number)
+    deliver(session, 10 * HARD_FACTOR, took_ms=90)  # late: kept if there were room
+    drained = core.drain(0, final=True)
+    assert len(rows(drained, TraceKind.DELIVERY)) == HARD_FACTOR
+    assert drained.dropped == {TraceKind.DELIVERY: 1}
+    assert drained.counts()[TraceKind.DELIVERY] == HARD_FACTOR + 1
+
+
+def test_many_streams_without_news_are_forgotten_a_few_at_a_time(
+    core: RecorderCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_core, "LOGS_PER_DRAIN", 1)
+    for topic in ("a", "b", "c"):
+        core.log_advanced(
+            LedgerKind.COMMIT, topic=topic, origin=0, partition=0, epoch=1, from_offset=0, to_offset=1, now_ns=SECOND
+        )
+    core.drain(2 * SECOND)  # closes the runs, and sees the last stream while it is too young
+    left = [(core.drain(second * SECOND), len(core._logs))[1] for second in (40, 41, 42)]
+    assert left == [2, 1, 0]
+
+
+def test_records_that_seem_to_arrive_before_they_were_sent_are_told(core: RecorderCore) -> None:
+    session = session_of(core)
+    session.caught_up(0)
+    deliver(session, 0, took_ms=-1)
+    assert core.negative_latencies == 10

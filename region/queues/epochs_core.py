@@ -1,0 +1,49 @@
+"""What a queue may believe of the log that it reads, when the home of its topic has moved. Pure.
+
+The table of a partition, [(epoch, start)], is control's word: it is there before the first record of an epoch is, but a
+replica of the log may be behind it (a branch that will be cut off is still there) or ahead of what this broker knows.
+
+Rule 1: a record (epoch x, offset o) is taken in only if the table gives epoch x for o.
+Rule 2: offsets without a record are believed only where the log is known to be of the newest epoch: what looks like an
+        aborted transaction in a branch is somebody else's record in the history that goes on.
+Rule 3: progress made in epoch x holds below the start of the first epoch after x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from georelay.ids import Epoch
+from mesh.replication.ports import EpochRow
+from region.queues.queue_core import FIRST_EPOCH
+
+
+def newest_epoch(table: Sequence[EpochRow]) -> Epoch:
+    """Return the newest epoch of a table; one that is empty has the first."""
+    return table[-1][0] if table else Epoch(FIRST_EPOCH)
+
+
+def epoch_at(table: Sequence[EpochRow], offset: int) -> int:
+    """Return the epoch that a table gives for an offset."""
+    return next((int(epoch) for epoch, start in reversed(table) if start <= offset), FIRST_EPOCH)
+
+
+def begun_after(table: Sequence[EpochRow], known: int) -> tuple[int, int] | None:
+    """Return (newest epoch, offset from which progress made up to epoch `known` is void), None: nothing has begun."""
+    starts = [int(start) for epoch, start in table if epoch > known]
+    return (int(newest_epoch(table)), starts[0]) if starts else None
+
+
+def agreeing(table: Sequence[EpochRow], rows: Sequence[tuple[int, int]]) -> int:
+    """Return how many of the first rows (epoch, offset) the table agrees with."""
+    return next((at for at, (epoch, offset) in enumerate(rows) if epoch != epoch_at(table, offset)), len(rows))
+
+
+def are_gaps_sure(table: Sequence[EpochRow], rows: Sequence[tuple[int, int]], following: int) -> bool:
+    """Return whether offsets without a record below `following` are so in the agreed history.
+
+    Args:
+        rows: (epoch, offset) of the records that were read with them, all of which the table agrees with.
+    """
+    newest = newest_epoch(table)
+    return not table or following <= table[-1][1] or any(epoch == newest for epoch, _ in rows)

@@ -1,0 +1,111 @@
+"""Records find their partition, and the coalescer stores them once and in order, whatever happens to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from georelay.errors import NotLeader, OutcomeUnknown, PolicyViolation, TooLarge
+from region.api.coalescer import NewRecord
+from region.api.partitioning import Partitioner
+from tests.unit.api.edge_in_memory import Edge
+
+# --- partitioning --------------------------------------------------------------------------------
+
+
+def test_records_without_a_key_go_round_the_partitions_of_their_topic() -> None:
+    partitioner = Partitioner()
+    assert [partitioner.choose("a", None, 3) for _ in range(4)] == [0, 1, 2, 0]
+    assert partitioner.choose("b", None, 3) == 0
+
+
+def test_a_key_always_goes_to_one_partition_even_an_empty_key() -> None:
+    partitioner = Partitioner()
+    assert len({partitioner.choose("a", b"k", 7) for _ in range(5)}) == 1
+    assert len({partitioner.choose("a", b"", 7) for _ in range(5)}) == 1
+
+
+# --- coalescer -----------------------------------------------------------------------------------
+
+
+def records(*values: bytes) -> list[NewRecord]:
+    return [NewRecord(value) for value in values]
+
+
+async def test_publishes_of_one_turn_travel_in_one_batch(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    futures = [edge.coalescer.publish("orders", 0, records(b"%d" % n))[0] for n in range(50)]
+    answers = await asyncio.gather(*futures)
+    assert [answer.base_offset for answer in answers] == list(range(50))
+    assert len(edge.cluster.stream("orders", 0).entries) == 1
+
+
+async def test_a_resend_after_a_lost_answer_stores_once(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    stream = edge.cluster.stream("orders", 0)
+    stream.auto_commit = False
+    (future,) = edge.coalescer.publish("orders", 0, records(b"a"))
+    while not stream.entries:
+        await asyncio.sleep(0)
+    stream.auto_commit = True
+    stream.fail_pending(OutcomeUnknown("leader changed"))
+    assert (await future).base_offset == 0
+    assert len(edge.cluster.published) == 2
+    assert len(stream.entries) == 1
+
+
+async def test_a_leader_change_is_ridden_out_in_order(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    edge.cluster.publish_errors += [NotLeader(), NotLeader()]
+    futures = [edge.coalescer.publish("orders", 0, records(b"%d" % n))[0] for n in range(3)]
+    assert [(await future).base_offset for future in futures] == [0, 1, 2]
+
+
+async def test_a_hopeless_publish_fails_at_once(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    edge.cluster.publish_errors.append(PolicyViolation("no"))
+    (future,) = edge.coalescer.publish("orders", 0, records(b"a"))
+    with pytest.raises(PolicyViolation):
+        await future
+    (after,) = edge.coalescer.publish("orders", 0, records(b"b"))
+    assert (await after).base_offset == 0
+
+
+async def test_a_failed_producer_id_is_asked_for_again(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region.api.coalescer.ALLOCATE_RETRY_S", 0)
+    edge.cluster.add_topic("orders")
+    edge.cluster.producer_errors.append(NotLeader())
+    (future,) = edge.coalescer.publish("orders", 0, records(b"a"))
+    assert (await future).base_offset == 0
+
+
+async def test_a_record_larger_than_a_batch_is_refused(edge: Edge) -> None:
+    with pytest.raises(TooLarge, match="record 0"):
+        edge.coalescer.publish("orders", 0, records(b"x" * 9_000_000))
+
+
+async def test_a_large_call_is_cut_into_batches_with_dense_offsets(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    places = await edge.publisher.publish("orders", [(record, 0) for record in records(*[b"x" * 1000] * 1000)])
+    assert [place.offset for place in places] == list(range(1000))
+    assert len(edge.cluster.stream("orders", 0).entries) == 4
+
+
+async def test_closing_tells_those_who_wait_and_bytes_are_given_back(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    edge.cluster.stream("orders", 0).auto_commit = False
+    (future,) = edge.coalescer.publish("orders", 0, records(b"a"))
+    await asyncio.sleep(0)
+    await edge.coalescer.close()
+    with pytest.raises(OutcomeUnknown):
+        await future
+    await asyncio.sleep(0)
+    assert edge.coalescer.pending_bytes == 0
+
+
+async def test_some_stored_and_some_not_is_an_unknown_outcome(edge: Edge) -> None:
+    edge.cluster.add_topic("orders", 2)
+    edge.cluster.publish_errors.append(PolicyViolation("no"))
+    with pytest.raises(OutcomeUnknown, match="1 of 2"):
+        await edge.publisher.publish("orders", [(NewRecord(b"a"), 0), (NewRecord(b"b"), 1)])

@@ -21,7 +21,7 @@ HIST_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if shutil.which("java") is None:
         pytest.fail("Java is not installed: run make setup")

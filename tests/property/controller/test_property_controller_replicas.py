@@ -72,7 +72,7 @@ def test_planning_ends_with_replicas_spread_within_one(
     state: ControllerState = world.state
     active = [broker for broker, record in state.records.items() if record.takes_replicas]
     held = [state.load.held(broker) for broker in active]
-    assert max(held) - min(held) <= 1
+    assert max(held, default=0) - min(held, default=0) <= 1  # a broker alone that was lost and removed leaves nobody
     for group in state.assignments():
         topic = state.topic_by_id(group.key.topic_id)
         assert topic is not None

@@ -38,6 +38,7 @@ def test_at_the_very_end_of_an_ended_epoch_nothing_differs() -> None:
     assert judge(1, 100, bounds(known=(1, 100), epoch=2, high_watermark=140)).standing is Standing.OK
 
 
-def test_a_position_below_the_log_start_is_out_of_range_in_whatever_epoch() -> None:
-    found = judge(1, 4, StreamBounds(log_start=5, high_watermark=9, end=9, known_epoch=1, known_end=9, epoch=1))
-    assert (found.standing, found.offset) == (Standing.OUT_OF_RANGE, 4)
+@pytest.mark.parametrize("offset", [4, 10])
+def test_a_position_outside_what_the_home_keeps_in_its_epoch_is_out_of_range(offset: int) -> None:
+    found = judge(1, offset, StreamBounds(log_start=5, high_watermark=9, end=9, known_epoch=1, known_end=20, epoch=1))
+    assert (found.standing, found.offset) == (Standing.OUT_OF_RANGE, offset)

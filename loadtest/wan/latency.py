@@ -17,8 +17,9 @@ def streams_of(mesh: WanMesh, homes: str, prefix: str) -> list[Stream]:
     "one": a topic for each region with its home there. "every": one topic with a stream per region. "first": one topic
     at home in the first region, so that home and mirrors are different brokers and can be told apart.
     """
+    prefix = f"{prefix}-{homes}"
     if homes == "every":
-        topic = f"{prefix}-every"
+        topic = prefix
         return [Stream(topic=topic, region=region, read_as=f"{region}.{topic}") for region in mesh.regions]
     regions = mesh.regions if homes == "one" else mesh.regions[:1]
     return [Stream(topic=f"{prefix}-{region}", region=region, read_as=f"{prefix}-{region}") for region in regions]

@@ -206,7 +206,10 @@ async def test_replicas_find_each_other_again_when_the_manifest_of_one_is_older_
     await mesh.until(lambda: len(leader.control.replica.host.beats.alive) == 2, "every replica heard by the leader")
     await mesh.cores["us", 1].controller.create_topic(spec("after", "eu"))
     await mesh.known("after")
-    assert {core.control.state.index for core in mesh.cores.values()} == {leader.control.state.index}
+    await mesh.until(
+        lambda: {core.control.state.index for core in mesh.cores.values()} == {leader.control.state.index},
+        "the same state everywhere",
+    )
 
 
 async def test_of_two_survivors_that_recovered_the_one_that_recovers_again_wins(make_mesh: Make) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -55,9 +56,21 @@ class Member:
                 continue
             found.append(int(message.value()))
             if commits:
-                self.consumer.commit(message, asynchronous=False)
+                self._commit(message)
         self.read += found
         return found
+
+    def _commit(self, message: Any) -> None:
+        """Commit one record; while the client itself looks for the coordinator, it did not ask anybody yet."""
+        until = time.monotonic() + SECONDS
+        while True:
+            try:
+                self.consumer.commit(message, asynchronous=False)
+                return
+            except KafkaException as refused:
+                if refused.args[0].code() != KafkaError._WAIT_COORD or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     async def reads_until(self, total: int, other: Member) -> list[int]:
         """Read and commit until this one and `other` have read `total` records since they were made."""
@@ -71,7 +84,7 @@ class Member:
                 if message is None or message.error():
                     continue
                 try:
-                    self.consumer.commit(message, asynchronous=False)
+                    self._commit(message)
                 except KafkaException as refused:
                     if refused.args[0].code() not in NO_MEMBER_NOW:
                         raise

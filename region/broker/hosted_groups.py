@@ -284,13 +284,16 @@ class HostedGroups:
         self._gate(stream, topic)
 
     def _gate(self, stream: HostedStream, topic: TopicDefinition) -> None:
-        """Let acknowledgements of one region depend on the lease where the home may be moved without asking it."""
+        """Let acknowledgements of one region depend on the lease where the home may be moved without asking it.
+
+        A region that drains takes no new records of `homes=every` topics; its coordinators work until they are moved.
+        """
         if is_coordination(topic):
             stream.lease = lambda: self.lease() or not self.coordinators_need_lease()
         else:
             stream.lease = (lambda: self.lease()) if topic.failover is FailoverPolicy.AUTO else _always
+            stream.is_leaving = lambda: self.leaving()
         stream.isolated = lambda: self.isolated()
-        stream.is_leaving = lambda: self.leaving()
 
     def _epoch_began(self, _stream: object) -> None:
         self.epochs_begun += 1

@@ -88,15 +88,15 @@ def stretch_of(answer: ReadAnswer, offset: int) -> Stretch:
     return Stretch(records=records, gaps=gaps, following=following, end=answer.end)
 
 
-def agreed(stretch: Stretch, table: Sequence[EpochRow], *, first: int, has_begun: bool) -> Stretch:
+def agreed(stretch: Stretch, table: Sequence[EpochRow], *, first: int, begun: int) -> Stretch:
     """Return the part of a stretch that control's table agrees with; see region.queues.epochs_core.
 
     Args:
-        first: where the stretch begins. has_begun: whether the newest epoch has begun in the log that was read.
+        first: where the stretch begins. begun: an epoch that has begun in the log that was read.
     """
     rows = [(row.batch.epoch, row.record.offset) for row in stretch.records]
     good = agreeing(table, rows)
-    if good == len(rows) and (has_begun or are_gaps_sure(table, rows, stretch.following)):
+    if good == len(rows) and are_gaps_sure(table, rows, stretch.following, begun=begun):
         return stretch
     following = rows[good - 1][1] + 1 if good else first
     gaps = [gap for gap in stretch.gaps if gap[1] <= following]

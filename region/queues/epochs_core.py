@@ -4,7 +4,7 @@ The table of a partition, [(epoch, start)], is control's word: it is there befor
 replica of the log may be behind it (a branch that will be cut off is still there) or ahead of what this broker knows.
 
 Rule 1: a record (epoch x, offset o) is taken in only if the table gives epoch x for o.
-Rule 2: offsets without a record are believed only where the log is known to be of the newest epoch: what looks like an
+Rule 2: offsets without a record are believed only below the first epoch that the log may lack: what looks like an
         aborted transaction in a branch is somebody else's record in the history that goes on.
 Rule 3: progress made in epoch x holds below the start of the first epoch after x.
 """
@@ -39,11 +39,16 @@ def agreeing(table: Sequence[EpochRow], rows: Sequence[tuple[int, int]]) -> int:
     return next((at for at, (epoch, offset) in enumerate(rows) if epoch != epoch_at(table, offset)), len(rows))
 
 
-def are_gaps_sure(table: Sequence[EpochRow], rows: Sequence[tuple[int, int]], following: int) -> bool:
+def are_gaps_sure(
+    table: Sequence[EpochRow], rows: Sequence[tuple[int, int]], following: int, *, begun: int = FIRST_EPOCH
+) -> bool:
     """Return whether offsets without a record below `following` are so in the agreed history.
+
+    They are below the start of the first epoch that the log which was read may lack: from there on it may be a branch.
 
     Args:
         rows: (epoch, offset) of the records that were read with them, all of which the table agrees with.
+        begun: an epoch that has begun in that log.
     """
-    newest = newest_epoch(table)
-    return not table or following <= table[-1][1] or any(epoch == newest for epoch, _ in rows)
+    known = max([begun, *(epoch for epoch, _ in rows)])
+    return following <= min((int(start) for epoch, start in table if epoch > known), default=following)

@@ -50,7 +50,7 @@ from region.queues.limits import (
 )
 from region.queues.local_names import local_view
 from region.queues.ports import QueueCluster
-from region.queues.queue_core import Claim, Passed, Place, QueueState, RecordState
+from region.queues.queue_core import FIRST_EPOCH, Claim, Passed, Place, QueueState, RecordState
 from region.queues.sessions_core import Sessions
 from region.queues.state_core import Applied, Generation
 
@@ -455,10 +455,10 @@ class LiveQueue:
             raise Unavailable(f"epoch {known} of partition {partition} of queue {self.name} is not known here yet")
         return begun_after(table, known)
 
-    def has_begun(self, topic: str, partition: int, table: Sequence[EpochRow]) -> bool:
-        """Return whether the newest epoch of a table has begun in this region's log, as a replica here says."""
-        stream = self.cluster.stream(topic, partition) if table else None
-        return not table or (stream is not None and stream.epoch >= newest_epoch(table))
+    def begun_in_log(self, topic: str, partition: int) -> int:
+        """Return the newest epoch that began in this region's log, as a replica here says; the first without one."""
+        stream = self.cluster.stream(topic, partition)
+        return FIRST_EPOCH if stream is None else max(FIRST_EPOCH, stream.epoch)
 
     def follow_epochs(self) -> None:
         """Let readers that wait for records look at the epochs that have begun."""

@@ -73,7 +73,7 @@ async def _wait_for_room(queue: LiveQueue) -> None:
 
 async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteWaits) -> int:
     topic, table = queue.view().name, queue.epoch_table(partition)
-    has_begun = queue.has_begun(topic, partition, table)
+    begun = queue.begun_in_log(topic, partition)
     is_here = queue.cluster.stream(topic, partition) is not None
     may_wait = is_here or waits.count < REMOTE_WAITS_MAX
     waits.count += not is_here
@@ -93,7 +93,7 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
     whole = await read_stretch(answer, offset)
     if newest_epoch(queue.epoch_table(partition)) != newest_epoch(table):
         return offset  # an epoch began meanwhile: it is followed first
-    stretch = agreed(whole, table, first=offset, has_begun=has_begun)
+    stretch = agreed(whole, table, first=offset, begun=begun)
     queue.read_up_to(partition, stretch.following, stretch.end)
     queue.add(partition, stretch.records)
     if stretch.gaps:

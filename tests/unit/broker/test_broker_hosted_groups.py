@@ -18,6 +18,7 @@ from region.controller.assignment import Assignment
 from region.controller.effects import BrokersChanged, GroupDropped, ReplicasWanted, TopicAltered
 from region.controller.geo_settings import FailoverPolicy
 from region.controller.topic import Homes
+from region.coordination.coordinators import INTERNAL_TOPIC
 from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.multiraft.leader_book import LeaderBook
 from region.topics.committed_tail import TailBudget
@@ -439,3 +440,15 @@ async def test_the_controllers_own_group_is_never_reported(node: Node) -> None:
     node.groups.group_stopped(GroupId(0), "broken")
     await asyncio.sleep(0.01)
     assert not node.reports and not node.groups.refused
+
+
+@pytest.mark.parametrize(("name", "homes", "refuses"), [("t", Homes.EVERY, True), (INTERNAL_TOPIC, Homes.EVERY, False)])
+async def test_a_region_that_leaves_takes_no_records_of_topics_but_its_coordinators_work_on(
+    node: Node, name: str, homes: Homes, refuses: bool
+) -> None:
+    """Groups and queues commit there until they are moved."""
+    stream: Any = SimpleNamespace(is_leaving=lambda: False)
+    topic: Any = SimpleNamespace(name=name, homes=homes, failover=FailoverPolicy.MANUAL)
+    node.groups.leaving = lambda: True
+    node.groups._gate(stream, topic)
+    assert stream.is_leaving() is refuses

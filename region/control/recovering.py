@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from georelay.clock import Clock
-from georelay.errors import ControlUnavailable, HomeUnreachable, PolicyViolation
+from georelay.errors import ControlUnavailable, HomeUnreachable, OutcomeUnknown, PolicyViolation
 from georelay.fields import Fields, JsonObject
 from georelay.ids import BrokerId, region_of
 from region.control.calls import PREFIX
@@ -106,8 +106,8 @@ class Recovering:
             raise PolicyViolation("this region never heard of mesh control: nothing can be recovered from here")
         try:
             await control.call("status", {}, timeout_s=LOOK_FOR_LEADER_S)
-        except ControlUnavailable:
-            pass  # as it should be
+        except (ControlUnavailable, OutcomeUnknown):
+            pass  # as it should be: nobody leads, or the last one that was asked has nothing to say
         else:
             if not control.has_rival:
                 raise PolicyViolation("mesh control has a leader: nothing has to be recovered")

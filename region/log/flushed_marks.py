@@ -3,7 +3,8 @@
 A bad frame above a group's mark was never promised to anybody: a crash tore it, it is cut. A bad frame at or below the
 mark was durable once: the disk lost it, and the replica must be repaired before it counts again.
 
-Rule 1: a mark is written after the sync that it speaks of, and is not synced itself: one that is behind is harmless.
+Rule 1: a mark is written after the sync that it speaks of, and synced later, see MARKS_SYNC_MS of the flusher: one
+        that is behind never calls a whole log damaged, but damage above it passes for a torn tail.
 Rule 2: a mark is lowered durably before the log is cut below it; so it is never above what the disk must hold.
 Rule 3: while a replica lacks what its mark says, the mark stays: a restart does not forget the loss.
 
@@ -123,9 +124,8 @@ class FlushedMarks:
             self._free.append(found[0])
 
     def sync(self) -> None:
-        """Make all marks durable. Raises OSError."""
-        with self._lock:
-            self._sync()
+        """Make durable what was noted before; what is noted meanwhile need not wait for it. Raises OSError."""
+        self._sync()
 
     def close(self) -> None:
         """Close the file."""
@@ -161,8 +161,9 @@ class FlushedMarks:
         return write_fully(self._fs, self._handle, [bytes(self._content[start:end])], start)
 
     def _sync(self) -> None:
-        if self._handle is not None:
-            self._fs.fdatasync(self._handle)
+        handle = self._handle
+        if handle is not None:
+            self._fs.fdatasync(handle)
 
 
 def decode_marks(raw: bytes, path: Path) -> dict[GroupId, tuple[int, FlushedMark]]:

@@ -7,6 +7,7 @@ Rule 3: writes of one group happen in the order they were submitted.
 Rule 4: the first failed write or sync stops everything for good. A sync is never tried again: Linux may have dropped
 the pages and would report success. `on_failure` is told once; no token is posted after it.
 Rule 5: after the sync, and before the tokens, the groups' flushed marks are written; a mark is lowered before a cut.
+Marks are synced MARKS_SYNC_MS later, beside the cycles: a power cut makes them no older than that.
 Rule 6: a log whose own bytes turn out to be damaged while it is cut is left as it is, alone: `on_log_damaged` is told
 before the tokens of that cycle are posted; what is posted for this log from then on says nothing about the disk.
 
@@ -42,6 +43,10 @@ log = structlog.get_logger()
 SEQUENTIAL_SYNCS_MAX: Final = 3  # up to here one after the other is as fast as a pool
 SYNC_THREADS: Final = 4
 SPACE_CHECK_MS: Final = 250
+# Damage that strikes between an entry's own sync and that of its mark, and is followed by a power cut, cannot be told
+# from a torn tail. The shorter this is, the smaller that window; each sync costs the disk as much as one group commit.
+MARKS_SYNC_MS: Final = 100
+_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,6 +139,8 @@ class Flusher:
         self._sync_all = sync_all
         self._disk_space = disk_space
         self._space_checked_ns = 0
+        self._marks_noted_ns: int | None = None  # the oldest that is not synced; None: all are
+        self._marks_failure: OSError | None = None
         self._helper: ThreadPoolExecutor | None = None
         self._journal = journal
         self._post = post
@@ -179,6 +186,22 @@ class Flusher:
             if pool is not None:
                 pool.shutdown()
 
+    def marks_due_ms(self, now_ns: int) -> float | None:
+        """Return in how many milliseconds the marks are to be synced, <= 0 now; None when all of them are."""
+        if self._marks_noted_ns is None or self.failed:
+            return None
+        return MARKS_SYNC_MS - (now_ns - self._marks_noted_ns) / _NS_PER_MS
+
+    def sync_marks(self) -> None:
+        """Make the marks durable. It may run beside a cycle; its failure ends the next one."""
+        if self._marks is None:
+            return
+        self._marks_noted_ns = None  # before the sync: what is noted during it waits for the next one
+        try:
+            self._marks.sync()
+        except OSError as error:
+            self._marks_failure = error
+
     def run_cycle(self, writes: Sequence[GroupWrite]) -> list[object]:
         """Make the writes durable; return their tokens in order.
 
@@ -190,11 +213,13 @@ class Flusher:
         started = time.perf_counter_ns()
         stats = self.stats
         try:
+            if self._marks_failure is not None:
+                raise self._marks_failure
             self._write_hard_states(writes)
             dirty = self._write_entries(writes)
             before_sync = time.perf_counter_ns()
             self._sync([item.log for item in dirty])
-            self._note_marks(dirty)
+            self._note_marks(dirty, started)
             self._check_space(started)
         except OSError as error:
             self._failure = StorageFailed(f"a write or sync of the data directory failed: {error}")
@@ -218,6 +243,7 @@ class Flusher:
         while running:
             writes, running = self._take()
             if not writes or self._failure is not None:
+                self._sync_marks_if_due()
                 continue
             try:
                 tokens = self.run_cycle(writes)
@@ -228,12 +254,21 @@ class Flusher:
                 self._on_failure(failure)
                 continue
             self._post(tokens)
+            self._sync_marks_if_due()
+
+    def _sync_marks_if_due(self) -> None:
+        due_ms = self.marks_due_ms(time.perf_counter_ns())
+        if due_ms is not None and due_ms <= 0:
+            assert self._helper is not None
+            self._marks_noted_ns = None
+            self._helper.submit(self.sync_marks)
 
     def _take(self) -> tuple[list[GroupWrite], bool]:
-        """Wait for a write and return all that are queued; False once the end was reached."""
+        """Wait for a write, or until marks are due, and return all that are queued; False once the end was reached."""
         writes: list[GroupWrite] = []
+        due_ms = self.marks_due_ms(time.perf_counter_ns())
         try:
-            item = self._queue.get()
+            item = self._queue.get(timeout=None if due_ms is None else max(due_ms, 0) / 1_000)
             while item is not None:
                 writes.append(item)
                 item = self._queue.get_nowait()
@@ -310,7 +345,7 @@ class Flusher:
             self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self.stats.syncs += sum(self._pool.map(_sync_one, logs))
 
-    def _note_marks(self, dirty: Sequence[_Dirty]) -> None:
+    def _note_marks(self, dirty: Sequence[_Dirty], now_ns: int) -> None:
         if self._marks is None:
             return
         changed: dict[GroupId, FlushedMark] = {}
@@ -319,6 +354,8 @@ class Flusher:
                 changed[item.group_id] = mark
         if changed:
             self._marks.note(changed)
+            if self._marks_noted_ns is None:
+                self._marks_noted_ns = now_ns
 
     def _check_space(self, now_ns: int) -> None:
         if self._disk_space is not None and now_ns - self._space_checked_ns >= SPACE_CHECK_MS * 1_000_000:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from region.log.flusher import Flusher, GroupWrite
+from region.log.flusher import MARKS_SYNC_MS, Flusher, GroupWrite
 from region.log.group_log import GroupLog
 from tests.sim.clockwork import PowerCut, SimLoop
 from tests.sim.disk import SimDisk
@@ -22,6 +22,7 @@ class SimFlusher(Flusher):
         self._sim_random = rng
         self._sim_waiting: list[GroupWrite] = []
         self._sim_busy = False
+        self._sim_marks_asked = False
 
     @property
     def queue_length(self) -> int:
@@ -65,10 +66,27 @@ class SimFlusher(Flusher):
 
     def _sim_done(self, tokens: list[object]) -> None:
         self._post(tokens)
+        self._sim_marks()
         if self._sim_waiting:
             self._sim_begin()
         else:
             self._sim_busy = False
+
+    def _sim_marks(self) -> None:
+        """Have the marks synced when it is time, as the thread does; a cycle may come in between."""
+        if not self._sim_marks_asked and self.marks_due_ms(0) is not None:
+            self._sim_marks_asked = True
+            clockwork = self._sim_loop.clockwork
+            clockwork.at(clockwork.now_ns + MARKS_SYNC_MS * 1_000_000, self._sim_loop, self._sim_sync_marks)
+
+    def _sim_sync_marks(self) -> None:
+        self._sim_marks_asked = False
+        if self._stopped or self.failed:
+            return
+        try:
+            self.sync_marks()
+        except PowerCut:
+            self._lose_power()
 
     def stop(self) -> None:
         """Finish what was submitted, in the caller's turn."""

@@ -17,6 +17,8 @@ MESH: Final[dict[int, str]] = {
     300027: "who lost its disk in a region at feature level 1 gave up instead of waiting for the upgrade",
     300043: "the folder of a group whose first segment had no room was lost with the power, and what was in it",
     300192: "an acknowledgement that arrived after its disk was replaced: a false alarm of the simulator",
+    700239: "a recovery was refused because the last one that was asked for a leader had no time to answer",
+    700294: "the same",
     110: "a broker on a new disk was heard as the voter that had the old one, and stopped its group",
 }
 REGION: Final[dict[int, str]] = {
@@ -24,6 +26,7 @@ REGION: Final[dict[int, str]] = {
     26: "the same",
     45: "the same",
     25: "a failed sync of a file that was only staged: a false alarm of the simulator",
+    600716: "the mark of an idle group was never synced: its damaged entry passed for a torn tail after a power cut",
     30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
 }
 COORDINATOR: Final[dict[int, str]] = {

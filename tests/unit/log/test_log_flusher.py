@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from region.log.disk_space import DiskLevel, DiskSpace
 from region.log.errors import LogCorrupt
 from region.log.flushed_marks import FlushedMarks
-from region.log.flusher import Flusher, GroupWrite
+from region.log.flusher import MARKS_SYNC_MS, Flusher, GroupWrite
 from region.log.group_log import GroupLog
 from region.log.hard_state import HardState, HardStateJournal
 
@@ -238,6 +239,61 @@ def test_marks_are_written_after_the_sync_and_before_the_tokens(
     segment = f"{1:020d}.log"
     assert names[:3] == [("write", segment), ("sync", segment), ("write", "flushed-marks")] and len(names) == 4
     assert marks.get(GroupId(1)) == broker.groups[1][0].end_mark
+
+
+def test_marks_are_synced_some_time_after_they_were_noted_and_once(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks = FlushedMarks.open(recording_fs, tmp_path)
+    flusher = broker.flusher = Flusher(
+        broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks
+    )
+    assert flusher.marks_due_ms(time.perf_counter_ns()) is None
+    broker.run_cycle([broker.write(1)])
+    noted_ns = time.perf_counter_ns()
+    broker.run_cycle([broker.write(1)])
+    due_ms = flusher.marks_due_ms(noted_ns)
+    assert due_ms is not None and due_ms <= MARKS_SYNC_MS  # the second write did not put it off
+    recording_fs.events.clear()
+    flusher.sync_marks()
+    assert [(e.kind, e.path.name) for e in recording_fs.events] == [("sync", "flushed-marks")]
+    assert flusher.marks_due_ms(time.perf_counter_ns()) is None
+
+
+def test_the_thread_syncs_marks_also_when_nothing_more_is_written(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks = FlushedMarks.open(recording_fs, tmp_path)
+    synced = threading.Event()
+    sync = marks.sync
+    marks.sync = lambda: (sync(), synced.set())  # type: ignore[method-assign, assignment, func-returns-value]
+    flusher = Flusher(broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks)
+    flusher.start()
+    flusher.submit(broker.write(1))
+    assert synced.wait(10)
+    flusher.stop()
+
+
+def test_a_mark_that_cannot_be_synced_ends_the_next_cycle(
+    tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
+) -> None:
+    broker = Broker(tmp_path, recording_fs, entry_maker)
+    marks = FlushedMarks.open(recording_fs, tmp_path)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    marks.sync = fail  # type: ignore[method-assign]
+    flusher = broker.flusher = Flusher(
+        broker.journal, post=broker._post, on_failure=broker.failures.append, marks=marks
+    )
+    broker.run_cycle([broker.write(1)])
+    flusher.sync_marks()
+    with pytest.raises(StorageFailed, match="the disk is gone"):
+        flusher.run_cycle([broker.write(1)])
+    assert flusher.failed
 
 
 def test_a_mark_is_lowered_durably_before_the_log_is_cut(

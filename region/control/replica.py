@@ -252,6 +252,8 @@ class ControlReplica:
     def leader(self) -> VoterRow | None:
         """Return the replica that leads, None while unknown."""
         number = self.host.leaders.leader(CONTROLLER_GROUP)
+        if number == self.name.replica and (self._group is None or not self._group.node.is_leader):
+            return None  # what it told itself while it led: hints of silent peers are hidden, its own is not
         return next((row for row in self._rows() if row.replica == number), None)
 
     def is_alive(self, replica: int) -> bool:

@@ -17,8 +17,8 @@ MESH: Final[dict[int, str]] = {
     300027: "who lost its disk in a region at feature level 1 gave up instead of waiting for the upgrade",
     300043: "the folder of a group whose first segment had no room was lost with the power, and what was in it",
     300192: "an acknowledgement that arrived after its disk was replaced: a false alarm of the simulator",
-    700239: "a recovery was refused because the last one that was asked for a leader had no time to answer",
-    700294: "the same",
+    700239: "a leader that had stepped down was still taken for one by itself: it refused to recover",
+    700294: "a recovery was refused because the last one that was asked for a leader had no time to answer",
     110: "a broker on a new disk was heard as the voter that had the old one, and stopped its group",
 }
 REGION: Final[dict[int, str]] = {

@@ -234,6 +234,17 @@ async def test_of_two_survivors_that_recovered_the_one_that_recovers_again_wins(
     await mesh.until(lambda: not any(core.control.alarms for core in mesh.cores.values()), "no alarm")
 
 
+async def test_control_recovers_also_where_it_was_led_before_the_others_were_lost(make_mesh: Make) -> None:
+    mesh = make_mesh(us=1, eu=1, ap=1)
+    await mesh.start_all()
+    leader = await mesh.voters(3)
+    for region in [region for region, _ in mesh.cores if mesh.cores[region, 1] is not leader]:
+        await mesh.stop(region)
+    await mesh.until(lambda: not leader.control.is_leader, "the leader to step down")
+    await mesh.until(lambda: leader.control.replica.leader is None, "no leader")
+    assert (await leader.control.recover())["generation"] == 2
+
+
 async def test_a_crash_in_the_middle_of_a_recovery_leaves_what_there_was(make_mesh: Make) -> None:
     mesh = make_mesh(us=1)
     us = await mesh.start("us")

@@ -28,7 +28,20 @@ TOPIC_ID_BYTES: Final = 16
 NOT_CHOSEN: Final = RegionNumber(0)
 ONE_HOME: Final = RegionNumber(0)  # origin of streams of topics with one home
 
+_RENEWED: Final = "+"
+
 EpochHome: TypeAlias = tuple[Epoch, RegionNumber]
+
+
+def renewed_id(move_id: str) -> str:
+    """Return the name of the attempt that takes the place of `move_id`, for the same wish."""
+    first, _, turn = move_id.partition(_RENEWED)
+    return f"{first}{_RENEWED}{int(turn or 0) + 1}"
+
+
+def first_id(move_id: str) -> str:
+    """Return the name of the first attempt for the wish that `move_id` is an attempt for."""
+    return move_id.partition(_RENEWED)[0]
 
 
 class MoveKind(enum.StrEnum):

@@ -2,6 +2,7 @@
 
     planned:  SEALING --sealed--> FOLLOWING --target_arrived--> ENDING --committed--> OVER
                                   FOLLOWING --target_late-----> ENDING   (the same home, in the new epoch)
+                                  ENDING ----target_is_gone---> ENDING   (the same)
     forced:   PROMISING --promises_suffice--> FENCING --home_is_fenced--> ENDING --committed--> OVER
                                               FENCING --choice_is_silent--> PROMISING
 
@@ -18,7 +19,7 @@ Rule 5: a region that was chosen and is silent before the new epoch is committed
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -47,6 +48,7 @@ class Step(enum.Enum):
     SEALED = "sealed"
     TARGET_ARRIVED = "target_arrived"
     TARGET_LATE = "target_late"
+    TARGET_IS_GONE = "target_is_gone"
     PROMISES_SUFFICE = "promises_suffice"
     HOME_IS_FENCED = "home_is_fenced"
     CHOICE_IS_SILENT = "choice_is_silent"
@@ -59,6 +61,8 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Step], Stage]] = MappingProxyType(
         (Stage.SEALING, Step.SEALED): Stage.FOLLOWING,
         (Stage.FOLLOWING, Step.TARGET_ARRIVED): Stage.ENDING,
         (Stage.FOLLOWING, Step.TARGET_LATE): Stage.ENDING,
+        (Stage.FOLLOWING, Step.TARGET_IS_GONE): Stage.ENDING,
+        (Stage.ENDING, Step.TARGET_IS_GONE): Stage.ENDING,
         (Stage.PROMISING, Step.PROMISES_SUFFICE): Stage.FENCING,
         (Stage.FENCING, Step.HOME_IS_FENCED): Stage.ENDING,
         (Stage.FENCING, Step.CHOICE_IS_SILENT): Stage.PROMISING,
@@ -159,7 +163,7 @@ class Move:
                 regions=tuple(region for region in self.regions if region not in self._answers),
                 promised=tuple(sorted(self._answers)),
                 needed=answers_needed(regions=len(self.regions), level=self.level),
-                fault=fault or self._short_fault(),
+                fault=self._unknown_fault() or fault or self._short_fault(),
             )
         asked = {
             Stage.SEALING: (self.row.home,),
@@ -167,6 +171,17 @@ class Move:
             Stage.FENCING: (self.row.home,),
         }
         return Waiting(stage=self.stage, regions=asked.get(self.stage, ()), fault=fault)
+
+    def _unknown_fault(self) -> str:
+        """Say which regions have records in an epoch that control does not know."""
+        strangers = [answer for _, answer in sorted(self._answers.items()) if answer.unknown_epoch]
+        if not strangers:
+            return ""
+        epochs, first = sorted({answer.unknown_epoch for answer in strangers}), min(row.length for row in strangers)
+        return (
+            f"regions {[answer.region for answer in strangers]} follow epochs {epochs}, which mesh control lost: "
+            f"if the loss is accepted, what they have from offset {first} on becomes orphan branches"
+        )
 
     def _short_fault(self) -> str:
         """Say why promises of enough regions do not suffice."""
@@ -197,6 +212,23 @@ class Move:
         """Give up waiting for the target: the old home goes on, in the new epoch."""
         self._end_with(Step.TARGET_LATE, self.row.home)
 
+    def note_gone(
+        self, *, may_be_home: Callable[[RegionNumber], bool], is_removed: Callable[[RegionNumber], bool]
+    ) -> bool:
+        """Leave the home where it is if the target is not to get it any more; return whether that was so.
+
+        Args:
+            may_be_home: whether a region takes homes; one that leaves takes none. is_removed: whether it left.
+        """
+        waits = self.stage in (Stage.FOLLOWING, Stage.ENDING) and self.moving.kind is MoveKind.PLANNED
+        target = self.moving.target if self._ending is None else self._ending.home
+        if not waits or target == self.row.home or may_be_home(target):
+            return False
+        if not is_removed(target) and not may_be_home(self.row.home):
+            return False  # both leave: as good here as there
+        self._end_with(Step.TARGET_IS_GONE, self.row.home)
+        return True
+
     # --- forced -----------------------------------------------------------------------------------
 
     def promised(self, answer: PromiseAnswer) -> None:
@@ -204,12 +236,13 @@ class Move:
         if self.stage is Stage.PROMISING:
             self._answers[answer.region] = answer
 
-    def consider(self, *, waits_for_more: bool) -> bool:
+    def consider(self, *, waits_for_more: bool, avoided: Collection[RegionNumber] = ()) -> bool:
         """Choose if the promises suffice; return whether a choice was made.
 
         Args:
             waits_for_more: more answers may still come, and a choice without them could make an orphan branch that is
                 longer than need be: choose only if everything is known already.
+            avoided: regions that take no homes (promise_core, rule 6).
 
         Raises:
             Diverged: two regions hold different records in agreed epochs.
@@ -217,7 +250,12 @@ class Move:
         if self.stage is not Stage.PROMISING:
             return False
         self.choice = choice = choose(
-            self.row, self._answers, regions=self.regions, level=self.level, preferred=self.moving.target
+            self.row,
+            self._answers,
+            regions=self.regions,
+            level=self.level,
+            preferred=self.moving.target,
+            avoided=avoided,
         )
         if choice is None or not (choice.is_enough or (self.accept_loss and not waits_for_more)):
             return False

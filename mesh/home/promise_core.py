@@ -13,19 +13,26 @@ Rule 5: a region may have deleted everything up to which it agrees: it was home,
         its epoch was over, and retention went on. Its promise counts, for it holds nothing that the others could lack;
         but it says only that nothing beyond the start of the present epoch is known there. So the choice has to reach
         that start, or an offset that somebody was told could be given out twice (test_homes_retained_away.py).
+Rule 6: a region that is to take no homes, because it leaves, is chosen only when nobody else who answered has as much:
+        what was acknowledged comes first, and a home can be moved away again before its region leaves.
+Rule 7: a log may be in an epoch that control does not know: one that was lost with the majority before a recovery. What
+        it has of that agrees with nothing, though several regions may have acknowledged it: it becomes an orphan branch
+        only when an operator accepts that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from georelay.errors import Diverged
 from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.home.home_row import NOT_CHOSEN, HomeRow
 from mesh.replication.ports import EpochRow
 from mesh.replication.receiver_core import epoch_at
+
+_NONE: Final = Epoch(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +41,14 @@ class PromiseAnswer:
 
     Args:
         is_stored: False: it agrees at most up to `length`, and stores nothing below its own end of that.
+        unknown_epoch: an epoch that control does not know, in which the log has records from `length` on; 0 for none.
     """
 
     region: RegionNumber
     length: Offset
     digest: bytes
     is_stored: bool = True
+    unknown_epoch: Epoch = _NONE
 
     @classmethod
     def deleted(cls, region: RegionNumber, row: HomeRow) -> Self:
@@ -55,7 +64,7 @@ class Choice:
         home, start, digest: the new home, the first offset of the new epoch, the digest chain before it.
         answered: the regions whose promises it rests on, rising.
         kept_level: every record acknowledged by this many regions or more is kept; 1 keeps everything.
-        is_enough: `kept_level` is at most the level that was to be kept, and rule 5 allows it.
+        is_enough: `kept_level` is at most the level that was to be kept, and rules 5 and 7 allow it.
     """
 
     home: RegionNumber
@@ -115,6 +124,7 @@ def choose(
     regions: Sequence[RegionNumber],
     level: int,
     preferred: RegionNumber = NOT_CHOSEN,
+    avoided: Collection[RegionNumber] = (),
 ) -> Choice | None:
     """Return which log continues, None while nobody of `regions` has answered.
 
@@ -124,6 +134,7 @@ def choose(
         regions: every region whose acknowledgement may have counted in this epoch.
         level: k, records acknowledged by that many regions must be kept.
         preferred: wins among equals; then the present home, then the lowest number.
+        avoided: lose among equals, whatever else they are (rule 6).
 
     Raises:
         Diverged: two answers of one length have different digests.
@@ -133,13 +144,20 @@ def choose(
         return None
     stored = [answer for answer in counted if answer.is_stored]
     best = max(
-        stored or counted, key=lambda answer: (answer.length, answer.region == preferred, answer.region == row.home)
+        stored or counted,
+        key=lambda answer: (
+            answer.length,
+            answer.region not in avoided,
+            answer.region == preferred,
+            answer.region == row.home,
+        ),
     )
     for answer in stored:
         if answer.length == best.length and answer.digest != best.digest:
             raise Diverged(
                 f"{row.key}: regions {answer.region} and {best.region} hold different records below {best.length}"
             )
+    is_agreed = not any(answer.unknown_epoch for answer in counted)
     reaches = all(best.length >= answer.length for answer in counted if not answer.is_stored)
     home = next((answer for answer in stored if answer.region == row.home), None)
     knows_all = home is not None and home.length == best.length >= row.start
@@ -150,7 +168,7 @@ def choose(
         digest=best.digest,
         answered=tuple(answer.region for answer in counted),
         kept_level=kept,
-        is_enough=kept <= max(level, 1) and reaches and bool(stored),
+        is_enough=kept <= max(level, 1) and reaches and is_agreed and bool(stored),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Protocol
 import structlog
 
 from georelay.clock import Clock
-from georelay.ids import RegionNumber
+from georelay.ids import Offset, RegionNumber
 from mesh.replication.frame_packing import FramePacker, unpack_frame
 from mesh.replication.frames import (
     PROTOCOL_VERSION,
@@ -200,13 +200,16 @@ class LinkEndpoint:
 
     def _without_held(self, heartbeat: Heartbeat) -> Heartbeat:
         """Return a heartbeat without the rows of sessions that are not open at the other end; they go in order."""
-        held = tuple(row for row in heartbeat.rows if self._outbox.is_held(row[0]))
+        held: list[tuple[int, Offset, int]] = []
+        free: list[tuple[int, Offset, int]] = []
+        for row in heartbeat.rows:
+            (held if self._outbox.is_held(row[0]) else free).append(row)
         if not held:
             return heartbeat
-        self.post_buffers(encode_part(heartbeat._replace(rows=held)))
+        self.post_buffers(encode_part(heartbeat._replace(rows=tuple(held))))
         for number, *_ in held:
             self._outbox.hold(number)  # a later row about it does not overtake this one
-        return heartbeat._replace(rows=tuple(row for row in heartbeat.rows if row not in held))
+        return heartbeat._replace(rows=tuple(free))
 
     def post_buffers(self, *buffers: bytes) -> None:
         """Send one encoded part given as buffers; they are copied only into the frame."""

@@ -127,6 +127,9 @@ async def read_stream(
     elif offset == LATEST:
         await stream.confirmed_end()
         offset = _end(stream, read_uncommitted=read_uncommitted)
+        if not read_uncommitted and not stream.is_last_stable_known:
+            text = f"which records of {stream.key} are decided is not known yet: ask again"
+            raise Unavailable(text)
     _check_range(stream, offset)
     if offset >= _end(stream, read_uncommitted=read_uncommitted) and wait_ms > 0:
         await _wait_for(stream, offset, wait_ms / 1000, read_uncommitted=read_uncommitted)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from georelay.clock import Clock
 from georelay.ids import RegionNumber, StreamKey
+from region.controller.mesh_rows import RegionState
 from region.controller.state_core import ControllerState
 from region.geo.region_geo import RegionGeo
 from region.geo.stream_geo import GeoSettings
@@ -31,4 +32,8 @@ def region_geo(state: Callable[[], ControllerState], clock: Clock) -> RegionGeo:
             return holding
         return [number for number in row.regions if number in holding or topology.by_number(number) is None]
 
-    return RegionGeo(settings_of=settings_of, regions=regions_of, clock=clock)
+    def is_leaving(region: RegionNumber) -> bool:
+        row = state().mesh.regions.get(region)
+        return row is not None and row.state is not RegionState.ACTIVE
+
+    return RegionGeo(settings_of=settings_of, regions=regions_of, clock=clock, is_leaving=is_leaving)

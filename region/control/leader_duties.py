@@ -95,6 +95,7 @@ class ControlDuties:
         self._tasks = BackgroundTasks()
         self._told = 0
         self._announce_at_s = 0.0
+        self._changing_regions = asyncio.Lock()  # what was asked before a removal holds until it is committed
         self.departure: Departure | None = None  # None: nobody here can ask what a region still holds
         self.methods: dict[str, Method] = {
             "status": self._status,
@@ -254,7 +255,8 @@ class ControlDuties:
 
     def _changing(self, verb: str) -> Method:
         async def change(body: JsonObject, _: BrokerId) -> JsonObject:
-            return await self._control.propose(RegionsPart.name, {"do": verb, **body})
+            async with self._changing_regions:
+                return await self._control.propose(RegionsPart.name, {"do": verb, **body})
 
         return change
 
@@ -263,6 +265,10 @@ class ControlDuties:
         fields = Fields(body, "region.remove")
         number = RegionNumber(fields.integer("number", low=1, high=REGION_NUMBER_MAX))
         force = fields.flag("force") if fields.has("force") else False
+        async with self._changing_regions:
+            return await self._removed(number, force=force)
+
+    async def _removed(self, number: RegionNumber, *, force: bool) -> JsonObject:
         row = self._control.regions.row(number)
         lacking: list[str] = []
         if self.departure is not None and row is not None and row.state is RegionState.DRAINING:

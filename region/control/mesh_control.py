@@ -32,6 +32,7 @@ from mesh.replication.mesh_links import MeshLinks
 from region.control.calls import PREFIX, ControlCalls, read_where
 from region.control.definitions_part import DefinitionsPart, command_to_json, outcome_from_json
 from region.control.departure import AskRegion
+from region.control.drain_heard import HEARD, answer_heard
 from region.control.leader_duties import ControlDuties
 from region.control.part import ControlPart
 from region.control.pulling import ControlBooks
@@ -49,7 +50,6 @@ from region.control.replica import (
     retire_folder,
 )
 from region.control.state_core import BEGIN, ControlState, pieces_of
-from region.controller import mesh_pull
 from region.controller.commands import Command
 from region.controller.definition_orders import ALTER, CHANGE, CREATE, DELETE, DefinitionOrders, SecurityOrders
 from region.controller.effects import Done
@@ -444,7 +444,9 @@ class MeshControl:
         if own is not None and generation > own.generation:
             raise Unavailable(f"this broker knows generation {own.generation} of mesh control only")
         if method == "pull":
-            return {"ok": self._give(question)}
+            return {"ok": self._books.give(question)}
+        if method == HEARD:
+            return {"ok": answer_heard(self.controller.state.mesh.regions, question)}
         serve = self._methods.get(method)
         if serve is None:
             raise BadRequest(f"mesh control does not answer {method[:64]!r}")
@@ -452,11 +454,6 @@ class MeshControl:
         if not replica.is_leader:
             raise replica.not_leader()
         return {"ok": await serve(question, from_broker)}
-
-    def _give(self, question: JsonObject) -> JsonObject:
-        if self.replica is None or not self.state.is_open:
-            raise Unavailable("this broker holds no replica of mesh control that could answer")
-        return mesh_pull.give(self._books, Fields(question, "pull"))
 
     async def _join(self, body: JsonObject) -> JsonObject:
         """Make a replica here because control's leader asked for it; the same again is answered the same."""

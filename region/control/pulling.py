@@ -5,18 +5,21 @@ Rule: any replica answers a pull from what it has applied; all of that is commit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
 
-from georelay.fields import JsonObject
+from georelay.errors import Unavailable
+from georelay.fields import Fields, JsonObject
 from georelay.ids import BrokerId, RegionNumber, StreamKey, region_of
 from mesh.home.home_row import HomeRow
 from mesh.replication.mesh_links import BrokerAddress, MeshLinks
 from region.control.definitions_part import DefinitionsPart
 from region.control.departure import AskRegion, Departure
+from region.control.drain_heard import DrainHeard
 from region.control.regions_part import RegionsPart
 from region.control.replica import ControlReplica
 from region.control.state_core import ControlState
+from region.controller import mesh_pull
 from region.controller.home_book import HomePosition
 from region.controller.mesh_rows import ControlRow, RegionRow, VoterRow
 from region.controller.security_book import SecurityBook
@@ -54,6 +57,9 @@ class ControlView(Protocol):
     def row(self) -> ControlRow | None:
         """Return who control is."""
 
+    async def ask(self, broker: BrokerId, method: str, body: Mapping[str, Any], *, timeout_s: float) -> JsonObject:
+        """Carry a question to one broker of the mesh; see calls.AskBroker."""
+
 
 class ControlBooks:
     """Implements region.controller.mesh_pull.PulledBooks over control's state."""
@@ -61,6 +67,12 @@ class ControlBooks:
     def __init__(self, control: ControlView) -> None:
         self._control = control
         self._known: dict[BrokerId, str] = {}
+
+    def give(self, question: JsonObject) -> JsonObject:
+        """Answer a pull. Raises Unavailable, FieldError."""
+        if self._control.replica is None or not self._control.state.is_open:
+            raise Unavailable("this broker holds no replica of mesh control that could answer")
+        return mesh_pull.give(self, Fields(question, "pull"))
 
     @property
     def security(self) -> SecurityBook:
@@ -103,14 +115,22 @@ class ControlBooks:
 
     def departure(self, ask: AskRegion) -> Departure:
         """Return who asks regions what would be lost with one that leaves."""
-        definitions, regions = self._control.definitions, self._control.regions
-        return Departure(topics=definitions.topics, regions=regions, ask=ask, home_of=self._home_of)
+        control = self._control
+        heard = DrainHeard(
+            me=control.me, rows=lambda: control.controller.state.mesh.regions, ask=control.ask, envelope=self._envelope
+        )
+        return Departure(
+            topics=control.definitions.topics, regions=control.regions, ask=ask, moved=self._moved, heard=heard
+        )
 
-    def _home_of(self, key: StreamKey) -> RegionNumber:
-        """Return the home of a stream that was ever to move, 0 for any other."""
+    def _envelope(self, question: JsonObject) -> JsonObject:
+        state = self._control.state
+        return {"generation": state.generation, "control_id": state.control_id, "body": question}
+
+    def _moved(self, key: StreamKey) -> HomeRow | None:
+        """Return the row of a stream whose home was ever to move."""
         homes = self._homes()
-        row = None if homes is None else homes.moved(key)
-        return RegionNumber(0) if row is None else row.home
+        return None if homes is None else homes.moved(key)
 
     def _homes(self) -> HomesSource | None:
         return cast("HomesSource | None", self._control.state.parts.get("homes"))

@@ -305,6 +305,7 @@ class ControllerState:
             left = () if group is None else tuple(sorted(old.concerned - group.concerned))
             if left:
                 effects.append(GroupReleased(group_id=old.group_id, key=old.key, brokers=left))
+        effects += _altered(before.definitions.topics(), now)
         effects += [HomeChanged(key=row.key) for row in now.homes.rows()]
         return [*effects, BrokersChanged(), MetadataChanged(metadata_epoch=now.metadata_epoch)]
 
@@ -459,3 +460,11 @@ class ControllerState:
             return Refused(error=PolicyViolation, text="this region has given out all of its producer ids")
         ledger.producers_given += command.count
         return Done(first_producer_id=ledger.topology.region << PRODUCER_COUNTER_BITS | first)
+
+
+def _altered(before: Iterator[TopicDefinition], now: RegionLedger) -> Iterator[TopicAltered]:
+    """Return the topics that are still there and were defined anew: what serves them follows other settings."""
+    for topic in before:
+        current = now.definitions.topic_by_id(topic.topic_id)
+        if current is not None and current != topic:
+            yield TopicAltered(topic=current)

@@ -143,6 +143,11 @@ class CoordinatorStream(HostedStream):
         """Return the region that began it."""
         return self.key.origin
 
+    @property
+    def feature_level(self) -> int:
+        """Return what the brokers of this region all understand."""
+        return self._feature_level()
+
     def now_us(self) -> int:
         """Return this broker's wall clock, never behind the log's newest append time, us since 1970."""
         return max(self._clock.wall_ns() // 1000, self.end.append_us)

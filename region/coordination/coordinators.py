@@ -17,6 +17,7 @@ from region.coordination.part import CoordinatorPart, JsonObject, Part
 INTERNAL_TOPIC: Final = "__georelay_coordinators"
 COORDINATORS: Final = 8  # partitions of the internal topic; a key's place depends on it, so it never changes
 COORDINATION_LEVEL: Final = 3  # feature level from which a region has coordinators
+MOVES_LEVEL: Final = 4  # feature level from which homes move, and commands of parts name home epochs
 CALL_TIMEOUT_S: Final = 10.0
 
 MakePart = Callable[[CoordinatorLog], CoordinatorPart]

@@ -17,7 +17,7 @@ from typing import Final
 from georelay.errors import CoordinatorUnavailable, NotCoordinator, NotLeader, OutcomeUnknown, TooLarge
 from georelay.ids import BrokerId, RaftIndex, RegionNumber
 from georelay.wire.murmur2 import partition_for_key
-from region.coordination.coordinators import CALL_TIMEOUT_S, COORDINATORS, MakePart
+from region.coordination.coordinators import CALL_TIMEOUT_S, COORDINATORS, MOVES_LEVEL, MakePart
 from region.coordination.limits import COMMAND_BYTES_MAX
 from region.coordination.log import TimerHandle
 from region.coordination.part import CoordinatorPart, JsonObject, Part
@@ -88,6 +88,7 @@ class InMemoryCoordinatorLog:
 
     Attributes:
         parts: the replica's, by kind.
+        feature_level: of the region; a test may lower it.
         commands: every committed (index, append_us, part, command), for another replica to follow.
     """
 
@@ -104,6 +105,7 @@ class InMemoryCoordinatorLog:
         self.clock = InMemoryClock() if clock is None else clock
         self.broker = broker
         self.leader = -1
+        self.feature_level = MOVES_LEVEL
         self.parts: dict[Part, CoordinatorPart] = {}
         self.commands: list[tuple[RaftIndex, int, Part, bytes]] = []
         self._index = 0

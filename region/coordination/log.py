@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from georelay.errors import Unavailable
 from georelay.ids import RaftIndex, RegionNumber
 from region.coordination.part import Part
 
@@ -27,6 +28,10 @@ class CoordinatorLog(Protocol):
     @property
     def origin(self) -> RegionNumber:
         """Return the region that began it: what it keeps was named by clients of that region."""
+
+    @property
+    def feature_level(self) -> int:
+        """Return what the brokers of this region all understand."""
 
     @property
     def is_leader(self) -> bool:
@@ -52,3 +57,10 @@ class CoordinatorLog(Protocol):
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
         """Call `callback` on the event loop after `delay_s`, unless it is cancelled before."""
+
+
+def check_level(log: CoordinatorLog, needed: int) -> None:
+    """Refuse a command that brokers of this region may not understand (Unavailable)."""
+    if log.feature_level < needed:
+        known = log.feature_level
+        raise Unavailable(f"this needs feature level {needed}, this region is at {known}: upgrade all its brokers")

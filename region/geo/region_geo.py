@@ -17,7 +17,8 @@ class RegionGeo:
 
     Args:
         settings_of: what a topic id's definition says about regions, None for a topic that is not known (yet).
-        regions: the regions that count for a stream now, its home among them.
+        regions: the regions that hold a stream now, its home among them. is_leaving: which regions are on their way
+            out of the mesh.
     """
 
     def __init__(
@@ -26,11 +27,13 @@ class RegionGeo:
         settings_of: Callable[[bytes], GeoSettings | None],
         regions: Callable[[StreamKey], Sequence[RegionNumber]],
         clock: Clock,
+        is_leaving: Callable[[RegionNumber], bool],
     ) -> None:
         self.counters = GeoCounters()
         self._settings_of = settings_of
         self._regions = regions
         self._clock = clock
+        self._is_leaving = is_leaving
 
     def attach(self, stream: GeoStream) -> StreamGeo:
         """Return the part of a stream that is about to be opened."""
@@ -41,6 +44,7 @@ class RegionGeo:
             regions=partial(self._regions, stream.key),
             clock=self._clock,
             counters=self.counters,
+            is_leaving=self._is_leaving,
         )
 
 

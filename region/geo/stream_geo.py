@@ -12,6 +12,8 @@ Rule 4: what was shown is never taken back. After an election it may not be know
         the end then waits (`until_known`). Of a topic that asked for fewer regions once, that acknowledgements do not
         tell: everything that its new leader found in its log may have been shown, and has to reach the regions first.
 Rule 5: while fewer than k regions are within the topic's lag bounds, publishes of any level are slowed, then refused.
+Rule 6: what a region on its way out acknowledges is not counted: it takes its copy along. It still is one of the
+        regions that a majority, or all, is taken of: control asks it as long as it is there.
 """
 
 from __future__ import annotations
@@ -83,6 +85,10 @@ class Holders:
     epoch: Epoch
 
 
+def _stays(_: RegionNumber) -> bool:
+    return False
+
+
 class StreamGeo:
     """Attached to a stream as `stream.geo`; implements what home and mirror sessions tell and ask."""
 
@@ -94,8 +100,11 @@ class StreamGeo:
         regions: Callable[[], Sequence[RegionNumber]],
         clock: Clock,
         counters: GeoCounters,
+        is_leaving: Callable[[RegionNumber], bool] = _stays,
     ) -> None:
-        """`regions` tells which regions hold the topic, the home among them."""
+        """`regions` tells which regions hold the topic, the home among them; `is_leaving` which of them drain."""
+        self._is_leaving = is_leaving
+        self._held_back: dict[RegionNumber, Offset] = {}  # acknowledged in this epoch by regions that leave
         self._stream = stream
         self._settings = settings
         self._regions = regions
@@ -354,7 +363,7 @@ class StreamGeo:
         return next(rows, None) == published.epoch
 
     def _live(self, regions: Sequence[RegionNumber]) -> list[RegionNumber]:
-        return [region for region in regions if self._sessions.get(region)]
+        return [region for region in regions if self._sessions.get(region) and not self._is_leaving(region)]
 
     # --- what home sessions tell ------------------------------------------------------------------
 
@@ -371,9 +380,15 @@ class StreamGeo:
             self._sessions.pop(region, None)
 
     def acknowledged(self, region: RegionNumber, *, epoch: Epoch, offset: Offset) -> None:
-        """Count what a mirror has committed, as it says in a session of `epoch`."""
+        """Count what a mirror has committed, as it says in a session of `epoch`; of one that leaves, if it is kept."""
+        was_held_back = region in self._held_back
         self._follow()
-        if self._led_home and self._home.acknowledged(region, epoch=epoch, offset=offset):
+        if not self._led_home:
+            return
+        if self._is_leaving(region):
+            if epoch == self._epoch:
+                self._held_back[region] = offset
+        elif self._home.acknowledged(region, epoch=epoch, offset=offset) or was_held_back:
             self._moved()
 
     def watermark_to_tell(self) -> tuple[int, Offset] | None:
@@ -405,7 +420,10 @@ class StreamGeo:
         leads, epoch = stream.is_leader, stream.epoch
         led_home = leads and stream.is_home
         if leads == self._leads and epoch == self._epoch and led_home == self._led_home:
+            if self._held_back:
+                self._count_kept()
             return
+        self._held_back.clear()
         was_leading, had_epoch = self._led_home, self._epoch
         # Several may have begun since: what the lowest start cuts off is cut off.
         start = min((row[1] for row in stream.epoch_table() if row[0] > had_epoch), default=Offset(0))
@@ -424,6 +442,11 @@ class StreamGeo:
         if led_home:
             self._meter.begin(stream.next_offset)
             self._metered = stream.next_offset
+
+    def _count_kept(self) -> None:
+        """Count what regions acknowledged while they were to leave, once they stay after all."""
+        for region in [region for region in self._held_back if not self._is_leaving(region)]:
+            self._home.acknowledged(region, epoch=self._epoch, offset=self._held_back.pop(region))
 
     def _measure(self) -> None:
         """Note how old the newest committed records are, where the topic bounds that."""

@@ -8,6 +8,8 @@ Rule 3: nothing is answered before it is committed here: a seal or a promise tha
         is not committed in time has an unknown outcome: without a majority of its replicas a log commits nothing.
 Rule 4: a broker that knows no leader of its region gives no sign of life for it: a region without a majority can keep
         no promise, and acknowledges nothing. Who asks goes on to its next broker.
+Rule 5: a broker that can answer for none of the streams it is asked about says so as a whole, when another broker of
+        the region might do better: it may be cut off from those that lead them. Who asks goes on to the next one.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from region.homes.home_requests import (
     Told,
     answer_json,
     asked_json,
+    is_for_another_broker,
     read_answers,
     read_question,
 )
@@ -88,6 +91,9 @@ class LedStream(Protocol):
     @property
     def log_start(self) -> Offset:
         """First offset stored."""
+
+    async def confirm_leader(self) -> None:
+        """Return once a quorum said that this broker leads still. Raises NotLeader, Unavailable."""
 
     async def seal(self, *, epoch: Epoch, new_epoch: Epoch, move_id: str) -> EndOfPrefix:
         """Commit SEAL; return where the log ends."""
@@ -142,7 +148,7 @@ class HomeAgent:
         self._is_led = is_led
 
     async def handle(self, method: str, body: Mapping[str, Any], *, from_broker: BrokerId) -> JsonObject:
-        """Answer one request of another broker. Raises BadRequest, PolicyViolation, Unavailable (rule 4)."""
+        """Answer one request of another broker. Raises BadRequest, PolicyViolation, Unavailable (rules 4 and 5)."""
         if method == PING_METHOD:
             if not self._is_led():
                 raise Unavailable(f"broker {self._me} knows no leader of region {self._region}")
@@ -152,7 +158,12 @@ class HomeAgent:
         except FieldError as error:
             raise BadRequest(str(error)) from error
         if not question.local:
-            return answer_json(await self.answer(question))
+            answers = await self.answer(question)
+            if answers and all(map(is_for_another_broker, answers.values())):
+                raise Unavailable(
+                    f"broker {self._me} can answer for none of the streams: {next(iter(answers.values()))}"
+                )
+            return answer_json(answers)
         if region_of(from_broker) != self._region:
             raise PolicyViolation(f"{method} of one broker's own streams is for brokers of its region only")
         return answer_json(await self._answer_here(question.rows, question.wait_ms))
@@ -200,9 +211,12 @@ class HomeAgent:
         try:
             if isinstance(row, EndAsked):
                 await _reached(stream, row.until, wait_ms)
-                return _ends_of(stream)
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
-                return await _closed(stream, row)
+                if not isinstance(row, EndAsked):
+                    return await _closed(stream, row)
+                # A leader that was replaced without knowing it would tell an end below what is acknowledged.
+                await stream.confirm_leader()
+                return _ends_of(stream)
         except GeorelayError as error:
             return error
         except TimeoutError:

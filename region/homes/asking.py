@@ -5,6 +5,9 @@ Rule 1: a page is bounded by its bytes, both ways, before it is sent: a table ha
 Rule 2: whatever goes wrong with a page is the answer of its streams: a GeorelayError, to be asked about again or told.
         Nothing of it ends the task that asks.
 Rule 3: once a page was not answered, those that were not sent yet are not sent: a region that is silent costs one wait.
+        A region of which every broker answered that it can say nothing about the streams of a page is not silent.
+Rule 4: what a broker could not answer is asked once more without the rest: of a question of which it can answer nothing
+        it says so (region.homes.agent), and the next broker of its region is asked.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from georelay.errors import GeorelayError, TooLarge, Unavailable
+from georelay.errors import GeorelayError, NotLeader, TooLarge, Unavailable
 from georelay.fields import FieldError
 from georelay.ids import RegionNumber, StreamKey
 from georelay.limits import MIB
@@ -25,6 +28,7 @@ from region.homes.home_requests import (
     Asked,
     Told,
     asked_json,
+    is_for_another_broker,
     read_answers,
 )
 from region.homes.ports import AskRegion
@@ -74,23 +78,34 @@ class RegionAsker:
             told.update(answered)
         return told
 
-    async def page(self, method: str, asked: Sequence[Asked], *, wait_ms: int = 0) -> dict[StreamKey, Told]:
+    async def page(self, method: str, page: Sequence[Asked], *, wait_ms: int = 0) -> dict[StreamKey, Told]:
         """Return an answer or a fault for every stream of one page."""
-        keys = [row.key for row in asked]
         async with self._slots:
-            if self._silence is not None:
-                return dict.fromkeys(keys, self._silence)
-            try:
-                timeout_s = self._timeout_s + wait_ms / _MS_PER_S
-                raw = await self._ask(self._region, method, asked_json(asked, wait_ms=wait_ms), timeout_s=timeout_s)
-                answers = read_answers(method, raw, asked=keys)
-            except GeorelayError as error:
-                self._silence = error
-            except FrameError as error:
-                self._silence = TooLarge(f"{method} to region {self._region}: {error}")
-            except FieldError as error:
-                self._silence = Unavailable(f"region {self._region} answered {method} oddly: {error}")
-            if self._silence is not None:
-                return dict.fromkeys(keys, self._silence)
-        missing = Unavailable(f"region {self._region} left the stream out of its answer to {method}")
-        return {key: answers.get(key, missing) for key in keys}
+            told = await self._page(method, page, wait_ms=wait_ms)
+            left = [row for row in page if is_for_another_broker(told[row.key])]
+            if len(left) < len(page) and left:
+                told |= await self._page(method, left, wait_ms=0)
+        return told
+
+    async def _page(self, method: str, asked: Sequence[Asked], *, wait_ms: int) -> dict[StreamKey, Told]:
+        keys = [row.key for row in asked]
+        if self._silence is not None:
+            return dict.fromkeys(keys, self._silence)
+        fault: GeorelayError
+        try:
+            timeout_s = self._timeout_s + wait_ms / _MS_PER_S
+            raw = await self._ask(self._region, method, asked_json(asked, wait_ms=wait_ms), timeout_s=timeout_s)
+            answers = read_answers(method, raw, asked=keys)
+        except (NotLeader, Unavailable) as error:
+            return dict.fromkeys(keys, error)
+        except GeorelayError as error:
+            fault = error
+        except FrameError as error:
+            fault = TooLarge(f"{method} to region {self._region}: {error}")
+        except FieldError as error:
+            fault = Unavailable(f"region {self._region} answered {method} oddly: {error}")
+        else:
+            missing = Unavailable(f"region {self._region} left the stream out of its answer to {method}")
+            return {key: answers.get(key, missing) for key in keys}
+        self._silence = fault
+        return dict.fromkeys(keys, fault)

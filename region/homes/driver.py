@@ -5,6 +5,7 @@ Rule 2: an attempt is in one wave at a time; waves hold streams of one kind, hom
         for some of its streams keeps no newer attempt of another one waiting, and no other wave.
         Nothing that goes wrong with a wave ends the attempts: they are taken up again after a pause.
 Rule 3: only what an operator said to this leader is not in the book: that loss is accepted. A new leader is told again.
+        It holds for the attempts that take the place of the one that was meant (Wave, rule 6).
 """
 
 from __future__ import annotations
@@ -97,6 +98,14 @@ class MoveDriver:
             return move.choice.kept_level
         return self._kept.get((key, epoch), 1)
 
+    def needs_lease(self, row: HomeRow) -> bool:
+        """Return whether the attempt of a row can end only when the home's leases are over, or it promises itself."""
+        move = self._carried.get(row.key)
+        if move is not None:
+            return move.needs_lease
+        topic = self._topics.find(row.topic_id)
+        return topic is not None and self._needs_lease(topic)
+
     def carried(self, key: StreamKey) -> Move | None:
         """Return the attempt that is being carried on for a stream."""
         return self._carried.get(key)
@@ -139,6 +148,7 @@ class MoveDriver:
             clock=self._clock,
             is_heard=self._is_heard,
             leases_over=self._leases_over,
+            begun_anew=self._note_begun_anew,
         )
         try:
             await wave.run(slots)
@@ -155,6 +165,12 @@ class MoveDriver:
                     del self._carried[move.row.key]
                 self._over(move.row.key)
             self._wake.set()
+
+    def _note_begun_anew(self, move: Move, epoch: Epoch) -> None:
+        if move.accept_loss:
+            self._accepted.add((move.row.key, epoch))
+        self._over(move.row.key)
+        self._wake.set()
 
     def _note_kept(self, move: Move) -> None:
         if move.choice is not None and move.choice.kept_level > 1:

@@ -7,6 +7,8 @@
 
 Rule 1: one request carries many streams (region.homes.asking); a region answers for each of them, with what was asked
         or a fault. A promise answered OFFSET_OUT_OF_RANGE was given, by a region that holds nothing of the history.
+        After NOT_LEADER, UNAVAILABLE, HOME_UNREACHABLE and UNKNOWN_TOPIC another broker of it may do better; one that
+        has nothing else for any stream answers the question with UNAVAILABLE.
 Rule 2: "local": true asks a broker for the streams that it leads itself, and is only for brokers of its own region.
 Rule 3: what comes from a peer is read with its bounds; a row too many or a key that was not asked for is an error.
 """
@@ -17,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from georelay.errors import GeorelayError, NotHome, NotLeader
+from georelay.errors import GeorelayError, HomeUnreachable, NotHome, NotLeader, Unavailable, UnknownTopic
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import Epoch, Offset, StreamKey
 from mesh.home.home_row import EPOCH_MAX, HOME_EPOCHS_MAX, MOVE_ID_CHARS_MAX, key_json, read_key, read_table
@@ -134,7 +136,13 @@ class PrefixEnd:
 
 
 Told: TypeAlias = LogEnds | PrefixEnd | GeorelayError
+_FOR_ANOTHER_BROKER: Final = (NotLeader, Unavailable, HomeUnreachable, UnknownTopic)
 Answers: TypeAlias = Mapping[StreamKey, Told]
+
+
+def is_for_another_broker(told: Told) -> bool:
+    """Return whether a broker could not answer for a stream, and another one of its region may."""
+    return isinstance(told, _FOR_ANOTHER_BROKER)
 
 
 def asked_json(rows: Iterable[Asked], *, wait_ms: int = 0, local: bool = False) -> JsonObject:

@@ -3,7 +3,8 @@
 Methods that any broker may call: home.move, home.failover, home.progress, home.waiting, home.lease, home.hear,
 home.policies.
 
-Rule 1: a lease is granted after a majority confirmed this leader, and to no region whose homes are being taken away.
+Rule 1: a lease is granted after a majority confirmed this leader, and to no region while homes are being taken from it
+        that acknowledge under a lease. Others may wait for a promise for long, and nobody waits for their leases.
 Rule 2: every region that holds topics is asked for a sign of life, from the election on. Our own gives one while we
         know a leader of it: control's leader may be what is left of a region that lost its majority.
 Rule 3: leases are counted with the time that this host was suspended, as brokers count them. Silence is not: a leader
@@ -275,10 +276,8 @@ class HomeLeader:
         return self._obedience.is_in_force(topic, obeyed=self._part.obeyed.get(home, 0))
 
     def _is_taken_from(self, region: RegionNumber) -> bool:
-        attempts = self._part.book.attempts()
-        return any(
-            row.home == region and row.moving is not None and row.moving.kind is MoveKind.FORCED for row in attempts
-        )
+        forced = (row for row in self._part.book.attempts() if row.moving and row.moving.kind is MoveKind.FORCED)
+        return any(row.home == region and self._driver.needs_lease(row) for row in forced)
 
     # --- failover without an operator -------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import BadRequest, Busy, GeorelayError, NotEnoughRegions, Unavailable, UnknownTopic
 from georelay.ids import Epoch, RegionNumber, StreamKey
-from mesh.home.home_row import MoveKind
+from mesh.home.home_row import MoveKind, Moving, first_id
 from mesh.home.promise_core import answers_needed
 from region.homes.asking import RegionAsker
 from region.homes.driver import MoveDriver
@@ -126,19 +126,20 @@ class MoveDesk:
             topic = self._topics.find(key.topic_id)
             if row is None or topic is None:
                 continue
-            level = protected_level(topic, regions=len(row.regions))
-            needed = answers_needed(regions=len(row.regions), level=level)
-            answering = [region for region in row.regions if region in heard]
+            regions = self._part.asked_now(row)
+            level = protected_level(topic, regions=len(regions))
+            needed = answers_needed(regions=len(regions), level=level)
+            answering = [region for region in regions if region in heard]
             if len(answering) < needed and row.home not in heard:
                 raise NotEnoughRegions(
-                    f"{topic.name} partition {key.partition}: {needed} of its regions {list(row.regions)} have to "
+                    f"{topic.name} partition {key.partition}: {needed} of its regions {list(regions)} have to "
                     f"promise to keep what {level} regions acknowledged, and {answering} answer; nothing was begun. "
                     "Bring another region back, or accept the loss"
                 )
 
     async def _reachable(self, asked: MoveAsked) -> set[RegionNumber]:
         rows = (self._part.row(key) for key in asked.keys)
-        regions = sorted({region for row in rows if row is not None for region in row.regions})
+        regions = sorted({region for row in rows if row is not None for region in self._part.asked_now(row)})
         answers = await asyncio.gather(*(self._answers(region) for region in regions))
         return {region for region, answered in zip(regions, answers, strict=True) if answered}
 
@@ -195,23 +196,34 @@ class MoveDesk:
             for key, code, text in self._part.read_refused(outcome):
                 report.refused[key] = Busy(text) if code == Busy.code else BadRequest(text)
 
-    async def _until_over(self, epochs: Mapping[StreamKey, Epoch]) -> None:
-        """Wait until no attempt of `epochs` is the newest of its stream any more."""
-        while any(self._is_open(key, epoch) for key, epoch in epochs.items()):
+    async def _until_over(self, epochs: dict[StreamKey, Epoch]) -> None:
+        """Wait until no attempt of `epochs` is the newest of its stream; follow those that begin anew into `epochs`."""
+        names = {key: first_id(moving.move_id) for key in epochs if (moving := self._moving(key)) is not None}
+        while True:
             self._look.clear()
+            for key, name in names.items():
+                moving = self._moving(key)
+                if moving is not None and first_id(moving.move_id) == name:
+                    epochs[key] = moving.epoch
+            if not any(self._is_open(key, epoch) for key, epoch in epochs.items()):
+                return
             try:
                 async with asyncio.timeout(LOOK_AGAIN_S):
                     await self._look.wait()
             except TimeoutError:
                 continue
 
-    def _is_open(self, key: StreamKey, epoch: Epoch) -> bool:
+    def _moving(self, key: StreamKey) -> Moving | None:
         row = self._part.book.row(key)
-        return row is not None and row.moving is not None and row.moving.epoch == epoch
+        return None if row is None else row.moving
+
+    def _is_open(self, key: StreamKey, epoch: Epoch) -> bool:
+        moving = self._moving(key)
+        return moving is not None and moving.epoch == epoch
 
     def _is_forced(self, key: StreamKey) -> bool:
-        row = self._part.book.row(key)
-        return row is not None and row.moving is not None and row.moving.kind is MoveKind.FORCED
+        moving = self._moving(key)
+        return moving is not None and moving.kind is MoveKind.FORCED
 
     def _note_end(self, asked: MoveAsked, key: StreamKey, epoch: Epoch, report: MoveReport) -> None:
         row = self._part.row(key)
@@ -221,7 +233,8 @@ class MoveDesk:
             report.refused[key] = Unavailable(f"another attempt took the place of this one; the home is {row.home}")
         elif asked.kind is MoveKind.PLANNED and row.home != asked.target:
             report.refused[key] = Unavailable(
-                f"region {asked.target} did not get all records in time: region {row.home} goes on, in epoch {epoch}"
+                f"region {asked.target} did not get all records in time, or takes no homes any more: "
+                f"region {row.home} goes on, in epoch {epoch}"
             )
         else:
             report.ended[key] = (row, self._driver.kept_level(key, epoch))

@@ -10,6 +10,8 @@ Rule 1: the streams of one command are treated in the order of (topic id, partit
 Rule 2: which topics there are and which regions hold them is read at apply, from parts of the same replicated state.
 Rule 3: streams of topics with one home can move, and those of coordinators, which every region began its own of. An
         `origin` of 0, that of topics with one home, is left out of every JSON form.
+Rule 4: a forced attempt ends only while no region holds the topic that it did not ask: one that joined since may have
+        acknowledged records with the old home. It begins anew. And a region that was removed becomes no home.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, Protocol
 
-from georelay.errors import BadRequest, GeorelayError, UnknownTopic
+from georelay.errors import BadRequest, Busy, GeorelayError, UnknownTopic
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import REGION_NUMBER_MAX, Offset, RegionNumber, StreamKey
 from georelay.limits import REGIONS_MAX, TOPICS_MAX
@@ -120,6 +122,24 @@ class HomesPart:
         """Return the streams whose home is `region`."""
         return [row.key for row in self.rows() if row.home == region]
 
+    def may_be_home(self, region: RegionNumber) -> bool:
+        """Return whether homes may move to a region."""
+        return self._topics.may_be_home(region)
+
+    def is_removed(self, region: RegionNumber) -> bool:
+        """Return whether a region left the mesh."""
+        return self._topics.is_removed(region)
+
+    @property
+    def is_recovered(self) -> bool:
+        """Return whether an earlier generation of control may have known more than this one."""
+        return self.book.floor > FIRST_FLOOR
+
+    def asked_now(self, row: HomeRow) -> tuple[RegionNumber, ...]:
+        """Return which regions a forced attempt for the stream would ask if it began now, rising."""
+        topic = self._topics.find(row.topic_id)
+        return row.regions if topic is None else tuple(sorted(self._to_ask(topic, row)))
+
     # --- ControlPart ------------------------------------------------------------------------------
 
     def apply(self, command: JsonObject, *, index: int, append_us: int) -> JsonObject:
@@ -214,10 +234,7 @@ class HomesPart:
                 topic = self._movable(wish.key)
                 self._check_target(wish)
                 row = self.book.row(wish.key) or self._first(topic, wish.key)
-                # A region that came since may have counted in this epoch: one more to ask. One that left holds nothing.
-                stayed = (region for region in row.regions if not self._topics.is_removed(region))
-                asked = tuple(sorted({*self._topics.holders(topic), *stayed}))
-                self.book.begin(wish, first=row, regions=asked, index=index)
+                self.book.begin(wish, first=row, regions=tuple(sorted(self._to_ask(topic, row))), index=index)
             except GeorelayError as error:
                 refused.append(_refusal(wish.key, error))
         return {"refused": refused}
@@ -227,10 +244,31 @@ class HomesPart:
         for ending in sorted(ends, key=lambda ending: _place(ending.key)):
             try:
                 topic = self._movable(ending.key)
+                self._check_ending(topic, ending)
                 self.book.end(ending, regions=self._topics.holders(topic), index=index)
             except GeorelayError as error:
                 refused.append(_refusal(ending.key, error))
         return {"refused": refused}
+
+    def _to_ask(self, topic: TopicDefinition, row: HomeRow) -> set[RegionNumber]:
+        """Return who is to be asked: the home, and whoever may have counted in this epoch.
+
+        A region that came since may have. One that was removed is not missed: before it was, all others had what was
+        acknowledged with its help (region.control.departure).
+        """
+        stayed = (region for region in row.regions if not self._topics.is_removed(region))
+        return {row.home, *self._topics.holders(topic), *stayed}
+
+    def _check_ending(self, topic: TopicDefinition, ending: Ending) -> None:
+        """Refuse to end an attempt of which the regions changed under it (rule 4)."""
+        if self._topics.is_removed(ending.home):
+            raise BadRequest(f"region {ending.home} left the mesh: it cannot be the home of {ending.key}")
+        row = self.book.row(ending.key)
+        if row is None or row.moving is None or row.moving.kind is not MoveKind.FORCED:
+            return
+        joined = sorted(self._to_ask(topic, row).difference(row.regions))
+        if joined:
+            raise Busy(f"regions {joined} joined since the attempt for {ending.key} began: it has to begin anew")
 
     def _check_target(self, wish: Beginning) -> None:
         if wish.kind is MoveKind.PLANNED and not self._topics.may_be_home(wish.target):

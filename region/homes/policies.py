@@ -11,6 +11,9 @@ Rule 3: a topic whose policy became `auto` at an index is failed over only from 
         that was made with `auto` waits for nothing: who has not heard of it acknowledges nothing of it.
 Rule 4: a broker that is down counts, too: it may only be slow, and alone with its records. One that was removed does
         not.
+Rule 5: coordinators are bound by any topic with `auto`, and were there before it was made. So they are failed over only
+        from regions that obey up to an index at which a topic became `auto`, or was defined last, that is so since. A
+        topic that was made with `auto` and changed later counts from its change: when it was made is not known.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Final, Protocol
 from georelay.ids import BrokerId, RegionNumber
 from region.controller.mesh_rows import RegionRow
 from region.controller.topic import TopicDefinition
-from region.homes.levels import needs_lease
+from region.homes.levels import is_coordination, needs_lease
 
 DIGEST_BYTES: Final = 8  # says whether two are the same; nobody attacks it
 DIGEST_CHARS: Final = 2 * DIGEST_BYTES
@@ -43,6 +46,9 @@ class Policies(Protocol):
 
     def newest_auto(self) -> int:
         """Return the highest index at which the policy of a topic became `auto`, 0 without one."""
+
+    def coordinators_since(self) -> int | None:
+        """Return from which index on coordinators need a lease for certain (rule 5), None while they need none."""
 
     def brokers(self, region: RegionNumber) -> Collection[BrokerId]:
         """Return the brokers of a region, those included that are down."""
@@ -78,16 +84,31 @@ class ControlPolicies:
     def __init__(self, definitions: Definitions, regions: Regions) -> None:
         self._definitions = definitions
         self._regions = regions
-        self._digest_at = -1
+        self._looked_at = -1
         self._digest = ""
+        self._coordinators_since: int | None = None
         self.auto_since = definitions.auto_since
         self.newest_auto = definitions.newest_auto
 
     def digest(self) -> str:
         """Return the digest of the topics with failover=auto now."""
-        if self._digest_at != self.index():
-            self._digest_at, self._digest = self.index(), policies_digest(self._definitions.topics())
+        self._look()
         return self._digest
+
+    def coordinators_since(self) -> int | None:
+        """Return from which index on coordinators need a lease for certain, None while they need none."""
+        self._look()
+        return self._coordinators_since
+
+    def _look(self) -> None:
+        if self._looked_at == self.index():
+            return
+        self._looked_at = self.index()
+        topics = [topic for topic in self._definitions.topics() if needs_lease(topic)]
+        self._digest = policies_digest(topics)
+        self._coordinators_since = min(
+            (self.auto_since(topic.topic_id) or topic.index for topic in topics), default=None
+        )
 
     def index(self) -> int:
         """Return the index of the newest definition."""
@@ -118,7 +139,7 @@ class Obedience:
     def newly_obeyed(self, region: RegionNumber, *, so_far: int) -> int | None:
         """Return up to which index a region obeys policies, None when that is nothing beyond `so_far` that matters."""
         policies = self._policies
-        if policies is None or policies.newest_auto() <= so_far:
+        if policies is None or max(policies.newest_auto(), policies.coordinators_since() or 0) <= so_far:
             return None
         brokers = policies.brokers(region)
         digest = policies.digest()
@@ -128,7 +149,12 @@ class Obedience:
 
     def is_in_force(self, topic: TopicDefinition, *, obeyed: int) -> bool:
         """Return whether a topic may be failed over from a region that obeys policies up to an index."""
-        return self._policies is None or self._policies.auto_since(topic.topic_id) <= obeyed
+        if self._policies is None:
+            return True
+        if not is_coordination(topic):
+            return self._policies.auto_since(topic.topic_id) <= obeyed
+        since = self._policies.coordinators_since()
+        return since is not None and since <= obeyed
 
 
 def policies_digest(topics: Iterable[TopicDefinition]) -> str:

@@ -4,6 +4,8 @@ Rule 1: only where the topic says so and nothing protected is lost by it; groups
 Rule 2: a stream is taken from a lost region once, until that region is heard again: if it is its home after that, it
         answered itself. What could not be begun is tried again, after a pause.
 Rule 3: what becomes a lost region's later is taken, too: a region can be chosen as home and be lost before it is one.
+Rule 4: nothing is taken, no topic and no coordinator, of which the region is not known to acknowledge under a lease
+        only (region.homes.policies). It is looked at again: brokers without a leader still say what they follow.
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ class _LostRegion:
 
     Args:
         taken: streams that were taken away. failed: those for which that could not be begun.
+        unbound: those of which the region may acknowledge without a lease.
         reports: of what is under way. looked_at: where the book stood. again_ns: not before that.
     """
 
     taken: set[StreamKey] = field(default_factory=set)
     failed: set[StreamKey] = field(default_factory=set)
+    unbound: set[StreamKey] = field(default_factory=set)
     reports: list[MoveReport] = field(default_factory=list)
     looked_at: HomePosition | None = None
     again_ns: int = 0
@@ -107,12 +111,16 @@ class Takeovers:
         known.looked_at = self._part.book.position
         known.failed.clear()
         free = [key for key in keys if key not in known.taken and self._is_free(key, region)]
+        bound = {key for key in free if self._is_in_force(key, region)}
         automatic = [key for key in free if self._fails_over(key)]
-        wanted = [key for key in automatic if self._is_in_force(key, region)]
-        if len(wanted) < len(automatic):
-            log.warning("home.policies_not_in_force", region=region, streams=len(automatic) - len(wanted))
+        wanted = [key for key in automatic if key in bound]
+        coordinators = [key for key in free if key.origin]
         if wanted or known.taken:  # groups go where their topics go
-            wanted += [key for key in free if key.origin]
+            automatic += coordinators
+            wanted = [key for key in automatic if key in bound]
+        self._note_unbound(region, known, [key for key in automatic if key not in bound])
+        if known.unbound:
+            self._failed(known, (*known.unbound, *coordinators))  # they come with the topics, or later
         if not wanted:
             return
         try:
@@ -123,6 +131,11 @@ class Takeovers:
         else:
             known.taken.update(wanted)
             known.reports.append(report)
+
+    def _note_unbound(self, region: RegionNumber, known: _LostRegion, keys: Collection[StreamKey]) -> None:
+        if not known.unbound.issuperset(keys):
+            log.warning("home.policies_not_in_force", region=region, streams=len(keys))
+        known.unbound = set(keys)
 
     def _fails_over(self, key: StreamKey) -> bool:
         topic = self._topics.find(key.topic_id)

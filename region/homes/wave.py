@@ -6,22 +6,30 @@ Rule 3: one region that does not answer holds up the streams that need its answe
         kind, home and target, so those are all it holds.
 Rule 4: who answers is looked at anew in every round: regions that came back are asked again, and a chosen one that is
         silent before its epoch is committed is left out where the others suffice.
+Rule 5: how long answers are waited for is each stream's own affair (mesh.home.patience_core). Once some streams have
+        chosen and no other has its grace, those go on; what the others asked is asked again in the next round.
+Rule 6: a forced attempt whose regions changed under it begins anew, with those of now: who joined may have acknowledged
+        records with the old home, and who was removed cannot promise, nor be home.
+Rule 7: after a recovery of control a promise counts once its region said in which epoch its log is: control may have
+        lost that epoch. Asked after the promise, since no lower epoch begins in the log then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import Diverged, Fenced, GeorelayError, OffsetOutOfRange, OutcomeUnknown, Unavailable
-from georelay.ids import RegionNumber, StreamKey
-from mesh.home.home_row import HomeRow
+from georelay.errors import BadRequest, Diverged, Fenced, GeorelayError, OffsetOutOfRange, OutcomeUnknown, Unavailable
+from georelay.ids import Epoch, RegionNumber, StreamKey
+from mesh.home.home_row import HomeRow, MoveKind, renewed_id
 from mesh.home.move_core import Move, Stage
+from mesh.home.patience_core import Patience
 from mesh.home.promise_core import PromiseAnswer
 from region.homes.asking import RegionAsker, pages
 from region.homes.home_requests import (
@@ -36,17 +44,19 @@ from region.homes.home_requests import (
     SealAsked,
     Told,
 )
-from region.homes.part import STREAMS_PER_COMMAND_MAX, HomesPart, end_command
+from region.homes.part import STREAMS_PER_COMMAND_MAX, HomesPart, begin_command, end_command
 from region.homes.ports import AskRegion, Control
 
 log = structlog.get_logger()
 
 FOLLOW_WAIT_MS: Final = 1_000  # of one question to the target
 FOLLOW_MS_MAX: Final = 5_000  # after that the old home goes on: publishers wait all the while
-GRACE_S: Final = 0.25  # for answers beyond those that are needed: they can only make the orphan branch shorter
+LOOK_S: Final = 0.05  # at what is waited for: while a stream has its grace, and else
+LOOK_S_MAX: Final = 0.25
 AGAIN_S: Final = 0.1
 AGAIN_S_MAX: Final = 2.0
 _NS_PER_MS: Final = 1_000_000
+_Question: TypeAlias = tuple[RegionNumber, frozenset[StreamKey]]  # whom, about what
 
 
 class Wave:
@@ -56,6 +66,7 @@ class Wave:
         moves: at most WAVE_STREAMS_MAX, of one kind, home and target.
         is_heard: whether a region answered lately: for those that did not, nobody waits beyond need.
         leases_over: whether no broker of a region can hold a lease any more.
+        begun_anew: told which epoch took the place of an attempt (rule 6).
     """
 
     def __init__(
@@ -68,7 +79,9 @@ class Wave:
         clock: Clock,
         is_heard: Callable[[RegionNumber], bool],
         leases_over: Callable[[RegionNumber], bool],
+        begun_anew: Callable[[Move, Epoch], None] = lambda _move, _epoch: None,
     ) -> None:
+        self._begun_anew = begun_anew
         self.moves = list(moves)
         self._part = part
         self._control = control
@@ -77,6 +90,7 @@ class Wave:
         self._is_heard = is_heard
         self._leases_over = leases_over
         self._sealed_ns: dict[StreamKey, int] = {}
+        self._patience = {move.row.key: Patience() for move in self.moves}
 
     @property
     def open(self) -> list[Move]:
@@ -103,6 +117,10 @@ class Wave:
                 pause_s = min(pause_s * 2, AGAIN_S_MAX if not self._at(Stage.FENCING) else AGAIN_S)
 
     async def _round(self) -> None:
+        await self._begin_anew([move for move in self.open if self._is_outdated(move)])
+        for move in self.open:
+            if move.note_gone(may_be_home=self._part.may_be_home, is_removed=self._part.is_removed):
+                log.warning("home.target_gone", stream=str(move.row.key), target=move.moving.target)
         await self._seal(self._at(Stage.SEALING))
         await self._follow(self._at(Stage.FOLLOWING))
         await self._promise(self._at(Stage.PROMISING))
@@ -120,6 +138,31 @@ class Wave:
             row = self._part.row(move.row.key)
             if row is None or row.moving is None or row.moving.move_id != move.moving.move_id:
                 move.superseded()
+
+    # --- begun anew -------------------------------------------------------------------------------
+
+    def _is_outdated(self, move: Move) -> bool:
+        return move.moving.kind is MoveKind.FORCED and self._part.asked_now(move.row) != move.regions
+
+    async def _begin_anew(self, moves: Sequence[Move]) -> None:
+        groups: dict[tuple[str, RegionNumber], list[Move]] = {}
+        for move in moves:
+            groups.setdefault((move.moving.move_id, move.moving.target), []).append(move)
+        for (move_id, target), group in groups.items():
+            for at in range(0, len(group), STREAMS_PER_COMMAND_MAX):
+                keys = [move.row.key for move in group[at : at + STREAMS_PER_COMMAND_MAX]]
+                command = begin_command(keys, move_id=renewed_id(move_id), kind=MoveKind.FORCED, target=target)
+                outcome = await self._control.propose(self._part.name, command)
+                refused = {key: text for key, _, text in self._part.read_refused(outcome)}
+                for move in group:
+                    if move.row.key in refused:
+                        move.fault = BadRequest(refused[move.row.key])
+            self._notice_superseded()
+            for move in group:
+                row = self._part.row(move.row.key)
+                if row is not None and row.moving is not None and row.moving.epoch > move.moving.epoch:
+                    log.info("home.attempt_renewed", stream=str(row.key), epoch=row.moving.epoch)
+                    self._begun_anew(move, row.moving.epoch)
 
     # --- planned ----------------------------------------------------------------------------------
 
@@ -158,32 +201,28 @@ class Wave:
 
     async def _promise(self, moves: Sequence[Move]) -> None:
         """Ask every region that has not promised yet; choose as soon as the answers allow."""
-        if not moves:
-            return
-        asking = self._ask_for_promises(moves)
+        asking = self._ask_for_promises(moves) if moves else {}
         pending = set(asking)
         try:
             while True:
-                awaited = any(self._is_heard(asking[page]) for page in pending)
-                self._choose(moves, waits_for_more=awaited)
-                if not pending or not any(move.stage is Stage.PROMISING for move in moves):
-                    break
-                has_enough = any(move.has_enough for move in moves)
+                self._choose(moves, [asking[page] for page in pending])
+                left = [move for move in moves if move.stage is Stage.PROMISING]
+                now_ns = self._clock.monotonic_ns()
+                in_grace = any(self._patience[move.row.key].is_in_grace(now_ns) for move in left)
+                if not pending or not left or (len(left) < len(moves) and not in_grace):
+                    return
                 done, pending = await asyncio.wait(
-                    pending, timeout=GRACE_S if has_enough else None, return_when=asyncio.FIRST_COMPLETED
+                    pending, timeout=LOOK_S if in_grace else LOOK_S_MAX, return_when=asyncio.FIRST_COMPLETED
                 )
                 for page in done:
                     page.result()
-                if not done:
-                    break  # the grace is over
         finally:
             for page in pending:
                 page.cancel()
-        self._choose(moves, waits_for_more=False)
 
-    def _ask_for_promises(self, moves: Sequence[Move]) -> dict[asyncio.Future[None], RegionNumber]:
-        """Begin to ask; return which region each page of it is for."""
-        asking: dict[asyncio.Future[None], RegionNumber] = {}
+    def _ask_for_promises(self, moves: Sequence[Move]) -> dict[asyncio.Future[None], _Question]:
+        """Begin to ask; return what each page of it is about."""
+        asking: dict[asyncio.Future[None], _Question] = {}
         for region in sorted({region for move in moves for region in move.regions}):
             wanted = {move.row.key: move for move in moves if region in move.regions and region not in move.answered}
             asker = RegionAsker(region, self._ask)
@@ -192,30 +231,73 @@ class Wave:
                 for move in wanted.values()
             )
             for page in pages(asked):
-                asking[asyncio.ensure_future(self._promises_of(region, asker, page, wanted))] = region
+                answered = asyncio.ensure_future(self._promises_of(region, asker, page, wanted))
+                asking[answered] = region, frozenset(row.key for row in page)
         return asking
 
     async def _promises_of(
         self, region: RegionNumber, asker: RegionAsker, page: Sequence[Asked], wanted: Mapping[StreamKey, Move]
     ) -> None:
+        promised: dict[StreamKey, PromiseAnswer] = {}
         for key, told in (await asker.page(PROMISE_METHOD, page)).items():
             move = wanted[key]
             if isinstance(told, PrefixEnd):
-                move.promised(PromiseAnswer(region=region, length=told.offset, digest=told.digest))
+                promised[key] = PromiseAnswer(region=region, length=told.offset, digest=told.digest)
             elif isinstance(told, OffsetOutOfRange):
-                move.promised(PromiseAnswer.deleted(region, move.row))
+                promised[key] = PromiseAnswer.deleted(region, move.row)
             elif isinstance(told, GeorelayError):
                 move.fault = Unavailable(f"region {region} did not promise: {told}")
+        if self._part.is_recovered:
+            promised = await self._with_unknown_epochs(asker, promised, wanted)
+        for key, answer in promised.items():
+            wanted[key].promised(answer)
 
-    def _choose(self, moves: Iterable[Move], *, waits_for_more: bool) -> None:
+    async def _with_unknown_epochs(
+        self, asker: RegionAsker, promised: Mapping[StreamKey, PromiseAnswer], wanted: Mapping[StreamKey, Move]
+    ) -> dict[StreamKey, PromiseAnswer]:
+        """Return the promises of regions that said which epoch their logs are in (rule 7)."""
+        known: dict[StreamKey, PromiseAnswer] = {}
+        ends = await asker.page(ENDS_METHOD, [EndAsked(key=key) for key in promised]) if promised else {}
+        for key, told in ends.items():
+            move, answer = wanted[key], promised[key]
+            if not isinstance(told, LogEnds):
+                move.fault = Unavailable(f"region {answer.region} did not say which epoch it follows: {told}")
+            elif told.epoch <= move.row.epoch or told.high_watermark <= answer.length:
+                known[key] = answer
+            else:
+                known[key] = replace(answer, unknown_epoch=told.epoch)
+                log.critical(
+                    "home.epoch_unknown",
+                    stream=str(key),
+                    region=answer.region,
+                    epoch=told.epoch,
+                    first=answer.length,
+                    following=told.high_watermark,
+                )
+        return known
+
+    def _choose(self, moves: Iterable[Move], open_questions: Collection[_Question]) -> None:
         for move in moves:
+            asked = {region for region, keys in open_questions if move.row.key in keys}
             try:
-                if move.consider(waits_for_more=waits_for_more):
+                if self._is_decided(move, asked):
                     move.fault = None
             except Diverged as error:
                 if move.fault is None or str(move.fault) != str(error):
                     log.critical("home.promises_diverged", stream=str(move.row.key), reason=str(error))
                 move.fault = error
+
+    def _is_decided(self, move: Move, asked: Collection[RegionNumber]) -> bool:
+        """Choose if it is time to; return whether a choice was made."""
+        if move.stage is not Stage.PROMISING:
+            return False
+        avoided = [region for region in move.regions if not self._part.may_be_home(region)]
+        if move.consider(waits_for_more=True, avoided=avoided):
+            return True
+        now_ns = self._clock.monotonic_ns()
+        patience = self._patience[move.row.key]
+        is_over = patience.is_over(move, asked=asked, is_heard=self._is_heard, now_ns=now_ns)
+        return is_over and move.consider(waits_for_more=False, avoided=avoided)
 
     # --- both -------------------------------------------------------------------------------------
 

@@ -244,6 +244,10 @@ class Stream(Protocol):
     def last_stable_offset(self) -> Offset:
         """First offset that is not decided: an open transaction's first record, or the visible end."""
 
+    @property
+    def is_last_stable_known(self) -> bool:
+        """Whether that is where the decided records end; for a while after a restart it is only the log start."""
+
     def aborted_between(self, first: Offset, following: Offset) -> Sequence[AbortedRecords]:
         """Return the aborted transactions that have records in first..following - 1, in the order of their markers."""
 

@@ -2,6 +2,7 @@
 
 Rule 1: a command says what the leader decided, times included; applying it reads no clock.
 Rule 2: the bytes never change their meaning: a new kind of command gets a new word.
+Rule 3: what came with a feature level is proposed only once the region is at it (`needed_level`).
 "n" numbers the proposals of one leader, which finds its own again by it; it is no state.
 """
 
@@ -10,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX
+from region.coordination.coordinators import COORDINATION_LEVEL, MOVES_LEVEL
 from region.coordination.limits import COMMAND_BYTES_MAX
 from region.coordination.part import CommandError
 from region.queues.definition import QueueDefinition, read_name
 from region.queues.limits import CONSUMER_CHARS_MAX, REASON_CHARS_MAX, ROWS_PER_COMMAND_MAX
 from region.queues.queue_core import Claim, Passed, Place
+
+ANY_EPOCH: Final = 0
 
 T = TypeVar("T")
 
@@ -95,19 +99,21 @@ class Extend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condemn:
-    """Sends records to the dead-letter topic."""
+    """Sends records to the dead-letter topic; of partitions that are not in home epoch `epoch` any more, none."""
 
     queue: str
     reason: str
     claims: tuple[Claim, ...]
+    epoch: int = ANY_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Is done with expired records that nobody wants."""
+    """Is done with expired records that nobody wants; of partitions that are not in `epoch` any more, with none."""
 
     queue: str
     claims: tuple[Claim, ...]
+    epoch: int = ANY_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +126,13 @@ class Bury:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOver:
-    """Is done with whatever is in ranges (first, following) of one partition's offsets."""
+    """Is done with whatever is in ranges (first, following) of one partition's offsets, while it is in `epoch`."""
 
     queue: str
     partition: int
     ranges: tuple[tuple[int, int], ...]
     why: Passed
+    epoch: int = ANY_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +177,18 @@ def in_chunks(rows: Iterable[T]) -> Iterator[tuple[T, ...]]:
         yield chunk
 
 
+def needed_level(command: QueueCommand) -> int:
+    """Return the feature level from which every broker of a region understands a command."""
+    match command:
+        case BeginEpoch():
+            return MOVES_LEVEL
+        case CreateQueue() if command.epochs:
+            return MOVES_LEVEL
+        case PassOver() | Drop() | Condemn() if command.epoch != ANY_EPOCH:
+            return MOVES_LEVEL
+    return COORDINATION_LEVEL
+
+
 def encode_command(command: QueueCommand, number: int) -> bytes:
     """Return the bytes of a command."""
     return dump_object({"n": number, **_to_json(command)})
@@ -200,9 +219,10 @@ def _to_json(command: QueueCommand) -> JsonObject:
         case Extend():
             return {"op": "extend", "queue": command.queue, "us": command.until_us, "rows": _flat(command.claims)}
         case Condemn():
-            return {"op": "condemn", "queue": command.queue, "reason": command.reason, "rows": _flat(command.claims)}
+            condemned: JsonObject = {"reason": command.reason, "rows": _flat(command.claims)}
+            return {"op": "condemn", "queue": command.queue, **condemned, **_in_epoch(command.epoch)}
         case Drop():
-            return {"op": "drop", "queue": command.queue, "rows": _flat(command.claims)}
+            return {"op": "drop", "queue": command.queue, "rows": _flat(command.claims), **_in_epoch(command.epoch)}
         case Bury():
             return {"op": "bury", "queue": command.queue, "rows": _flat(command.places)}
         case PassOver():
@@ -212,6 +232,7 @@ def _to_json(command: QueueCommand) -> JsonObject:
                 "partition": command.partition,
                 "rows": _flat(command.ranges),
                 "why": str(command.why),
+                **_in_epoch(command.epoch),
             }
         case NameProducer():
             return {"op": "name_producer", "queue": command.queue, "producer_id": command.producer_id}
@@ -223,6 +244,10 @@ def _to_json(command: QueueCommand) -> JsonObject:
                 "epoch": command.epoch,
                 "start": command.start,
             }
+
+
+def _in_epoch(epoch: int) -> JsonObject:
+    return {} if epoch == ANY_EPOCH else {"epoch": epoch}
 
 
 def _flat(rows: tuple[tuple[int, ...], ...]) -> list[object]:
@@ -268,9 +293,9 @@ def _read(fields: Fields) -> QueueCommand:
             return Extend(queue=queue, until_us=_us(fields), claims=_claims(fields))
         case "condemn":
             reason = fields.text("reason", chars_max=REASON_CHARS_MAX + 20)
-            return Condemn(queue=queue, reason=reason, claims=_claims(fields))
+            return Condemn(queue=queue, reason=reason, claims=_claims(fields), epoch=_epoch(fields))
         case "drop":
-            return Drop(queue=queue, claims=_claims(fields))
+            return Drop(queue=queue, claims=_claims(fields), epoch=_epoch(fields))
         case "bury":
             return Bury(queue=queue, places=_places(fields))
         case "pass_over":
@@ -279,6 +304,7 @@ def _read(fields: Fields) -> QueueCommand:
                 partition=fields.integer("partition", low=0, high=PARTITIONS_PER_TOPIC_MAX - 1),
                 ranges=tuple((first, following) for first, following in _rows(fields, 2)),
                 why=fields.member("why", Passed),
+                epoch=_epoch(fields),
             )
         case "name_producer":
             return NameProducer(queue=queue, producer_id=fields.integer("producer_id", low=0, high=INT64_MAX))
@@ -290,6 +316,10 @@ def _read(fields: Fields) -> QueueCommand:
                 start=fields.integer("start", low=0, high=INT64_MAX),
             )
     raise FieldError(f"command {op!r} is unknown")
+
+
+def _epoch(fields: Fields) -> int:
+    return fields.integer("epoch", low=1, high=EPOCH_MAX) if fields.has("epoch") else ANY_EPOCH
 
 
 def _epochs(fields: Fields) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Rule: a batch that may unfold to much is unfolded in a thread, and no second one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -16,9 +16,9 @@ from mesh.replication.ports import EpochRow
 from region.api.unfolding import unfolds_on_loop
 from region.kafka.ports import EntryLike, ReadAnswer
 from region.queues.delivery_traces import BatchFacts
-from region.queues.epochs_core import agreeing, are_gaps_sure
+from region.queues.epochs_core import agreeing, are_gaps_sure, newest_epoch
 from region.queues.ports import QueueCluster
-from region.queues.queue_core import Place
+from region.queues.queue_core import FIRST_EPOCH, Place
 
 EARLIEST = -2
 LATEST = -1
@@ -110,34 +110,68 @@ def _records(entry: EntryLike) -> list[Record]:
     ]
 
 
-async def read_again(cluster: QueueCluster, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
+def begun_in_log(cluster: QueueCluster, topic: str, partition: int) -> int:
+    """Return the newest epoch that began in this region's log, as a replica here says; the first without one."""
+    stream = cluster.stream(topic, partition)
+    return FIRST_EPOCH if stream is None else max(FIRST_EPOCH, stream.epoch)
+
+
+async def read_again(cluster: QueueCluster, topic: str, wanted: Mapping[Place, int]) -> dict[Place, Record]:
     """Return records by place; one that is not there was deleted by retention.
+
+    Args:
+        wanted: the home epoch of each record.
 
     Raises:
         UnknownTopic, Unavailable and what else Cluster.read_records raises: nothing is known. So it is where the log
-        ends before a record: it has not come here yet, or an epoch has begun below it.
+        ends before a record (it has not come here yet, or an epoch has begun below it), or has one of another epoch
+        there, or may have a branch there that will be cut off.
     """
     found: dict[Place, Record] = {}
-    for partition, rows in groupby(sorted(places), key=lambda place: place.partition):
-        wanted = [place.offset for place in rows]
-        while wanted:
-            batch = await _read_batch(cluster, topic, partition, wanted[0])
-            for offset in wanted:
-                if offset in batch:
-                    found[Place(partition, offset)] = batch[offset]
-            last = max(batch, default=wanted[0])
-            wanted = [offset for offset in wanted if offset > max(last, wanted[0])]
+    for partition, rows in groupby(sorted(wanted), key=lambda place: place.partition):
+        offsets = [place.offset for place in rows]
+        while offsets:
+            stretch = await _read_sure(cluster, topic, partition, offsets[0])
+            for row in stretch.records:
+                place = Place(partition, row.record.offset)
+                if wanted.get(place, row.batch.epoch) != row.batch.epoch:
+                    text = f"record {place.offset} of partition {partition} of {topic!r} was of epoch {wanted[place]}"
+                    raise Unavailable(f"{text}, here it is of epoch {row.batch.epoch}")
+                if place in wanted:
+                    found[place] = row.record
+            offsets = [offset for offset in offsets if offset >= stretch.following]
     return found
 
 
-async def _read_batch(cluster: QueueCluster, topic: str, partition: int, offset: int) -> dict[int, Record]:
+async def _read_sure(cluster: QueueCluster, topic: str, partition: int, offset: int) -> Stretch:
+    """Return at least one offset, as control's table has it (Unavailable: the log here does not say)."""
+    table, begun = cluster.epoch_table(topic, partition), begun_in_log(cluster, topic, partition)
     try:
         answer = await cluster.read_records(topic, partition, offset, 1, 0)
     except OffsetOutOfRange:
         answer = await cluster.read_records(topic, partition, EARLIEST, 1, 0)
         if offset < answer.log_start:
-            return {}
-    if offset >= answer.high_watermark:
+            return Stretch(records=(), gaps=(), following=answer.log_start, end=answer.end)
+    stretch = agreed(await read_stretch(answer, offset), table, first=offset, begun=begun)
+    if offset >= min(stretch.following, answer.high_watermark):
         raise Unavailable(f"record {offset} of partition {partition} of {topic!r} is not in this region's log")
-    stretch = await read_stretch(answer, offset)
-    return {row.record.offset: row.record for row in stretch.records}
+    return stretch
+
+
+async def end_of(cluster: QueueCluster, topic: str, partition: int, table: Sequence[EpochRow]) -> int:
+    """Return the end of a partition as far as this region's log has it, without a branch that will be cut off.
+
+    Where the newest epoch of `table` has not begun in that log, what lies beyond its start is not believed. That it has
+    begun a replica here says, and where there is none or it is behind, the record that is read at its start.
+
+    Raises what Cluster.read_records raises.
+    """
+    has_begun = begun_in_log(cluster, topic, partition) >= newest_epoch(table)
+    if not has_begun:
+        try:
+            answer = await cluster.read_records(topic, partition, table[-1][1], 1, 0)
+        except OffsetOutOfRange:
+            answer = await cluster.read_records(topic, partition, EARLIEST, 1, 0)
+        has_begun = any(entry.header().epoch >= newest_epoch(table) for entry in answer.entries)
+    latest = await cluster.read_records(topic, partition, LATEST, 1, 0)
+    return latest.high_watermark if has_begun else min(latest.high_watermark, table[-1][1])

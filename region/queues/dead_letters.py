@@ -65,7 +65,8 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
     if view is None:
         raise UnknownTopic(f"the dead-letter topic {target!r} of queue {queue.name} does not exist: create it again")
     partition = partition_for_key(queue.name.encode(), view.partitions)
-    contents = await read_again(queue.cluster, queue.view().name, [place for _, place in letters])
+    wanted = {place: queue.epoch_of(place) for _, place in letters}
+    contents = await read_again(queue.cluster, queue.view().name, wanted)
     now_ns = coordinator.now_us() * 1000
     waits: list[tuple[int, Place, asyncio.Future[Published]]] = []
     lost: list[tuple[int, Place]] = []

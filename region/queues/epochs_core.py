@@ -6,7 +6,7 @@ replica of the log may be behind it (a branch that will be cut off is still ther
 Rule 1: a record (epoch x, offset o) is taken in only if the table gives epoch x for o.
 Rule 2: offsets without a record are believed only below the first epoch that the log may lack: what looks like an
         aborted transaction in a branch is somebody else's record in the history that goes on.
-Rule 3: progress made in epoch x holds below the start of the first epoch after x.
+Rule 3: progress made in epoch x holds below the start of the first epoch after x, and so do leases given in it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ def begun_after(table: Sequence[EpochRow], known: int) -> tuple[int, int] | None
     """Return (newest epoch, offset from which progress made up to epoch `known` is void), None: nothing has begun."""
     starts = [int(start) for epoch, start in table if epoch > known]
     return (int(newest_epoch(table)), starts[0]) if starts else None
+
+
+def is_cut_off(table: Sequence[EpochRow], offset: int, *, known: int) -> bool:
+    """Return whether the record that had an offset in epoch `known` has lost it to another one."""
+    begun = begun_after(table, known)
+    return begun is not None and offset >= begun[1]
 
 
 def agreeing(table: Sequence[EpochRow], rows: Sequence[tuple[int, int]]) -> int:

@@ -2,8 +2,8 @@
 
 Rule: clients may say anything. What could not have been given is refused before it becomes a command: a delivery count
 of 0 means a record that nobody had, and only the leader itself says something about those.
-A lease also names its generation: the home epoch of the queue's coordinator, and the epoch of the topic's partition at
-which offsets got other records. Where both are the first ones they are left out, as in leases of before queues moved.
+A lease also names its generation: the home epoch of the queue's coordinator, and that of the record's partition, which
+the queue followed then. Where both are the first, they are left out, as in leases of before queues moved.
 """
 
 from __future__ import annotations

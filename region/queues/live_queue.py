@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import structlog
@@ -20,9 +22,11 @@ import structlog
 from georelay.errors import Busy, GeorelayError, Unavailable, UnknownQueue, UnknownTopic
 from georelay.wire.records import Record
 from mesh.replication.ports import EpochRow
+from region.coordination.coordinators import MOVES_LEVEL
 from region.coordination.log import CoordinatorLog, TimerHandle
 from region.kafka.ports import ReadAnswer, TopicView
 from region.queues.commands_core import (
+    ANY_EPOCH,
     BeginEpoch,
     Bury,
     Condemn,
@@ -38,7 +42,7 @@ from region.queues.counters import QueueCounters
 from region.queues.definition import DELAY_HEADER, TTL_HEADER, Order, read_header_ms
 from region.queues.delivery_traces import DeliveryTraces, HandedOut, QueueTraces
 from region.queues.dispatch_core import WaitingLine
-from region.queues.epochs_core import begun_after, newest_epoch
+from region.queues.epochs_core import begun_after, epoch_at, is_cut_off, newest_epoch
 from region.queues.index_core import OpenRecord, QueueIndex
 from region.queues.limits import (
     CACHED_BYTES_PER_QUEUE_MAX,
@@ -50,7 +54,7 @@ from region.queues.limits import (
 )
 from region.queues.local_names import local_view
 from region.queues.ports import QueueCluster
-from region.queues.queue_core import FIRST_EPOCH, Claim, Passed, Place, QueueState, RecordState
+from region.queues.queue_core import Claim, Passed, Place, QueueState, RecordState
 from region.queues.sessions_core import Sessions
 from region.queues.state_core import Applied, Generation
 
@@ -245,9 +249,11 @@ class LiveQueue:
         log.error("queue.record_too_large", queue=self.name, place=str(places[0]), count=len(places))
         claims = [Claim(*place, self._deliveries(place)) for place in places]
         if self.state.definition.dead_letter_topic:
-            await self.end(claims, lambda chunk: Condemn(queue=self.name, reason="too_large", claims=chunk))
+            await self.end(
+                claims, lambda chunk, epoch: Condemn(queue=self.name, reason="too_large", claims=chunk, epoch=epoch)
+            )
         else:
-            await self.end(claims, lambda chunk: Drop(queue=self.name, claims=chunk))
+            await self.end(claims, lambda chunk, epoch: Drop(queue=self.name, claims=chunk, epoch=epoch))
 
     def _deliveries(self, place: Place) -> int:
         row = self.state.row(place)
@@ -367,7 +373,8 @@ class LiveQueue:
         contents = {record.place: record.content for record in waiting.given if record.content is not None}
         missing = {record.place: record for record in waiting.given if record.content is None}
         if missing:
-            found = await read_again(self.cluster, self.view().name, missing)
+            wanted = {place: record.batch.epoch for place, record in missing.items()}
+            found = await read_again(self.cluster, self.view().name, wanted)
             contents |= found
             for place, record in missing.items():
                 if place not in found and self.index.find(place) is record:
@@ -399,39 +406,54 @@ class LiveQueue:
 
     async def give_back(self, claims: Iterable[Claim], *, due_us: int) -> None:
         """End leases; their records may be delivered again from `due_us` on."""
-        await self.end(claims, lambda chunk: GiveBack(queue=self.name, due_us=due_us, claims=chunk))
+        await self.end(claims, lambda chunk, _epoch: GiveBack(queue=self.name, due_us=due_us, claims=chunk))
 
-    async def end(self, claims: Iterable[Claim], make: Callable[[tuple[Claim, ...]], QueueCommand]) -> None:
-        """Propose commands about records; what fails is tried again by the timer."""
-        for chunk in in_chunks(claims):
-            if not (chunk := tuple(claim for claim in chunk if self._may_end(claim))):
-                continue
-            try:
-                await self.propose(make(chunk), shrinks=True)
-            except GeorelayError as error:
-                log.debug("queue.delayed", queue=self.name, code=error.code)
-                now_us = self._log.now_us()
-                self._retry_ns = self._log.monotonic_ns() + round(RETRY_S * 1e9)
-                for claim in chunk:
-                    self.index.refresh(claim.place, now_us)
-                self._arm()
+    async def end(self, claims: Iterable[Claim], make: Callable[[tuple[Claim, ...], int], QueueCommand]) -> None:
+        """Propose commands about records; what fails is tried again by the timer.
 
-    def _may_end(self, claim: Claim) -> bool:
+        Args:
+            make: a command about claims of partitions that are all in one home epoch, and that epoch, to be written.
+        """
+        rows = sorted((self.state.epoch(claim.partition), claim) for claim in claims)
+        cuts = {claim.partition: self.state.cut_epoch(claim.partition) for _, claim in rows}
+        for epoch, same in groupby(rows, key=itemgetter(0)):
+            for chunk in in_chunks(claim for _, claim in same):
+                if chunk := tuple(claim for claim in chunk if self._may_end(claim, epoch, cuts[claim.partition])):
+                    await self._end(chunk, make(chunk, self._written(epoch)))
+
+    async def _end(self, claims: Sequence[Claim], command: QueueCommand) -> None:
+        try:
+            await self.propose(command, shrinks=True)
+        except GeorelayError as error:
+            log.debug("queue.delayed", queue=self.name, code=error.code)
+            now_us = self._log.now_us()
+            self._retry_ns = self._log.monotonic_ns() + round(RETRY_S * 1e9)
+            for claim in claims:
+                self.index.refresh(claim.place, now_us)
+            self._arm()
+
+    def _may_end(self, claim: Claim, epoch: int, cut: int) -> bool:
         """Return whether a claim means the record that has the offset now; one that was never leased says nothing."""
-        return claim.deliveries > 0 or self.index.find(claim.place) is not None
+        if claim.deliveries:
+            return self.state.cut_epoch(claim.partition) == cut
+        return self.state.epoch(claim.partition) == epoch and self.index.find(claim.place) is not None
+
+    def _written(self, epoch: int) -> int:
+        """Return the epoch that commands name; in a region of older brokers, where nothing moves, they name none."""
+        return epoch if self._log.feature_level >= MOVES_LEVEL else ANY_EPOCH
 
     async def skip(self, places: Iterable[Place]) -> None:
         """Be done with records that retention has deleted."""
-        for place in places:
+        for place, epoch in [(place, self.state.epoch(place.partition)) for place in places]:
             ranges = ((place.offset, place.offset + 1),)
-            await self.pass_over(place.partition, ranges, Passed.RETENTION)
+            await self.pass_over(place.partition, ranges, Passed.RETENTION, epoch=epoch)
 
-    async def pass_over(self, partition: int, ranges: Iterable[tuple[int, int]], why: Passed) -> int:
-        """Be done with offsets of a partition; returns how many were not done before."""
-        passed = 0
+    async def pass_over(self, partition: int, ranges: Iterable[tuple[int, int]], why: Passed, *, epoch: int) -> int:
+        """Be done with offsets of a partition while it is in a home epoch; returns how many were not done before."""
+        passed, written = 0, self._written(epoch)
         for chunk in in_chunks(ranges):
             applied = await self.propose(
-                PassOver(queue=self.name, partition=partition, ranges=chunk, why=why), shrinks=True
+                PassOver(queue=self.name, partition=partition, ranges=chunk, why=why, epoch=written), shrinks=True
             )
             assert isinstance(applied.result, int)
             passed += applied.result
@@ -455,10 +477,29 @@ class LiveQueue:
             raise Unavailable(f"epoch {known} of partition {partition} of queue {self.name} is not known here yet")
         return begun_after(table, known)
 
-    def begun_in_log(self, topic: str, partition: int) -> int:
-        """Return the newest epoch that began in this region's log, as a replica here says; the first without one."""
-        stream = self.cluster.stream(topic, partition)
-        return FIRST_EPOCH if stream is None else max(FIRST_EPOCH, stream.epoch)
+    def epoch_of(self, place: Place) -> int:
+        """Return the home epoch of a record of which the state knows something.
+
+        Raises:
+            UnknownTopic. Unavailable: an epoch has begun below it that is not followed yet, or is not known here.
+        """
+        epoch = epoch_at(self.epoch_table(place.partition), place.offset)
+        begun = self.begun(place.partition)
+        if begun is not None and place.offset >= begun[1]:
+            text = f"record {place.offset} of partition {place.partition} of queue {self.name}"
+            raise Unavailable(f"{text} was lost with the home of the topic")
+        return epoch
+
+    def is_lost(self, place: Place, given_in: int) -> bool:
+        """Return whether a lease of an epoch of the topic's partition is of a record that has lost its offset.
+
+        Raises as `begun`.
+        """
+        partition = place.partition
+        if not self.state.cut_epoch(partition) <= given_in <= self.state.epoch(partition):
+            self.begun(partition)  # this broker knows at least what was followed
+            return is_cut_off(self.epoch_table(partition), place.offset, known=given_in)
+        return False
 
     def follow_epochs(self) -> None:
         """Let readers that wait for records look at the epochs that have begun."""
@@ -528,10 +569,10 @@ class LiveQueue:
         self.dispatch()
         self._arm()
 
-    def _expire(self, claims: tuple[Claim, ...]) -> QueueCommand:
+    def _expire(self, claims: tuple[Claim, ...], epoch: int) -> QueueCommand:
         if self.state.definition.dead_letter_topic:
-            return Condemn(queue=self.name, reason="expired", claims=claims)
-        return Drop(queue=self.name, claims=claims)
+            return Condemn(queue=self.name, reason="expired", claims=claims, epoch=epoch)
+        return Drop(queue=self.name, claims=claims, epoch=epoch)
 
 
 def gone(name: str) -> UnknownQueue:

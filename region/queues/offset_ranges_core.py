@@ -54,7 +54,10 @@ class OffsetRanges:
 
     def count_between(self, first: int, following: int) -> int:
         """Return how many offsets of first..following-1 are in the set."""
-        return sum(max(0, min(end, following) - max(start, first)) for start, end in self)
+        low = bisect_right(self._ends, first)
+        high = bisect_left(self._starts, following)
+        touched = zip(self._starts[low:high], self._ends[low:high], strict=True)
+        return sum(min(end, following) - max(start, first) for start, end in touched)
 
     def advanced(self, cursor: int) -> int:
         """Drop what is below `cursor`, and the range at it; return the first offset from there that is missing."""

@@ -25,7 +25,7 @@ from region.queues.commands_core import (
     GiveBack,
     QueueCommand,
 )
-from region.queues.contents import EARLIEST, LATEST
+from region.queues.contents import EARLIEST, end_of
 from region.queues.definition import QueueDefinition, Start, altered, read_definition, read_name
 from region.queues.epochs_core import newest_epoch
 from region.queues.index_core import Phase
@@ -129,13 +129,9 @@ class Operations:
         return answer.log_start, newest_epoch(table)
 
     async def _end(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the end of a partition, without a branch that will be cut off, and the home epoch that is meant."""
+        """Return the end of a partition, and the home epoch that is meant."""
         table = self._part.cluster.epoch_table(topic, partition)
-        stream = self._part.cluster.stream(topic, partition) if table else None
-        is_behind = stream is not None and stream.epoch < newest_epoch(table)
-        answer = await self._part.cluster.read_records(topic, partition, LATEST, 1, 0)
-        end = min(answer.high_watermark, table[-1][1]) if is_behind else answer.high_watermark
-        return end, newest_epoch(table)
+        return await end_of(self._part.cluster, topic, partition, table), newest_epoch(table)
 
     async def _make_letters_topic(self, name: str) -> None:
         """Make the dead-letter topic where it is unknown."""
@@ -178,15 +174,15 @@ class Operations:
         view = queue.view()
         purged = 0
         for partition in range(view.partitions):
-            end, epoch = -1, -1
-            while epoch != queue.state.epoch(partition):
+            epoch = -1
+            while epoch != queue.state.epoch(partition):  # another one that begins meanwhile is purged too
                 begun = queue.begun(partition)
                 if begun is not None:
                     await queue.begin_epoch(partition, *begun)
                 end, epoch = await self._end(view.name, partition)
-            cursor = queue.state.cursor(partition)
-            if end > cursor:
-                purged += await queue.pass_over(partition, [(cursor, end)], Passed.PURGE)
+                cursor = queue.state.cursor(partition)
+                if end > cursor:
+                    purged += await queue.pass_over(partition, [(cursor, end)], Passed.PURGE, epoch=epoch)
         return {"purged": purged}
 
     # --- consuming --------------------------------------------------------------------------------
@@ -311,10 +307,10 @@ class Operations:
         """Return why a lease means nothing in this queue any more, "" for one that may be held."""
         if lease.made_us != queue.state.made_us:
             return EARLIER_QUEUE
-        home_epoch, cut_epoch = self._part.generation(queue, lease.claim.partition)
-        if lease.generation[0] != home_epoch:
+        home_epoch, given_in = lease.generation
+        if home_epoch != self._part.home_epoch:
             return MOVED
-        return "" if lease.generation[1] == cut_epoch else RECORD_LOST
+        return RECORD_LOST if queue.is_lost(lease.claim.place, given_in) else ""
 
 
 def _number(fields: Fields, name: str, default: int, *, low: int, high: int) -> int:

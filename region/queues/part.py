@@ -14,9 +14,9 @@ import structlog
 
 from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown, UnknownTopic
 from georelay.ids import RaftIndex
-from region.coordination.log import CoordinatorLog, TimerHandle
+from region.coordination.log import CoordinatorLog, TimerHandle, check_level
 from region.coordination.part import JsonObject, Part
-from region.queues.commands_core import CreateQueue, QueueCommand, decode_command, encode_command
+from region.queues.commands_core import CreateQueue, QueueCommand, decode_command, encode_command, needed_level
 from region.queues.counters import QueueCounters
 from region.queues.dead_letters import publish_letters
 from region.queues.delivery_traces import QueueTraces
@@ -26,7 +26,7 @@ from region.queues.operations import Operations
 from region.queues.partition_reader import RemoteWaits, read_partition
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import QueueState
-from region.queues.state_core import Applied, Generation, QueuesState
+from region.queues.state_core import Applied, QueuesState
 from region.routing.copies_core import COPY_MARK, decode_copy_command
 from region.routing.copy_operations import COPY_OPERATIONS, CopyOperations
 
@@ -156,12 +156,17 @@ class QueuesPart:
         """Return how many queues this coordinator keeps."""
         return len(self._state)
 
-    def generation(self, queue: LiveQueue, partition: int) -> Generation:
-        """Return what leases of a partition are given in now."""
-        return self._state.generation(queue.state, partition)
+    @property
+    def home_epoch(self) -> int:
+        """Return the home epoch of the coordinator that leases are given in now."""
+        return self._state.epoch
 
     async def propose(self, command: QueueCommand, *, shrinks: bool = False) -> Applied:
-        """Have a command replicated; return what it did here. Raises as CoordinatorLog.propose."""
+        """Have a command replicated; return what it did here.
+
+        Raises as CoordinatorLog.propose. Unavailable: brokers of this region do not understand it yet.
+        """
+        check_level(self.log, needed_level(command))
         self._number += 1
         number = self._number
         self._results[number] = None

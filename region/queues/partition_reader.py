@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from georelay.errors import GeorelayError, OffsetOutOfRange, UnknownTopic
-from region.queues.contents import EARLIEST, agreed, read_stretch
+from region.queues.contents import EARLIEST, agreed, begun_in_log, read_stretch
 from region.queues.epochs_core import newest_epoch
 from region.queues.limits import READ_BYTES, READ_WAIT_MS
 from region.queues.live_queue import LiveQueue
@@ -73,7 +73,7 @@ async def _wait_for_room(queue: LiveQueue) -> None:
 
 async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteWaits) -> int:
     topic, table = queue.view().name, queue.epoch_table(partition)
-    begun = queue.begun_in_log(topic, partition)
+    begun = begun_in_log(queue.cluster, topic, partition)
     is_here = queue.cluster.stream(topic, partition) is not None
     may_wait = is_here or waits.count < REMOTE_WAITS_MAX
     waits.count += not is_here
@@ -97,7 +97,7 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
     queue.read_up_to(partition, stretch.following, stretch.end)
     queue.add(partition, stretch.records)
     if stretch.gaps:
-        await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD)
+        await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD, epoch=newest_epoch(table))
     if stretch.following == offset and (not may_wait or whole.following > offset):
         await queue.pause(POLL_S)
     return stretch.following
@@ -105,10 +105,11 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
 
 async def _skip_deleted(queue: LiveQueue, partition: int, offset: int) -> int:
     """Return where the log begins now; what is below it is skipped."""
+    epoch = queue.state.epoch(partition)
     try:
         answer = await queue.cluster.read_records(queue.view().name, partition, EARLIEST, 1, 0)
         if answer.log_start > offset:
-            await queue.pass_over(partition, [(offset, answer.log_start)], Passed.RETENTION)
+            await queue.pass_over(partition, [(offset, answer.log_start)], Passed.RETENTION, epoch=epoch)
             return answer.log_start
     except GeorelayError as error:
         log.debug("queue.delayed", queue=queue.name, code=error.code)

@@ -121,7 +121,7 @@ class Progress:
 
     Args:
         epoch: newest home epoch of the topic's partition whose beginning was followed.
-        cut: the newest of them at which something was forgotten: leases of before mean other records.
+        cut: the newest of them at which something was forgotten: leases of before may mean other records.
     """
 
     cursor: int = 0
@@ -318,7 +318,9 @@ class QueueState:
             if first >= following:
                 continue
             passed += following - first - progress.done.count_between(first, following)
-            for offset in [offset for offset in progress.rows if first <= offset < following]:
+            is_short = following - first < len(progress.rows)
+            looked_at = range(first, following) if is_short else list(progress.rows)
+            for offset in [offset for offset in looked_at if first <= offset < following]:
                 self._remove_row(Place(partition, offset))
             progress.done.add(first, following)
         progress.cursor = progress.done.advanced(progress.cursor)

@@ -2,13 +2,16 @@
 
 Rule 1: it is a function of the commands: replicas that applied the same ones have equal snapshots, byte for byte.
 Rule 2: a home epoch of the coordinator's stream is followed on every replica at its EPOCH entry, without a command.
-Rule 3: a command for a queue that is not there has no effect: it was deleted while the command was on its way.
+Rule 3: a command that names the home epoch of a partition says nothing about records of another one: it was on its way
+        when that began, and the records that it means may have lost their offsets to others.
+Rule 4: a command for a queue that is not there has no effect: it was deleted while the command was on its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Final, TypeAlias
 
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
@@ -16,6 +19,7 @@ from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX
 from region.coordination.part import CommandError
 from region.queues.commands_core import (
+    ANY_EPOCH,
     Acknowledge,
     AlterQueue,
     BeginEpoch,
@@ -34,7 +38,7 @@ from region.queues.commands_core import (
 from region.queues.definition import QueueDefinition
 from region.queues.limits import CONSUMER_CHARS_MAX, QUEUES_PER_COORDINATOR_MAX, REASON_CHARS_MAX
 from region.queues.offset_ranges_core import OffsetRanges
-from region.queues.queue_core import FIRST_EPOCH, Counts, Place, Progress, QueueState, RecordState, Row
+from region.queues.queue_core import FIRST_EPOCH, Claim, Counts, Place, Progress, QueueState, RecordState, Row
 from region.routing.copies_core import ROWS_MAX, CopyBook
 
 VERSION: Final = 1
@@ -43,7 +47,7 @@ _ROW_WIDTH: Final = 7
 _KEPT: Final = frozenset({RecordState.WAITING, RecordState.LEASED, RecordState.CONDEMNED})
 
 Result: TypeAlias = list[int] | list[bool] | int | bool
-Generation: TypeAlias = tuple[int, int]  # home epoch of the coordinator, and epoch that last cut the partition
+Generation: TypeAlias = tuple[int, int]  # home epoch of the coordinator, and that of the partition that was followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class QueuesState:
 
     def generation(self, queue: QueueState, partition: int) -> Generation:
         """Return what leases of a partition are given in now."""
-        return self.epoch, queue.cut_epoch(partition)
+        return self.epoch, queue.epoch(partition)
 
     def remove(self, name: str) -> None:
         """Forget a queue."""
@@ -162,7 +166,8 @@ def _change(state: QueuesState, queue: QueueState, command: QueueCommand) -> App
             places = tuple(claim.place for claim in command.claims)
             return Applied(queue=name, result=_change_claims(queue, command), places=places)
         case PassOver():
-            passed = queue.pass_over(command.partition, command.ranges, command.why)
+            is_of_now = command.epoch in (ANY_EPOCH, queue.epoch(command.partition))
+            passed = queue.pass_over(command.partition, command.ranges, command.why) if is_of_now else 0
             return Applied(queue=name, result=passed, passed=command.partition)
         case BeginEpoch():
             forgotten = queue.begin_epoch(command.partition, command.epoch, command.start)
@@ -183,9 +188,16 @@ def _change_claims(queue: QueueState, command: Acknowledge | GiveBack | Extend |
         case Extend():
             return queue.extend(command.until_us, command.claims)
         case Condemn():
-            return queue.condemn(command.reason, command.claims)
+            return _of_now(queue, command, partial(queue.condemn, command.reason))
         case Drop():
-            return queue.drop(command.claims)
+            return _of_now(queue, command, queue.drop)
+
+
+def _of_now(queue: QueueState, command: Condemn | Drop, change: Callable[[Iterable[Claim]], list[bool]]) -> list[bool]:
+    """Change what is meant; return of each claim whether it was."""
+    is_meant = [command.epoch in (ANY_EPOCH, queue.epoch(claim.partition)) for claim in command.claims]
+    done = iter(change([claim for claim, is_one in zip(command.claims, is_meant, strict=True) if is_one]))
+    return [is_one and next(done) for is_one in is_meant]
 
 
 def _queue_json(queue: QueueState) -> JsonObject:

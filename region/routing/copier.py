@@ -4,9 +4,13 @@ Rule 1: what is copied is a function of the committed log of the source: whoever
         same producer and the same sequences, and the target stores each once.
 Rule 2: a group of at most GROUP_COPIES copies is published and then saved at the coordinator before the next one: after
         a crash at most so many are made again, and the target recognises so many.
-Rule 3: when the home moves, the old one copies what its epoch has left, and the new one waits a moment for that before
-        it takes over. A region that was lost made copies that it could not save any more: those are made again.
-Rule 4: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
+Rule 3: when the home moves, the old one hands its row over if it never copied anything of where the next epoch begins,
+        or beyond: the new home goes on with the same producer, and stores nothing twice however much is left, and
+        whatever the old one has under way. So it is after every planned move.
+Rule 4: from a home that does not hand over the new one takes: it waits while the old one copies what its epoch has left
+        (DRAIN_S without any progress: it is lost), and makes what is not saved by then again, with a new producer.
+        Whoever was replaced copies no more, and only follows how far the copies are, for those who wait here.
+Rule 5: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
         Only what retention has deleted from the source meanwhile is, with a line in the log.
 """
 
@@ -16,118 +20,34 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
 from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, Unavailable, UnknownTopic
 from georelay.fields import Fields
-from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
+from georelay.ids import Offset, RegionNumber
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
-from georelay.wire.batch import BatchHeader, parse_header
-from mesh.replication.ports import EpochRow
+from georelay.wire.batch import parse_header
 from region.api.unfolding import unfolds_on_loop
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
-from region.kafka.ports import EntryLike, Published, TopicView
+from region.kafka.ports import EntryLike, TopicView
 from region.routing.binding import Binding
 from region.routing.copies_core import CopyKey, CopyRow, named, read_row, stream_text
 from region.routing.copy_core import copy_of
+from region.routing.ports import CopyCluster, SourceStream
 
 log = structlog.get_logger()
 
 GROUP_COPIES: Final = PRODUCER_BATCHES_REMEMBERED - 1
 READ_BYTES: Final = 1 * MIB
-DRAIN_S: Final = 2.0  # how long a new home waits for the old one, which may be lost
+DRAIN_S: Final = 2.0  # how long a new home waits for progress of the old one, which may be lost
 DRAIN_LOOK_S: Final = 0.1
 SAVE_RECORDS: Final = 10_000  # that were looked at and not copied, until the cursor is saved all the same
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
 _NEW_PRODUCER: Final = (OutOfOrderSequence, ProducerFenced)
-
-
-class SourceStream(Protocol):
-    """The stream that is copied: a part of region.kafka.ports.Stream."""
-
-    @property
-    def key(self) -> StreamKey:
-        """The mesh-wide identity."""
-
-    @property
-    def topic(self) -> str:
-        """Plain name of its topic."""
-
-    @property
-    def partition(self) -> int:
-        """0-based."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this broker leads it."""
-
-    @property
-    def is_home(self) -> bool:
-        """Whether this region sequences it."""
-
-    @property
-    def epoch(self) -> Epoch:
-        """Home epoch that has begun in this log."""
-
-    @property
-    def decided_table(self) -> Sequence[EpochRow]:
-        """Control's history of its home epochs, (epoch, start); () where the home never moved."""
-
-    @property
-    def log_start(self) -> Offset:
-        """First offset kept."""
-
-    @property
-    def visible_end(self) -> Offset:
-        """First offset that consumers are not shown: what is not committed, or not in enough regions."""
-
-    @property
-    def next_offset(self) -> Offset:
-        """End of the log."""
-
-    def read(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike] | None:
-        """Return committed entries from memory, None when `read_cold` must be asked."""
-
-    async def read_cold(self, offset: Offset, max_bytes: int) -> Sequence[EntryLike]:
-        """Return the same from the disk."""
-
-    def add_waiter(self, callback: Callable[[], None]) -> Any:
-        """Call back at every move of the high watermark."""
-
-    def remove_waiter(self, handle: Any) -> None:
-        """Forget the waiter."""
-
-
-class CopyCluster(Protocol):
-    """What a copier needs of region.kafka.ports.Cluster."""
-
-    @property
-    def region_number(self) -> RegionNumber:
-        """Number of this broker's region."""
-
-    def topic(self, name: str) -> TopicView | None:
-        """Return the topic of a local name."""
-
-    async def allocate_producer_id(self) -> int:
-        """Return a new producer id."""
-
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-    ) -> asyncio.Future[Published]:
-        """Publish one batch."""
 
 
 class Copier:
@@ -140,6 +60,7 @@ class Copier:
     Attributes:
         copied: everything below it is stored at the target; -1 before the coordinator has answered.
         epoch: the home epoch whose records it copies. is_done: nothing is left of that epoch, another one has begun.
+        is_recorded: the coordinator has a row, so every leader of the stream knows where the copies begin.
     """
 
     def __init__(
@@ -152,6 +73,7 @@ class Copier:
         wall_ns: Callable[[], int],
         begin_at: Offset,
         moved: Callable[[], None],
+        is_recorded: bool = False,
     ) -> None:
         self.binding = binding
         self.copied = -1
@@ -159,6 +81,11 @@ class Copier:
         self.failing = ""
         self.epoch = int(stream.epoch)
         self.is_done = False
+        self.is_recorded = is_recorded
+        self._has_begun = False
+        self._is_replaced = False  # the row is of a later epoch
+        self._furthest = int(begin_at)  # nothing at or beyond it was copied in this epoch, here or by leaders before
+        self._handing: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._stream = stream
         self._cluster = cluster
@@ -173,13 +100,21 @@ class Copier:
 
     async def run(self) -> None:
         """Copy until cancelled, or until the epoch is over and copied."""
+        try:
+            await self._run()
+        finally:
+            if self._handing is not None:
+                self._handing.cancel()
+
+    async def _run(self) -> None:
         retry_s = RETRY_S
-        began = False
         while not self.is_done:
             try:
-                if not began:
+                if not self._has_begun:
                     await self._begin()
-                    began = True
+                    self._has_begun = True
+                elif self._is_replaced:
+                    await self._follow()
                 else:
                     await self._copy_group()
                 retry_s, self.failing = RETRY_S, ""
@@ -204,23 +139,57 @@ class Copier:
         if found is None:
             self._take(await self._ask("copy_begin", await self._fresh(int(self._begin_at))))
         elif found.epoch < self.epoch:
+            self.is_recorded = True
             await self._take_over(found)
         else:
             self._set_row(found)
+        self.is_recorded = True
 
     async def _take_over(self, found: CopyRow) -> None:
-        """Go on where the home of an earlier epoch ended, or as far as the mesh kept what it copied."""
-        start = next((int(start) for epoch, start in self._stream.decided_table if epoch > found.epoch), None)
-        if start is None:
-            raise Unavailable(f"where epoch {self.epoch} of {self._key.stream} begins is not known here yet")
+        """Go on where the home of an earlier epoch hands over, or ended, or as far as the mesh kept what it copied."""
+        now_s = asyncio.get_running_loop().time
+        changed_s = now_s()
+        while found.epoch < self.epoch:
+            start = self._start_after(found.epoch)
+            if start is None:
+                raise Unavailable(f"where epoch {self.epoch} of {self._key.stream} begins is not known here yet")
+            is_silent = now_s() - changed_s >= DRAIN_S
+            if found.cursor >= start or is_silent:
+                if is_silent:
+                    log.warning(
+                        "binding.copied_again", binding=self.binding.name, stream=self._key.stream, epoch=self.epoch
+                    )
+                self._take(await self._ask("copy_take", await self._fresh(start)))
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
+            before, found = found, await self._find() or found
+            if found != before:
+                changed_s = now_s()
+        self._set_row(found)
+
+    async def _hand_over(self) -> None:
+        """Let the home of the newest epoch go on with this producer."""
+        epoch = int(self._stream.decided_table[-1][0])
+        body = {**named(self._key), "producer_id": self._saved.producer_id, "ended": self.epoch, "epoch": epoch}
         try:
-            async with asyncio.timeout(DRAIN_S):
-                while found.cursor < start:
-                    await asyncio.sleep(DRAIN_LOOK_S)
-                    found = await self._find() or found
-        except TimeoutError:
-            log.warning("binding.copied_again", binding=self.binding.name, stream=self._key.stream, epoch=self.epoch)
-        self._take(await self._ask("copy_take", await self._fresh(start)))
+            await self._stream.confirmed_end()  # else another leader may have copied more of a branch meanwhile
+            self._is_replaced = read_row(Fields(await self._call("copy_hand", body), "copies")).epoch > self.epoch
+        except GeorelayError as error:  # `wake` tries again
+            log.debug("binding.hand_over_delayed", binding=self.binding.name, code=error.code)
+            return
+        self._wake_up()
+
+    async def _follow(self) -> None:
+        """Note how far the copies are that another home makes now."""
+        over = self._over_at()
+        found = None if over is None or self._stream.is_home else await self._find()
+        if over is None or found is None:  # what this home waits for is looked after by the next copier, or unknown
+            self.is_done = True
+            return
+        self._set_copied(max(self.copied, min(found.cursor, over)))
+        self.is_done = found.cursor >= over
+        if not self.is_done:
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _fresh(self, cursor: int) -> CopyRow:
         """Return a row of this epoch with a new producer."""
@@ -264,7 +233,7 @@ class Copier:
 
     def _set_row(self, row: CopyRow) -> None:
         if row.epoch > self.epoch:
-            self.is_done = True  # another home has taken over; who waits here does not know
+            self._is_replaced = True
             return
         self._row = self._saved = row
         self._set_copied(self._row.cursor)
@@ -272,7 +241,11 @@ class Copier:
     async def _save(self) -> None:
         partitions = self._target().partitions  # nothing is under way: from here on others may be used
         row = replace(self._row, partitions=partitions)
-        await self._ask("copy_save", row)
+        answer = await self._ask("copy_save", row)
+        known = read_row(Fields(answer, "copies")) if answer else row  # {}: of a broker of before rows were answered
+        if known.epoch > self.epoch or known.producer_id != row.producer_id:
+            self._set_row(known)
+            return
         self._row = self._saved = row
 
     async def _new_producer(self) -> None:
@@ -288,6 +261,9 @@ class Copier:
     # --- copying ----------------------------------------------------------------------------------
 
     async def _copy_group(self) -> None:
+        if self._row.sequence != self._saved.sequence:
+            await self._save()  # it failed before: the target recognises no more copies than those
+            return
         offset = Offset(self._row.cursor)
         if offset < self._stream.log_start:
             log.error("binding.records_lost", binding=self.binding.name, first=offset, until=self._stream.log_start)
@@ -316,6 +292,7 @@ class Copier:
                 copies.append((raw, count))
                 sequence += count
             following = entry.base_offset + entry.record_count
+        self._furthest = max(self._furthest, following)
         if copies:
             try:
                 await self._publish([raw for raw, _ in copies])
@@ -375,13 +352,26 @@ class Copier:
             self._stream.remove_waiter(handle)
 
     def wake(self) -> None:
-        """Look whether the epoch is over."""
-        if self._woken is not None and not self._woken.done() and self._over_at() is not None:
+        """Look whether the epoch is over; hand over if it is."""
+        over = self._over_at()
+        if over is None:
+            return
+        is_handing = self._handing is not None and not self._handing.done()
+        if self._has_begun and not self._is_replaced and not is_handing and self._furthest <= over:
+            self._handing = asyncio.get_running_loop().create_task(self._hand_over(), name=f"hand over {self._key}")
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
     def _over_at(self) -> int | None:
         """Return where the records of this epoch end, None while no later one was decided."""
-        return next((int(start) for epoch, start in self._stream.decided_table if epoch > self.epoch), None)
+        return self._start_after(self.epoch)
+
+    def _start_after(self, known: int) -> int | None:
+        """Return where the first epoch after one begins."""
+        return next((int(start) for epoch, start in self._stream.decided_table if epoch > known), None)
 
     def _visible_end(self) -> int:
         over = self._over_at()

@@ -2,10 +2,12 @@
 
 Rule 1: the coordinator of a binding's name keeps them, that of the region which was the stream's first home, wherever
         both are at home now. A row is (binding, its index, source stream).
-Rule 2: a row only moves on: a save that is older, or of another producer, changes nothing.
+Rule 2: a row only moves on: a save that is older, or of another producer, or of an earlier epoch changes nothing.
 Rule 3: a new home of the stream takes a row over, with a producer of its own: what the old one copied of a branch that
         was cut off has the numbers of the old producer, and copies of other records must not be taken for those.
-Rule 4: everything below `cursor` is copied; `sequence` is the number of records that the producer has published then.
+Rule 4: a home that never copied anything of where the next epoch begins, or beyond, hands its row over as it is: its
+        copies are those that the next home makes too, with the same numbers, and the target stores each once.
+Rule 5: everything below `cursor` is copied; `sequence` is the number of records that the producer has published then.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_obje
 from georelay.ids import REGION_NUMBER_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX
+from region.coordination.coordinators import COORDINATION_LEVEL, MOVES_LEVEL
 from region.coordination.part import CommandError
 
 COPY_MARK: Final = b"C"  # the first byte of these commands; those of queues begin with a brace
@@ -85,6 +88,16 @@ class TakeCopies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandCopies:
+    """Gives a row that is of the epoch `ended`, and has this producer, to the home of a later epoch as it is."""
+
+    key: CopyKey
+    producer_id: int
+    ended: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCopies:
     """Forgets the rows of a binding with that index or a lower one."""
 
@@ -92,7 +105,7 @@ class ForgetCopies:
     index: int
 
 
-CopyCommand = BeginCopies | SaveCopies | RenewCopies | TakeCopies | ForgetCopies
+CopyCommand = BeginCopies | SaveCopies | RenewCopies | TakeCopies | HandCopies | ForgetCopies
 
 
 def encode_copy_command(command: CopyCommand, number: int) -> bytes:
@@ -107,6 +120,9 @@ def encode_copy_command(command: CopyCommand, number: int) -> bytes:
             value = {"op": "begin", **named(command.key), **command.row.to_json()}
         case TakeCopies():
             value = {"op": "take", **named(command.key), **command.row.to_json()}
+        case HandCopies():
+            hand = {"producer_id": command.producer_id, "ended": command.ended, "epoch": command.epoch}
+            value = {"op": "hand", **named(command.key), **hand}
         case SaveCopies():
             value = {"op": "save", **named(command.key), **command.row.to_json()}
     return COPY_MARK + dump_object({**value, "n": number})
@@ -124,12 +140,24 @@ def decode_copy_command(raw: bytes) -> tuple[CopyCommand, int]:
     return command, number
 
 
+def needed_level(command: CopyCommand) -> int:
+    """Return the feature level from which every broker of a region understands a command."""
+    match command:
+        case TakeCopies() | HandCopies():
+            return MOVES_LEVEL
+        case BeginCopies() | SaveCopies() | RenewCopies() if command.row.epoch > FIRST_EPOCH:
+            return MOVES_LEVEL
+    return COORDINATION_LEVEL
+
+
 def _read(fields: Fields) -> CopyCommand:
     op = fields.text("op", chars_max=10)
     if op == "forget":
         return ForgetCopies(
             binding=fields.text("binding", chars_max=100), index=fields.integer("index", low=0, high=INT64_MAX)
         )
+    if op == "hand":
+        return read_hand(fields)
     key, row = read_key(fields), read_row(fields)
     if op == "renew":
         return RenewCopies(key=key, row=row, instead_of=fields.integer("instead_of", low=0, high=INT64_MAX))
@@ -167,6 +195,16 @@ def read_row(fields: Fields) -> CopyRow:
     )
 
 
+def read_hand(fields: Fields) -> HandCopies:
+    """Take the fields of a row that is handed over. Raises FieldError."""
+    return HandCopies(
+        key=read_key(fields),
+        producer_id=fields.integer("producer_id", low=0, high=INT64_MAX),
+        ended=fields.integer("ended", low=FIRST_EPOCH, high=EPOCH_MAX),
+        epoch=fields.integer("epoch", low=FIRST_EPOCH + 1, high=EPOCH_MAX),
+    )
+
+
 def stream_text(topic_id: bytes, origin: int, partition: int) -> str:
     """Return the text of a stream in a key."""
     assert 0 <= origin <= REGION_NUMBER_MAX
@@ -201,12 +239,19 @@ class CopyBook:
                 self._rows.setdefault(command.key, command.row)
             case SaveCopies():
                 known = self._rows.get(command.key)
-                if known and known.producer_id == command.row.producer_id and known.cursor <= command.row.cursor:
-                    self._rows[command.key] = command.row
+                row = command.row
+                is_same = known is not None and known.producer_id == row.producer_id
+                if known is not None and is_same and known.cursor <= row.cursor and known.epoch <= row.epoch:
+                    self._rows[command.key] = row
             case RenewCopies():
                 known = self._rows.get(command.key)
                 if known is not None and known.producer_id == command.instead_of:
                     self._rows[command.key] = replace(command.row, cursor=known.cursor, sequence=0, epoch=known.epoch)
+            case HandCopies():
+                known = self._rows.get(command.key)
+                is_same = known is not None and known.producer_id == command.producer_id
+                if known is not None and is_same and known.epoch == command.ended < command.epoch:
+                    self._rows[command.key] = replace(known, epoch=command.epoch)
             case TakeCopies():
                 known = self._rows.get(command.key)
                 if known is not None and known.epoch < command.row.epoch:

@@ -2,7 +2,9 @@
 
 copy_find  {binding, index, stream} -> the row, {} where there is none
 copy_begin {binding, index, stream, producer_id, cursor, sequence, partitions} -> the row that there is from then on
-copy_save  the same -> {}      copy_renew the same + instead_of -> the row      copy_take the same + epoch -> the row
+copy_save  the same -> the row, {} where it was forgotten
+copy_renew the same + instead_of -> the row      copy_take the same + epoch -> the row
+copy_hand  {binding, index, stream, producer_id, ended, epoch} -> the row
 copy_list  {binding} -> {rows: [{binding, index, stream, ...row}]}      copy_forget {binding, index} -> {}
 """
 
@@ -12,7 +14,7 @@ from typing import Final
 
 from georelay.errors import BadRequest, Busy
 from georelay.fields import INT64_MAX, FieldError, Fields
-from region.coordination.log import CoordinatorLog
+from region.coordination.log import CoordinatorLog, check_level
 from region.coordination.part import JsonObject, Part
 from region.routing.copies_core import (
     ROWS_MAX,
@@ -26,6 +28,8 @@ from region.routing.copies_core import (
     TakeCopies,
     encode_copy_command,
     named,
+    needed_level,
+    read_hand,
     read_key,
     read_row,
 )
@@ -59,6 +63,11 @@ class CopyOperations:
                 fields.done()
                 await self._propose(ForgetCopies(binding=binding, index=index))
                 return {}
+            if operation == "copy_hand":
+                hand = read_hand(fields)
+                fields.done()
+                await self._propose(hand)
+                return self._row(hand.key)
             return await self._change(operation, fields)
         except FieldError as error:
             raise BadRequest(str(error)) from error
@@ -76,7 +85,8 @@ class CopyOperations:
             case "copy_save":
                 fields.done()
                 await self._propose(SaveCopies(key=key, row=row))
-                return {}
+                known = self._book.find(key)
+                return {} if known is None else known.to_json()
             case "copy_take":
                 fields.done()
                 await self._propose(TakeCopies(key=key, row=row))
@@ -95,5 +105,6 @@ class CopyOperations:
         return row.to_json()
 
     async def _propose(self, command: CopyCommand) -> None:
+        check_level(self._log, needed_level(command))
         shrinks = not isinstance(command, BeginCopies)
         await self._log.propose(Part.QUEUES, encode_copy_command(command, 0), shrinks=shrinks)

@@ -2,7 +2,8 @@
 
 Rule 1: a publish to a topic that a binding takes is acknowledged when its batch and all its copies are committed. A
         copy that cannot be made delays the acknowledgement: it is never left out, nor answered as if it were there.
-Rule 2: the binding is looked up before a batch is appended, so nothing that comes after the copies begin is missed.
+Rule 2: the binding is looked up before a batch is appended, and until the coordinator has recorded where the copies
+        begin nothing is appended: whoever leads the stream next begins there too, and misses nothing.
 Rule 3: a topic that a binding takes refuses transactional batches: what a transaction wrote would have to be copied
         after its end, which nobody waits for.
 Rule 4: when the home of a stream has moved, its old home makes the copies that are left, and answers who waits for
@@ -22,13 +23,14 @@ from typing import Final
 
 import structlog
 
-from georelay.errors import Busy, OutcomeUnknown, PolicyViolation
+from georelay.errors import Busy, OutcomeUnknown, PolicyViolation, Unavailable
 from georelay.ids import StreamKey
 from georelay.wire.batch import BatchHeader
 from region.coordination.coordinators import Coordinators
 from region.kafka.ports import Published
 from region.routing.binding import Binding
-from region.routing.copier import Copier, CopyCluster, SourceStream
+from region.routing.copier import Copier
+from region.routing.ports import CopyCluster, SourceStream
 from region.routing.table_core import BindingTable
 
 log = structlog.get_logger()
@@ -80,10 +82,13 @@ class StreamCopies:
 
     def give_up(self, before_ns: int, why: str) -> None:
         """Tell those who wait since then or longer that their copies may be there or not."""
-        late = [row for row in self.waiting if row.since_ns <= before_ns or row.answer.done()]
+        late: list[_Waiting] = []
+        waiting: list[_Waiting] = []
+        for row in self.waiting:
+            (late if row.since_ns <= before_ns or row.answer.done() else waiting).append(row)
         if not late:
             return
-        self.waiting = [row for row in self.waiting if row not in late]
+        self.waiting = waiting
         heapq.heapify(self.waiting)
         for row in late:
             if not row.answer.done():
@@ -215,13 +220,15 @@ class Routing:
                 copies.copiers[key].wake()
             if not has_begun:
                 continue  # nothing can be published yet
+            is_recorded = False
             if key in copies.tasks and copies.tasks[key].done():
+                is_recorded = copies.copiers[key].is_recorded
                 copies.stop(key)  # its epoch is over; or a defect of ours ended it, then its line is in the log
             if key not in copies.copiers:
-                self._begin(copies, key, binding)
+                self._begin(copies, key, binding, is_recorded=is_recorded)
         return copies
 
-    def _begin(self, copies: StreamCopies, key: tuple[str, int], binding: Binding) -> None:
+    def _begin(self, copies: StreamCopies, key: tuple[str, int], binding: Binding, *, is_recorded: bool) -> None:
         stream = copies.stream
         copier = Copier(
             binding,
@@ -231,6 +238,7 @@ class Routing:
             wall_ns=self._wall_ns,
             begin_at=stream.next_offset,
             moved=copies.moved,
+            is_recorded=is_recorded,
         )
         copies.copiers[key] = copier
         task = asyncio.get_running_loop().create_task(copier.run(), name=f"binding {binding.name} {stream.key}")
@@ -243,7 +251,8 @@ class Routing:
         """Look a publish at the home leader over before it is appended; None when no binding takes it.
 
         Raises:
-            PolicyViolation: a transactional batch. Busy: too much waits for copies. Nothing was stored.
+            PolicyViolation: a transactional batch. Busy: too much waits for copies. Unavailable: it is not recorded
+            yet where the copies begin. Nothing was stored.
         """
         if stream.topic.startswith(INTERNAL_PREFIX) or not self._current().of(stream.topic):
             return None
@@ -251,6 +260,12 @@ class Routing:
             text = f"a binding takes records of {stream.topic!r}"
             raise PolicyViolation(f"{text}: it can be written without transactions only")
         copies = self._follow(stream)
+        for binding in self._current().of(stream.topic):
+            copier = copies.copiers.get((binding.name, binding.index))
+            if copier is None or not copier.is_recorded:
+                why = f": {copier.failing}" if copier is not None and copier.failing else ""
+                text = f"copies of {stream.topic!r} for binding {binding.name} have not begun yet"
+                raise Unavailable(f"{text}, publish again in a moment{why}")
         if len(copies.waiting) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} publishes to {stream.topic!r} wait for their copies already")
         return copies

@@ -10,6 +10,7 @@ Rule 2: of two transactions the one that began earlier and ended later hides the
         of those that are kept rise together. One look is a binary search; what ended below the end is forgotten.
 Rule 3: bounded: of CLOSED_MAX transactions at most it is known when they began. About others, and about those that
         ended before the snapshot of a restart, the answer is the lowest offset: readers wait for the end to pass them.
+        It is no end that anybody may be told: `knows` says whether it is one.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class ClosedTransactions:
             self._seen_end, self._seen_stable = end, stable
             self._forget_below(end)
         return stable
+
+    def knows(self, end: Offset) -> bool:
+        """Return whether `stable_before(end)` is an end that readers may be told, and not only "nothing is known"."""
+        return end >= self._unknown_below or (end >= self._seen_end and self._seen_stable > 0)
 
     def cut(self, start: Offset) -> None:
         """A new epoch begins at `start`: markers at or beyond it are gone, and so is what was decided by them."""

@@ -130,6 +130,16 @@ class FollowedLog:
         """
         return max(self.transactions.stable_before(self.visible_end), self.log_start)
 
+    @property
+    def is_last_stable_known(self) -> bool:
+        """Return whether the last stable offset is where the decided records end.
+
+        After a restart it is not while the visible end lies below what was committed then, and transactions ended below
+        that: nobody knows which of them were open there. Readers wait, and who asks where the end is asks again.
+        """
+        end = self.visible_end
+        return end <= self.log_start or self.transactions.knows_stable_before(end)
+
     def aborted_between(self, first: Offset, following: Offset) -> list[AbortedTransaction]:
         """Return the aborted transactions that have records in first..following - 1, in the order of their markers.
 

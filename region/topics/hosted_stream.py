@@ -124,12 +124,20 @@ class HostedStream(MovingStream):
         Raises:
             NotLeader, Unavailable: ask again, or elsewhere.
         """
-        if not self.is_leader or self.proposer is None:
-            raise NotLeader(leader=self.leader_id)
-        await self.proposer.read_index()
+        await self.confirm_leader()
         if self.geo is not None:
             await self.geo.until_known()
         return self.visible_end
+
+    async def confirm_leader(self) -> None:
+        """Return once a quorum said that this broker leads still, and all that was acknowledged before is applied here.
+
+        Raises:
+            NotLeader, Unavailable: ask again, or elsewhere.
+        """
+        if not self.is_leader or self.proposer is None:
+            raise NotLeader(leader=self.leader_id)
+        await self.proposer.read_index()
 
     def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry] | None:
         """Return committed entries from memory; [] at the high watermark, None when only the disk has them.

@@ -13,6 +13,7 @@ Rule 5: nothing is published in an epoch of which this broker has not heard who 
 Rule 6: a broker without a lease gives no acknowledgement that depends on one (region.homes.leases).
 Rule 7: transactions begin in a region whose brokers all understand them (TRANSACTION_LEVEL).
 Rule 8: a region on its way out takes no records into streams that began in it: nobody would be home of them any more.
+        A batch that it has stored already is answered all the same.
 """
 
 from __future__ import annotations
@@ -121,10 +122,8 @@ class SequencedStream(FollowedLog, ABC):
             Unavailable (without a lease), PolicyViolation (this region leaves the mesh): not stored.
         """
         self._prepare_append()
-        if self.key.origin and self.is_leaving():
-            raise PolicyViolation(f"this region is leaving the mesh: publish to {self.topic} in another region")
-        if needs_lease and not self.lease():
-            raise Unavailable(f"the lease of {self.topic}'s home ran out: this broker may not acknowledge anything")
+        if needs_lease:
+            self._check_lease()
         if header.attributes & TRANSACTIONAL:
             if transactional_id is None or header.producer_id == NO_PRODUCER:
                 raise BadRequest("a transactional batch needs a transactional id and a producer id")
@@ -158,6 +157,16 @@ class SequencedStream(FollowedLog, ABC):
             raise NotLeader(f"epoch {self.home_row.epoch} of {self.topic} has not begun here yet", leader=-1)
         self._check_word()
         return proposer
+
+    def _check_lease(self) -> None:
+        """Refuse to store what could not be acknowledged. Raises Unavailable."""
+        if not self.lease():
+            raise Unavailable(f"the lease of {self.topic}'s home ran out: this broker may not acknowledge anything")
+
+    def _check_stays(self) -> None:
+        """Refuse new records in a region that leaves; what it stored already it still says. Raises PolicyViolation."""
+        if self.key.origin and self.is_leaving():
+            raise PolicyViolation(f"this region is leaving the mesh: publish to {self.topic} in another region")
 
     def _check_word(self) -> None:
         """Refuse to sequence in an epoch of which this broker has not heard who is home. Raises NotLeader."""
@@ -196,6 +205,7 @@ class SequencedStream(FollowedLog, ABC):
         original = self._original(header, append_us, needs_lease=needs_lease)
         if original is not None:
             return original
+        self._check_stays()
         if not self._disk_writable():
             raise DiskFull(f"the disk of broker {self.leader_id} is nearly full: nothing is stored until there is room")
         frame, batch = frame_for(raw)
@@ -285,6 +295,7 @@ class SequencedStream(FollowedLog, ABC):
         original = self._original(header, self._append_us())
         if original is not None:
             return original
+        self._check_stays()
         self._check_room(header)
         return self.lanes.wait(batch)
 
@@ -316,16 +327,22 @@ class SequencedStream(FollowedLog, ABC):
             number: of the transaction among those of this producer id, 1..2^31-1, as its coordinator counts them.
 
         Raises:
-            NotLeader, NotHome, Busy, Unavailable: nothing was appended. ProducerFenced: a newer epoch was here.
+            NotLeader, NotHome, Busy, Unavailable (without a lease, too): nothing was appended. ProducerFenced: a newer
+            epoch was here.
         """
         proposer = self._prepare_append()
+        self._check_lease()
         self._check_transactions_level()
         table = self.transactions.end
         end = self.end
         if table.is_late(producer_id, number):
             ended = table.ended[producer_id]
             return self._at_commit(
-                ended.entry_index, epoch=end.epoch, base_offset=end.next_offset, append_us=ended.append_us
+                ended.entry_index,
+                epoch=end.epoch,
+                base_offset=end.next_offset,
+                append_us=ended.append_us,
+                needs_lease=True,
             )
         newest = table.fencing_epoch(producer_id)
         if producer_epoch < newest:
@@ -343,7 +360,9 @@ class SequencedStream(FollowedLog, ABC):
         stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
         header = self._marker_header(batch, append_us=append_us)
         entry = proposer.propose([EntryDraft(header=header, payload=batch)])[0]
-        return self._at_commit(entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us)
+        return self._at_commit(
+            entry.index, epoch=end.epoch, base_offset=end.next_offset, append_us=append_us, needs_lease=True
+        )
 
     def _marker_header(self, batch: bytearray, *, append_us: int) -> StreamHeader:
         """Return the stream part of a marker: without a producer, which stands in the batch, and without a timestamp.

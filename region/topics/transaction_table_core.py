@@ -291,6 +291,10 @@ class TransactionTable:
         """
         return self._closed.stable_before(end, unstable=self.committed.first_unstable)
 
+    def knows_stable_before(self, end: Offset) -> bool:
+        """Return whether `stable_before(end)` is an end that readers may be told; see ClosedTransactions.knows."""
+        return self._closed.knows(end)
+
     def aborted_between(self, first: Offset, following: Offset) -> list[AbortedTransaction]:
         """Return the committed aborted transactions that have records or their marker in first..following - 1."""
         aborted = self.committed.aborted

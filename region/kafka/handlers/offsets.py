@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from georelay.errors import GeorelayError
+from georelay.errors import GeorelayError, Unavailable
 from georelay.ids import Epoch, Offset
 from georelay.wire.api import ErrorCode
 from georelay.wire.requests import (
@@ -114,7 +114,13 @@ async def _lookup(stream: Stream, timestamp: int, *, is_committed: bool) -> tupl
 
 
 def _end(stream: Stream, *, is_committed: bool) -> Offset:
-    return stream.last_stable_offset if is_committed else stream.visible_end
+    """Return the end for a reader. Raises Unavailable while it is not known which records are decided."""
+    if not is_committed:
+        return stream.visible_end
+    end = stream.last_stable_offset
+    if not stream.is_last_stable_known:
+        raise Unavailable(f"which records of {stream.key} are decided is not known yet: ask again")
+    return end
 
 
 class OffsetForLeaderEpochHandler:

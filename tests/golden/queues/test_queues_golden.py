@@ -10,7 +10,7 @@ from georelay.fields import FieldError
 from region.coordination.part import CommandError
 from region.queues.commands_core import decode_command, encode_command
 from region.queues.leases import Lease, lease_text, read_lease
-from region.queues.queue_core import Claim
+from region.queues.queue_core import Claim, Place, RecordState
 from region.queues.state_core import QueuesState
 from region.routing.copies_core import decode_copy_command, encode_copy_command
 
@@ -27,7 +27,8 @@ def lines_of(file: str) -> tuple[Lines, bytes]:
 
 COMMANDS, SNAPSHOT = lines_of("queues-1.txt")
 MOVED_COMMANDS, MOVED_SNAPSHOT = lines_of("queues-2.txt")  # of queues whose home, or whose topic's home, has moved
-ALL = [*COMMANDS, *MOVED_COMMANDS]
+EPOCH_COMMANDS, EPOCH_SNAPSHOT = lines_of("queues-3.txt")  # commands that name the epoch they mean, rows handed over
+ALL = [*COMMANDS, *MOVED_COMMANDS, *EPOCH_COMMANDS]
 
 
 def state_after(commands: Lines) -> QueuesState:
@@ -69,7 +70,18 @@ def test_commands_and_the_fence_of_a_move_lead_to_the_snapshot() -> None:
     assert again.snapshot() == MOVED_SNAPSHOT
     queue = again.find("bills")
     assert queue is not None
-    assert [again.generation(queue, partition) for partition in (0, 1)] == [(3, 6), (3, 1)]
+    assert [again.generation(queue, partition) for partition in (0, 1)] == [(3, 6), (3, 2)]
+
+
+def test_commands_that_name_an_epoch_lead_to_the_snapshot() -> None:
+    state = state_after(EPOCH_COMMANDS)
+    assert state.snapshot() == EPOCH_SNAPSHOT
+    queue = state.find("bills")
+    assert queue is not None
+    kinds = [queue.state_of(Place(0, offset)) for offset in (10, 20, 14, 16)]
+    assert kinds == [RecordState.DONE, RecordState.UNTOUCHED, RecordState.DONE, RecordState.UNTOUCHED]
+    kinds = [queue.state_of(Place(1, offset)) for offset in (7, 8)]
+    assert kinds == [RecordState.UNTOUCHED, RecordState.CONDEMNED]
 
 
 def test_the_snapshot_is_read_and_written_as_ever() -> None:

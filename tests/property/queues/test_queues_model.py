@@ -16,8 +16,10 @@ from region.queues.commands_core import (
     Condemn,
     CreateQueue,
     Deliver,
+    Drop,
     GiveBack,
     NameProducer,
+    PassOver,
     QueueCommand,
     decode_command,
     encode_command,
@@ -25,7 +27,7 @@ from region.queues.commands_core import (
 from region.queues.definition import Order, QueueDefinition
 from region.queues.delivery_traces import BatchFacts
 from region.queues.index_core import OpenRecord, Phase, QueueIndex
-from region.queues.queue_core import Claim, Place, QueueState, RecordState
+from region.queues.queue_core import Claim, Passed, Place, QueueState, RecordState
 from region.queues.state_core import Applied, QueuesState
 
 SECOND = 1_000_000
@@ -230,6 +232,19 @@ class QueueMachine(RuleBasedStateMachine):
         self.letters = [place for place in self.letters if place not in lost]
         for place in lost:
             del self.records[place]
+
+    @rule(partition=st.integers(0, PARTITIONS - 1), first=st.integers(0, 20), count=st.integers(1, 20))
+    def say_something_late(self, partition: int, first: int, count: int) -> None:
+        """What is said of records that nobody had yet, in an epoch that is over, changes nothing."""
+        before, over = self.state.snapshot(), self.queue.epoch(partition) - 1
+        if not over:
+            return
+        claims = tuple(Claim(partition, offset, 0) for offset in range(first, first + count))
+        ranges = ((first, first + count),)
+        self._propose(PassOver(queue="q", partition=partition, ranges=ranges, why=Passed.PURGE, epoch=over))
+        self._propose(Drop(queue="q", claims=claims, epoch=over))
+        self._propose(Condemn(queue="q", reason="expired", claims=claims, epoch=over))
+        assert self.state.snapshot() == before
 
     @rule()
     def replace_the_leader(self) -> None:

@@ -87,6 +87,14 @@ async def test_latest_is_the_last_stable_offset(stream: Any) -> None:
     assert (await read_stream(stream, LATEST, max_bytes=1, wait_ms=0, read_uncommitted=True)).next_offset == 8
 
 
+async def test_latest_is_refused_while_it_is_not_known_which_records_are_decided(stream: Any) -> None:
+    stream.unstable, stream.knows_stable = Offset(0), False
+    with pytest.raises(Unavailable, match="not known yet"):
+        await read_stream(stream, LATEST, max_bytes=1, wait_ms=0)
+    assert (await read_stream(stream, LATEST, max_bytes=1, wait_ms=0, read_uncommitted=True)).next_offset == 8
+    assert offsets(await read_stream(stream, 0, max_bytes=2**20, wait_ms=0)) == []
+
+
 async def test_a_reader_at_the_last_stable_offset_waits_for_the_transaction_to_end(stream: Any) -> None:
     reading = asyncio.ensure_future(read_stream(stream, 6, max_bytes=2**20, wait_ms=5_000))
     async with asyncio.timeout(5):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from georelay.errors import HomeUnreachable, PolicyViolation, UnknownTopic
 from georelay.fields import JsonObject
-from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey, region_of
+from mesh.home.home_row import HomeRow, MoveKind, Moving
+from region.control import drain_heard
 from region.control.departure import Departure
+from region.control.drain_heard import DrainHeard, answer_heard
 from region.control.leader_duties import ControlDuties
 from region.control.regions_part import RegionsPart, founded
 from region.controller.mesh_rows import RegionRow, RegionState
@@ -37,13 +42,21 @@ def topic(name: str, topic_id: bytes, homes: Homes) -> TopicDefinition:
     )
 
 
+@pytest.fixture(autouse=True)
+def nobody_waits_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain_heard, "WAIT_S", 0.0)
+
+
 class Mesh:
     """Regions us, eu (leaves), ap and a witness; `ends` says where each region's logs of eu's streams end."""
 
     def __init__(self) -> None:
         self.regions = RegionsPart()
         names = {US: "us", EU: "eu", AP: "ap", QUORUM: "quorum"}
-        rows = [RegionRow(number=number, name=name, witness=number == QUORUM) for number, name in names.items()]
+        rows = [
+            RegionRow(number=number, name=name, brokers=(BrokerId(number * 1000 + 1),), witness=number == QUORUM)
+            for number, name in names.items()
+        ]
         self.regions.restore(founded("mesh", rows))
         self.ends: dict[RegionNumber, dict[int, int]] = {region: {0: 10, 1: 0} for region in (US, EU, AP)}
         self.silent: set[RegionNumber] = set()
@@ -51,15 +64,49 @@ class Mesh:
         self.proposed: list[JsonObject] = []
         topics = [topic("orders", EVERY, Homes.EVERY), topic("one", ONE, Homes.ONE)]
         self.homes: dict[StreamKey, RegionNumber] = {}  # of streams that were moved
+        self.is_moving = False
+        self.one_ends: dict[RegionNumber, tuple[int, int]] = dict.fromkeys((US, EU, AP), (1, 10))  # epoch, committed
+        self.deaf: set[RegionNumber] = set()  # whose brokers have not heard of anything
+        self.heard_by: list[BrokerId] = []
         self.duties = ControlDuties(self)  # type: ignore[arg-type]
         self.topics = topics
         self.departure = Departure(
             topics=lambda: iter(topics),
             regions=self.regions,
             ask=self.ask,
-            home_of=lambda key: self.homes.get(key, RegionNumber(0)),
+            moved=self.moved,
+            heard=DrainHeard(
+                me=BrokerId(1001), rows=self.known, ask=self.ask_broker, envelope=lambda body: {"body": body}
+            ),
         )
         self.duties.departure = self.departure
+
+    def moved(self, key: StreamKey) -> HomeRow | None:
+        """Return the row of a stream that was moved, in epoch 2."""
+        home = self.homes.get(key)
+        if home is None:
+            return None
+        first = HomeRow.first(
+            key.topic_id, key.partition, home=home, regions=(US, EU, AP), digest=b"d" * 16, origin=key.origin
+        )
+        table = ((Epoch(1), Offset(0)), (Epoch(2), Offset(0)))
+        homes = ((Epoch(1), EU), (Epoch(2), home))
+        moving = Moving(move_id="m", kind=MoveKind.PLANNED, epoch=Epoch(3), target=AP) if self.is_moving else None
+        last = Epoch(3 if self.is_moving else 2)
+        return replace(first, epoch=Epoch(2), table=table, homes=homes, last_epoch=last, moving=moving, index=7)
+
+    def known(self) -> dict[RegionNumber, RegionRow]:
+        """Return what us knows of the regions."""
+        return {row.number: row for row in self.regions.rows()}
+
+    async def ask_broker(
+        self, broker: BrokerId, method: str, body: Mapping[str, Any], *, timeout_s: float
+    ) -> JsonObject:
+        self.heard_by.append(broker)
+        if region_of(broker) in self.silent:
+            raise HomeUnreachable(f"broker {broker} cannot be reached")
+        rows = {} if region_of(broker) in self.deaf else self.known()
+        return {"ok": answer_heard(rows, body["body"])}
 
     async def ask(self, region: RegionNumber, method: str, body: JsonObject, *, timeout_s: float) -> Mapping[str, Any]:
         if region in self.silent:
@@ -68,8 +115,11 @@ class Mesh:
         for row in read_question(method, body).rows:
             self.asked.append((region, row.key, row.until))  # type: ignore[union-attr]
             end = self.ends[region].get(row.key.partition)
+            epoch = 1 if self.moved(row.key) is None else 2
+            if row.key.topic_id == ONE:
+                epoch, end = self.one_ends[region]
             ends = LogEnds(
-                epoch=Epoch(1), next_offset=Offset(end or 0), high_watermark=Offset(end or 0), log_start=Offset(0)
+                epoch=Epoch(epoch), next_offset=Offset(end or 0), high_watermark=Offset(end or 0), log_start=Offset(0)
             )
             answers = {**answers, row.key: UnknownTopic("not here") if end is None else ends}
         return answer_json(answers)
@@ -89,12 +139,14 @@ async def test_a_region_whose_streams_are_whole_elsewhere_leaves() -> None:
     assert mesh.regions.row(EU).state is RegionState.REMOVED  # type: ignore[union-attr]
 
 
-async def test_only_its_own_streams_of_topics_with_many_homes_are_asked_for_and_no_witness_is() -> None:
+async def test_streams_of_every_home_are_asked_for_and_no_witness_is() -> None:
     mesh = Mesh()
     await mesh.departure.lacking(EU)
-    assert {key for _, key, _ in mesh.asked} == {StreamKey(EVERY, EU, 0), StreamKey(EVERY, EU, 1)}
+    every = {StreamKey(EVERY, origin, partition) for origin in (US, EU, AP) for partition in (0, 1)}
+    assert {key for _, key, _ in mesh.asked} == {*every, *(StreamKey(ONE, RegionNumber(0), p) for p in (0, 1))}
     assert {region for region, _, _ in mesh.asked} == {US, EU, AP}
-    assert {(key.partition, until) for region, key, until in mesh.asked if region != EU} == {(0, 10)}
+    own = {(key.partition, until) for region, key, until in mesh.asked if region != EU and key.origin == EU}
+    assert own == {(0, 10)}
 
 
 async def test_records_that_a_region_lacks_keep_it_and_are_named() -> None:
@@ -146,13 +198,12 @@ async def test_groups_that_are_at_home_there_keep_a_region_however_many_copies_t
     assert not mesh.proposed
 
 
-async def test_groups_that_were_moved_away_keep_nobody_and_their_streams_are_not_asked_for() -> None:
+async def test_groups_that_were_moved_away_keep_nobody() -> None:
     mesh = Mesh()
     mesh.topics.append(topic(INTERNAL_TOPIC, GROUPS, Homes.EVERY))
     mesh.homes = {StreamKey(GROUPS, EU, partition): US for partition in (0, 1)}
     mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
     assert (await mesh.remove())["lost"] == []
-    assert all(key.topic_id != GROUPS for _, key, _ in mesh.asked)
 
 
 async def test_groups_that_came_home_again_count_as_if_they_never_left() -> None:
@@ -160,3 +211,104 @@ async def test_groups_that_came_home_again_count_as_if_they_never_left() -> None
     mesh.topics.append(topic(INTERNAL_TOPIC, GROUPS, Homes.EVERY))
     mesh.homes = {StreamKey(GROUPS, EU, 0): EU}
     assert any("--groups-of eu" in line for line in await mesh.departure.lacking(EU))
+
+
+# --- who has heard of it ------------------------------------------------------------------------------
+
+
+async def test_a_region_whose_broker_has_not_heard_that_it_leaves_stays() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.deaf = {EU}
+    with pytest.raises(PolicyViolation, match="broker 2001 may not know that region eu leaves"):
+        await mesh.remove()
+    assert not mesh.proposed
+    mesh.deaf = set()
+    assert (await mesh.remove())["lost"] == []
+
+
+async def test_a_home_elsewhere_that_has_not_heard_of_it_keeps_the_region_too() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.deaf = {AP}
+    with pytest.raises(PolicyViolation, match="broker 3001 may not know that region eu leaves"):
+        await mesh.remove()
+    assert 4001 not in mesh.heard_by  # a witness stores nothing and counts nobody
+
+
+async def test_news_of_an_earlier_drain_is_none_of_this_one() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    earlier = mesh.known()
+    mesh.regions.apply({"do": "keep", "number": 2}, index=6, append_us=1)
+    mesh.regions.apply({"do": "drain", "number": 2}, index=7, append_us=1)
+    mesh.known = lambda: earlier  # type: ignore[method-assign]
+    assert any("2001 may not know" in line for line in await mesh.departure.lacking(EU))
+
+
+async def test_a_region_that_never_said_which_brokers_it_has_is_not_known_to_have_heard() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "add", "number": 5, "name": "sa", "seeds": [], "witness": False}, index=4, append_us=1)
+    mesh.ends[RegionNumber(5)] = {0: 10, 1: 0}
+    mesh.one_ends[RegionNumber(5)] = (1, 10)
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    assert await mesh.departure.lacking(EU) == ["region sa has not said which brokers it has"]
+
+
+async def test_a_dead_region_leaves_by_force_and_its_brokers_are_named() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.silent = {EU}
+    lost = (await mesh.remove(force=True))["lost"]
+    assert isinstance(lost, list)
+    assert any("broker 2001 may not know" in line for line in lost)
+
+
+async def test_regions_change_one_after_the_other() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    removing = asyncio.ensure_future(mesh.remove())
+    await asyncio.sleep(0)
+    with pytest.raises(PolicyViolation, match="left the mesh"):
+        await mesh.duties.methods["region.keep"]({"number": 2}, BrokerId(1001))
+    assert (await removing)["lost"] == []
+
+
+# --- streams of homes that stay -----------------------------------------------------------------------
+
+
+async def test_records_of_a_home_that_stays_have_to_be_in_every_region_that_stays() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.one_ends[AP] = (1, 8)
+    with pytest.raises(PolicyViolation, match="one partition 0: offsets 8 to 9 are not in region ap"):
+        await mesh.remove()
+
+
+async def test_what_the_leaving_region_has_beyond_the_answer_of_the_home_counts() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.one_ends[EU] = (1, 12)  # who answered for us was just deposed
+    lines = await mesh.departure.lacking(EU)
+    assert "one partition 0: offsets 10 to 11 are not in region us" in lines
+
+
+async def test_a_branch_of_an_older_epoch_is_no_copy() -> None:
+    mesh = Mesh()
+    mesh.homes = {StreamKey(ONE, RegionNumber(0), 0): US}
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.one_ends = {US: (2, 10), EU: (1, 99), AP: (1, 12)}
+    lines = await mesh.departure.lacking(EU)
+    assert lines[0] == "one partition 0: region ap is in epoch 1 of it, its home in epoch 2"
+
+
+@pytest.mark.parametrize(
+    ("is_moving", "epoch", "says"), [(True, 2, "its home is moving"), (False, 1, "it has not begun its epoch")]
+)
+async def test_a_home_that_is_on_its_way_keeps_the_region(is_moving: bool, epoch: int, says: str) -> None:
+    mesh = Mesh()
+    mesh.homes = {StreamKey(ONE, RegionNumber(0), 0): US}
+    mesh.is_moving = is_moving
+    mesh.one_ends[US] = (epoch, 10)
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    assert any(says in line for line in await mesh.departure.lacking(EU))

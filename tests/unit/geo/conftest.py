@@ -143,6 +143,7 @@ class Scene:
     stream: FakeStream
     geo: StreamGeo
     counters: GeoCounters
+    leaving: set[RegionNumber]  # on their way out of the mesh
 
     def settings(self, **settings: Any) -> None:
         self.geo.follow_topic(FakeSettings(**settings))
@@ -177,5 +178,13 @@ def scene() -> Scene:
     clock, counters = SetClock(), GeoCounters()
     stream = FakeStream(clock)
     regions = [RegionNumber(1), RegionNumber(2), RegionNumber(3)]
-    geo = StreamGeo(stream, settings=FakeSettings(), regions=lambda: regions, clock=clock, counters=counters)
-    return Scene(clock, stream, geo, counters)
+    leaving: set[RegionNumber] = set()
+    geo = StreamGeo(
+        stream,
+        settings=FakeSettings(),
+        regions=lambda: regions,
+        clock=clock,
+        counters=counters,
+        is_leaving=leaving.__contains__,
+    )
+    return Scene(clock, stream, geo, counters, leaving)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from georelay.errors import Fenced, NotHome
+from georelay.errors import Fenced, NotHome, NotLeader
 from georelay.ids import Epoch, Offset, RegionNumber
 from georelay.wire.crc import crc32c
 from mesh.home.home_row import HomeRow
@@ -130,6 +130,10 @@ class ModelStream:
             raise NotHome("not home of that epoch", epoch=self.epoch, home=self.row.home)
         self.sealed_for = max(self.sealed_for, new_epoch)
         return self.end()
+
+    async def confirm_leader(self) -> None:
+        if not self.is_leader:
+            raise NotLeader(leader=-1)
 
     async def promise(self, *, new_epoch: Epoch, table: Sequence[EpochRow]) -> End:
         if self.fence > new_epoch or self.epoch >= new_epoch:

@@ -86,8 +86,19 @@ def test_an_attempt_says_that_who_promised_does_not_store_enough() -> None:
 class Answering:
     """Two regions that answer: one deleted what it agrees to. The home is lost."""
 
+    is_recovered = False
+
+    def is_removed(self, region: RegionNumber) -> bool:
+        return False
+
     def row(self, key: StreamKey) -> HomeRow:
         return ROW
+
+    def asked_now(self, row: HomeRow) -> tuple[RegionNumber, ...]:
+        return row.regions
+
+    def may_be_home(self, region: RegionNumber) -> bool:
+        return True
 
     async def ask(self, region: RegionNumber, method: str, body: JsonObject, *, timeout_s: float) -> Mapping[str, Any]:
         if region == TWO:

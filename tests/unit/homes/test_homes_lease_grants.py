@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from georelay.errors import Fenced, NotLeader
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RegionNumber, StreamKey
 from mesh.home.home_row import MoveKind
+from mesh.home.move_core import Move
 from region.controller.topic import Homes, TopicDefinition
 from region.homes.leader import HomeLeader
 from region.homes.part import HomesPart, begin_command
@@ -21,9 +23,10 @@ REGIONS = (RegionNumber(1), RegionNumber(2), RegionNumber(3))
 ONE, TWO = BrokerId(1001), BrokerId(2001)
 TOPIC = TopicDefinition(
     name="orders", topic_id=b"l" * 16, partitions=1, replication_factor=1, homes=Homes.ONE, home=REGIONS[0],
-    retention_ms=-1, retention_bytes=-1, config=(), index=1,
+    retention_ms=-1, retention_bytes=-1, config=(("failover", "auto"), ("min.insync.regions", "2")), index=1,
 )  # fmt: skip
-KEY = StreamKey(TOPIC.topic_id, RegionNumber(0), 0)
+MANUAL = replace(TOPIC, name="logs", topic_id=b"m" * 16, config=())
+KEY, MANUAL_KEY = (StreamKey(topic.topic_id, RegionNumber(0), 0) for topic in (TOPIC, MANUAL))
 
 
 class Mesh:
@@ -37,10 +40,10 @@ class Mesh:
         self.leads = True
 
     def find(self, topic_id: bytes) -> TopicDefinition | None:
-        return TOPIC if topic_id == TOPIC.topic_id else None
+        return next((topic for topic in self.topics() if topic.topic_id == topic_id), None)
 
     def topics(self) -> Iterator[TopicDefinition]:
-        return iter([TOPIC])
+        return iter([TOPIC, MANUAL])
 
     def holders(self, topic: TopicDefinition) -> tuple[RegionNumber, ...]:
         return REGIONS
@@ -96,3 +99,22 @@ async def test_a_region_whose_home_is_being_taken_away_gets_no_lease_and_others_
     assert leader.leases.newest_ns(REGIONS[0]) is None
     await leader.methods()["home.lease"]({}, TWO)
     assert leader.leases.newest_ns(REGIONS[1]) is not None
+
+
+async def test_a_topic_without_leases_that_is_taken_away_costs_its_region_no_lease() -> None:
+    mesh = Mesh()
+    leader = mesh.leader()
+    await mesh.propose("homes", begin_command([MANUAL_KEY], move_id="m", kind=MoveKind.FORCED))
+    await leader.methods()["home.lease"]({}, ONE)
+    assert leader.leases.newest_ns(REGIONS[0]) is not None
+
+
+async def test_an_attempt_that_waits_for_leases_ends_them_although_its_topic_needs_none_any_more() -> None:
+    mesh = Mesh()
+    leader = mesh.leader()
+    await mesh.propose("homes", begin_command([MANUAL_KEY], move_id="m", kind=MoveKind.FORCED))
+    row = mesh.part.row(MANUAL_KEY)
+    assert row is not None
+    leader._driver._carried[MANUAL_KEY] = Move(row, level=2, needs_lease=True)
+    with pytest.raises(Fenced):
+        await leader.methods()["home.lease"]({}, ONE)

@@ -231,6 +231,7 @@ class Led:
 
     def __init__(self, hwm: int = 4) -> None:
         self.is_leader = True
+        self.was_replaced = False  # without having heard of it
         self.epoch = Epoch(1)
         self.high_watermark = Offset(hwm)
         self.log_start = Offset(0)
@@ -239,6 +240,10 @@ class Led:
     @property
     def next_offset(self) -> Offset:
         return self.high_watermark
+
+    async def confirm_leader(self) -> None:
+        if self.was_replaced:
+            raise NotLeader(leader=-1)
 
     async def seal(self, *, epoch: Epoch, new_epoch: Epoch, move_id: str) -> PrefixEnd:
         if epoch != self.epoch:
@@ -285,6 +290,15 @@ async def test_a_region_answers_for_each_stream_with_one_question_per_broker() -
     assert isinstance(told[key(0)], LogEnds) and isinstance(told[key(1)], LogEnds)
     assert isinstance(told[key(2)], NotLeader)
     assert region.asked == [1002]
+
+
+async def test_a_leader_that_was_replaced_without_hearing_of_it_tells_no_end() -> None:
+    region = Region()
+    region.streams[1001, 0].was_replaced = True
+    rows = [EndAsked(key=key(partition)) for partition in (0, 1)]
+    body = await region.agents[1001].handle(ENDS_METHOD, asked_json(rows), from_broker=BrokerId(2001))
+    told = read_answers(ENDS_METHOD, body, asked=[row.key for row in rows])
+    assert isinstance(told[key(0)], NotLeader) and isinstance(told[key(1)], LogEnds)
 
 
 async def test_a_broker_answers_only_its_own_region_for_itself() -> None:

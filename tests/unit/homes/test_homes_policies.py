@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from georelay.clock import SystemClock
+from georelay.errors import Fenced
 from georelay.fields import FieldError, JsonObject
 from georelay.ids import BrokerId, RegionNumber
 from mesh.home.home_row import HomeRow
@@ -19,10 +20,12 @@ from region.control.regions_part import RegionsPart, founded
 from region.controller.commands import AlterTopic, Command, DefineTopic, DropTopic
 from region.controller.mesh_rows import RegionRow
 from region.controller.topic import Homes, Tombstone, TopicDefinition
+from region.coordination.coordinators import INTERNAL_TOPIC
 from region.homes.leader import HomeLeader
 from region.homes.mesh_topics import ControlTopics
 from region.homes.part import HomesPart, obeyed_command
 from region.homes.policies import ControlPolicies, policies_digest
+from region.homes.takeover import AGAIN_NS
 
 US, EU, AP = RegionNumber(1), RegionNumber(2), RegionNumber(3)
 FIRST, SECOND = BrokerId(1001), BrokerId(1002)
@@ -187,6 +190,7 @@ async def test_a_recovered_control_believes_nothing_of_what_regions_said() -> No
     mesh.follow(FIRST, SECOND)
     await mesh.renew(FIRST, SECOND)
     mesh.definitions.restore(doubted(mesh.definitions.snapshot()))  # with the lost majority it may have become manual
+    mesh.part.restore({name: value for name, value in mesh.part.snapshot().items() if name != "obeyed"})
     assert not await mesh.in_force()
     await mesh.renew(FIRST, SECOND)
     assert await mesh.in_force()
@@ -202,15 +206,15 @@ async def test_brokers_of_an_earlier_version_say_nothing_and_are_waited_for() ->
     assert not await mesh.in_force()
 
 
-async def test_nothing_is_committed_for_a_mesh_in_which_no_policy_changes() -> None:
+async def test_what_a_region_obeys_is_committed_once_while_no_policy_changes() -> None:
     mesh = Mesh()
     mesh.define(DefineTopic(definition=topic_of("pay", config=AUTO)))
     mesh.follow(FIRST, SECOND)
     await mesh.renew(FIRST, SECOND)
+    assert mesh.part.snapshot()["obeyed"] == [[US, 1]]
     before = mesh.index
     await mesh.renew(FIRST, SECOND)
     assert mesh.index == before
-    assert "obeyed" not in mesh.part.snapshot()
 
 
 def test_a_deleted_topic_is_not_waited_for() -> None:
@@ -249,3 +253,110 @@ async def test_what_is_not_in_force_is_left_where_it_is_and_the_rest_is_taken_fr
             await asyncio.sleep(0)
     assert [mesh.definitions.topic_by_id(row.topic_id).name for row in mesh.part.book.attempts()] == ["made"]  # type: ignore[union-attr]
     mesh.leader.deposed()
+
+
+# --- coordinators -------------------------------------------------------------------------------------
+
+
+async def attempts_on_us(mesh: Mesh) -> set[str]:
+    """Return the topics of which something is taken when us is lost now."""
+    mesh.leader._takeovers.look([US])
+    for _ in range(100):
+        await asyncio.sleep(0)
+    names = {topic.topic_id: topic.name for topic in mesh.definitions.topics()}
+    found = {names[row.topic_id] for row in mesh.part.book.attempts() if row.home == US}
+    mesh.leader.deposed()
+    return found
+
+
+def define_groups(mesh: Mesh) -> None:
+    mesh.define(
+        DefineTopic(
+            definition=replace(topic_of(INTERNAL_TOPIC), topic_id=b"c" * 16, homes=Homes.EVERY, home=RegionNumber(0))
+        )
+    )
+
+
+async def test_coordinators_are_not_taken_from_a_region_that_never_said_that_it_knows_a_topic_with_auto() -> None:
+    mesh = Mesh()
+    define_groups(mesh)
+    mesh.follow(FIRST, SECOND)
+    mesh.define(DefineTopic(definition=topic_of("made", config=AUTO)))
+    mesh.follow(FIRST)
+    await mesh.renew(FIRST)  # the second broker was cut off before it heard of it: it commits offsets without a lease
+    assert await attempts_on_us(mesh) == {"made"}
+
+
+async def test_coordinators_are_taken_with_the_topics_once_every_broker_follows_a_topic_with_auto() -> None:
+    mesh = Mesh()
+    define_groups(mesh)
+    mesh.define(DefineTopic(definition=topic_of("made", config=AUTO)))
+    mesh.follow(FIRST, SECOND)
+    await mesh.renew(FIRST, SECOND)
+    assert await attempts_on_us(mesh) == {"made", INTERNAL_TOPIC}
+
+
+async def test_coordinators_stay_under_lease_while_one_of_the_topics_that_bound_them_does() -> None:
+    mesh = Mesh()
+    define_groups(mesh)
+    mesh.define(DefineTopic(definition=topic_of("made", config=AUTO)))
+    mesh.follow(FIRST, SECOND)
+    await mesh.renew(FIRST, SECOND)
+    mesh.define(DefineTopic(definition=topic_of("later", config=AUTO)))  # us is cut off before it hears of this one
+    assert await attempts_on_us(mesh) == {"made", "later", INTERNAL_TOPIC}
+
+
+async def test_coordinators_that_were_free_for_a_while_have_to_be_bound_again() -> None:
+    mesh = Mesh()
+    define_groups(mesh)
+    mesh.define(DefineTopic(definition=topic_of("made", config=AUTO)))
+    mesh.follow(FIRST, SECOND)
+    await mesh.renew(FIRST, SECOND)
+    mesh.alter("made", MANUAL)  # the last that us hears
+    mesh.define(DefineTopic(definition=topic_of("later", config=AUTO)))
+    assert await attempts_on_us(mesh) == {"later"}
+
+
+async def test_coordinators_come_with_a_topic_that_is_in_force_only_after_its_region_was_lost() -> None:
+    mesh = Mesh()
+    define_groups(mesh)
+    mesh.define(DefineTopic(definition=topic_of("pay")))
+    mesh.alter("pay", AUTO)
+    clock = mesh.leader._takeovers._clock = Stopped()
+    mesh.leader._takeovers.look([US])
+    mesh.follow(FIRST, SECOND)
+    await mesh.renew(FIRST, SECOND)
+    assert not list(mesh.part.book.attempts())
+    clock.now_ns += AGAIN_NS
+    assert await attempts_on_us(mesh) == {"pay", INTERNAL_TOPIC}
+
+
+async def test_what_comes_into_force_while_a_region_is_lost_is_taken_then() -> None:
+    mesh = Mesh()
+    define_groups(mesh)
+    mesh.define(DefineTopic(definition=topic_of("made", config=AUTO)))
+    mesh.define(DefineTopic(definition=topic_of("pay")))
+    mesh.alter("pay", AUTO)
+    clock = mesh.leader._takeovers._clock = Stopped()
+    mesh.leader._takeovers.look([US])
+    for _ in range(100):
+        await asyncio.sleep(0)
+    mesh.follow(FIRST, SECOND)
+    with pytest.raises(Fenced):  # homes are being taken from us: no lease, but its brokers say what they follow
+        await mesh.renew(FIRST, SECOND)
+    with pytest.raises(Fenced):
+        await mesh.renew(SECOND)
+    clock.now_ns += AGAIN_NS
+    assert await attempts_on_us(mesh) == {"made", "pay", INTERNAL_TOPIC}
+
+
+class Stopped:
+    """A clock that is moved by hand."""
+
+    now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def wall_ns(self) -> int:
+        return self.now_ns

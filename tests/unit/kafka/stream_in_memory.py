@@ -36,6 +36,7 @@ class FakeStream:
         self.auto_commit = True
         self.in_memory = True
         self.unstable: Offset | None = None  # first record of an open transaction
+        self.knows_stable = True  # which records are decided
         self.aborted: list[AbortedTransaction] = []
         self.entries: list[Entry] = []
         self.cold_reads = 0
@@ -151,6 +152,10 @@ class FakeStream:
     @property
     def last_stable_offset(self) -> Offset:
         return self.visible_end if self.unstable is None else min(self.unstable, self.visible_end)
+
+    @property
+    def is_last_stable_known(self) -> bool:
+        return self.knows_stable
 
     def aborted_between(self, first: int, following: int) -> list[AbortedTransaction]:
         return [row for row in self.aborted if row.last_offset >= first and row.first_offset < following]

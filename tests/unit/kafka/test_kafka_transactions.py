@@ -323,3 +323,19 @@ async def test_the_end_for_a_reader_of_committed_records_is_the_last_stable_offs
     assert [await ask(-1, isolation) for isolation in (0, 1)] == [2, 1]
     stream.unstable = Offset(0)
     assert [await ask(0, isolation) for isolation in (0, 1)] == [0, -1]
+
+
+@pytest.mark.parametrize("timestamp", [-1, 0, -3])
+async def test_the_end_is_not_told_while_it_is_not_known_which_records_are_decided(bed: Any, timestamp: int) -> None:
+    bed.cluster.add_topic("t")
+    stream = bed.cluster.streams["t", 0]
+    stream.add(b"1")
+    stream.unstable, stream.knows_stable = Offset(0), False
+    client = await bed.client()
+
+    async def ask(isolation: int) -> int:
+        wanted = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[wanted])
+        return int((await client.call(request, ApiKey.LIST_OFFSETS, 7)).topics[0].partitions[0].error_code)
+
+    assert [await ask(isolation) for isolation in (0, 1)] == [0, ErrorCode.LEADER_NOT_AVAILABLE]

@@ -215,3 +215,31 @@ async def test_what_waits_for_the_carrier_is_counted_in_bytes() -> None:
     assert (endpoint.has_room, endpoint.has_bulk_room) == (False, False)
     assert [encode_part(part) for part in await link.carry()] == [encode_part(request)]
     assert (endpoint.has_room, endpoint.has_bulk_room) == (True, True)
+
+
+async def test_a_heartbeat_about_many_sessions_is_sorted_without_comparing_its_rows() -> None:
+    class Row(tuple[int, Offset, int]):
+        """A row that counts how often it is compared."""
+
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Row.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = tuple.__hash__
+
+    endpoint, link, _ = accepted()
+    link.receiver.frame_received(encode_frame(PEER))
+    await link.carry()
+    for session in range(0, 400, 2):
+        endpoint.post(WELCOME._replace(session=session))
+    rows = tuple(Row((session, Offset(session), 0)) for session in range(400))
+    endpoint.post(Heartbeat(1, rows))
+    parts: list[Part] = []
+    while len(parts) < 202:
+        parts += await link.carry()
+    beats = [part for part in parts if isinstance(part, Heartbeat)]
+    assert sorted(row[0] for beat in beats for row in beat.rows) == list(range(400))
+    assert {row[0] % 2 for row in beats[0].rows} == {1}, "what is free overtakes what is held"
+    assert Row.compared == 0

@@ -147,11 +147,12 @@ class FakeCluster:
             await log.moved.wait()
             offset = min(offset, log.end)
         found = [entry for entry in log.entries if entry.base_offset + entry.record_count > offset]
+        shown = found[:1] if max_bytes == 1 else found[:50]
         return ReadAnswer(
-            entries=found[:1] if max_bytes == 1 else found[:50],
+            entries=shown,
             log_start=Offset(log.start),
             high_watermark=Offset(log.end),
-            next_offset=found[:50][-1].base_offset + found[:50][-1].record_count if found else log.end,
+            next_offset=shown[-1].base_offset + shown[-1].record_count if shown else log.end,
         )
 
     def append(self, name: str, partition: int, raw: bytes, count: int) -> int:

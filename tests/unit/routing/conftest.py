@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from georelay.errors import GeorelayError, OutOfOrderSequence, UnknownProducer
+from georelay.errors import GeorelayError, OutOfOrderSequence, Unavailable, UnknownProducer, UnknownTopic
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader, build_batch, iterate_records, parse_header
 from region.controller.topic import Homes, TopicDefinition, TopicView
@@ -36,6 +36,7 @@ class FakeSource:
         self.topic = topic
         self.partition = partition
         self.is_leader = True
+        self.has_quorum = True
         self.is_home = True
         self.epoch = Epoch(1)
         self.decided_table: tuple[tuple[Epoch, Offset], ...] = ()
@@ -69,6 +70,11 @@ class FakeSource:
 
     def _from(self, offset: int) -> list[FakeEntry]:
         return [row for row in self.entries if offset <= row.base_offset < self.high_watermark]
+
+    async def confirmed_end(self) -> Offset:
+        if not self.has_quorum:
+            raise Unavailable("no quorum answers")
+        return self.high_watermark
 
     def add_waiter(self, callback: Callable[[], None]) -> int:
         number = max(self.waiters, default=0) + 1
@@ -125,6 +131,8 @@ class Targets:
         try:
             if self.errors:
                 raise self.errors.pop(0)
+            if name not in self.partitions:
+                raise UnknownTopic(name)
             self._store(name, partition, header, bytes(raw))
             if self.lost_answers:
                 raise self.lost_answers.pop(0)
@@ -175,9 +183,25 @@ class RoutingScene:
             monotonic_ns=lambda: self.now_ns,
         )
 
-    def bind(self, name: str, target: str, source: str = "orders", **more: Any) -> None:
+    def define(self, name: str, target: str, source: str = "orders", **more: Any) -> None:
         self.index += 1
         self.bindings.append(Binding(name=name, source=source, target=target, index=self.index, **more))
+
+    async def bind(self, name: str, target: str, source: str = "orders", **more: Any) -> None:
+        """Define a binding, and wait until its copies have begun."""
+        self.define(name, target, source, **more)
+        await self.look()
+
+    async def bind_to_deleted(self, name: str) -> None:
+        """Bind to a topic `gone` that is deleted once the copies have begun."""
+        self.targets.partitions["gone"] = 1
+        await self.bind(name, "gone")
+        del self.targets.partitions["gone"]
+
+    async def look(self) -> None:
+        """Let the broker look at what it leads, and at its bindings."""
+        self.routing.sweep()
+        await self.settle()
 
     def publish(self, *values: str, commit: bool = True, **headers: str) -> asyncio.Future[Published]:
         """Publish one batch the way a broker does."""

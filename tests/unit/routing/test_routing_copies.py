@@ -19,8 +19,8 @@ async def test_without_a_binding_a_publish_waits_for_nothing(broker: Any) -> Non
 
 
 async def test_a_publish_is_answered_when_all_its_copies_are_stored(broker: Any) -> None:
-    broker.bind("one", "audit")
-    broker.bind("two", "bills")
+    await broker.bind("one", "audit")
+    await broker.bind("two", "bills")
     answer = broker.publish("a", "b")
     assert not answer.done()
     assert (await answer).base_offset == 0
@@ -29,7 +29,7 @@ async def test_a_publish_is_answered_when_all_its_copies_are_stored(broker: Any)
 
 async def test_a_copy_that_fails_delays_the_answer_and_is_made_in_the_end(broker: Any) -> None:
     broker.targets.errors = [Unavailable("no leader")] * 3
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     answer = broker.publish("a")
     await broker.settle()
     assert not answer.done()
@@ -39,8 +39,8 @@ async def test_a_copy_that_fails_delays_the_answer_and_is_made_in_the_end(broker
 
 
 async def test_one_failing_copy_of_two_keeps_the_answer_back(broker: Any) -> None:
-    broker.bind("good", "bills")
-    broker.bind("bad", "gone")
+    await broker.bind("good", "bills")
+    await broker.bind_to_deleted("bad")
     answer = broker.publish("a")
     await broker.settle()
     assert broker.targets.values("bills") == ["a"]
@@ -48,7 +48,7 @@ async def test_one_failing_copy_of_two_keeps_the_answer_back(broker: Any) -> Non
 
 
 async def test_after_a_while_the_publisher_is_told_that_it_does_not_know(broker: Any) -> None:
-    broker.bind("bad", "gone")
+    await broker.bind_to_deleted("bad")
     answer = broker.publish("a")
     await broker.settle()
     broker.now_ns = round((router.WAIT_S + 1) * 1e9)
@@ -58,7 +58,7 @@ async def test_after_a_while_the_publisher_is_told_that_it_does_not_know(broker:
 
 
 async def test_a_copy_whose_answer_was_lost_is_stored_once(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     broker.targets.lost_answers = [OutcomeUnknown("lost")]
     async with asyncio.timeout(5):
         await broker.publish("a")
@@ -67,7 +67,7 @@ async def test_a_copy_whose_answer_was_lost_is_stored_once(broker: Any) -> None:
 
 
 async def test_a_new_leader_makes_the_copies_that_are_left_and_no_other(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     for number in range(7):
         await broker.publish(f"r{number}")
     answers = [broker.publish(f"late{number}") for number in range(6)]
@@ -82,7 +82,7 @@ async def test_a_new_leader_makes_the_copies_that_are_left_and_no_other(broker: 
 
 @pytest.mark.parametrize("unsaved", range(1, 5))
 async def test_copies_that_were_stored_and_not_saved_are_not_stored_again(broker: Any, unsaved: int) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("first")
     await broker.settle()
     log = broker.coordinators.logs[broker.coordinators.partition_of("one")]
@@ -103,7 +103,7 @@ async def test_copies_that_were_stored_and_not_saved_are_not_stored_again(broker
 
 
 async def test_two_leaders_at_once_make_each_copy_once(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     other = broker.new_routing(broker.source)
     other.sweep()
@@ -116,7 +116,7 @@ async def test_two_leaders_at_once_make_each_copy_once(broker: Any) -> None:
 
 
 async def test_a_target_that_forgot_the_producer_gets_the_next_copies_of_a_new_one(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     await broker.settle()
     broker.targets.known.clear()
@@ -126,7 +126,7 @@ async def test_a_target_that_forgot_the_producer_gets_the_next_copies_of_a_new_o
 
 
 async def test_a_target_that_got_more_partitions_is_copied_to_on(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     broker.targets.partitions["audit"] = 3
     for number in range(4):
@@ -137,13 +137,13 @@ async def test_a_target_that_got_more_partitions_is_copied_to_on(broker: Any) ->
 
 async def test_what_was_stored_before_the_binding_is_not_copied(broker: Any) -> None:
     broker.publish("old")
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("new")
     assert broker.targets.values("audit") == ["new"]
 
 
 async def test_publishes_go_on_when_the_binding_is_removed(broker: Any) -> None:
-    broker.bind("bad", "gone")
+    await broker.bind_to_deleted("bad")
     answer = broker.publish("a")
     await broker.settle()
     broker.bindings.clear()
@@ -153,7 +153,7 @@ async def test_publishes_go_on_when_the_binding_is_removed(broker: Any) -> None:
 
 
 async def test_transactional_batches_are_refused_before_they_are_stored(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     raw = build_batch(
         [(b"a", None, ())],
         timestamps_ms=1,
@@ -170,7 +170,7 @@ async def test_too_many_waiting_publishes_are_refused_before_they_are_stored(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(router, "WAITING_MAX", 2)
-    broker.bind("bad", "gone")
+    await broker.bind_to_deleted("bad")
     answers = [broker.publish("a"), broker.publish("b")]
     await broker.settle()
     with pytest.raises(Busy):
@@ -180,7 +180,7 @@ async def test_too_many_waiting_publishes_are_refused_before_they_are_stored(
 
 
 async def test_only_records_with_the_headers_are_copied(broker: Any) -> None:
-    broker.bind("one", "audit", headers=(HeaderRule(name="region", value="eu"),))
+    await broker.bind("one", "audit", headers=(HeaderRule(name="region", value="eu"),))
     await broker.publish("a", region="us")
     await broker.publish("b", region="eu")
     await broker.publish("c")
@@ -224,7 +224,7 @@ def test_header_rules_choose_records(match: Match, wanted: list[bytes]) -> None:
 
 
 async def test_no_more_copies_are_made_beyond_what_is_saved_than_a_target_recognises(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("first")
     await broker.settle()
     log = broker.coordinators.logs[broker.coordinators.partition_of("one")]
@@ -237,3 +237,23 @@ async def test_no_more_copies_are_made_beyond_what_is_saved_than_a_target_recogn
     await broker.settle(400)
     assert broker.targets.values("audit") == ["first", *(f"r{number}" for number in range(12))]
     assert all(answer.done() for answer in answers)
+
+
+async def test_many_who_wait_are_given_up_without_comparing_each_with_all(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.bind_to_deleted("bad")
+    answers = [broker.publish(f"r{number}") for number in range(200)]
+    await broker.settle()
+    compared: list[int] = []
+    plain = router._Waiting.__eq__
+
+    def counted(self: Any, other: object) -> bool:
+        compared.append(1)
+        return bool(plain(self, other))
+
+    monkeypatch.setattr(router._Waiting, "__eq__", counted)
+    broker.now_ns = round((router.WAIT_S + 1) * 1e9)
+    broker.routing.sweep()
+    assert all(isinstance(answer.exception(), OutcomeUnknown) for answer in answers)
+    assert not compared

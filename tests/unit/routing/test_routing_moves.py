@@ -42,7 +42,7 @@ async def until(condition: Any, *routings: Any) -> None:
 
 
 async def test_the_old_home_makes_what_is_left_and_the_new_one_goes_on_behind_it(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     broker.targets.errors = [Unavailable("no leader")] * 2
     waiting = broker.publish("b")
@@ -50,7 +50,7 @@ async def test_the_old_home_makes_what_is_left_and_the_new_one_goes_on_behind_it
     assert broker.targets.values("audit") == ["a"]
     _, old = await moved(broker, 2)
     old.sweep()
-    broker.routing.sweep()
+    await broker.look()
     after = broker.publish("c")
     await until(lambda: waiting.done() and after.done(), old, broker.routing)
     assert waiting.result().base_offset == 1, "its copy was made, and the publisher is told so"
@@ -59,12 +59,13 @@ async def test_the_old_home_makes_what_is_left_and_the_new_one_goes_on_behind_it
 
 
 async def test_the_old_home_copies_nothing_that_the_mesh_has_not_kept(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     broker.targets.errors = [Unavailable("no leader")]
     kept, lost = broker.publish("kept"), broker.publish("lost")
     await broker.settle()
     _, old = await moved(broker, 2)
+    await broker.look()
     after = broker.publish("new")
     await until(lambda: kept.done() and lost.done() and after.done(), old, broker.routing)
     assert kept.result().base_offset == 1
@@ -74,20 +75,20 @@ async def test_the_old_home_copies_nothing_that_the_mesh_has_not_kept(broker: An
 
 
 async def test_records_that_take_the_offsets_of_lost_ones_are_copied(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("kept")
     await broker.publish("lost")
     await broker.settle()
     _, old = await moved(broker, 1)
     await old.close()
-    broker.routing.sweep()
+    await broker.look()
     async with asyncio.timeout(5):
         await broker.publish("new")
     assert broker.targets.values("audit") == ["kept", "lost", "new"]
 
 
 async def test_a_lost_home_that_copied_more_than_it_saved_is_not_taken_for_the_new_one(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("kept")
     await broker.settle()
     log = broker.coordinators.logs[broker.coordinators.partition_of("one")]
@@ -100,14 +101,14 @@ async def test_a_lost_home_that_copied_more_than_it_saved_is_not_taken_for_the_n
     log.depose()
     log._held = False
     log.elect()
-    broker.routing.sweep()
+    await broker.look()
     async with asyncio.timeout(5):
         await broker.publish("new")
     assert broker.targets.values("audit") == ["kept", "lost", "new"]
 
 
 async def test_who_published_what_the_new_home_does_not_have_is_not_told_that_it_is_copied(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     broker.targets.errors = [Unavailable("no leader")]
     answer = broker.publish("lost")
@@ -120,7 +121,7 @@ async def test_who_published_what_the_new_home_does_not_have_is_not_told_that_it
 
 
 async def test_copies_wait_for_the_epoch_to_begin_in_the_log_of_the_new_home(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     await broker.settle()
     _, old = await moved(broker, 1)
@@ -130,14 +131,14 @@ async def test_copies_wait_for_the_epoch_to_begin_in_the_log_of_the_new_home(bro
     await broker.settle()
     assert not broker.routing._copies[broker.source.key].copiers
     broker.source.epoch = Epoch(2)
-    broker.routing.sweep()
+    await broker.look()
     async with asyncio.timeout(5):
         await broker.publish("b")
     assert broker.targets.values("audit") == ["a", "b"]
 
 
 async def test_a_stream_that_stays_where_it_is_in_a_new_epoch_is_copied_on(broker: Any) -> None:
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     await broker.settle()
     source = broker.source
@@ -159,7 +160,7 @@ async def test_positions_are_asked_of_the_region_that_was_the_first_home(
 
     monkeypatch.setattr(broker.coordinators, "call", call)
     broker.targets.region_number = RegionNumber(2)
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await broker.publish("a")
     assert asked == {RegionNumber(1)}
 
@@ -196,6 +197,6 @@ async def test_a_binding_that_is_removed_is_forgotten_wherever_its_streams_began
     admin = BindingAdmin(
         cluster=cluster, coordinators=coordinators, change=change, bindings=lambda: list(broker.bindings)
     )
-    broker.bind("one", "audit")
+    await broker.bind("one", "audit")
     await admin.remove("one")
     assert asked == [1, 2], "what a silent region remembers does no harm"

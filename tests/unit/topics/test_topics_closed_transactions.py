@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from georelay.ids import Epoch, Offset, RaftIndex
@@ -54,6 +55,39 @@ def test_below_a_snapshot_nothing_is_decided_until_the_end_has_passed_it() -> No
     table = ClosedTransactions()
     table.restore(Offset(9))
     assert [stable(table, end) for end in (8, 9)] == [0, 9]
+
+
+def test_what_is_not_known_after_a_snapshot_is_said_to_be_so_until_the_end_has_passed_it() -> None:
+    table = ClosedTransactions()
+    table.restore(Offset(9))
+    assert [(stable(table, end), table.knows(Offset(end))) for end in (5, 8, 9, 12)] == [
+        (0, False), (0, False), (9, True), (12, True),
+    ]  # fmt: skip
+
+
+def test_a_table_that_forgot_for_want_of_room_still_says_what_readers_were_told() -> None:
+    table = closed((0, 1), closed_max=1)
+    assert stable(table, 4) == 4
+    table.closed(Offset(4), Offset(5))
+    table.closed(Offset(6), Offset(7))
+    assert (stable(table, 5), table.knows(Offset(5))) == (4, True)
+
+
+async def test_a_home_that_was_restarted_does_not_say_that_everything_is_undecided(make_bench: Any) -> None:
+    bench = make_bench().ready()
+    bench.confirm()
+    bench.publish(count=2)
+    bench.publish_in_transaction()
+    await turns()
+    bench.mark()
+    bench.log.commit()
+    state = bench.stream.snapshot()
+    fresh = make_bench().stream
+    fresh.restore(SimpleNamespace(index=bench.stream.commit_index, state=state))
+    fresh.geo = ShownUpTo(3)
+    assert (fresh.last_stable_offset, fresh.is_last_stable_known) == (0, False)
+    fresh.geo.visible_end = Offset(4)
+    assert (fresh.last_stable_offset, fresh.is_last_stable_known) == (4, True)
 
 
 def test_a_cut_takes_back_what_was_decided_by_markers_that_are_gone() -> None:

@@ -4,7 +4,9 @@ Rule 1: a dead letter has a number that is replicated before it is published: it
         producer, so that a letter that is published twice, also by two leaders, is stored once.
 Rule 2: at most DEAD_LETTERS_IN_FLIGHT_MAX letters are published and not yet done: the topic recognises so many.
 Rule 3: a letter is done only while its number still names its record: the record may have been cut off meanwhile.
-Rule 4: when the topic does not know the producer any more (nothing was published for a day, or it was made again), the
+Rule 4: letters have no gaps, so one of which nothing is known yet (an epoch of its partition is not followed) holds up
+        those behind it, and none before it.
+Rule 5: when the topic does not know the producer any more (nothing was published for a day, or it was made again), the
         queue takes a new one, and so it does when its home has moved. Only then a letter that was stored without being
         done can be there twice.
 """
@@ -17,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, TooLarge, UnknownTopic
+from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, TooLarge, Unavailable, UnknownTopic
 from georelay.wire.batch import build_batch, parse_header
 from georelay.wire.murmur2 import partition_for_key
 from georelay.wire.records import Record
@@ -37,6 +39,7 @@ SEQUENCES: Final = 2**31
 _NEW_PRODUCER: Final = (OutOfOrderSequence, ProducerFenced)  # UnknownProducer is an OutOfOrderSequence
 
 Headers = tuple[tuple[str, bytes | None], ...]
+Letters = list[tuple[int, Place]]
 
 
 async def publish_letters(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
@@ -65,11 +68,10 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
     if view is None:
         raise UnknownTopic(f"the dead-letter topic {target!r} of queue {queue.name} does not exist: create it again")
     partition = partition_for_key(queue.name.encode(), view.partitions)
-    wanted = {place: queue.epoch_of(place) for _, place in letters}
-    contents = await read_again(queue.cluster, queue.view().name, wanted)
+    letters, contents = await _read(queue, letters)
     now_ns = coordinator.now_us() * 1000
     waits: list[tuple[int, Place, asyncio.Future[Published]]] = []
-    lost: list[tuple[int, Place]] = []
+    lost: Letters = []
     for number, place in letters:
         row, content = queue.state.row(place), contents.get(place)
         if row is None or queue.state.letters.get(number) != place:
@@ -93,6 +95,29 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
     if lost:
         await queue.skip([place for _, place in lost])
         await _take_producer(queue)  # the letter's number is missing now
+
+
+async def _read(queue: LiveQueue, letters: Letters) -> tuple[Letters, dict[Place, Record]]:
+    """Return the first letters, as many as something is known of, and their records; see read_again.
+
+    Raises as read_again, and Unavailable as LiveQueue.epoch_of: nothing is known of the very first.
+    """
+    wanted: dict[Place, int] = {}
+    for _, place in letters:
+        try:
+            wanted[place] = queue.epoch_of(place)
+        except Unavailable:
+            if not wanted:
+                raise
+            break
+    topic, known = queue.view().name, letters[: len(wanted)]
+    try:
+        return known, await read_again(queue.cluster, topic, wanted)
+    except Unavailable:
+        if len(known) == 1:
+            raise
+    first = known[0][1]
+    return known[:1], await read_again(queue.cluster, topic, {first: wanted[first]})
 
 
 async def _finish(queue: LiveQueue, waits: list[tuple[int, Place, asyncio.Future[Published]]]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Protocol
@@ -54,7 +55,7 @@ from region.queues.limits import (
 )
 from region.queues.local_names import local_view
 from region.queues.ports import QueueCluster
-from region.queues.queue_core import Claim, Passed, Place, QueueState, RecordState
+from region.queues.queue_core import FIRST_EPOCH, Claim, Passed, Place, QueueState, RecordState
 from region.queues.sessions_core import Sessions
 from region.queues.state_core import Applied, Generation
 
@@ -63,6 +64,9 @@ log = structlog.get_logger()
 TIMER_S_MIN: Final = 0.002
 RETRY_S: Final = 0.2
 SESSION_TIMEOUT_MS_DEFAULT: Final = 30_000
+EXPIRED: Final = "expired"
+TOO_LARGE: Final = "too_large"
+EXPIRED_US: Final = 1  # of a record that is too large to be handed out: it is over before anybody can have it
 
 
 class Proposer(Protocol):
@@ -213,17 +217,14 @@ class LiveQueue:
     def add(self, partition: int, rows: Sequence[ReadRecord]) -> None:
         """Take in records of a partition, ascending; those that are done already are left out."""
         now_us = self._log.now_us()
-        too_large = []
         for row in rows:
             place = Place(partition, row.record.offset)
             if self.state.state_of(place) is RecordState.DONE or self.index.find(place) is not None:
                 continue
             opened = self._opened(place, row)
             if opened.size_bytes > RECORD_BYTES_MAX:
-                too_large.append(place)
+                log.error("queue.record_too_large", queue=self.name, place=str(place), bytes=opened.size_bytes)
             self.index.add(opened, now_us)
-        if too_large:
-            self._spawn(self._refuse_large(too_large))
         self.dispatch()
         self._arm()
 
@@ -233,27 +234,17 @@ class LiveQueue:
         delay_ms = read_header_ms(headers.get(DELAY_HEADER), definition.delay_ms, high_ms=DELAY_MS_MAX)
         ttl_ms = read_header_ms(headers.get(TTL_HEADER), definition.ttl_ms, high_ms=TTL_MS_MAX)
         size = size_bytes(record)
+        expires_us = EXPIRED_US if size > RECORD_BYTES_MAX else append_us + ttl_ms * 1000 if ttl_ms else 0
         is_kept = self.index.cached_bytes + size <= CACHED_BYTES_PER_QUEUE_MAX
         return OpenRecord(
             place=place,
             key=record.key if definition.order is Order.KEY else None,
             batch=row.batch,
             available_us=append_us + delay_ms * 1000 if delay_ms else 0,  # clocks of two regions differ
-            expires_us=append_us + ttl_ms * 1000 if ttl_ms else 0,
+            expires_us=expires_us,
             size_bytes=size,
             content=record if is_kept else None,
         )
-
-    async def _refuse_large(self, places: Sequence[Place]) -> None:
-        """Get records out of the way that are too large to be handed out."""
-        log.error("queue.record_too_large", queue=self.name, place=str(places[0]), count=len(places))
-        claims = [Claim(*place, self._deliveries(place)) for place in places]
-        if self.state.definition.dead_letter_topic:
-            await self.end(
-                claims, lambda chunk, epoch: Condemn(queue=self.name, reason="too_large", claims=chunk, epoch=epoch)
-            )
-        else:
-            await self.end(claims, lambda chunk, epoch: Drop(queue=self.name, claims=chunk, epoch=epoch))
 
     def _deliveries(self, place: Place) -> int:
         row = self.state.row(place)
@@ -419,7 +410,7 @@ class LiveQueue:
         for epoch, same in groupby(rows, key=itemgetter(0)):
             for chunk in in_chunks(claim for _, claim in same):
                 if chunk := tuple(claim for claim in chunk if self._may_end(claim, epoch, cuts[claim.partition])):
-                    await self._end(chunk, make(chunk, self._written(epoch)))
+                    await self._end(chunk, make(chunk, self._written(epoch, {claim.partition for claim in chunk})))
 
     async def _end(self, claims: Sequence[Claim], command: QueueCommand) -> None:
         try:
@@ -438,9 +429,22 @@ class LiveQueue:
             return self.state.cut_epoch(claim.partition) == cut
         return self.state.epoch(claim.partition) == epoch and self.index.find(claim.place) is not None
 
-    def _written(self, epoch: int) -> int:
-        """Return the epoch that commands name; in a region of older brokers, where nothing moves, they name none."""
-        return epoch if self._log.feature_level >= MOVES_LEVEL else ANY_EPOCH
+    def _written(self, epoch: int, partitions: Iterable[int]) -> int:
+        """Return the epoch that a command about partitions names; it is proposed at once.
+
+        It names none where no home has moved, or in a region of older brokers: older ones of other regions, which
+        follow it too, may not understand it. It stands in the log before the command that follows the second epoch,
+        which is proposed only after this broker has heard of that epoch.
+        """
+        if self._log.feature_level < MOVES_LEVEL:
+            return ANY_EPOCH
+        return epoch if any(self._has_moved(partition) for partition in partitions) else ANY_EPOCH
+
+    def _has_moved(self, partition: int) -> bool:
+        try:
+            return self.state.epoch(partition) > FIRST_EPOCH or bool(self.epoch_table(partition))
+        except UnknownTopic:
+            return False
 
     async def skip(self, places: Iterable[Place]) -> None:
         """Be done with records that retention has deleted."""
@@ -450,8 +454,9 @@ class LiveQueue:
 
     async def pass_over(self, partition: int, ranges: Iterable[tuple[int, int]], why: Passed, *, epoch: int) -> int:
         """Be done with offsets of a partition while it is in a home epoch; returns how many were not done before."""
-        passed, written = 0, self._written(epoch)
+        passed = 0
         for chunk in in_chunks(ranges):
+            written = self._written(epoch, [partition])
             applied = await self.propose(
                 PassOver(queue=self.name, partition=partition, ranges=chunk, why=why, epoch=written), shrinks=True
             )
@@ -557,9 +562,9 @@ class LiveQueue:
         if over:
             self.counters.leases_expired += len(over)
             self._spawn(self.give_back(over, due_us=now_us))
-        if expired:
-            self.counters.records_expired += len(expired)
-            self._spawn(self.end(expired, self._expire))
+        for reason, claims in self._by_reason(expired).items():
+            self.counters.records_expired += len(claims) * (reason == EXPIRED)
+            self._spawn(self.end(claims, partial(self._give_up_on, reason)))
         for consumer in self.sessions.pop_lost(self._log.monotonic_ns()):
             claims = self.claims_of(consumer)
             if claims:
@@ -569,9 +574,18 @@ class LiveQueue:
         self.dispatch()
         self._arm()
 
-    def _expire(self, claims: tuple[Claim, ...], epoch: int) -> QueueCommand:
+    def _by_reason(self, claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+        """Return why records are over, and which."""
+        found: dict[str, list[Claim]] = {}
+        for claim in claims:
+            record = self.index.find(claim.place)
+            is_large = record is not None and record.size_bytes > RECORD_BYTES_MAX
+            found.setdefault(TOO_LARGE if is_large else EXPIRED, []).append(claim)
+        return found
+
+    def _give_up_on(self, reason: str, claims: tuple[Claim, ...], epoch: int) -> QueueCommand:
         if self.state.definition.dead_letter_topic:
-            return Condemn(queue=self.name, reason="expired", claims=claims, epoch=epoch)
+            return Condemn(queue=self.name, reason=reason, claims=claims, epoch=epoch)
         return Drop(queue=self.name, claims=claims, epoch=epoch)
 
 

@@ -2,8 +2,10 @@
 
 Rule 1: it reads on while there is room for open records, and waits for room otherwise.
 Rule 2: offsets without a record (markers, aborted transactions) are passed over, so that the cursor gets beyond them.
-Rule 3: a home epoch of the partition is followed before anything else is read, and nothing is taken in that the mesh
-        has not agreed on (region.queues.epochs_core).
+        What was passed over while another home epoch began is read again: it may have had no effect.
+Rule 3: a home epoch of the partition is followed before anything else is read, also while there is no room: it may be
+        what makes room, and dead letters wait for it. Nothing is taken in that the mesh has not agreed on
+        (region.queues.epochs_core).
 Rule 4: what retention has deleted before it was done is skipped, counted and said in the log; it never stops a queue.
 """
 
@@ -43,13 +45,14 @@ async def read_partition(queue: LiveQueue, partition: int, waits: RemoteWaits) -
     retry_s = RETRY_S
     while True:
         queue.room.clear()
-        if not queue.index.has_room(partition):
-            await _wait_for_room(queue)
-            continue
         try:
             begun = queue.begun(partition)
             if begun is not None:
                 await queue.begin_epoch(partition, *begun)
+                continue  # the next one may have begun meanwhile
+            if not queue.index.has_room(partition):
+                await _wait_for_room(queue)
+                continue
             offset = min(offset, queue.begins.pop(partition, offset))
             offset = max(offset, queue.state.cursor(partition))  # it was purged
             offset = await _read_on(queue, partition, offset, waits)
@@ -90,14 +93,16 @@ async def _read_on(queue: LiveQueue, partition: int, offset: int, waits: RemoteW
     finally:
         waits.count -= not is_here
         del queue.reading[partition]
-    whole = await read_stretch(answer, offset)
-    if newest_epoch(queue.epoch_table(partition)) != newest_epoch(table):
+    whole, epoch = await read_stretch(answer, offset), newest_epoch(table)
+    if newest_epoch(queue.epoch_table(partition)) != epoch:
         return offset  # an epoch began meanwhile: it is followed first
     stretch = agreed(whole, table, first=offset, begun=begun)
     queue.read_up_to(partition, stretch.following, stretch.end)
     queue.add(partition, stretch.records)
     if stretch.gaps:
-        await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD, epoch=newest_epoch(table))
+        await queue.pass_over(partition, stretch.gaps, Passed.NO_RECORD, epoch=epoch)
+        if queue.state.epoch(partition) != epoch:
+            return offset  # a purge followed the next one meanwhile: gaps may have been passed over in vain
     if stretch.following == offset and (not may_wait or whole.following > offset):
         await queue.pause(POLL_S)
     return stretch.following
@@ -110,7 +115,7 @@ async def _skip_deleted(queue: LiveQueue, partition: int, offset: int) -> int:
         answer = await queue.cluster.read_records(queue.view().name, partition, EARLIEST, 1, 0)
         if answer.log_start > offset:
             await queue.pass_over(partition, [(offset, answer.log_start)], Passed.RETENTION, epoch=epoch)
-            return answer.log_start
+            return answer.log_start if queue.state.epoch(partition) == epoch else offset
     except GeorelayError as error:
         log.debug("queue.delayed", queue=queue.name, code=error.code)
     await queue.pause(RETRY_S)

@@ -252,8 +252,8 @@ class Copier:
         """Go back to what is saved; take a new producer where the target does not know the one that is saved there."""
         before = self._saved
         self._take(await self._ask("copy_begin", before))
-        if self._saved != before:
-            return  # another leader went on meanwhile
+        if self._is_replaced or self._saved != before:
+            return  # another leader, or another home, went on meanwhile
         log.warning("binding.new_producer", binding=self.binding.name, producer=before.producer_id)
         fresh = await self._fresh(before.cursor)
         self._take(await self._ask("copy_renew", fresh, instead_of=before.producer_id))
@@ -292,7 +292,10 @@ class Copier:
                 copies.append((raw, count))
                 sequence += count
             following = entry.base_offset + entry.record_count
-        self._furthest = max(self._furthest, following)
+        over = self._over_at()
+        if over is not None and following > over:
+            return  # it was decided while this was read: look again
+        self._furthest = max(self._furthest, following)  # at once with the publish: `wake` may hand over in any pause
         if copies:
             try:
                 await self._publish([raw for raw, _ in copies])

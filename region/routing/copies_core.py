@@ -72,7 +72,7 @@ class SaveCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewCopies:
-    """Replaces the producer of a row that still has the producer `instead_of`; its sequence begins again."""
+    """Replaces the producer of a row of that epoch which still has `instead_of`; its sequence begins again."""
 
     key: CopyKey
     row: CopyRow
@@ -245,8 +245,9 @@ class CopyBook:
                     self._rows[command.key] = row
             case RenewCopies():
                 known = self._rows.get(command.key)
-                if known is not None and known.producer_id == command.instead_of:
-                    self._rows[command.key] = replace(command.row, cursor=known.cursor, sequence=0, epoch=known.epoch)
+                is_same = known is not None and known.producer_id == command.instead_of
+                if known is not None and is_same and known.epoch == command.row.epoch:
+                    self._rows[command.key] = replace(command.row, cursor=known.cursor, sequence=0)
             case HandCopies():
                 known = self._rows.get(command.key)
                 is_same = known is not None and known.producer_id == command.producer_id

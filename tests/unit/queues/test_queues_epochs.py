@@ -9,7 +9,7 @@ import pytest
 
 from georelay.errors import Unavailable
 from georelay.wire.batch import build_batch
-from region.queues import commands_core
+from region.queues import commands_core, index_core, partition_reader
 from region.queues.commands_core import Drop, PassOver
 from region.queues.index_core import Phase
 from region.queues.queue_core import Claim, Passed, Place, RecordState
@@ -277,6 +277,7 @@ async def test_what_expired_in_one_epoch_does_not_end_what_has_its_offset_in_the
     await scene.make(max_deliveries=0)
     await scene.publish("kept")
     await scene.publish("lost", "lost")
+    scene.cluster.tables["orders", 0] = [(1, 0)]  # control knows of a move: commands name epochs
     monkeypatch.setattr(commands_core, "ROWS_PER_COMMAND_MAX", 1)
     live = scene.part.live("q")
     claims = [Claim(0, offset, 0) for offset in range(3)]
@@ -325,7 +326,132 @@ async def test_the_leases_of_a_lost_consumer_are_not_taken_from_whoever_has_thei
     assert await scene.codes("acknowledge", [new]) == ["OK"]
 
 
+async def test_a_cursor_passes_markers_though_another_epoch_is_decided_while_one_is_followed(
+    scene: Any, texts: Any, settled: Any
+) -> None:
+    await scene.make()
+    await scene.publish("a")
+    assert await scene.codes("acknowledge", await scene.receive()) == ["OK"]
+    scene.log.hold()
+    await begin(scene, 2, 1)  # the reader follows it: its command is on its way
+    log = scene.cluster.logs["orders", 0]
+    log.end += 1  # a marker
+    scene.cluster.append("orders", 0, build_batch([(b"b", None, ())], timestamps_ms=1), 1)
+    scene.cluster.decide("orders", 3, 3)
+    scene.cluster.begin("orders")
+    scene.log.release()
+    await settled()
+    rows = await scene.receive()
+    assert texts(rows) == ["b"]
+    assert await scene.codes("acknowledge", rows) == ["OK"]
+    assert (await scene.call("describe"))["partitions"][0]["cursor"] == 3
+
+
+async def test_markers_that_were_passed_over_in_vain_are_passed_over_again(
+    scene: Any, settled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.make()
+    live, log = scene.part.live("q"), scene.cluster.logs["orders", 0]
+    plain, may_pass = live.propose, asyncio.Event()
+
+    async def slow(command: Any, **more: Any) -> Any:
+        if isinstance(command, PassOver):
+            await may_pass.wait()
+        return await plain(command, **more)
+
+    with monkeypatch.context() as late:
+        late.setattr(live, "propose", slow)
+        log.end = 2  # markers
+        log.moved.set()
+        await settled()
+        scene.cluster.decide("orders", 2, 2)
+        scene.cluster.begin("orders")
+        await live.begin_epoch(0, 2, 2)  # a purge does, before the reader looks
+        may_pass.set()
+        await settled()
+    assert live.state.cursor(0) == 2
+
+
+async def test_what_retention_deleted_is_skipped_again_when_an_epoch_began_meanwhile(
+    scene: Any, settled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.make()
+    live, log = scene.part.live("q"), scene.cluster.logs["orders", 0]
+    plain = live.propose
+    scene.cluster.append("orders", 0, build_batch([(b"gone", None, ())] * 2, timestamps_ms=1), 2)
+    log.start, log.entries = 2, []
+    scene.cluster.decide("orders", 2, 2)
+    scene.cluster.begin("orders")
+    monkeypatch.setattr(live, "begun", lambda partition: None)  # the reader has not looked yet
+
+    async def late(command: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        await live.begin_epoch(0, 2, 2)
+        return await plain(command, **more)
+
+    monkeypatch.setattr(live, "propose", late)
+    await settled()
+    assert live.state.cursor(0) == 2
+
+
+async def test_a_queue_without_room_follows_epochs_and_the_dead_letters_behind_a_lost_one_are_published(
+    scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_core, "OPEN_PER_QUEUE_MAX", 5)
+    monkeypatch.setattr(partition_reader, "ROOM_S", 0)
+    await scene.make(partitions=2, max_deliveries=1)
+    await scene.publish("kept", "lost")
+    await scene.publish("other", partition=1)
+    rows = await scene.receive()
+    scene.cluster.publish_errors = [Unavailable("no leader")] * 3
+    await scene.codes("release", rows)
+    await scene.publish("fill", "fill", "fill", partition=1)  # and nobody wants them
+    scene.cluster.decide("orders", 2, 1)
+    scene.cluster.begin("orders")
+    for _ in range(5):
+        await scene.pass_s(6)
+    assert scene.part.live("q").state.epoch(0) == 2
+    assert [record.value for record in scene.cluster.records("q-dead-letters")] == [b"kept", b"other"]
+
+
+async def test_dead_letters_before_one_of_which_nothing_is_known_are_published(scene: Any) -> None:
+    await scene.make(partitions=2)
+    await scene.publish("unknown")
+    await scene.publish("known", partition=1)
+    await begin(scene, 2, 1)
+    rows = sorted(await scene.receive(), key=lambda row: -row["partition"])
+    table = scene.cluster.tables.pop(("orders", 0))  # another broker leads, which has not heard of that epoch
+    assert await scene.codes("reject", rows, then="dead_letter") == ["OK", "OK"]
+    assert [record.value for record in scene.cluster.records("q-dead-letters")] == [b"known"]
+    scene.cluster.tables["orders", 0] = table
+    await scene.pass_s(10)
+    assert [record.value for record in scene.cluster.records("q-dead-letters")] == [b"known", b"unknown"]
+
+
 # --- regions of older brokers -----------------------------------------------------------------------
+
+
+async def test_no_command_names_the_epoch_of_a_partition_whose_home_never_moved(scene: Any) -> None:
+    """Mirrors in regions of older brokers apply them too, and do not know the field."""
+    await scene.make(partitions=2, max_deliveries=0, ttl_ms=1000)
+    await scene.publish("expires")
+    log = scene.cluster.logs["orders", 0]
+    log.end += 2  # markers
+    log.moved.set()
+    await scene.pass_s(2)
+    await scene.publish("purged", partition=1)
+    await scene.call("purge")
+    assert [row["cursor"] for row in (await scene.call("describe"))["partitions"]] == [3, 1]
+    operations = b"".join(command for *_, command in scene.log.commands)
+    assert b'"drop"' in operations and b'"pass_over"' in operations and b'"epoch' not in operations
+    scene.cluster.decide("orders", 2, 3)  # it moves, also to where no broker is older
+    await scene.part.live("q").pass_over(0, [(3, 4)], Passed.NO_RECORD, epoch=1)
+    assert b'"epoch":1' in scene.log.commands[-1][-1]
+    await scene.part.live("q").pass_over(1, [(1, 2)], Passed.NO_RECORD, epoch=1)
+    assert b'"epoch"' not in scene.log.commands[-1][-1]
+    del scene.cluster.views["orders"]
+    await scene.part.live("q").pass_over(1, [(2, 3)], Passed.NO_RECORD, epoch=1)
+    assert b'"epoch"' not in scene.log.commands[-1][-1]
 
 
 async def test_no_command_names_an_epoch_before_every_broker_of_the_region_understands_it(

@@ -18,6 +18,7 @@ from region.routing.copies_core import (
     CopyKey,
     CopyRow,
     HandCopies,
+    RenewCopies,
     SaveCopies,
     TakeCopies,
     decode_copy_command,
@@ -106,6 +107,79 @@ async def test_an_old_home_that_copied_a_branch_does_not_hand_its_producer_over(
         await broker.publish("new")
     assert broker.targets.values("audit") == ["kept", "lost", "new"], "not taken for the copy of the lost one"
     assert not any(b'"op":"hand"' in command for *_, command in log.commands)
+
+
+async def test_a_home_that_hands_over_while_it_reads_copies_nothing_of_what_it_reads_of_a_branch(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.bind("one", "audit")
+    await broker.publish("kept")
+    await broker.settle()
+    plain, has_read = broker.source.read_cold, asyncio.Event()
+
+    async def slow(offset: Offset, max_bytes: int) -> Any:
+        found = await plain(offset, max_bytes)
+        await has_read.wait()
+        return found
+
+    monkeypatch.setattr(broker.source, "read_cold", slow)
+    for value in ("lost 1", "lost 2"):
+        broker.publish(value)
+    await broker.settle()
+    log = broker.coordinators.logs[broker.coordinators.partition_of("one")]
+    _, routing = await moved(broker, 1)
+    await until(lambda: any(b'"op":"hand"' in command for *_, command in log.commands), routing)
+    has_read.set()
+    await broker.settle()
+    await broker.look()
+    answers = [broker.publish(value) for value in ("new 1", "new 2")]
+    await until(lambda: all(answer.done() for answer in answers), routing, broker.routing)
+    assert broker.targets.values("audit") == ["kept", "new 1", "new 2"]
+    await routing.close()
+
+
+async def test_an_old_home_whose_last_copies_come_too_late_leaves_the_producer_of_the_new_one_alone(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.bind("one", "audit")
+    await broker.publish("first")
+    await broker.settle()
+    publish, call = broker.targets.publish, broker.coordinators.call
+    old_lanes = [row for copies in broker.routing._copies.values() for row in copies.copiers.values()]
+    may_arrive, may_save, is_third = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    saves = 0
+
+    def slow(*args: Any, lane: object, **more: Any) -> asyncio.Future[Published]:
+        async def late() -> Published:
+            if lane in old_lanes:
+                await may_arrive.wait()
+            stored: Published = await publish(*args, lane=lane, **more)
+            return stored
+
+        return asyncio.ensure_future(late())
+
+    async def held(part: Any, key: str, operation: str, body: Any, **more: Any) -> Any:
+        nonlocal saves
+        if operation == "copy_save" and body.get("epoch") == 2:
+            saves += 1
+            if saves == 3:
+                is_third.set()
+                await may_save.wait()
+        return await call(part, key, operation, body, **more)
+
+    monkeypatch.setattr(broker.targets, "publish", slow)
+    waiting = [broker.publish(f"r{number}") for number in range(14)]
+    await broker.settle()
+    _, routing = await moved(broker, 15)
+    monkeypatch.setattr(broker.coordinators, "call", held)
+    await until(is_third.is_set, routing, broker.routing)
+    may_arrive.set()  # the target does not know copies any more that are so old
+    await broker.settle(400)
+    may_save.set()
+    await until(lambda: all(answer.done() for answer in waiting), routing, broker.routing)
+    assert broker.targets.values("audit") == ["first", *(f"r{number}" for number in range(14))]
+    assert broker.targets.allocated == 1, "nobody needed another producer"
+    await routing.close()
 
 
 async def test_a_leader_that_was_cut_off_does_not_hand_over_what_another_one_may_have_gone_on_with(
@@ -268,6 +342,16 @@ def test_a_row_is_handed_over_as_it_is_by_the_home_whose_epoch_it_names() -> Non
     book.apply(TakeCopies(key=KEY, row=row(8, producer=2, epoch=4)))
     book.apply(HandCopies(key=KEY, producer_id=1, ended=3, epoch=5))
     assert book.find(KEY) == row(8, producer=2, epoch=4)
+
+
+def test_a_producer_is_replaced_by_the_home_whose_epoch_the_row_is_of() -> None:
+    book = CopyBook()
+    book.restore([{"binding": "one", "index": 1, "stream": "s", **row(7, sequence=6, epoch=2).to_json()}])
+    for epoch in (1, 3):
+        book.apply(RenewCopies(key=KEY, row=row(5, producer=9, epoch=epoch), instead_of=1))
+        assert book.find(KEY) == row(7, sequence=6, epoch=2)
+    book.apply(RenewCopies(key=KEY, row=row(5, producer=9, epoch=2), instead_of=1))
+    assert book.find(KEY) == row(7, producer=9, epoch=2)
 
 
 # --- copies that have not begun ---------------------------------------------------------------------

@@ -236,13 +236,16 @@ class Move:
         if self.stage is Stage.PROMISING:
             self._answers[answer.region] = answer
 
-    def consider(self, *, waits_for_more: bool, avoided: Collection[RegionNumber] = ()) -> bool:
+    def consider(
+        self, *, waits_for_more: bool, avoided: Collection[RegionNumber] = (), trusts_home: bool = True
+    ) -> bool:
         """Choose if the promises suffice; return whether a choice was made.
 
         Args:
             waits_for_more: more answers may still come, and a choice without them could make an orphan branch that is
                 longer than need be: choose only if everything is known already.
             avoided: regions that take no homes (promise_core, rule 6).
+            trusts_home: control knows every epoch that anybody was home in (promise_core, rule 3).
 
         Raises:
             Diverged: two regions hold different records in agreed epochs.
@@ -256,6 +259,7 @@ class Move:
             level=self.level,
             preferred=self.moving.target,
             avoided=avoided,
+            trusts_home=trusts_home,
         )
         if choice is None or not (choice.is_enough or (self.accept_loss and not waits_for_more)):
             return False

@@ -6,7 +6,7 @@ Rule 1: a region reports the length of its log that AGREES with the epoch table:
         compared: both lose acknowledged records (tests/exhaustive/test_homes_forced_move.py finds the schedules).
 Rule 2: with m of n regions answering, every record that k >= n - m + 1 regions have is in one of the answers.
 Rule 3: a home that answers with everything of its own epoch answers for all levels: what it does not have was never
-        acknowledged.
+        acknowledged. Not after a recovery of control: another region may have been home in an epoch that was lost.
 Rule 4: two answers of one length have one digest. Otherwise two regions hold different records in agreed epochs:
         nothing is chosen, somebody has to look.
 Rule 5: a region may have deleted everything up to which it agrees: it was home, or mirror of one, without knowing that
@@ -17,7 +17,7 @@ Rule 6: a region that is to take no homes, because it leaves, is chosen only whe
         what was acknowledged comes first, and a home can be moved away again before its region leaves.
 Rule 7: a log may be in an epoch that control does not know: one that was lost with the majority before a recovery. What
         it has of that agrees with nothing, though several regions may have acknowledged it: it becomes an orphan branch
-        only when an operator accepts that.
+        only when an operator accepts that. As many regions as rule 2 says have to tell which epoch they are in.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ def choose(
     level: int,
     preferred: RegionNumber = NOT_CHOSEN,
     avoided: Collection[RegionNumber] = (),
+    trusts_home: bool = True,
 ) -> Choice | None:
     """Return which log continues, None while nobody of `regions` has answered.
 
@@ -135,6 +136,7 @@ def choose(
         level: k, records acknowledged by that many regions must be kept.
         preferred: wins among equals; then the present home, then the lowest number.
         avoided: lose among equals, whatever else they are (rule 6).
+        trusts_home: nobody else can have been home since the present epoch of `row` began (rule 3).
 
     Raises:
         Diverged: two answers of one length have different digests.
@@ -161,7 +163,7 @@ def choose(
     reaches = all(best.length >= answer.length for answer in counted if not answer.is_stored)
     home = next((answer for answer in stored if answer.region == row.home), None)
     knows_all = home is not None and home.length == best.length >= row.start
-    kept = 1 if knows_all else kept_level(regions=len(regions), answers=len(counted))
+    kept = 1 if knows_all and trusts_home else kept_level(regions=len(regions), answers=len(counted))
     return Choice(
         home=best.region,
         start=best.length,

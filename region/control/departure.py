@@ -5,7 +5,9 @@ home there.
 Rule 1: first every broker of the mesh has to have heard that the region drains (region.control.drain_heard): only then
         it takes no records of its own any more, and no home counts its copies.
 Rule 2: of streams that are at home there, which only topics with homes=every have by now, the end is that of the
-        leaving region's log: nobody publishes there any more.
+        leaving region's log: nobody publishes there any more. Only markers still come, and one that is written after
+        the comparison would be nowhere else: so no transaction may be open there, or readers of committed records would
+        stand before it for ever. One that nobody ends is aborted at its timeout.
 Rule 3: of every other stream each region that stays has to have what its home, or the leaving region, has committed in
         the home's epoch. What was acknowledged with the help of the region that leaves lies below that. So whatever
         fewer regions promise when a home is lost later, none of them lacks an acknowledged record.
@@ -181,7 +183,8 @@ class Departure:
         return lines
 
     async def _lacking_of(self, began: Sequence[_Began], row: RegionRow, others: Sequence[RegionRow]) -> list[str]:
-        held = await self._ends(row, {stream.key: Offset(0) for stream in began}, wait_ms=0)
+        own = {stream.key: Offset(0) for stream in began}
+        held = await self._ends(row, own, wait_ms=0, with_transactions=True)
         if isinstance(held, str):
             return [f"{held}: nobody can say what only it holds"]
         ends: dict[StreamKey, Offset] = {}
@@ -190,6 +193,12 @@ class Departure:
             end = held.get(stream.key)
             if isinstance(end, LogEnds):
                 ends[stream.key] = end.next_offset
+                if end.has_open_transactions is None:
+                    lines.append(f"{stream.name}: region {row.name} does not say whether transactions are open in it")
+                elif end.has_open_transactions:
+                    lines.append(
+                        f"{stream.name}: transactions are open in region {row.name}: end them, or await their timeout"
+                    )
             else:
                 lines.append(f"{stream.name}: region {row.name} does not say where it ends ({end or 'no answer'})")
         has_records = {key: end for key, end in ends.items() if end}
@@ -207,11 +216,13 @@ class Departure:
                 lines += _behind(began, has_records, told, other)
         return lines
 
-    async def _ends(self, row: RegionRow, until: Mapping[StreamKey, Offset], *, wait_ms: int) -> Answers | str:
+    async def _ends(
+        self, row: RegionRow, until: Mapping[StreamKey, Offset], *, wait_ms: int, with_transactions: bool = False
+    ) -> Answers | str:
         """Return where a region's logs end, or why it did not say."""
         if not until:
             return {}
-        asked = [EndAsked(key=key, until=end) for key, end in until.items()]
+        asked = [EndAsked(key=key, until=end, with_transactions=with_transactions) for key, end in until.items()]
         body = asked_json(asked, wait_ms=wait_ms)
         try:
             answer = await self._ask(row.number, ENDS_METHOD, body, timeout_s=ASK_S + wait_ms / 1000)

@@ -279,7 +279,8 @@ class ControlDuties:
                 f"region {row.name} may hold records that no other region has: publish there no more and ask again, or "
                 f"lose them with --force: {named(lacking)}"
             )
-        answer = await self._control.propose(RegionsPart.name, {"do": "remove", "number": number})
+        asked_about = {} if row is None else {"row_index": row.index}
+        answer = await self._control.propose(RegionsPart.name, {"do": "remove", "number": number, **asked_about})
         if lacking:
             log.warning("control.region_removed_by_force", region=number, lost=lacking[:NAMED_MAX], lines=len(lacking))
         return {**answer, "lost": list(lacking[:LOST_LINES_MAX])}

@@ -4,6 +4,8 @@ Rule 1: a region's number and name are never used again: the streams that began 
 Rule 2: a region with homes is neither drained nor removed; the refusal names the streams.
 Rule 3: the last region that stores topics stays.
 Rule 4: what a region says about itself (brokers, level) is recorded only when it changed; it is never made up.
+Rule 5: what all others said of a region that is to leave is true of the row that they were asked about ("row_index" of
+        "remove"): one that was kept and drained again since may have been counted again meanwhile.
 Pure.
 """
 
@@ -14,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from georelay.errors import BadRequest, PolicyViolation, Unavailable
-from georelay.fields import FieldError, Fields, JsonObject, integers
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, integers
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
 from region.controller.command_kinds import MESH_LEVEL
@@ -100,7 +102,7 @@ class RegionsPart:
             case "keep":
                 row = self._keep(number)
             case "remove":
-                row = self._remove(number)
+                row = self._remove(number, fields)
             case other:
                 raise BadRequest(f"{other!r} is nothing that regions do")
         if replace(row, index=0) != replace(self._rows.get(number, row), index=0) or number not in self._rows:
@@ -168,7 +170,7 @@ class RegionsPart:
     def _keep(self, number: RegionNumber) -> RegionRow:
         return replace(self._known(number), state=RegionState.ACTIVE)
 
-    def _remove(self, number: RegionNumber) -> RegionRow:
+    def _remove(self, number: RegionNumber, fields: Fields) -> RegionRow:
         row = self._rows.get(number)
         if row is not None and row.state is RegionState.REMOVED:
             return row
@@ -176,6 +178,8 @@ class RegionsPart:
         if row.state is not RegionState.DRAINING:
             text = f"region {row.name} is active: 'georelay region drain {row.name}' first"
             raise PolicyViolation(text)
+        if fields.has("row_index") and fields.integer("row_index", low=0, high=INT64_MAX) != row.index:
+            raise PolicyViolation(f"region {row.name} changed while the others were asked: ask again")
         self._require_no_home(row)
         return replace(row, state=RegionState.REMOVED, brokers=(), seeds=())
 

@@ -445,8 +445,11 @@ class StreamGeo:
 
     def _count_kept(self) -> None:
         """Count what regions acknowledged while they were to leave, once they stay after all."""
-        for region in [region for region in self._held_back if not self._is_leaving(region)]:
+        kept = [region for region in self._held_back if not self._is_leaving(region)]
+        for region in kept:
             self._home.acknowledged(region, epoch=self._epoch, offset=self._held_back.pop(region))
+        if kept:
+            self._moved()
 
     def _measure(self) -> None:
         """Note how old the newest committed records are, where the topic bounds that."""

@@ -92,6 +92,10 @@ class LedStream(Protocol):
     def log_start(self) -> Offset:
         """First offset stored."""
 
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether records below the log end belong to transactions whose end is not in the log."""
+
     async def confirm_leader(self) -> None:
         """Return once a quorum said that this broker leads still. Raises NotLeader, Unavailable."""
 
@@ -216,7 +220,7 @@ class HomeAgent:
                     return await _closed(stream, row)
                 # A leader that was replaced without knowing it would tell an end below what is acknowledged.
                 await stream.confirm_leader()
-                return _ends_of(stream)
+                return _ends_of(stream, with_transactions=row.with_transactions)
         except GeorelayError as error:
             return error
         except TimeoutError:
@@ -234,12 +238,13 @@ async def _closed(stream: LedStream, row: SealAsked | PromiseAsked) -> PrefixEnd
     return PrefixEnd(offset=end.offset, digest=end.digest)
 
 
-def _ends_of(stream: LedStream) -> LogEnds:
+def _ends_of(stream: LedStream, *, with_transactions: bool) -> LogEnds:
     return LogEnds(
         epoch=stream.epoch,
         next_offset=stream.next_offset,
         high_watermark=stream.high_watermark,
         log_start=stream.log_start,
+        has_open_transactions=stream.has_open_transactions if with_transactions else None,
     )
 
 

@@ -5,7 +5,8 @@ Rule 2: an attempt is in one wave at a time; waves hold streams of one kind, hom
         for some of its streams keeps no newer attempt of another one waiting, and no other wave.
         Nothing that goes wrong with a wave ends the attempts: they are taken up again after a pause.
 Rule 3: only what an operator said to this leader is not in the book: that loss is accepted. A new leader is told again.
-        It holds for the attempts that take the place of the one that was meant (Wave, rule 6).
+        It holds for the wish that was meant: for every attempt with its first name (Wave, rule 6), whether or not
+        anybody heard that it began anew, and for no other wish that takes its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import GeorelayError
 from georelay.ids import Epoch, RegionNumber, StreamKey
-from mesh.home.home_row import HomeRow
+from mesh.home.home_row import HomeRow, first_id
 from mesh.home.move_core import Move
 from region.controller.topic import TopicDefinition
 from region.homes.home_requests import WAVE_STREAMS_MAX
@@ -64,7 +65,7 @@ class MoveDriver:
         self._leases_over = leases_over
         self._over = over
         self._carried: dict[StreamKey, Move] = {}
-        self._accepted: set[tuple[StreamKey, Epoch]] = set()  # attempts whose loss an operator accepts
+        self._accepted: set[tuple[StreamKey, str]] = set()  # first names of the attempts whose loss an operator accepts
         self._kept: dict[tuple[StreamKey, Epoch], int] = {}
         self._wake = asyncio.Event()
         self._tasks = OwnedTasks()
@@ -85,11 +86,16 @@ class MoveDriver:
         """Look at the book: attempts were begun."""
         self._wake.set()
 
-    def accept_loss(self, epochs: Mapping[StreamKey, Epoch]) -> None:
-        """End these attempts with as many promises as there are."""
-        self._accepted.update(epochs.items())
-        for key, move in self._carried.items():
-            move.accept_loss = move.accept_loss or epochs.get(key) == move.moving.epoch
+    def accept_loss(self, attempts: Mapping[StreamKey, str]) -> None:
+        """End these attempts, named by a move id, with as many promises as there are."""
+        self._accepted.update((key, first_id(move_id)) for key, move_id in attempts.items())
+        for key in attempts:
+            move = self._carried.get(key)
+            if move is not None:
+                move.accept_loss = move.accept_loss or self._is_accepted(key, move.moving.move_id)
+
+    def _is_accepted(self, key: StreamKey, move_id: str) -> bool:
+        return (key, first_id(move_id)) in self._accepted
 
     def kept_level(self, key: StreamKey, epoch: Epoch) -> int:
         """Return which acknowledgements the start of `epoch` kept, 1 for all; known for what this leader ended."""
@@ -133,7 +139,7 @@ class MoveDriver:
             row,
             level=protected_level(topic, regions=len(row.regions)),
             needs_lease=self._needs_lease(topic),
-            accept_loss=(row.key, row.moving.epoch) in self._accepted,
+            accept_loss=self._is_accepted(row.key, row.moving.move_id),
         )
 
     def _needs_lease(self, topic: TopicDefinition) -> bool:
@@ -163,14 +169,20 @@ class MoveDriver:
                 self._note_kept(move)
                 if self._carried.get(move.row.key) is move:
                     del self._carried[move.row.key]
+                self._forget_accepted(move)
                 self._over(move.row.key)
             self._wake.set()
 
-    def _note_begun_anew(self, move: Move, epoch: Epoch) -> None:
-        if move.accept_loss:
-            self._accepted.add((move.row.key, epoch))
-        self._over(move.row.key)
+    def _note_begun_anew(self, key: StreamKey) -> None:
+        self._over(key)
         self._wake.set()
+
+    def _forget_accepted(self, move: Move) -> None:
+        """Drop what was accepted for a wish of which no attempt is under way any more."""
+        key, wish = move.row.key, first_id(move.moving.move_id)
+        row = self._part.book.row(key)
+        if row is None or row.moving is None or first_id(row.moving.move_id) != wish:
+            self._accepted.discard((key, wish))
 
     def _note_kept(self, move: Move) -> None:
         if move.choice is not None and move.choice.kept_level > 1:

@@ -1,6 +1,7 @@
 """What control's leader asks regions about homes, and what they answer: JSON over links.
 
     home.ends     {rows: [{key, until}], wait_ms}             -> {rows: [{key, epoch, next, high_watermark, log_start}]}
+                  with "transactions": true in a row             "open_transactions" in its answer
     home.seal     {rows: [{key, epoch, new_epoch, move_id}]}  -> {rows: [{key, offset, digest}]}
     home.promise  {rows: [{key, new_epoch, table}]}           -> {rows: [{key, offset, digest}]}
     home.ping     {}                                          -> {}, or a fault where the region has no leader
@@ -49,10 +50,15 @@ _NOWHERE: Final = Offset(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAsked:
-    """Where does the region's log of this stream end? Answered once it reaches `until`, or when the time is over."""
+    """Where does the region's log of this stream end? Answered once it reaches `until`, or when the time is over.
+
+    Args:
+        with_transactions: say also whether transactions are open in the log; an older broker refuses the question.
+    """
 
     key: StreamKey
     until: Offset = _NOWHERE
+    with_transactions: bool = False
 
     @property
     def bytes_max(self) -> int:
@@ -61,7 +67,8 @@ class EndAsked:
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
-        return key_json(self.key) | {"until": self.until}
+        asked = key_json(self.key) | {"until": self.until}
+        return asked | {"transactions": True} if self.with_transactions else asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +113,29 @@ Asked: TypeAlias = EndAsked | SealAsked | PromiseAsked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
-    """The end of one region's log of a stream."""
+    """The end of one region's log of a stream.
+
+    Args:
+        has_open_transactions: below `next_offset`; None where that was not asked for.
+    """
 
     epoch: Epoch
     next_offset: Offset
     high_watermark: Offset
     log_start: Offset
+    has_open_transactions: bool | None = None
 
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
-        return {
+        said: JsonObject = {
             "epoch": self.epoch,
             "next": self.next_offset,
             "high_watermark": self.high_watermark,
             "log_start": self.log_start,
         }
+        if self.has_open_transactions is not None:
+            said["open_transactions"] = self.has_open_transactions
+        return said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +222,11 @@ def _read_asked(method: str, item: object) -> Asked:
     key = read_key(fields)
     asked: Asked
     if method == ENDS_METHOD:
-        asked = EndAsked(key=key, until=_read_offset(fields, "until"))
+        asked = EndAsked(
+            key=key,
+            until=_read_offset(fields, "until"),
+            with_transactions=fields.has("transactions") and fields.flag("transactions"),
+        )
     elif method == SEAL_METHOD:
         asked = SealAsked(
             key=key,
@@ -244,6 +263,7 @@ def _read_told(method: str, item: object) -> tuple[StreamKey, Told]:
             next_offset=_read_offset(fields, "next"),
             high_watermark=_read_offset(fields, "high_watermark"),
             log_start=_read_offset(fields, "log_start"),
+            has_open_transactions=fields.flag("open_transactions") if fields.has("open_transactions") else None,
         )
     else:
         told = PrefixEnd(offset=_read_offset(fields, "offset"), digest=fields.blob("digest", size_bytes=DIGEST_BYTES))

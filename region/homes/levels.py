@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from georelay.durability import GEO_REGIONS_MIN
 from region.controller.geo_settings import FailoverPolicy
 from region.controller.topic import Homes, TopicDefinition
 from region.coordination.coordinators import INTERNAL_TOPIC
@@ -12,14 +13,16 @@ from region.coordination.coordinators import INTERNAL_TOPIC
 def protected_level(topic: TopicDefinition, *, regions: int) -> int:
     """Return k: what k of the topic's `regions` acknowledged is kept unless an operator accepts the loss.
 
-    protect.k if it is set, else min.insync.regions if that is more than 1, else a majority: the least level of which
-    a move without the home can keep everything.
+    protect.k if it is set, else min.insync.regions if that is more than 1, else 2: the least that more than the home
+    can have acknowledged. No majority: that of the regions that are asked is more than that of the fewer ones which
+    there were when a record was acknowledged, in this epoch or an earlier one, and nobody knows how many those were.
+    Coordinators are acknowledged in their home alone: a majority of the regions has to promise for them.
     """
     if topic.protect_k > 1:
         return min(topic.protect_k, regions)
     if topic.min_insync_regions > 1:
         return min(topic.min_insync_regions, regions)
-    return regions // 2 + 1
+    return regions // 2 + 1 if is_coordination(topic) else min(GEO_REGIONS_MIN, regions)
 
 
 def needs_lease(topic: TopicDefinition) -> bool:

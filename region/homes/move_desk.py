@@ -4,7 +4,10 @@ Rule 1: a planned move is begun in windows of 1000 streams; the next window wait
         begun whole: a stream that cannot go on holds up no other, and the driver carries a few thousand at a time.
 Rule 2: a planned move is refused before anything is sealed when the target is far behind or does not answer; a forced
         one before anything is promised when too few regions answer. What has begun is carried on until it is over.
-Rule 3: who accepts a loss ends the attempt that is under way; no further epoch is needed for that.
+        After a recovery of control the first planned move of a stream is refused, too, unless every region says that it
+        follows no epoch which control lost: the old home and the target know nothing of that, and nobody promises.
+Rule 3: who accepts a loss ends the attempt that is under way when it is asked for, or else the one that begins then,
+        and no other that took its place; no further epoch is needed for that.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import BadRequest, Busy, GeorelayError, NotEnoughRegions, Unavailable, UnknownTopic
 from georelay.ids import Epoch, RegionNumber, StreamKey
-from mesh.home.home_row import MoveKind, Moving, first_id
+from mesh.home.home_row import HomeRow, MoveKind, Moving, first_id
 from mesh.home.promise_core import answers_needed
 from region.homes.asking import RegionAsker
 from region.homes.driver import MoveDriver
@@ -130,7 +133,7 @@ class MoveDesk:
             level = protected_level(topic, regions=len(regions))
             needed = answers_needed(regions=len(regions), level=level)
             answering = [region for region in regions if region in heard]
-            if len(answering) < needed and row.home not in heard:
+            if len(answering) < needed and (self._part.is_recovered or row.home not in heard):
                 raise NotEnoughRegions(
                     f"{topic.name} partition {key.partition}: {needed} of its regions {list(regions)} have to "
                     f"promise to keep what {level} regions acknowledged, and {answering} answer; nothing was begun. "
@@ -177,14 +180,16 @@ class MoveDesk:
         self, asked: MoveAsked, keys: Sequence[StreamKey], report: MoveReport
     ) -> dict[StreamKey, Epoch]:
         """Commit attempts for one wave's worth of streams, and have them carried on; return their epochs."""
-        await self._propose(asked, [key for key in keys if not (asked.accept_loss and self._is_forced(key))], report)
+        names = {key: self._forced_name(key) for key in keys} if asked.accept_loss else {}
+        await self._propose(asked, [key for key in keys if not names.get(key)], report)
         epochs: dict[StreamKey, Epoch] = {}
         for key in keys:
             row = self._part.row(key)
             if key not in report.refused and row is not None and row.moving is not None:
                 epochs[key] = row.moving.epoch
         if asked.accept_loss:
-            self._driver.accept_loss(epochs)
+            meant = {key: names[key] or report.move_id for key in epochs}
+            self._driver.accept_loss(meant)
         self._driver.wake()
         return epochs
 
@@ -221,9 +226,10 @@ class MoveDesk:
         moving = self._moving(key)
         return moving is not None and moving.epoch == epoch
 
-    def _is_forced(self, key: StreamKey) -> bool:
+    def _forced_name(self, key: StreamKey) -> str:
+        """Return the move id of the forced attempt under way, "" for none."""
         moving = self._moving(key)
-        return moving is not None and moving.kind is MoveKind.FORCED
+        return moving.move_id if moving is not None and moving.kind is MoveKind.FORCED else ""
 
     def _note_end(self, asked: MoveAsked, key: StreamKey, epoch: Epoch, report: MoveReport) -> None:
         row = self._part.row(key)
@@ -258,20 +264,41 @@ class MoveDesk:
 
     async def _not_near(self, keys: Sequence[StreamKey], target: RegionNumber) -> dict[StreamKey, GeorelayError]:
         """Return what keeps streams from moving to `target` now."""
-        homes: dict[RegionNumber, list[StreamKey]] = {}
-        for key in keys:
-            row = self._part.row(key)
-            if row is not None:
-                homes.setdefault(row.home, []).append(key)
-        asked = [self._ends_of(target, keys), *(self._ends_of(home, of_home) for home, of_home in homes.items())]
-        at_target, *at_homes = await asyncio.gather(*asked)
-        at_home = {key: told for answers in at_homes for key, told in answers.items()}
+        rows = {key: row for key in keys if (row := self._part.row(key)) is not None}
+        asked: dict[RegionNumber, list[StreamKey]] = {target: list(keys)}
+        for key, row in rows.items():
+            everywhere = () if self._part.knows_epochs_of(row) else self._part.asked_now(row)
+            for region in {row.home, *everywhere} - {target}:
+                asked.setdefault(region, []).append(key)
+        told = await asyncio.gather(*(self._ends_of(region, of_region) for region, of_region in asked.items()))
+        ends = dict(zip(asked, told, strict=True))
         faults = {}
         for key in keys:
-            fault = _lag_fault(at_home.get(key), at_target.get(key), target)
+            at_home = ends[rows[key].home].get(key) if key in rows else None
+            fault = _lag_fault(at_home, ends[target].get(key), target) or self._epoch_fault(rows.get(key), ends)
             if fault is not None:
                 faults[key] = fault
         return faults
+
+    def _epoch_fault(
+        self, row: HomeRow | None, ends: Mapping[RegionNumber, Mapping[StreamKey, Told]]
+    ) -> GeorelayError | None:
+        """Return what says that a region follows, or may follow, an epoch that control lost."""
+        if row is None or self._part.knows_epochs_of(row):
+            return None
+        for region in self._part.asked_now(row):
+            told = ends.get(region, {}).get(row.key)  # None of one that joined meanwhile
+            if not isinstance(told, LogEnds):
+                return Unavailable(
+                    f"region {region} did not say which epoch it follows, and mesh control was recovered: ask again, "
+                    f"or let the others promise with 'georelay home failover' first ({told or 'not asked yet'})"
+                )
+            if told.epoch > row.epoch:
+                return Unavailable(
+                    f"region {region} follows epoch {told.epoch}, which mesh control lost: 'georelay home failover' "
+                    "says what that has, and ends it"
+                )
+        return None
 
     async def _ends_of(self, region: RegionNumber, keys: Sequence[StreamKey]) -> Mapping[StreamKey, Told]:
         return await RegionAsker(region, self._ask).about(ENDS_METHOD, [EndAsked(key=key) for key in keys])

@@ -135,6 +135,10 @@ class HomesPart:
         """Return whether an earlier generation of control may have known more than this one."""
         return self.book.floor > FIRST_FLOOR
 
+    def knows_epochs_of(self, row: HomeRow) -> bool:
+        """Return whether this generation of control began the row's epoch, or no other one was before it."""
+        return row.epoch > self.book.floor
+
     def asked_now(self, row: HomeRow) -> tuple[RegionNumber, ...]:
         """Return which regions a forced attempt for the stream would ask if it began now, rising."""
         topic = self._topics.find(row.topic_id)

@@ -10,8 +10,11 @@ Rule 5: how long answers are waited for is each stream's own affair (mesh.home.p
         chosen and no other has its grace, those go on; what the others asked is asked again in the next round.
 Rule 6: a forced attempt whose regions changed under it begins anew, with those of now: who joined may have acknowledged
         records with the old home, and who was removed cannot promise, nor be home.
+        One that is refused so much is not begun anew, nor ended, until the regions change again: every try is an entry
+        in the log of control.
 Rule 7: after a recovery of control a promise counts once its region said in which epoch its log is: control may have
-        lost that epoch. Asked after the promise, since no lower epoch begins in the log then.
+        lost that epoch. Asked after the promise, since no lower epoch begins in the log then. A home that has
+        everything of its own epoch is one promise among others then.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.errors import BadRequest, Diverged, Fenced, GeorelayError, OffsetOutOfRange, OutcomeUnknown, Unavailable
-from georelay.ids import Epoch, RegionNumber, StreamKey
+from georelay.ids import RegionNumber, StreamKey
 from mesh.home.home_row import HomeRow, MoveKind, renewed_id
 from mesh.home.move_core import Move, Stage
 from mesh.home.patience_core import Patience
@@ -66,7 +69,7 @@ class Wave:
         moves: at most WAVE_STREAMS_MAX, of one kind, home and target.
         is_heard: whether a region answered lately: for those that did not, nobody waits beyond need.
         leases_over: whether no broker of a region can hold a lease any more.
-        begun_anew: told which epoch took the place of an attempt (rule 6).
+        begun_anew: told that another attempt took the place of one that was to begin anew (rule 6).
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Wave:
         clock: Clock,
         is_heard: Callable[[RegionNumber], bool],
         leases_over: Callable[[RegionNumber], bool],
-        begun_anew: Callable[[Move, Epoch], None] = lambda _move, _epoch: None,
+        begun_anew: Callable[[StreamKey], None] = lambda _key: None,
     ) -> None:
         self._begun_anew = begun_anew
         self.moves = list(moves)
@@ -90,6 +93,7 @@ class Wave:
         self._is_heard = is_heard
         self._leases_over = leases_over
         self._sealed_ns: dict[StreamKey, int] = {}
+        self._refused: dict[StreamKey, tuple[tuple[RegionNumber, ...], GeorelayError]] = {}  # not begun anew with these
         self._patience = {move.row.key: Patience() for move in self.moves}
 
     @property
@@ -117,7 +121,7 @@ class Wave:
                 pause_s = min(pause_s * 2, AGAIN_S_MAX if not self._at(Stage.FENCING) else AGAIN_S)
 
     async def _round(self) -> None:
-        await self._begin_anew([move for move in self.open if self._is_outdated(move)])
+        await self._begin_anew([move for move in self.open if self._is_outdated(move) and not self._is_stuck(move)])
         for move in self.open:
             if move.note_gone(may_be_home=self._part.may_be_home, is_removed=self._part.is_removed):
                 log.warning("home.target_gone", stream=str(move.row.key), target=move.moving.target)
@@ -128,7 +132,7 @@ class Wave:
             if move.note_silent(self._is_heard):
                 continue  # the others are asked in the next round
             move.fenced(leases_are_over=self._leases_over(move.row.home))
-        await self._end(self._at(Stage.ENDING))
+        await self._end([move for move in self._at(Stage.ENDING) if self._may_end(move)])
 
     def _at(self, stage: Stage) -> list[Move]:
         return [move for move in self.moves if move.stage is stage]
@@ -144,6 +148,17 @@ class Wave:
     def _is_outdated(self, move: Move) -> bool:
         return move.moving.kind is MoveKind.FORCED and self._part.asked_now(move.row) != move.regions
 
+    def _is_stuck(self, move: Move) -> bool:
+        refused = self._refused.get(move.row.key)
+        return refused is not None and refused[0] == self._part.asked_now(move.row)
+
+    def _may_end(self, move: Move) -> bool:
+        """Return False for an attempt that would be refused: a region joined, and it cannot begin anew."""
+        if not self._is_stuck(move) or set(self._part.asked_now(move.row)) <= set(move.regions):
+            return True
+        move.fault = self._refused[move.row.key][1]
+        return False
+
     async def _begin_anew(self, moves: Sequence[Move]) -> None:
         groups: dict[tuple[str, RegionNumber], list[Move]] = {}
         for move in moves:
@@ -157,12 +172,14 @@ class Wave:
                 for move in group:
                     if move.row.key in refused:
                         move.fault = BadRequest(refused[move.row.key])
+                        self._refused[move.row.key] = self._part.asked_now(move.row), move.fault
+                        log.warning("home.attempt_not_renewed", stream=str(move.row.key), reason=str(move.fault))
             self._notice_superseded()
             for move in group:
                 row = self._part.row(move.row.key)
                 if row is not None and row.moving is not None and row.moving.epoch > move.moving.epoch:
                     log.info("home.attempt_renewed", stream=str(row.key), epoch=row.moving.epoch)
-                    self._begun_anew(move, row.moving.epoch)
+                    self._begun_anew(row.key)
 
     # --- planned ----------------------------------------------------------------------------------
 
@@ -292,12 +309,13 @@ class Wave:
         if move.stage is not Stage.PROMISING:
             return False
         avoided = [region for region in move.regions if not self._part.may_be_home(region)]
-        if move.consider(waits_for_more=True, avoided=avoided):
+        trusts_home = not self._part.is_recovered
+        if move.consider(waits_for_more=True, avoided=avoided, trusts_home=trusts_home):
             return True
         now_ns = self._clock.monotonic_ns()
         patience = self._patience[move.row.key]
         is_over = patience.is_over(move, asked=asked, is_heard=self._is_heard, now_ns=now_ns)
-        return is_over and move.consider(waits_for_more=False, avoided=avoided)
+        return is_over and move.consider(waits_for_more=False, avoided=avoided, trusts_home=trusts_home)
 
     # --- both -------------------------------------------------------------------------------------
 

@@ -121,6 +121,11 @@ class FollowedLog:
         return self.geo is None or self.geo.is_visible_end_known
 
     @property
+    def has_open_transactions(self) -> bool:
+        """Return whether records below the log end belong to transactions whose marker is not in the log."""
+        return bool(self.transactions.end.ongoing)
+
+    @property
     def last_stable_offset(self) -> Offset:
         """Return the end for readers of committed records: everything below it is decided. log start..visible end.
 

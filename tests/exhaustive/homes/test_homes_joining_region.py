@@ -4,16 +4,22 @@ Two regions hold a stream, a third joins at any time; a record is acknowledged w
 (k = 2). The home can be lost for good: an attempt ends without it once answers_needed of the regions that it asked have
 promised. What joined since may have acknowledged records with the home, so the attempt has to begin anew with it; the
 models find the schedule that loses a record where it goes on.
+
+The same with publishes at geo:majority of a topic that says nothing about levels: what two of three regions
+acknowledged is to be kept when four are asked. Where the level to keep is a majority of those four, it can be lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from georelay.ids import Epoch, Offset
+from georelay.durability import Durability
+from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.home.promise_core import agreeing_length, answers_needed, table_after
 from mesh.replication.ports import EpochRow
+from region.controller.topic import Homes, TopicDefinition
+from region.homes.levels import protected_level
 
 REGIONS = range(4)
 FIRST_REGIONS = frozenset({0, 1, 2})
@@ -21,6 +27,11 @@ JOINING = 3
 LEVEL = 2
 RECORDS_MAX = 1
 EPOCH_LAST = 3
+TOPIC = TopicDefinition(
+    name="orders", topic_id=b"t" * 16, partitions=1, replication_factor=1, homes=Homes.ONE, home=RegionNumber(1),
+    retention_ms=-1, retention_bytes=-1, config=(), index=1,
+)  # fmt: skip
+LevelOf = Callable[[int], int]  # how many of so many regions
 
 
 class Region(NamedTuple):
@@ -53,15 +64,34 @@ def published(world: World) -> Iterator[World]:
         yield with_region(world, world.home, home._replace(log=(*home.log, home.epoch)))
 
 
-def replicated(world: World, number: int) -> Iterator[World]:
-    """Bring one record to a mirror of the home's epoch; records that both hold are acknowledged."""
+def at_level(_regions: int) -> int:
+    return LEVEL
+
+
+def majority(regions: int) -> int:
+    return Durability.MAJORITY.regions_of(regions)
+
+
+def shipping(regions: int) -> int:
+    return protected_level(TOPIC, regions=regions)
+
+
+def replicated(world: World, number: int, acked_at: LevelOf) -> Iterator[World]:
+    """Bring one record to a mirror of the home's epoch; what enough regions hold then is acknowledged."""
     home, mirror = world.regions[world.home], world.regions[number]
     if number == world.home or number not in world.holders or mirror.fence > home.epoch or mirror.epoch != home.epoch:
         return
     if len(mirror.log) < len(home.log) and mirror.log == home.log[: len(mirror.log)]:
         longer = mirror._replace(log=home.log[: len(mirror.log) + 1])
-        held = {(epoch, offset) for offset, epoch in enumerate(longer.log)}
-        yield with_region(world, number, longer)._replace(acked=world.acked | held)
+        after = with_region(world, number, longer)
+        copies = [len(region.log) for region in after.regions if region.epoch == home.epoch]
+        needed = acked_at(len(world.holders))
+        held = {
+            (epoch, offset)
+            for offset, epoch in enumerate(longer.log)
+            if sum(length > offset for length in copies) >= needed
+        }
+        yield after._replace(acked=world.acked | held)
 
 
 def joined(world: World) -> Iterator[World]:
@@ -87,9 +117,11 @@ def promised(world: World, number: int) -> Iterator[World]:
     yield with_region(world, number, region._replace(fence=world.attempt))._replace(answers=answers)
 
 
-def ended(world: World, *, anew: bool) -> Iterator[World]:
-    needed = answers_needed(regions=len(world.asked), level=LEVEL)
-    if not world.attempt or len(world.answers) < needed or (anew and world.holders - world.asked):
+def ended(world: World, kept: LevelOf, *, anew: bool) -> Iterator[World]:
+    if not world.attempt:
+        return
+    needed = answers_needed(regions=len(world.asked), level=kept(len(world.asked)))
+    if len(world.answers) < needed or (anew and world.holders - world.asked):
         return
     length, number = max(world.answers)
     opened = Region(world.regions[number].log[:length], world.attempt, world.attempt)
@@ -97,17 +129,17 @@ def ended(world: World, *, anew: bool) -> Iterator[World]:
     yield with_region(world, number, opened)._replace(table=table, home=number, attempt=0, answers=())
 
 
-def next_worlds(world: World, *, anew: bool) -> Iterator[World]:
+def next_worlds(world: World, *, anew: bool, acked_at: LevelOf, kept: LevelOf) -> Iterator[World]:
     yield from published(world)
     yield from joined(world)
     yield from begun(world, anew=anew)
-    yield from ended(world, anew=anew)
+    yield from ended(world, kept, anew=anew)
     for number in REGIONS:
-        yield from replicated(world, number)
+        yield from replicated(world, number, acked_at)
         yield from promised(world, number)
 
 
-def losing(*, anew: bool) -> World | None:
+def losing(*, anew: bool, acked_at: LevelOf = at_level, kept: LevelOf = at_level) -> World | None:
     """Return a world in which the home lacks an acknowledged record, None when no schedule leads to one."""
     start = World(
         (Region((), 1, 1),) * len(REGIONS), ((Epoch(1), Offset(0)),), 0, FIRST_REGIONS, 0, frozenset(), (), 1,
@@ -119,7 +151,7 @@ def losing(*, anew: bool) -> World | None:
         home = world.regions[world.home]
         if world.acked - {(epoch, offset) for offset, epoch in enumerate(home.log)}:
             return world
-        for after in next_worlds(world, anew=anew):
+        for after in next_worlds(world, anew=anew, acked_at=acked_at, kept=kept):
             if after not in seen:
                 seen.add(after)
                 edge.append(after)
@@ -135,3 +167,12 @@ def test_an_attempt_that_ends_without_a_region_that_joined_loses_what_that_one_a
     world = losing(anew=False)
     assert world is not None
     assert JOINING in world.holders and JOINING not in world.asked
+
+
+def test_no_schedule_loses_what_a_majority_acknowledged_before_a_region_joined_a_topic_without_levels() -> None:
+    assert losing(anew=True, acked_at=majority, kept=shipping) is None
+
+
+def test_a_majority_of_the_regions_that_are_asked_loses_what_a_majority_of_fewer_acknowledged() -> None:
+    world = losing(anew=True, acked_at=majority, kept=majority)
+    assert world is not None and JOINING in world.asked | world.holders

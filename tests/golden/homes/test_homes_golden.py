@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from georelay.fields import dump_object
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_book_core import Ending
@@ -73,6 +75,8 @@ NAMED_IN_END = '"partition":3,"start":7,"topic_id":"000102030405060708090a0b0c0d
 def test_questions() -> None:
     ends = asked_json([EndAsked(key=KEY, until=Offset(9))], wait_ms=500)
     assert text(ends) == f'{{"local":false,"rows":[{{{NAMED},"until":9}}],"wait_ms":500}}'
+    ends = asked_json([EndAsked(key=KEY, until=Offset(9), with_transactions=True)])
+    assert text(ends) == f'{{"local":false,"rows":[{{{NAMED},"transactions":true,"until":9}}],"wait_ms":0}}'
     seal = asked_json([SealAsked(key=KEY, epoch=Epoch(3), new_epoch=Epoch(4), move_id="m-1")], local=True)
     assert text(seal) == f'{{"local":true,"rows":[{{"epoch":3,"move_id":"m-1","new_epoch":4,{NAMED}}}],"wait_ms":0}}'
     promise = asked_json([PromiseAsked(key=KEY, new_epoch=Epoch(4), table=TABLE)])
@@ -86,6 +90,10 @@ def test_answers() -> None:
     ends = LogEnds(epoch=Epoch(3), next_offset=Offset(9), high_watermark=Offset(8), log_start=Offset(1))
     assert text(answer_json({KEY: ends})) == (
         '{"rows":[{"epoch":3,"high_watermark":8,"log_start":1,"next":9,"partition":3,'
+        '"topic_id":"000102030405060708090a0b0c0d0e0f"}]}'
+    )
+    assert text(answer_json({KEY: replace(ends, has_open_transactions=True)})) == (
+        '{"rows":[{"epoch":3,"high_watermark":8,"log_start":1,"next":9,"open_transactions":true,"partition":3,'
         '"topic_id":"000102030405060708090a0b0c0d0e0f"}]}'
     )
     prefix = answer_json({KEY: PrefixEnd(offset=Offset(7), digest=DIGEST)})

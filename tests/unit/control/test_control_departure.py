@@ -66,6 +66,8 @@ class Mesh:
         self.homes: dict[StreamKey, RegionNumber] = {}  # of streams that were moved
         self.is_moving = False
         self.one_ends: dict[RegionNumber, tuple[int, int]] = dict.fromkeys((US, EU, AP), (1, 10))  # epoch, committed
+        self.open_at: set[RegionNumber] = set()  # where streams of eu have open transactions
+        self.says_transactions = True
         self.deaf: set[RegionNumber] = set()  # whose brokers have not heard of anything
         self.heard_by: list[BrokerId] = []
         self.duties = ControlDuties(self)  # type: ignore[arg-type]
@@ -118,9 +120,11 @@ class Mesh:
             epoch = 1 if self.moved(row.key) is None else 2
             if row.key.topic_id == ONE:
                 epoch, end = self.one_ends[region]
+            asks = row.with_transactions and self.says_transactions  # type: ignore[union-attr]
             ends = LogEnds(
-                epoch=Epoch(epoch), next_offset=Offset(end or 0), high_watermark=Offset(end or 0), log_start=Offset(0)
-            )
+                epoch=Epoch(epoch), next_offset=Offset(end or 0), high_watermark=Offset(end or 0), log_start=Offset(0),
+                has_open_transactions=(region in self.open_at and row.key.topic_id == EVERY) if asks else None,
+            )  # fmt: skip
             answers = {**answers, row.key: UnknownTopic("not here") if end is None else ends}
         return answer_json(answers)
 
@@ -174,7 +178,7 @@ async def test_force_removes_it_and_says_what_was_lost() -> None:
     mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
     mesh.ends[AP][0] = 7
     assert (await mesh.remove(force=True))["lost"] == ["orders partition 0: offsets 7 to 9 are not in region ap"]
-    assert mesh.proposed == [{"do": "remove", "number": 2}]
+    assert mesh.proposed == [{"do": "remove", "number": 2, "row_index": 5}]
 
 
 async def test_a_region_that_was_not_drained_is_refused_before_anybody_is_asked() -> None:
@@ -182,6 +186,57 @@ async def test_a_region_that_was_not_drained_is_refused_before_anybody_is_asked(
     with pytest.raises(PolicyViolation, match="drain eu' first"):
         await mesh.remove(force=True)
     assert not mesh.asked
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_region_that_was_kept_and_drained_again_while_it_was_asked_about_stays(*, force: bool) -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    plain = mesh.propose
+
+    async def propose(part: str, command: JsonObject) -> JsonObject:
+        mesh.regions.apply({"do": "keep", "number": 2}, index=6, append_us=1)  # another leader was asked to
+        mesh.regions.apply({"do": "drain", "number": 2}, index=7, append_us=1)
+        return await plain(part, command)
+
+    mesh.propose = propose  # type: ignore[method-assign]
+    with pytest.raises(PolicyViolation, match="changed while the others were asked: ask again"):
+        await mesh.remove(force=force)
+    assert mesh.regions.row(EU).state is RegionState.DRAINING  # type: ignore[union-attr]
+
+
+async def test_a_removal_that_says_nothing_of_the_row_is_applied_as_by_an_older_leader() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.regions.apply({"do": "remove", "number": 2}, index=6, append_us=1)
+    assert mesh.regions.row(EU).state is RegionState.REMOVED  # type: ignore[union-attr]
+
+
+# --- transactions ---------------------------------------------------------------------------------------
+
+
+async def test_open_transactions_of_its_own_streams_keep_a_region_until_they_end() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.open_at = {EU}
+    with pytest.raises(PolicyViolation, match="orders partition 0: transactions are open in region eu"):
+        await mesh.remove()
+    assert not mesh.proposed
+    mesh.open_at = set()
+    assert (await mesh.remove())["lost"] == []
+
+
+async def test_open_transactions_of_streams_that_are_at_home_elsewhere_keep_no_region() -> None:
+    mesh = Mesh()
+    mesh.regions.apply({"do": "drain", "number": 2}, index=5, append_us=1)
+    mesh.open_at = {US, AP}
+    assert await mesh.departure.lacking(EU) == []
+
+
+async def test_a_region_that_does_not_say_whether_transactions_are_open_stays() -> None:
+    mesh = Mesh()
+    mesh.says_transactions = False
+    assert any("does not say whether transactions are open" in line for line in await mesh.departure.lacking(EU))
 
 
 # --- coordinators -------------------------------------------------------------------------------------

@@ -76,6 +76,20 @@ async def test_a_publish_that_waits_is_answered_when_the_region_is_kept_after_al
     assert answer.done()
 
 
+async def test_whoever_notices_first_that_a_region_is_kept_answers_those_who_waited_for_it(draining: Any) -> None:
+    draining.leaving.add(EU)
+    draining.join(EU, AP)
+    answer = await draining.publish(AskedLevel(durability=Durability(2), deadline_ms=1_000))
+    draining.stream.commit()
+    draining.ack(EU, 4)
+    draining.leaving.clear()
+    wakes = draining.stream.wakes
+    assert draining.geo.watermark(2) == 4
+    await asyncio.sleep(0)
+    assert answer.done()
+    assert draining.stream.wakes == wakes + 1
+
+
 async def test_a_publish_that_needs_regions_now_does_not_count_one_that_leaves(draining: Any) -> None:
     draining.join(EU)
     draining.leaving.add(EU)

@@ -79,6 +79,10 @@ class ModelStream:
         return Offset(0)
 
     @property
+    def has_open_transactions(self) -> bool:
+        return False
+
+    @property
     def is_home(self) -> bool:
         return self.row.home == self.region and self.epoch == self.row.epoch
 

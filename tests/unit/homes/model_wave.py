@@ -11,9 +11,10 @@ from typing import Any
 from georelay.errors import HomeUnreachable, NotLeader, Unavailable
 from georelay.fields import JsonObject
 from georelay.ids import Offset, RegionNumber, StreamKey
-from mesh.home.home_row import HomeRow, MoveKind
+from mesh.home.home_row import NOT_CHOSEN, HomeRow, MoveKind
 from mesh.home.move_core import Move
 from region.controller.topic import Homes, TopicDefinition
+from region.homes.driver import MoveDriver
 from region.homes.home_requests import (
     PING_METHOD,
     EndAsked,
@@ -24,6 +25,7 @@ from region.homes.home_requests import (
     answer_json,
     read_question,
 )
+from region.homes.move_desk import MoveAsked, MoveDesk
 from region.homes.part import HomesPart, begin_command
 from region.homes.wave import Wave
 from tests.unit.homes.virtual_time import DriftingClock, VirtualLoop
@@ -133,6 +135,31 @@ class Mesh:
             moves, part=self.part, control=self, ask=self.ask, clock=self.clock(),
             is_heard=lambda region: region not in self.silent, leases_over=lambda _: leases_over,
         )  # fmt: skip
+
+
+class Control:
+    """The shipping driver and desk of a control leader over a mesh."""
+
+    def __init__(self, mesh: Mesh, *, leases_over: bool = True) -> None:
+        self.leases_over = leases_over
+        clock = mesh.clock()
+        self.driver = MoveDriver(
+            part=mesh.part, topics=mesh, control=mesh, ask=mesh.ask, clock=clock,
+            is_heard=lambda region: region not in mesh.silent, leases_over=lambda _: self.leases_over,
+            over=lambda _: self.desk.look(),
+        )  # fmt: skip
+        self.desk = MoveDesk(
+            part=mesh.part, topics=mesh, control=mesh, ask=mesh.ask, driver=self.driver, clock=clock, rng=mesh.rng
+        )
+        self.driver.start()
+
+    def stop(self) -> None:
+        self.desk.stop()
+        self.driver.stop()
+
+    def forces(self, *, accept_loss: bool = False) -> Any:
+        asked = MoveAsked(keys=(FIRST_KEY,), kind=MoveKind.FORCED, target=NOT_CHOSEN, accept_loss=accept_loss)
+        return self.desk.begin(asked)
 
 
 Story = Callable[[Mesh], Coroutine[Any, Any, None]]

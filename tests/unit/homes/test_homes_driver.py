@@ -153,6 +153,6 @@ async def test_moves_that_cannot_go_on_leave_room_for_others(monkeypatch: pytest
     async with running(mesh.driver()) as driver:
         await asyncio.sleep(0.05)
         await mesh.begin(key(2), "forced", MoveKind.FORCED)
-        driver.accept_loss({key(2): Epoch(2)})
+        driver.accept_loss({key(2): "forced"})
         driver.wake()
         await until_home(mesh, key(2), 2)

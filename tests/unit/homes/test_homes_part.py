@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from georelay.durability import GEO_REGIONS_MIN
 from georelay.errors import BadRequest, Fenced, NotHome, NotLeader, PolicyViolation, Unavailable
 from georelay.fields import FieldError, JsonObject
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
@@ -183,9 +184,22 @@ def test_what_a_forced_move_has_to_keep(config: dict[str, str], level: int, auto
     assert needs_lease(definition) is ("failover" in config)
 
 
-def test_of_two_regions_both_are_a_majority() -> None:
+def test_of_two_regions_both_are_protected_and_of_one_it_alone() -> None:
     assert protected_level(topic(), regions=2) == 2
     assert protected_level(topic(min_insync_regions="3"), regions=2) == 2
+    assert protected_level(topic(), regions=1) == 1
+
+
+@pytest.mark.parametrize("regions", [3, 4, 5, 9])
+def test_of_a_topic_that_says_nothing_every_geo_acknowledgement_is_kept_however_many_regions_joined(
+    regions: int,
+) -> None:
+    assert protected_level(topic(), regions=regions) == GEO_REGIONS_MIN
+
+
+def test_of_coordinators_a_majority_is_asked_since_nobody_waits_for_their_copies() -> None:
+    coordinators = replace(topic(Homes.EVERY), name=INTERNAL_TOPIC)
+    assert [protected_level(coordinators, regions=count) for count in (1, 2, 3, 5)] == [1, 2, 2, 3]
 
 
 # --- what regions ask each other --------------------------------------------------------------------
@@ -194,6 +208,7 @@ def test_of_two_regions_both_are_a_majority() -> None:
 def test_questions_survive_their_json() -> None:
     for method, row in (
         (ENDS_METHOD, EndAsked(key=key(), until=Offset(3))),
+        (ENDS_METHOD, EndAsked(key=key(), with_transactions=True)),
         (SEAL_METHOD, SealAsked(key=key(), epoch=Epoch(1), new_epoch=Epoch(2), move_id="m")),
         (PROMISE_METHOD, PromiseAsked(key=key(), new_epoch=Epoch(2), table=((Epoch(1), Offset(0)),))),
     ):
@@ -213,6 +228,19 @@ def test_answers_and_faults_survive_their_json(told: Told) -> None:
     assert type(again) is type(told) and str(again) == str(told)
     assert getattr(again, "leader", 0) == getattr(told, "leader", 0)
     assert getattr(again, "home", 0) == getattr(told, "home", 0)
+
+
+@pytest.mark.parametrize("is_open", [None, True, False])
+def test_whether_transactions_are_open_is_told_or_left_out(*, is_open: bool | None) -> None:
+    told = LogEnds(
+        epoch=Epoch(2),
+        next_offset=Offset(9),
+        high_watermark=Offset(8),
+        log_start=Offset(1),
+        has_open_transactions=is_open,
+    )
+    assert read_answers(ENDS_METHOD, answer_json({key(): told}), asked=[key()])[key()] == told
+    assert ("open_transactions" in told.to_json()) is (is_open is not None)
 
 
 def test_an_answer_about_something_else_is_refused() -> None:
@@ -235,6 +263,7 @@ class Led:
         self.epoch = Epoch(1)
         self.high_watermark = Offset(hwm)
         self.log_start = Offset(0)
+        self.has_open_transactions = False
         self.callbacks: dict[int, Callable[[], None]] = {}
 
     @property
@@ -315,6 +344,20 @@ async def test_a_question_that_is_none_is_refused() -> None:
     with pytest.raises(BadRequest):
         await region.agents[1001].handle(ENDS_METHOD, {"rows": 1}, from_broker=BrokerId(2001))
     assert await region.agents[1001].handle("home.ping", {}, from_broker=BrokerId(2001)) == {}
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_whether_transactions_are_open_is_said_to_who_asks_for_it(*, is_open: bool) -> None:
+    region = Region()
+    region.streams[1001, 0].has_open_transactions = is_open
+    told = []
+    for asks in (True, False):
+        rows = [EndAsked(key=key(0), with_transactions=asks)]
+        body = await region.agents[1002].handle(ENDS_METHOD, asked_json(rows), from_broker=BrokerId(2001))
+        ends = read_answers(ENDS_METHOD, body, asked=[key(0)])[key(0)]
+        assert isinstance(ends, LogEnds)
+        told.append(ends.has_open_transactions)
+    assert told == [is_open, None]
 
 
 async def test_a_seal_that_is_refused_is_told_as_a_fault() -> None:

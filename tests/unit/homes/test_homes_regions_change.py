@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest, NotEnoughRegions
+from georelay.errors import BadRequest, NotEnoughRegions, OutcomeUnknown
+from georelay.fields import JsonObject
 from georelay.ids import Offset, RegionNumber
 from mesh.home.home_book_core import Ending
 from mesh.home.home_row import HomeRow, MoveKind, first_id, renewed_id
 from mesh.home.move_core import Move, Stage
 from mesh.home.promise_core import PromiseAnswer, choose
-from region.homes.driver import MoveDriver
-from region.homes.move_desk import MoveAsked, MoveDesk
+from region.homes.move_desk import MoveAsked
 from region.homes.part import begin_command, end_command
-from tests.unit.homes.model_wave import FIRST_KEY, FOUR, ONE, THREE, TWO, Mesh, Says, play
+from tests.unit.homes.model_wave import FIRST_KEY, FOUR, ONE, THREE, TWO, Control, Mesh, Says, play
 
 NOT_CHOSEN = RegionNumber(0)
 DIGEST = b"d" * 16
@@ -147,31 +148,6 @@ def test_attempts_for_one_wish_have_one_first_name_and_each_its_own() -> None:
 # --- attempts that begin anew -------------------------------------------------------------------------
 
 
-class Control:
-    """The shipping driver and desk of a control leader over a mesh."""
-
-    def __init__(self, mesh: Mesh, *, leases_over: bool = True) -> None:
-        self.leases_over = leases_over
-        clock = mesh.clock()
-        self.driver = MoveDriver(
-            part=mesh.part, topics=mesh, control=mesh, ask=mesh.ask, clock=clock,
-            is_heard=lambda region: region not in mesh.silent, leases_over=lambda _: self.leases_over,
-            over=lambda _: self.desk.look(),
-        )  # fmt: skip
-        self.desk = MoveDesk(
-            part=mesh.part, topics=mesh, control=mesh, ask=mesh.ask, driver=self.driver, clock=clock, rng=mesh.rng
-        )
-        self.driver.start()
-
-    def stop(self) -> None:
-        self.desk.stop()
-        self.driver.stop()
-
-    def forces(self, *, accept_loss: bool = False) -> Any:
-        asked = MoveAsked(keys=(FIRST_KEY,), kind=MoveKind.FORCED, target=NOT_CHOSEN, accept_loss=accept_loss)
-        return self.desk.begin(asked)
-
-
 async def test_what_a_region_that_joined_during_an_attempt_may_have_is_asked_for_before_it_ends() -> None:
     mesh = Mesh()
     await begin(mesh, MoveKind.FORCED)
@@ -242,6 +218,106 @@ def test_a_loss_that_was_accepted_is_accepted_of_the_attempt_that_begins_anew() 
         assert mesh.row(FIRST_KEY).accept_loss and mesh.row(FIRST_KEY).regions == (1, 2, 3, 4)
         assert list(report.ended) == [FIRST_KEY]
         control.stop()
+
+    play(story)
+
+
+def renewing(mesh: Mesh, then: Callable[[], Awaitable[None]]) -> None:
+    """Have `then` happen right after control committed that an attempt begins anew, the first time."""
+    plain, renewals = mesh.propose, iter([True])
+
+    async def propose(part: str, command: JsonObject) -> JsonObject:
+        outcome = await plain(part, command)
+        is_renewal = command["kind"] == "begin" and "+" in str(command["move_id"])
+        if is_renewal and next(renewals, False):
+            await then()
+        return outcome
+
+    mesh.propose = propose  # type: ignore[method-assign]
+
+
+async def joins(mesh: Mesh) -> None:
+    """Let a fourth region join while one of three promises, slowly, and a loss is accepted."""
+    mesh.silent = {ONE, TWO, FOUR}
+    await asyncio.sleep(0.5)
+    mesh.all_regions[FIRST_KEY] = (ONE, TWO, THREE, FOUR)
+    await asyncio.sleep(60.0)
+
+
+def test_a_loss_is_accepted_of_the_attempt_that_began_anew_though_nobody_heard_that_it_was_committed() -> None:
+    async def story(mesh: Mesh) -> None:
+        async def lost() -> None:
+            raise OutcomeUnknown("the answer was lost")
+
+        renewing(mesh, lost)
+        mesh.silent = {ONE, TWO}
+        mesh.says = lambda _key, _region: Says(told=5, after_s=1.0)
+        control = Control(mesh)
+        control.forces(accept_loss=True)
+        await joins(mesh)
+        assert mesh.home(FIRST_KEY) == (3, 5) and mesh.row(FIRST_KEY).accept_loss
+        control.stop()
+
+    play(story)
+
+
+def test_a_loss_that_is_accepted_for_one_wish_is_not_accepted_for_another_that_took_its_place() -> None:
+    async def story(mesh: Mesh) -> None:
+        async def others() -> None:
+            await mesh.propose("homes", begin_command([FIRST_KEY], move_id="other", kind=MoveKind.FORCED))
+
+        renewing(mesh, others)
+        mesh.silent = {ONE, TWO}
+        mesh.says = lambda _key, _region: Says(told=5, after_s=1.0)
+        control = Control(mesh)
+        control.forces(accept_loss=True)
+        await joins(mesh)
+        moving = mesh.row(FIRST_KEY).moving
+        assert moving is not None and moving.move_id == "other"
+        control.stop()
+
+    play(story)
+
+
+def test_a_loss_is_not_accepted_for_a_wish_that_took_the_place_of_one_before_its_leader_looked() -> None:
+    async def story(mesh: Mesh) -> None:
+        plain = mesh.propose
+
+        async def propose(part: str, command: JsonObject) -> JsonObject:
+            outcome = await plain(part, command)
+            if command["kind"] == "begin":
+                await plain("homes", begin_command([FIRST_KEY], move_id="other", kind=MoveKind.FORCED))
+            return outcome
+
+        mesh.propose = propose  # type: ignore[method-assign]
+        mesh.silent = {ONE, TWO}
+        control = Control(mesh)
+        control.forces(accept_loss=True)
+        await asyncio.sleep(60.0)
+        moving = mesh.row(FIRST_KEY).moving
+        assert moving is not None and moving.move_id == "other"
+        control.stop()
+
+    play(story)
+
+
+def test_an_attempt_that_cannot_begin_anew_is_not_asked_for_again_until_the_regions_change() -> None:
+    async def story(mesh: Mesh) -> None:
+        row = await begin(mesh, MoveKind.FORCED, TWO)
+        mesh.removed = {TWO}
+        mesh.all_regions[FIRST_KEY] = (ONE, THREE, FOUR)
+        before = mesh.index
+        move = Move(row, level=2, needs_lease=False)
+        running = asyncio.ensure_future(mesh.wave(move).run())
+        await asyncio.sleep(60.0)
+        assert move.fault is not None and "does not hold" in str(move.fault)
+        assert mesh.index - before <= 2, "commands were committed again and again"
+        mesh.removed = set()
+        mesh.all_regions[FIRST_KEY] = (ONE, TWO, THREE, FOUR)
+        await asyncio.sleep(5.0)
+        running.cancel()
+        moving = mesh.row(FIRST_KEY).moving
+        assert moving is not None and moving.move_id == "m+1"
 
     play(story)
 

@@ -518,3 +518,19 @@ async def test_an_open_transaction_outlives_what_is_remembered_of_its_producer(m
     bench.log.commit()
     assert [row.producer_id for row in bench.stream.aborted_between(Offset(0), Offset(9))] == [7]
     assert bench.stream.last_stable_offset == bench.stream.high_watermark
+
+
+async def test_transactions_are_open_from_their_first_record_in_the_log_to_the_marker_committed_or_not(
+    make_bench: Any,
+) -> None:
+    bench = make_bench().ready()
+    bench.confirm()
+    bench.publish()
+    assert not bench.stream.has_open_transactions
+    bench.publish_in_transaction(producer=7)
+    await settled()
+    assert bench.stream.has_open_transactions
+    bench.log.commit()
+    assert bench.stream.has_open_transactions
+    bench.mark(producer=7)
+    assert not bench.stream.has_open_transactions

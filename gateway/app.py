@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import structlog
@@ -17,6 +18,7 @@ from gateway.kafka.listener import KafkaListener
 from gateway.metrics import GatewayMetrics
 from gateway.passthrough.broker_service import BrokerPassthrough
 from gateway.rest.application import RestApplication
+from gateway.rest.live_view import LiveView
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
 from gateway.routing.broker_connector import broker_connector
@@ -177,6 +179,7 @@ class Gateway:
             sign_in=self._judge,
             metrics=self._metrics,
             browsers=BrowserGuard(allowed_origins=self._config.http_allowed_origins),
+            live=LiveView(Path(self._config.live_file) if self._config.live_file else None),
         )
         parts = self._listeners["http"]
         site = HttpSite(

@@ -95,6 +95,7 @@ class Broker:
             orphans=self.core.orphans,
             auditor=self.core.audit.auditor,
             clocks=self._traces.clocks.document,
+            traces=self._traces.shelf,
             gossip=pools,
         )
         self._gossip_port = None if pools is None else self._make_gossip_port(pools)

@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
+from gateway.rest.live_view import LiveView
 from gateway.rest.problem import defect_problem, http_problem, problem_response
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector, resolve_document
@@ -18,7 +19,9 @@ from georelay.errors import GeorelayError
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
-OWN_PATHS: Final = frozenset({"/metrics", "/v1/resolve", "/v1/status"})  # what no broker answers, and so none judges
+OWN_PATHS: Final = frozenset(
+    {"/metrics", "/v1/resolve", "/v1/status", "/v1/live"}
+)  # what no broker answers, and so none judges
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 log = structlog.get_logger()
@@ -37,6 +40,7 @@ class RestApplication:
         sign_in: SignIn,
         metrics: GatewayMetrics,
         browsers: BrowserGuard | None = None,
+        live: LiveView | None = None,
     ) -> None:
         self._mesh_id = mesh_id
         self._router = router
@@ -45,6 +49,7 @@ class RestApplication:
         self._sign_in = sign_in
         self._metrics = metrics
         self._browsers = browsers or BrowserGuard()
+        self._live = live or LiveView(None)
 
     def build(self) -> web.Application:
         """Return the application with its routes."""
@@ -58,6 +63,7 @@ class RestApplication:
                 web.get("/metrics", self._expose_metrics, allow_head=False),
                 web.get("/v1/resolve", self._resolve, allow_head=False),
                 web.get("/v1/status", self._collect_status, allow_head=False),
+                web.get("/v1/live", self._live.show, allow_head=False),
                 web.get("/v1/topics", forward, allow_head=False),
                 web.post("/v1/topics", forward),
                 web.get("/v1/topics/{topic}", forward, allow_head=False),

@@ -38,6 +38,7 @@ from region.api.records_http import RecordsHttp, json_response
 from region.api.regions_http import RegionsHttp
 from region.api.security_http import SecurityHttp
 from region.api.topics_http import TopicsHttp
+from region.api.traces_http import TracesHttp
 from region.kafka.ports import Cluster, CredentialCheck
 from region.security.access import Access, Operation, Resource
 from region.security.administration import SecurityAdmin
@@ -75,6 +76,7 @@ class AdminHttp:
         gossip: GossipHttp | None = None,
         orphans: OrphansHttp | None = None,
         audit: AuditHttp | None = None,
+        traces: TracesHttp | None = None,
         browsers: BrowserGuard | None = None,
     ) -> None:
         self._cluster = cluster
@@ -93,6 +95,7 @@ class AdminHttp:
         self._control = control
         self._regions = regions
         self._homes = homes
+        self._traces = traces
         self._topics = TopicsHttp(cluster, self._access)
         self._brokers = BrokersHttp(cluster, self._access)
         self._browsers = browsers or BrowserGuard()
@@ -143,6 +146,8 @@ class AdminHttp:
             app.add_routes(self._regions.routes())
         if self._homes is not None:
             app.add_routes(self._homes.routes())
+        if self._traces is not None:
+            app.add_routes(self._traces.routes())
         return app
 
     async def start(self, host: str, port: int) -> int:

@@ -48,6 +48,7 @@ GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
         errors.LeaseExpired: "ABORTED",
         errors.UnknownBinding: "NOT_FOUND",
         errors.OffsetOutOfRange: "OUT_OF_RANGE",
+        errors.TracesExpired: "OUT_OF_RANGE",
         errors.OutOfOrderSequence: "ABORTED",
         errors.ProducerFenced: "ABORTED",
         errors.ConcurrentTransactions: "UNAVAILABLE",

@@ -13,6 +13,7 @@ from mesh.listening.browser_guard import BrowserGuard
 from mesh.listening.listeners import ListenerParts, Listeners, ListeningCollector
 from mesh.listening.settings import BrokerLimitsSection, LimitsSection, TlsSection
 from mesh.tracing.recorder import Recorder
+from mesh.tracing.shelf import TraceShelf
 from region.api.admin_http import AdminHttp
 from region.api.admin_service import AdminService
 from region.api.audit_http import AuditHttp
@@ -42,6 +43,7 @@ from region.api.records_http import RecordsHttp
 from region.api.regions_http import RegionsHttp
 from region.api.streams.service import StreamsService
 from region.api.streams.services import StreamsServices
+from region.api.traces_http import TracesHttp
 from region.api.unfolding_metrics import UnfoldingMetrics
 from region.audit.auditor import Auditor
 from region.broker.guard import Guard
@@ -91,6 +93,7 @@ class Edge:
         homes: Callable[[Access], HomesHttp] | None = None,
         orphans: OrphanBranches | None = None,
         auditor: Auditor | None = None,
+        traces: TraceShelf | None = None,
     ) -> None:
         listeners = listeners or Listeners(
             TlsSection(), LimitsSection(), names=CLIENT_LISTENERS, mutual=BROKER_LISTENERS
@@ -208,6 +211,7 @@ class Edge:
             control=None if control is None else ControlHttp(control, services.access),
             regions=None if control is None else RegionsHttp(control, services.access),
             homes=None if homes is None else homes(services.access),
+            traces=TracesHttp(traces, access=services.access, region=cluster.region, broker=cluster.broker_id),
             audit=None if auditor is None else AuditHttp(auditor, access=services.access, region_name=region_name),
             orphans=None
             if orphans is None

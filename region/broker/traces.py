@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from georelay.clock import Clock
 from georelay.ids import RegionNumber
 from mesh.tracing.recorder import Recorder, TraceSettings
+from mesh.tracing.shelf import TraceShelf
 from region.api.metrics import BrokerMetrics
 from region.broker.clocks import BrokerClocks, ClockCollector
 from region.broker.core import BrokerCore
@@ -31,6 +32,7 @@ class BrokerTraces:
     Attributes:
         recorder: told of commits and deliveries by others.
         clocks: every other region's clock against ours.
+        shelf: what was written, for readers; None when nothing is.
     """
 
     def __init__(self, config: BrokerConfig, *, clock: Clock, region_name: Callable[[int], str]) -> None:
@@ -67,6 +69,11 @@ class BrokerTraces:
             correction=self.clocks.correction,
         )
         self.clocks.keep = self.recorder.keep
+        self.shelf = (
+            TraceShelf(Path(config.trace_dir), region=config.region, broker=config.broker_id)
+            if config.trace_dir
+            else None
+        )
 
     def count(self, *, kafka: KafkaCounters, metrics: BrokerMetrics) -> None:
         """Write down what these counters count, and show what it costs."""

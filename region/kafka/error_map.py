@@ -52,6 +52,7 @@ KAFKA_CODE: Final[Mapping[type[errors.GeorelayError], ErrorCode]] = MappingProxy
         errors.OutcomeUnknown: ErrorCode.REQUEST_TIMED_OUT,
         errors.Fenced: ErrorCode.FENCED_LEADER_EPOCH,
         errors.Diverged: ErrorCode.UNKNOWN_SERVER_ERROR,
+        errors.TracesExpired: ErrorCode.OFFSET_OUT_OF_RANGE,
         errors.ConfigError: ErrorCode.INVALID_CONFIG,
         errors.DataDirectoryError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,

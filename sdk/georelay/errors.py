@@ -371,6 +371,13 @@ class Diverged(GeorelayError):
     http_status = 409
 
 
+class TracesExpired(GeorelayError):
+    """A position in a broker's traces whose rows were deleted; the text has the oldest that is left."""
+
+    code = "TRACES_EXPIRED"
+    http_status = 410
+
+
 class ConfigError(GeorelayError):
     """A wrong flag, setting or file; the text says what to write instead."""
 

@@ -13,7 +13,7 @@ JOBS ?= 1
 KIND ?= region-loss
 INPUT ?=
 
-.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill golden clean
+.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser sla-cluster sla-package golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -84,6 +84,15 @@ drill: $(STAMP) ## lose a region on purpose in a WAN test bed, count what was ke
 
 wan: $(STAMP) ## tests of the WAN test bed; needs /dev/net/tun and namespaces (root, or user namespaces), says what is missing
 	@GEORELAY_WAN=1 $(BIN)/python -m pytest -q -s tests/wan
+
+browser: setup ## the report's page in headless Chromium; says what is missing
+	@GEORELAY_BROWSER=1 $(BIN)/python -m pytest -q tests/browser
+
+sla-cluster: setup ## the report's jobs on two executors, on a cluster that loses a worker, by spark-submit (minutes)
+	@GEORELAY_SLA_CLUSTER_RUNS=1 $(BIN)/python -m pytest -q -s tests/sla_cluster
+
+sla-package: $(STAMP) ## what spark-submit ships to a cluster without our code, into build/sla: zip and packed environment
+	@bash tools/sla_package.sh $(BIN)/python build/sla
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -261,7 +261,7 @@ async def run_demo(options: argparse.Namespace, console: Console) -> int:
     if not exact:
         console.print("[red]FAILED: a region did not get every line once and in order")
         return 1
-    console.print(f"Every line is in every region, once and in order. Report: {options.out / 'report.md'}")
+    console.print(f"Every line is in every region, once and in order. Report: {options.out / 'report.html'}")
     if report == REPORT_BREACH:
         console.print("(BREACH is a result, not a failure: the wait for the killed broker's successor counts, and so")
         console.print(" does a machine on which ten processes and their clients share few cores.)")

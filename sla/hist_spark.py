@@ -13,8 +13,16 @@ def bucket_index(latency_us: Column) -> Column:
     return F.when(latency_us <= 1, F.lit(0)).otherwise(F.floor(F.log2(latency_us) * BUCKETS_PER_OCTAVE)).cast("int")
 
 
+def bucket_lower(index: Column) -> Column:
+    """Return the lowest latency of a bucket in microseconds."""
+    return F.pow(F.lit(2.0), index / BUCKETS_PER_OCTAVE)
+
+
+def bucket_upper(index: Column) -> Column:
+    """Return the lowest latency above a bucket in microseconds."""
+    return F.pow(F.lit(2.0), (index + 1) / BUCKETS_PER_OCTAVE)
+
+
 def bucket_mid(index: Column) -> Column:
     """Return the middle of a bucket in microseconds."""
-    lower = F.pow(F.lit(2.0), index / BUCKETS_PER_OCTAVE)
-    upper = F.pow(F.lit(2.0), (index + 1) / BUCKETS_PER_OCTAVE)
-    return (lower + upper) / 2
+    return (bucket_lower(index) + bucket_upper(index)) / 2

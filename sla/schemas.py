@@ -1,10 +1,15 @@
-"""Spark's view of the trace files. The Arrow schemas of georelay.trace are the originals; a test holds both equal."""
+"""The read side of the trace files: Spark's schemas and their Arrow twins. A test holds both equal to the written ones.
+
+Every column is nullable here: a file of an older version may lack the newest ones.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from georelay.trace.schema import TraceKind
+import pyarrow as pa
+
+from georelay.trace.schema import SCHEMAS, TraceKind
 
 DELIVERY_DDL: Final = """
     origin_region STRING, origin_broker STRING, dest_region STRING, dest_broker STRING, topic STRING, partition INT,
@@ -50,4 +55,21 @@ DDL: Final = {
     TraceKind.OUTCOME: OUTCOME_DDL,
     TraceKind.PROBE: PROBE_DDL,
     TraceKind.CLOCK: CLOCK_DDL,
+}
+
+
+def _nullable(kind: Any) -> Any:
+    """Return a type whose parts are all nullable, named as Spark names them."""
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(kind.field(i).name, _nullable(kind.field(i).type)) for i in range(kind.num_fields)])
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return kind
+
+
+ARROW: Final = {
+    kind: pa.schema([pa.field(field.name, _nullable(field.type)) for field in schema])
+    for kind, schema in SCHEMAS.items()
 }

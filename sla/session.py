@@ -1,24 +1,38 @@
 """Builds the Spark session: every setting a correct report depends on, in one place.
 
 PYSPARK_PYTHON names this interpreter (or Spark picks any `python3`), times are UTC, page checksums are verified (a
-flipped byte is otherwise silently a wrong sum), local masters listen on loopback only. The JVM's words go to a file.
+flipped byte is otherwise silently a wrong sum), with a master on loopback nothing listens elsewhere. The JVM's words go
+to a file. Secrets go to the JVM in a file too, never as arguments. Below spark-submit its master stands.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from sla.cluster.secret import FILE_NAME
+from sla.cluster.settings import LOOPBACK, is_loopback, parse_master
+from sla.errors import JobFailed
+from sla.spark_properties import encode_properties, is_secret
+
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_STOP_SECONDS_MAX: Final = 10
+_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+EXECUTOR_S_MAX: Final = 120
+CONNECT_S_MAX: Final = 10
 QUICK_BYTES_MAX: Final = 16 * 1024 * 1024  # of trace files; below it a fast start is worth more than fast code
 
 
@@ -35,37 +49,114 @@ def build_session(
 
     Raises:
         PySparkRuntimeError: Java did not start.
+        UsageError: `spark://` and no host and port behind it.
+        JobFailed: no master answers, it does not let us in, or no worker of it took the job.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    is_local = master.startswith("local")
-    if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName("georelay-sla").master(master)
-    for key, value in {**_settings(is_local=is_local, is_quick=is_quick), **conf}.items():
-        builder = builder.config(key, value)
-    with _standard_error_to(jvm_log):
-        return builder.getOrCreate()
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started the JVM, and knows the master
+    host = urllib.parse.urlsplit(master).hostname if master.startswith("spark://") else None
+    is_local = master.startswith("local") or (host is not None and is_loopback(host))
+    if is_local and not is_submitted:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    settings = {**_settings(is_local=is_local and not is_submitted, is_quick=is_quick), **conf}
+    builder = SparkSession.builder.appName("georelay-sla")
+    if not is_submitted:
+        builder = builder.master(master)
+    secret = {} if SparkContext._gateway is not None or is_submitted else _secrets(settings)
+    for key, value in settings.items():
+        if key not in secret:
+            builder = builder.config(key, value)
+    if host is not None and not is_submitted:
+        _require_master(master)
+    with _standard_error_to(jvm_log), _submitted_with(secret):
+        try:
+            session = builder.getOrCreate()
+        except Py4JError as error:
+            if host is None:
+                raise
+            raise JobFailed(
+                f"{master} did not let us in; is --properties-file the {FILE_NAME} of that cluster? (see {jvm_log})"
+            ) from error
+    if session.sparkContext.master.startswith("spark://"):
+        _wait_for_executor(session)
+    return session
+
+
+def _secrets(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in settings.items() if is_secret(key)}
+
+
+@contextlib.contextmanager
+def _submitted_with(secret: Mapping[str, str]) -> Iterator[None]:
+    """Let the JVM that starts meanwhile read settings from a file of mode 0600, gone afterwards."""
+    if not secret:
+        yield
+        return
+    found = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    if found is not None and "--properties-file" in found:
+        raise JobFailed("PYSPARK_SUBMIT_ARGS names a file of settings: give it as --properties-file of this command")
+    with tempfile.NamedTemporaryFile(prefix="georelay-sla-", suffix=".conf") as file:
+        file.write(encode_properties(secret))
+        file.flush()
+        # Without the second option Spark would leave its own spark-defaults.conf unread.
+        arguments = f"--properties-file {file.name} --load-spark-defaults"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {found or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            if found is None:
+                del os.environ["PYSPARK_SUBMIT_ARGS"]
+            else:
+                os.environ["PYSPARK_SUBMIT_ARGS"] = found
+
+
+def _require_master(master: str) -> None:
+    """Refuse a master that nobody is at: Spark would ask for a minute, and blame itself in the end."""
+    address = parse_master(master)
+    try:
+        socket.create_connection(address, timeout=CONNECT_S_MAX).close()
+    except OSError as error:
+        raise JobFailed(f"no Spark master answers at {master}: {error.strerror or error}") from None
+
+
+def _wait_for_executor(session: SparkSession) -> None:
+    """Refuse a cluster that gives us nothing: Spark alone would wait for ever and say so only in its log."""
+    context = session.sparkContext
+    deadline = time.monotonic() + EXECUTOR_S_MAX
+    while context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # the driver is one of them
+        if time.monotonic() > deadline:
+            master = context.master
+            session.stop()
+            raise JobFailed(
+                f"no worker of {master} took the job within {EXECUTOR_S_MAX} s: none runs, other jobs have their "
+                "cores, or spark.executor.memory (1g unless set) is more than a worker has"
+            )
+        time.sleep(0.1)
 
 
 def _settings(*, is_local: bool, is_quick: bool) -> dict[str, str]:
     java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Duser.timezone=UTC"
     if is_quick:
-        java_options += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        java_options += f" {_QUICK_JAVA}"
     settings = {
         "spark.driver.extraJavaOptions": java_options,
         "spark.sql.session.timeZone": "UTC",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
+        # Thousands of hours' folders are listed by some tasks, not by one each.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
     if is_local:
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if is_quick:
         settings |= {
+            "spark.executor.extraJavaOptions": _QUICK_JAVA,
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
+            "spark.sql.autoBroadcastJoinThreshold": "-1",  # sorting some rows is quicker than a job that sends them
             # Interpreted plans: generating and compiling code takes longer than running them over a few rows.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -14,7 +14,21 @@ from pathlib import Path
 
 import uvloop
 
-from loadtest.bench import active, batched, groups, idle, native, opening, paced, secured, single, tls, tracing
+from loadtest.bench import (
+    active,
+    batched,
+    groups,
+    idle,
+    live,
+    native,
+    opening,
+    paced,
+    secured,
+    single,
+    sla,
+    tls,
+    tracing,
+)
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
 
@@ -29,12 +43,14 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "idle": idle.run,
     "tls": tls.run,
     "secured": secured.run,
+    "live": live.run,
 }
-MESHES = {"mirror": ("us,eu", 1)}  # regions and brokers of each; the others have
+MESHES = {"mirror": ("us,eu", 1), "live": ("us,eu", 1)}  # regions and brokers of each; the others have
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
     "open": (opening.run, "one data directory"),
     "tracing": (tracing.run, "the recorder of a broker"),
+    "sla": (sla.run, "the report's jobs on 1 M delivery rows (python -m loadtest.bench.sla has options)"),
 }
 
 

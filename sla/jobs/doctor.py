@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sla.errors import JobFailed
+
 JAVA_MAJOR_MIN: Final = 17
 JAVA_ANSWER_S_MAX: Final = 20
-_PACKAGES: Final = (("pyspark", (4, 2), (4, 4)), ("pandas", (2, 2), (3,)), ("pyarrow", (18,), None))
+_PACKAGES: Final = (
+    ("pyspark", (4, 2), (4, 4)),
+    ("pandas", (2, 2), (3,)),
+    ("pyarrow", (18,), None),
+    ("jinja2", (3, 1), (4,)),
+    ("matplotlib", (3, 9), (4,)),
+)
 _INSTALL_JAVA: Final = "install Java 17 or newer (apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 _INSTALL_PYTHON: Final = "pip install 'georelay-server[sla]'"
 
@@ -30,6 +38,17 @@ class Check:
 def run_checks() -> list[Check]:
     """Return all checks, Java first."""
     return [check_java(), *(check_package(name, low, high) for name, low, high in _PACKAGES)]
+
+
+def require_spark() -> None:
+    """Refuse to start what needs Spark where it cannot run.
+
+    Raises:
+        JobFailed: Java or a package is missing; the line says what to install.
+    """
+    for check in run_checks():
+        if not check.is_ok:
+            raise JobFailed(f"{check.name}: {check.text}")
 
 
 def check_java() -> Check:

@@ -1,39 +1,69 @@
-"""The report job: finds and verifies files, runs the transforms, writes the outputs. All I/O of a report is here."""
+"""The report job: verify, roll up what is missing, read the roll-ups, judge, write. All I/O of a report is here.
+
+Rule 1: a short load test and a year go the same way: through the roll-ups.
+Rule 2: a report of a period is of whole minutes, rounded outward; integrity, clocks and inputs are of whole hours.
+Rule 3: every file is written whole and then renamed: a reader sees the old report or the new one.
+Rule 4: Spark is imported when there is something to report on: what is wrong with the traces is said at once.
+"""
 
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import os
-import re
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-
-from georelay.trace.schema import LedgerKind, TraceKind
-from sla.errors import JobFailed, NoTraces
-from sla.report.build import build_report
+from georelay.trace.schema import TraceKind
+from sla.errors import NoTraces, UsageError
+from sla.jobs.doctor import require_spark
+from sla.jobs.rollup_plan import KINDS, LATE_HOURS
+from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
+from sla.judging.facts import HourFacts, Span
+from sla.judging.judge import judge
 from sla.report.jsonout import to_json
+from sla.report.junit import to_junit
 from sla.report.markdown import to_markdown
-from sla.report.model import Report
-from sla.schemas import DDL
-from sla.session import QUICK_BYTES_MAX, build_session
-from sla.sources.files import Period, TraceFiles, verify
+from sla.report.model import Made, QuarantinedFile, Report
+from sla.report.parquetout import to_parquet
+from sla.rollups import HourRun, RollupStore
+from sla.sources.layout import Period
+from sla.sources.manifest import TraceFiles
+from sla.tables import HOUR_S, MINUTE_S, RollupTable
 from sla.targets import Targets
-from sla.transforms.integrity import coverage_by_region, integrity_by_stream
-from sla.transforms.latency import latency_by_pair
-from sla.transforms.throughput import throughput_by_region
 
-_GLOB_CHARACTERS: Final = re.compile(r"[\\{}\[\]*?]")  # Spark expands them in every path it is given
-QUERIES_AT_ONCE: Final = 2
-JVM_LOG_NAME: Final = "spark.log"
-RENDERERS: Final[Mapping[str, Callable[[Report], str]]] = {"md": to_markdown, "json": to_json}
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DISTRIBUTION: Final = "georelay-server"
+# What decides the period of a report of everything: clocks are read before and after, late deliveries come behind it.
+_KINDS_OF_PERIOD: Final = (TraceKind.LATENCY_HIST, TraceKind.OUTCOME, TraceKind.PROBE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One output: its file name and what makes its bytes."""
+
+    file_name: str
+    render: Callable[[Report], bytes]
+
+
+def _page(report: Report) -> bytes:
+    from sla.report.html import to_html  # the first import of matplotlib
+
+    return to_html(report).encode()
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "html": Format(file_name="report.html", render=_page),
+    "md": Format(file_name="report.md", render=lambda report: to_markdown(report).encode()),
+    "json": Format(file_name="report.json", render=lambda report: to_json(report).encode()),
+    "parquet": Format(file_name="summary.parquet", render=to_parquet),
+    "junit": Format(file_name="junit.xml", render=lambda report: to_junit(report).encode()),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +71,27 @@ class ReportRequest:
     """What the user asked for.
 
     Args:
-        traces: trace directory.
-        paths: its files that may hold rows of the period.
+        traces: directory or URI of the trace files.
+        rollups: directory of the roll-ups, made when missing.
+        period: open ends: from the first, to the last row.
+        targets: what to judge by.
         out: directory of the outputs, made when missing.
-        formats: keys of RENDERERS.
-        master: Spark master.
-        conf: Spark settings of the user.
+        formats: keys of FORMATS.
+        settle_s: how long after its end an hour looks for what became of its records, s.
+        master, conf: of Spark.
+        now_s: wall clock, seconds since 1970.
     """
 
-    traces: Path
-    paths: tuple[Path, ...]
+    traces: str | Path
+    rollups: str | Path
     period: Period
-    out: Path
-    formats: tuple[str, ...]
-    master: str
-    conf: Mapping[str, str]
     targets: Targets
+    out: Path
+    formats: tuple[str, ...] = ("html", "md", "json", "parquet")
+    settle_s: int = 900
+    master: str = "local[2]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    now_s: Callable[[], float] = time.time
 
 
 def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _: None) -> Report:
@@ -66,99 +101,135 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
         on_step: called with a short text whenever the next step begins.
 
     Raises:
-        NoTraces: every file had to be set aside.
-        JobFailed: Spark failed; the log beside the report says why.
+        NoTraces: there is no file of the period, or every one had to be set aside.
+        UsageError: a path, URI or period that cannot be used.
+        JobFailed: Spark or the file system failed; the text says where its log is.
     """
-    on_step(f"verifying {len(request.paths)} trace files")
-    files = verify(request.paths)
+    store = RollupStore.open(request.rollups)
+    if request.out.exists() and not request.out.is_dir():
+        raise UsageError(f"--out must be a directory, but {request.out} is a file")
+    files = run_verify(
+        VerifyRequest(
+            traces=request.traces,
+            period=request.period,
+            hours_after=LATE_HOURS,
+            proven=store.root / PROVEN_NAME,
+        ),
+        on_step,
+    )
     if not files.good:
         first = files.bad[0]
-        raise NoTraces(f"all {len(files.bad)} trace files are unreadable; the first: {first.path}: {first.reason}")
-    request.out.mkdir(parents=True, exist_ok=True)
-    jvm_log = request.out / JVM_LOG_NAME
+        raise NoTraces(f"all {len(files.bad)} trace files are unreadable; the first: {first.relative}: {first.reason}")
+    require_spark()
+    request.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before hours of work
+    from sla.jobs.rollup import JVM_LOG_NAME, spark_errors  # the first import of Spark
+    from sla.session import QUICK_BYTES_MAX, build_session
+
+    store.root.mkdir(parents=True, exist_ok=True)
+    jvm_log = store.root / JVM_LOG_NAME
+    is_quick = files.of(*KINDS).size_bytes <= QUICK_BYTES_MAX
     on_step("starting Spark")
-    try:
-        spark = build_session(
-            master=request.master, conf=request.conf, is_quick=files.size_bytes <= QUICK_BYTES_MAX, jvm_log=jvm_log
-        )
-        report = compute(spark, files, request, on_step)
-    except (PySparkException, Py4JError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise JobFailed(f"Spark failed: {first_line} (see {jvm_log}; `georelay-sla doctor` checks Java)") from error
-    for name in request.formats:
-        _write_whole(request.out / f"report.{name}", RENDERERS[name](report))
+    with spark_errors(jvm_log):
+        spark = build_session(master=request.master, conf=request.conf, is_quick=is_quick, jvm_log=jvm_log)
+        report = compute(spark, files, store, request, on_step)
+    on_step("writing the report")
+    write(report, request.out, request.formats)
     return report
 
 
 def compute(
-    spark: SparkSession, files: TraceFiles, request: ReportRequest, on_step: Callable[[str], None] = lambda _: None
+    spark: SparkSession,
+    files: TraceFiles,
+    store: RollupStore,
+    request: ReportRequest,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Run the transforms over verified files and build the report."""
-    latency_hist_all = read(spark, files, TraceKind.LATENCY_HIST)
-    latency_hist = in_period(latency_hist_all, request.period, "second", 1)
-    ledger = read(spark, files, TraceKind.LEDGER)
-    on_step("counting rows")
-    _check_row_count(latency_hist_all, ledger, expected=files.rows_of(TraceKind.LATENCY_HIST, TraceKind.LEDGER))
-    ledger_in_period = in_period(ledger, request.period, "first_ns", 1_000_000_000)
-    # What was committed before the period still proves a loss inside it.
-    deliveries = ledger_in_period.where(F.col("kind") == LedgerKind.DELIVERED.value)
-    proofs = ledger.where(F.col("kind") != LedgerKind.DELIVERED.value)
-    targets = request.targets
-    on_step("computing latency, throughput, integrity and replication")
-    # Side by side: on little data Spark spends its time planning, one thread per query.
-    with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-        latency, integrity, coverage, throughput = pool.map(
-            _collect,
-            (
-                latency_by_pair(latency_hist),
-                integrity_by_stream(deliveries.unionByName(proofs)),
-                coverage_by_region(ledger_in_period),
-                throughput_by_region(ledger_in_period, per_s=targets.delivered_per_s),
-            ),
-        )
-    return build_report(
-        latency=latency,
-        throughput=throughput,
-        integrity=integrity,
-        coverage=coverage,
-        files=files,
-        directory=request.traces,
-        period=request.period,
-        targets=targets,
-        now=datetime.datetime.now(tz=datetime.UTC),
+    """Roll up the hours of the period that need it, and judge it."""
+    from sla.jobs.collect import collect
+    from sla.jobs.rollup import roll_up
+
+    span = span_of(request.period, files)
+    now_s = request.now_s()
+    hours = range(span.first_hour_s, span.end_hour_s, HOUR_S)
+    runs = roll_up(spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step).hours
+
+    def read(table: RollupTable, start_s: int, end_s: int) -> DataFrame:
+        return store.read(spark, table, start_s, end_s)
+
+    facts = collect(spark, read, request.targets, span, on_step)
+    on_step("judging")
+    return judge(
+        facts,
+        request.targets,
+        made=_made(request, span, now_s),
+        hours=hour_facts(runs, span),
+        quarantined=_quarantined(files, span),
     )
 
 
-def read(spark: SparkSession, files: TraceFiles, kind: TraceKind) -> DataFrame:
-    """Return the rows of the verified files of a kind; columns a file does not have yet are null."""
-    paths = files.paths(kind)
-    if not paths:
-        return spark.createDataFrame([], DDL[kind])
-    return spark.read.schema(DDL[kind]).parquet(*(_GLOB_CHARACTERS.sub(r"\\\g<0>", path) for path in paths))
+def write(report: Report, out: Path, formats: Iterable[str]) -> None:
+    """Write the report's files into a directory."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in formats:
+        path = out / FORMATS[name].file_name
+        in_progress = path.with_name(f".{path.name}.tmp")
+        in_progress.write_bytes(FORMATS[name].render(report))
+        os.replace(in_progress, path)
 
 
-def _check_row_count(*tables: DataFrame, expected: int) -> None:
-    """Refuse to report on more or fewer rows than were verified: a path that Spark reads twice doubles every sum."""
-    rows = sum(table.count() for table in tables)
-    if rows != expected:
-        raise JobFailed(f"Spark reads {rows} rows from files that hold {expected}")
+def span_of(period: Period, files: TraceFiles) -> Span:
+    """Return the minutes of a report: the period rounded outward; where it is open, those with rows.
+
+    Files without statistics count for the hour of their folder. Rows far away from their folder (a wrong clock) do not
+    stretch the period: it ends with the hours of the folders.
+    """
+    counted = [file for file in files.good if file.kind in _KINDS_OF_PERIOD] or list(files.good)
+    firsts = [file.hour_s if file.time_min_s is None else file.time_min_s for file in counted]
+    lasts = [file.hour_s + HOUR_S - 1 if file.time_max_s is None else file.time_max_s for file in counted]
+    folders = [file.hour_s for file in files.good]
+    low, high = min(folders), max(folders) + HOUR_S
+    start_s = max(low, min(firsts)) if period.start is None else int(period.start.timestamp() // 1)
+    end_s = min(high, max(lasts) + 1) if period.end is None else -int(-period.end.timestamp() // 1)
+    start_s -= start_s % MINUTE_S
+    end_s += -end_s % MINUTE_S
+    if start_s >= end_s:
+        raise NoTraces("no trace row lies in that period")
+    return Span(start_s=start_s, end_s=end_s)
 
 
-def in_period(rows: DataFrame, period: Period, column: str, units_per_s: int) -> DataFrame:
-    """Keep the rows whose time `column` (in 1/units_per_s seconds since 1970) lies in the period."""
-    if period.start is not None:
-        rows = rows.where(F.col(column) >= int(period.start.timestamp()) * units_per_s)
-    if period.end is not None:
-        rows = rows.where(F.col(column) < int(period.end.timestamp()) * units_per_s)
-    return rows
+def hour_facts(runs: Iterable[HourRun], span: Span) -> HourFacts:
+    """Return the state of the period's hours; one without any file has no data."""
+    mine = [run for run in runs if span.first_hour_s <= run.hour_s < span.end_hour_s]
+    return HourFacts(
+        expected=(span.end_hour_s - span.first_hour_s) // HOUR_S,
+        rolled_up=sum(run.files > 0 for run in mine),
+        revised=sum(run.is_revised for run in mine),
+        not_final=sum(not run.is_final for run in mine),
+    )
 
 
-def _collect(rows: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in rows.collect()]
+def _quarantined(files: TraceFiles, span: Span) -> list[QuarantinedFile]:
+    """Return the files set aside that may have held rows of the period: those of its hours and of their neighbours."""
+    low, high = span.first_hour_s - HOUR_S, span.end_hour_s + HOUR_S
+    return [QuarantinedFile(file=bad.relative, reason=bad.reason) for bad in files.bad if low <= bad.hour_s < high]
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or none."""
-    in_progress = path.with_name(f".{path.name}.tmp")
-    in_progress.write_text(text, encoding="utf-8")
-    os.replace(in_progress, path)
+def _made(request: ReportRequest, span: Span, now_s: float) -> Made:
+    asked = request.period
+    return Made(
+        generated_at=_utc(int(now_s)).isoformat(),
+        code_version=importlib.metadata.version(DISTRIBUTION),
+        targets_file=request.targets.source,
+        period_from=_utc(span.start_s).isoformat(),
+        period_to=_utc(span.end_s).isoformat(),
+        asked_from=None if asked.start is None else asked.start.astimezone(datetime.UTC).isoformat(),
+        asked_to=None if asked.end is None else asked.end.astimezone(datetime.UTC).isoformat(),
+        minutes=span.minutes,
+        integrity_from=_utc(span.first_hour_s).isoformat(),
+        integrity_to=_utc(span.end_hour_s).isoformat(),
+        settle_s=request.settle_s,
+    )
+
+
+def _utc(at_s: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC)

@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from sla.report import wording as w
 from sla.report.model import Report
-from sla.report.tables import TextTable, headline, inputs_line, tables_of
+from sla.report.tables import all_tables, subjects_table
+from sla.report.text_table import ColumnKind, TextTable
+
+_MARKS: Final = "\\`*_{}[]<>|~#$&"
 
 
 def to_markdown(report: Report) -> str:
     """Return the report as GitHub-flavoured Markdown. Names are escaped: they come from users."""
+    made = report.made
     parts = [
-        "# georelay: service report",
-        f"**{_escape(headline(report))}**",
-        f"Period: {report.period_from or 'first trace'} to {report.period_to or 'last trace'}. "
-        f"Made {report.generated_at}. Input: {inputs_line(report)}.",
-        *(_table(table) for table in tables_of(report)),
+        "# Service report of the mesh",
+        f"**{_escape(report.headline)}**",
+        f"{w.moment(made.period_from)} to {w.moment(made.period_to)} ({w.minutes(made.minutes)}), "
+        f"made {w.moment(made.generated_at)}.",
     ]
-    if report.inputs.quarantined:
-        bad = [f"- `{item.file.replace('`', '')}`: {_escape(item.reason)}" for item in report.inputs.quarantined]
-        parts.append("## Files set aside\n\n" + "\n".join(bad))
-    parts.append(_DEFINITIONS)
+    if report.notes:
+        parts.append("\n".join(f"- {'**Note:** ' * note.is_warning}{_escape(note.text)}" for note in report.notes))
+    for table in all_tables(report):
+        if table.key == "readers-not-passing":  # Markdown shows them among all readers
+            continue
+        parts.append(_table(table))
+        if table.key == "targets":
+            parts += [_details(subjects_table(target)) for target in report.targets if target.subjects]
+    parts.append("## How to read this\n\n" + "\n".join(f"- **{word}**: {_escape(text)}" for word, text in w.WORDS))
+    parts.append(f"georelay {_escape(made.code_version)}, targets from {_escape(made.targets_file)}.")
     return "\n\n".join(parts) + "\n"
 
 
 def _table(table: TextTable) -> str:
-    rule = ["---:" if is_number else "---" for is_number in table.is_number]
-    lines = [f"| {' | '.join(cells)} |" for cells in (table.columns, rule)]
+    return f"## {_escape(table.title)}\n\n{_escape(table.explanation)}\n\n{_grid(table)}"
+
+
+def _details(table: TextTable) -> str:
+    return f"<details><summary>{_escape(table.title)}</summary>\n\n{_grid(table)}\n\n</details>"
+
+
+def _grid(table: TextTable) -> str:
+    rule = ["---:" if kind is ColumnKind.NUMBER else "---" for _, kind in table.columns]
+    lines = [f"| {' | '.join(cells)} |" for cells in ([name for name, _ in table.columns], rule)]
     lines += [f"| {' | '.join(_escape(cell) for cell in row)} |" for row in table.rows]
-    return f"## {table.title}\n\n" + "\n".join(lines)
+    if table.left_out:
+        lines.append(f"\n{table.left_out} more rows are in report.json.")
+    return "\n".join(lines)
 
 
 def _escape(text: str) -> str:
-    for char in "\\|<>*_`[]":
-        text = text.replace(char, f"\\{char}")
-    return text.replace("\n", " ")
-
-
-_DEFINITIONS = """\
-## How to read this
-
-- **publish** is the receive stamp of the first broker that saw a record, **deliver** the moment it was handed to the
-  consumer's socket. A pair is (region where the record entered, region that delivered it).
-- Latencies count only records that were published after their consumer had reached the end of the stream.
-- Quantiles are middles of buckets at most 2.2 % wide; the share within the target is an exact count. A quantile is
-  shown only if at least 20 records lie beyond it.
-- **lost**: inside a consumer session's span, known to be committed, never delivered in it. **unexplained**: skipped,
-  and no ledger knows it. **duplicated**: delivered again in one session. **out of order**: delivered for the first
-  time after a higher offset."""
+    return "".join(f"\\{char}" if char in _MARKS else char for char in w.printable(text))

@@ -1,188 +1,234 @@
-"""The report as tables of text: one source for the terminal and for Markdown."""
+"""The report as tables of text: one source for the terminal, Markdown and the page."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
-from sla.report.model import Report
-from sla.report.verdict import Verdict
+from sla.judging.verdict import Verdict
+from sla.report import wording as w
+from sla.report.measured_tables import (
+    availability_tables,
+    integrity_tables,
+    latency_tables,
+    throughput_tables,
+)
+from sla.report.model import Report, Subject, TargetResult
+from sla.report.text_table import TextTable, text_table
 
-SMALL_N = "n too small"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextTable:
-    """A titled table; `is_number` says which columns are aligned to the right."""
-
-    title: str
-    columns: tuple[str, ...]
-    is_number: tuple[bool, ...]
-    rows: tuple[tuple[str, ...], ...]
+_WORST_FIRST: Final = (Verdict.BREACH, Verdict.INCONCLUSIVE, Verdict.NO_DATA, Verdict.PASS)
 
 
-def tables_of(report: Report) -> list[TextTable]:
-    """Return the tables of a report, in reading order; empty ones are left out."""
-    tables = [_latency(report), _throughput(report), _integrity(report), _coverage(report), _totals(report)]
+def all_tables(report: Report) -> list[TextTable]:
+    """Return every table of a report in reading order; empty ones are left out.
+
+    The readers that do not pass have a table of their own, and stand in that of all readers too.
+    """
+    tables = [
+        targets_table(report),
+        *latency_tables(report),
+        *throughput_tables(report),
+        *integrity_tables(report),
+        *availability_tables(report),
+        burn_table(report),
+        *evidence_tables(report),
+        worst_table(report),
+        changes_table(report),
+    ]
     return [table for table in tables if table.rows]
 
 
-def headline(report: Report) -> str:
-    """Return the first line of every form of the report."""
-    reasons = [f"{row.origin} -> {row.dest}: {row.reason}" for row in report.latency if _is_news(row.verdict)]
-    reasons += [f"{row.region}: {row.reason}" for row in report.throughput if _is_news(row.verdict)]
-    reasons += [
-        f"{_stream(row.origin, row.topic)}/{row.partition} in {row.region}: {row.reason}"
-        for row in report.integrity
-        if _is_news(row.verdict)
-    ]
-    if not report.latency:
-        reasons.append("no record was delivered live, so there is no latency to judge")
-    if not report.integrity:
-        reasons.append("no delivery is in the ledger")
-    more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
-    return f"{report.verdict.value}" + (": " + "; ".join(reasons[:3]) + more if reasons else "")
+# --- targets -----------------------------------------------------------------------------------------
 
 
-def inputs_line(report: Report) -> str:
-    """Return the line that says what was read and what is missing."""
-    inputs = report.inputs
+def targets_table(report: Report) -> TextTable:
+    """Return the table of the first screen."""
+    return text_table(
+        "targets",
+        "Targets",
+        "One line per promise. The measured share is that of its worst subject; in brackets what is proven about it.",
+        "!verdict|target|#measured|#objective|error budget|worst|why",
+        (
+            (
+                target.verdict.value,
+                target.sentence,
+                measured_of(target) if target.measured is None else w.measured_with_bounds(target.measured),
+                w.percent(target.objective),
+                w.budget_left(target.budget),
+                target.worst_subject or w.NONE,
+                target.reason,
+            )
+            for target in report.targets
+        ),
+    )
+
+
+def measured_of(target: TargetResult) -> str:
+    """Return the measured share; of a target that allows nothing, how many events were bad."""
+    if target.measured is None and target.objective is None and target.subjects:
+        return f"{w.count(sum(subject.bad for subject in target.subjects))} in all"
+    return w.measured(target.measured)
+
+
+def subjects_table(target: TargetResult) -> TextTable:
+    """Return what one target says about each pair, region or stream, the worst verdicts first."""
+    return text_table(
+        f"target-{target.name}",
+        target.sentence,
+        "",
+        "!verdict|subject|#counted|#bad|#measured|proven|error budget|budget in numbers|why",
+        (_subject_row(subject) for subject in sorted(target.subjects, key=lambda one: _WORST_FIRST.index(one.verdict))),
+    )
+
+
+def _subject_row(subject: Subject) -> tuple[str, ...]:
+    own = f" (own limit {w.ms(subject.threshold_ms)} ms)" if subject.is_own_limit else ""
     return (
-        f"{inputs.files} files, {inputs.rows:,} rows from {len(inputs.writers)} brokers and gateways; "
-        f"{len(inputs.quarantined)} files set aside, {inputs.rows_missing:,} rows missing, "
-        f"{inputs.rows_dropped:,} rows dropped by writers"
+        subject.verdict.value,
+        f"{subject.name}{own}",
+        w.count(subject.total),
+        w.count(subject.bad),
+        w.measured(subject.measured),
+        w.NONE if subject.measured is None else w.bounds(subject.measured),
+        w.budget_left(subject.budget),
+        w.budget_details(subject.budget),
+        subject.reason,
     )
 
 
-def _is_news(verdict: Verdict) -> bool:
-    return verdict in (Verdict.BREACH, Verdict.INCONCLUSIVE)
-
-
-def _stream(origin: str, topic: str) -> str:
-    return f"{origin}.{topic}" if origin else topic
-
-
-def _ms(value: float | None) -> str:
-    return SMALL_N if value is None else f"{value:,.1f}"
-
-
-def _percent(share: float) -> str:
-    """Show a share without ever rounding it up to 100 %."""
-    return "100 %" if share == 1 else f"{int(share * 1_000_000) / 10_000:.4f} %"
-
-
-def _latency(report: Report) -> TextTable:
-    target = f"within {report.targets.latency_ms:g} ms"
-    return TextTable(
-        title=f"Latency publish to deliver, ms (target: {report.targets.latency_share:.0%} {target})",
-        columns=("pair", "n", "p50", "p95", "p99", "p99.9", "max", target, "clock error", "verdict"),
-        is_number=(False, True, True, True, True, True, True, True, True, False),
-        rows=tuple(
+def burn_table(report: Report) -> TextTable:
+    """Return all burn-rate alerts: those that are on first, then those that were."""
+    windows = [
+        (target.name, subject.name, window)
+        for target in report.targets
+        for subject in target.subjects
+        for window in subject.burn
+    ]
+    return text_table(
+        "burn",
+        "Burn rates",
+        "How fast an error budget is being spent: 1 spends exactly the budget over its period. "
+        "An alert is on when both windows burn faster than its threshold; rates are those at the end of the period.",
+        "target|subject|windows|#threshold|#long window|#short window|#worst|when worst|alert",
+        (
             (
-                f"{row.origin} -> {row.dest}",
-                f"{row.n:,}",
-                _ms(row.p50_ms),
-                _ms(row.p95_ms),
-                _ms(row.p99_ms),
-                _ms(row.p99_9_ms),
-                _ms(row.max_ms),
-                _percent(row.share_good),
-                "unknown" if row.clock_error_ms is None else f"{row.clock_error_ms:g}",
-                row.verdict.value,
+                target,
+                subject,
+                f"{window.name}{' (part of the window)' if window.is_partial else ''}",
+                w.rate(window.threshold),
+                w.rate(window.long_rate),
+                w.rate(window.short_rate),
+                w.rate(window.worst_rate),
+                w.moment(window.worst_at),
+                w.burn_state(window),
             )
-            for row in report.latency
+            for target, subject, window in sorted(
+                windows, key=lambda item: (not item[2].is_firing, -item[2].firing_minutes)
+            )
         ),
     )
 
 
-def _throughput(report: Report) -> TextTable:
-    per_s = f"{report.targets.delivered_per_s:,}/s"
-    return TextTable(
-        title=f"Delivered records per second (target: {per_s} while offered)",
-        columns=(
-            "region",
-            "delivered",
-            "mean",
-            "best 1 s",
-            "best 10 s",
-            "offered, best 10 s",
-            f"s at {per_s}",
-            "verdict",
-        ),
-        is_number=(False, True, True, True, True, True, True, False),
-        rows=tuple(
+# --- evidence ------------------------------------------------------------------------------------------
+
+
+def evidence_tables(report: Report) -> list[TextTable]:
+    """Return what is known about clocks and input."""
+    return [
+        text_table(
+            "clocks",
+            "Clocks between regions",
+            "Their clock minus ours. The bound is proven: the error of a corrected latency cannot be larger. "
+            "50 ms can be judged well where the bound is far below it.",
+            "region|clock of|#exchanges|#offset ms|#spread ms|#drift ppm|#bound ms|#shortest round trip ms"
+            "|#clock set|#not synchronised",
             (
-                row.region,
-                f"{row.delivered:,}",
-                f"{row.mean_per_s:,.0f}",
-                f"{row.max_1s:,}",
-                f"{row.max_10s_mean:,.0f}",
-                f"{row.offered_max_10s_mean:,.0f}",
-                f"{_percent(row.loaded_share_met)} of {row.loaded_seconds}"
-                if row.loaded_share_met is not None
-                else "-",
-                row.verdict.value,
-            )
-            for row in report.throughput
+                (
+                    row.region,
+                    row.peer,
+                    w.count(row.exchanges),
+                    w.us_as_ms(row.offset_us),
+                    w.UNKNOWN if row.offset_spread_us is None else w.ms(row.offset_spread_us / 1_000),
+                    w.UNKNOWN if row.drift_ppm is None else f"{row.drift_ppm:+,.1f}",
+                    w.UNKNOWN if row.bound_max_us is None else w.ms(row.bound_max_us / 1_000),
+                    w.UNKNOWN if row.rtt_min_us is None else w.ms(row.rtt_min_us / 1_000),
+                    w.count(row.steps),
+                    w.count(row.unsync),
+                )
+                for row in report.clocks
+            ),
         ),
-    )
-
-
-def _integrity(report: Report) -> TextTable:
-    return TextTable(
-        title="Integrity, judged per consumer session (target: none lost, duplicated or out of order)",
-        columns=(
-            "stream",
-            "partition",
-            "region",
-            "sessions",
-            "delivered",
-            "lost",
-            "unexplained",
-            "duplicated",
-            "out of order",
-            "verdict",
-        ),
-        is_number=(False, True, False, True, True, True, True, True, True, False),
-        rows=tuple(
+        text_table(
+            "inputs",
+            "What was read",
+            "Rows are numbered by their writers, so what is missing between two files is known.",
+            "kind|region|#files|#size|#rows|#missing rows|#dropped rows|#files set aside|#silent writer hours|#complete"
+            "|writers",
             (
-                _stream(row.origin, row.topic),
-                f"{row.partition}",
-                row.region,
-                f"{row.sessions:,}",
-                f"{row.delivered:,}",
-                f"{row.lost:,}",
-                f"{row.unexplained:,}",
-                f"{row.duplicated:,}",
-                f"{row.out_of_order:,}",
-                row.verdict.value,
-            )
-            for row in report.integrity
+                (
+                    row.kind,
+                    row.region,
+                    w.count(row.files),
+                    w.size(row.bytes),
+                    w.count(row.rows),
+                    w.count(row.missing_rows),
+                    w.count(row.dropped_rows),
+                    w.count(row.quarantined_files),
+                    w.count(row.silent_writer_hours),
+                    w.percent(row.completeness),
+                    ", ".join(row.writers),
+                )
+                for row in report.inputs.rows
+            ),
         ),
-    )
+        text_table(
+            "quarantine",
+            "Files set aside",
+            "They could not be proven whole, so no row of them was counted.",
+            "file|reason",
+            ((item.file, item.reason) for item in report.inputs.quarantined),
+        ),
+    ]
 
 
-def _coverage(report: Report) -> TextTable:
-    return TextTable(
-        title="Replication: committed at home and found in the mirror (missing may be on its way; not judged)",
-        columns=("stream", "mirror", "committed", "replicated", "missing"),
-        is_number=(False, False, True, True, True),
-        rows=tuple(
+def worst_table(report: Report) -> TextTable:
+    """Return the minutes, pairs and topics that cost most."""
+    return text_table(
+        "worst",
+        "What cost most",
+        "The minutes, pairs and topics with the most bad events of each target.",
+        "target|what|name|when|#bad|#of|#bad share",
+        (
             (
-                _stream(row.origin, row.topic),
-                row.region,
-                f"{row.committed:,}",
-                f"{row.replicated:,}",
-                f"{row.missing:,}",
+                row.target,
+                row.what,
+                row.name,
+                w.moment(row.at),
+                w.count(row.bad),
+                w.count(row.total),
+                w.percent_up(row.bad_share),
             )
-            for row in report.coverage
+            for row in report.worst
         ),
     )
 
 
-def _totals(report: Report) -> TextTable:
-    return TextTable(
-        title="Records handed to consumers",
-        columns=("stream", "region", "delivered"),
-        is_number=(False, False, True),
-        rows=tuple((_stream(row.origin, row.topic), row.region, f"{row.delivered:,}") for row in report.totals),
+def changes_table(report: Report) -> TextTable:
+    """Return the comparison with the previous period."""
+    return text_table(
+        "changes",
+        "Since the previous period",
+        "Beside the period of the same length before. A change is proven when the two ranges do not overlap.",
+        "target|subject|#before|#now|verdict before|!verdict now|proven change",
+        (
+            (
+                row.target,
+                row.subject,
+                w.measured_with_bounds(row.before),
+                w.measured_with_bounds(row.now),
+                row.verdict_before.value,
+                row.verdict_now.value,
+                "yes" if row.is_proven else "no",
+            )
+            for row in report.changes
+        ),
     )

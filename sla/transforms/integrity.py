@@ -1,141 +1,96 @@
-"""Lost, duplicated and out-of-order records from the offset ledger. DataFrame in, DataFrame out.
+"""The roll-up `integrity_hour`: what every consumer was handed, twice, too late or not at all.
 
-Every session (one consumer position on one connection) is judged alone: two sessions may read the same records.
-Inside a session, by the order of its deliveries (`deliver_seq`, never a clock):
+Words (session, unit, reach: see sla.transforms.positions):
 
-duplicated     offsets handed over again. Decided first: a late duplicate is not also out of order.
-out_of_order   offsets handed over for the first time after a higher one.
-gap            offsets between the session's first and last that were never handed over. Those known to be committed
-               (from the home's or any mirror's ledger) are lost; the others are unexplained.
+delivered         records handed over, repeats included.
+dup_flagged       records that the unit had been handed before, and that say so (attempt > 1) or that another session of
+                  the group had been handed (its position went back when the group was shared out anew).
+dup_unflagged     those that the same session had been handed before. Decided first: a late repeat is not also late.
+order_violations  records handed over for the first time (attempt 1) below the end of what the session had.
+gaps, gap_records forward jumps of the unit, and the records they jumped over.
+healed_records    of these, handed over after all, `settle_s` behind the hour at the latest; then `aborted` and
+                  `expired`, which nobody shall see; then `lost`: known as committed in any region; `unexplained`: not.
+pending           committed records above the highest reach of the consumer's units.
+
+A gap and what became of it stand in the hour of the jumping row. DataFrame in, DataFrame out.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from georelay.trace.schema import LedgerKind
-from sla.transforms.throughput import STREAM, records
+from sla.tables import STREAM
+from sla.transforms.positions import CONSUMER, stream_ends
+from sla.transforms.ranges import records
+from sla.transforms.repeats import gap_fates, repeats
 
-SESSION = ["region", "broker", "session_epoch", *STREAM]
-FACTS = ["sessions", "delivered", "duplicated", "gap", "lost", "out_of_order"]
-_BEFORE = (Window.unboundedPreceding, -1)
+_COUNTS = (
+    "sessions", "delivered", "dup_flagged", "dup_unflagged", "gaps", "gap_records", "healed_records", "lost",
+    "aborted", "expired", "order_violations",
+)  # fmt: skip
 
 
-def integrity_by_stream(ledger: DataFrame) -> DataFrame:
-    """Return one row per (topic, origin, partition, delivering region) with the sums of FACTS over its sessions."""
-    delivered = _of_kind(ledger, LedgerKind.DELIVERED)
-    known = merged_ranges(_of_kind(ledger, LedgerKind.COMMIT, LedgerKind.REPLICATED), STREAM)
-    spans = _with_reach(delivered)
-    facts = [_counts(spans), _lost(spans, known), _out_of_order(delivered)]
+def integrity_by_hour(
+    marked_rows: DataFrame,
+    later: DataFrame,
+    ledger: DataFrame,
+    carry: DataFrame | None,
+    hours: list[int],
+    *,
+    settle_s: int,
+    widths: DataFrame | None,
+) -> DataFrame:
+    """Return `integrity_hour` of some hours.
+
+    Args:
+        marked_rows: their deliveries, from sla.transforms.positions.marked; used several times: cached by the caller.
+        later: deliveries from the end of the last hour to `settle_s` behind it.
+        ledger: rows from an hour before the first hour to `settle_s` behind the last.
+        carry: from sla.transforms.positions.live_carry; None: nothing is known from before.
+        hours: starts of the hours, consecutive, s.
+        widths: from sla.transforms.repeats.slot_widths; None when that has no rows: everything came in order, once.
+    """
+    facts = [_sums(marked_rows)]
+    if widths is not None:
+        facts.append(repeats(marked_rows, widths, carry))
+        facts.append(gap_fates(marked_rows, later, widths, ledger, hours, settle_s=settle_s))
+    keys = ["hour_s", *CONSUMER]
     rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), facts)
-    keys = [*STREAM, "region"]
-    return rows.groupBy(*keys).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in FACTS)).orderBy(*keys)
-
-
-def merged_ranges(ranges: DataFrame, keys: list[str]) -> DataFrame:
-    """Return disjoint [from_offset, to_offset) per key that cover the same offsets."""
-    before = Window.partitionBy(*keys).orderBy("from_offset", "to_offset").rowsBetween(*_BEFORE)
-    through = Window.partitionBy(*keys).orderBy("from_offset", "to_offset").rowsBetween(_BEFORE[0], 0)
-    is_apart = F.coalesce(F.col("from_offset") > F.max("to_offset").over(before), F.lit(False))
-    return (
-        ranges.select(*keys, "from_offset", "to_offset", is_apart.cast("int").alias("is_apart"))
-        .withColumn("island", F.sum("is_apart").over(through))
-        .groupBy(*keys, "island")
-        .agg(F.min("from_offset").alias("from_offset"), F.max("to_offset").alias("to_offset"))
-        .drop("island")
+    rows = rows.withColumns({name: F.lit(0) for name in _COUNTS if name not in rows.columns})
+    sums = rows.groupBy(*keys).agg(
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS), F.max("reach").alias("reach")
     )
-
-
-def coverage_by_region(ledger: DataFrame) -> DataFrame:
-    """Return committed, replicated and missing offsets per (topic, origin, mirror region)."""
-    home = merged_ranges(_of_kind(ledger, LedgerKind.COMMIT), STREAM)
-    mirrors = merged_ranges(_of_kind(ledger, LedgerKind.REPLICATED), [*STREAM, "region"])
-    wanted = home.join(mirrors.select(*STREAM, "region").distinct(), STREAM, "inner")
-    committed = wanted.groupBy(*STREAM, "region").agg(F.sum(records()).alias("committed"))
-    replicated = mirrors.groupBy(*STREAM, "region").agg(F.sum(records()).alias("replicated"))
-    shared = (
-        _overlap(wanted, mirrors, [*STREAM, "region"]).groupBy(*STREAM, "region").agg(F.sum("shared").alias("shared"))
-    )
-    joined = committed.join(replicated, [*STREAM, "region"], "full").join(shared, [*STREAM, "region"], "left")
-    keys = ["topic", "origin", "region"]
+    ends = committed_ends(ledger, carry, hours)
+    explained = F.col("healed_records") + F.col("aborted") + F.col("expired") + F.col("lost")
     return (
-        joined.fillna(0, ["committed", "replicated", "shared"])
-        .groupBy(*keys)
-        .agg(
-            F.sum("committed").alias("committed"),
-            F.sum("replicated").alias("replicated"),
-            F.sum(F.col("committed") - F.col("shared")).alias("missing"),
+        sums.join(ends, ["hour_s", *STREAM], "left")
+        .withColumns(
+            {
+                "ts_s": F.col("hour_s"),
+                "unexplained": F.col("gap_records") - explained,
+                "pending": F.greatest(F.lit(0), F.coalesce(F.col("committed_end") - F.col("reach"), F.lit(0))),
+            }
         )
-        .orderBy(*keys)
+        .drop("hour_s", "reach", "committed_end")
     )
 
 
-def _of_kind(ledger: DataFrame, *kinds: LedgerKind) -> DataFrame:
-    return ledger.where(F.col("kind").isin([kind.value for kind in kinds]))
-
-
-def _with_reach(delivered: DataFrame) -> DataFrame:
-    """Add `reach`: how far the ranges of the session that start at or below this one go (null for the lowest)."""
-    by_offset = Window.partitionBy(*SESSION).orderBy("from_offset", "deliver_seq").rowsBetween(*_BEFORE)
-    return delivered.withColumn("reach", F.max("to_offset").over(by_offset))
-
-
-def _counts(spans: DataFrame) -> DataFrame:
-    fresh = F.greatest(F.lit(0), F.col("to_offset") - F.greatest("from_offset", "reach"))  # greatest skips null
-    return spans.groupBy(*STREAM, "region").agg(
-        F.count_if(F.col("reach").isNull()).alias("sessions"),
+def _sums(rows: DataFrame) -> DataFrame:
+    jump = F.col("from_offset") - F.col("reach")
+    return rows.groupBy("hour_s", *CONSUMER).agg(
+        F.count_if("is_first").alias("sessions"),
         F.sum(records()).alias("delivered"),
-        F.sum(records() - fresh).alias("duplicated"),
+        F.count_if(jump > 0).alias("gaps"),
+        F.sum(F.when(jump > 0, jump).otherwise(0)).alias("gap_records"),
+        F.max(F.greatest("to_offset", "reach")).alias("reach"),
     )
 
 
-def _lost(spans: DataFrame, known: DataFrame) -> DataFrame:
-    gaps = spans.where(F.col("from_offset") > F.col("reach")).select(
-        *SESSION, F.col("reach").alias("from_offset"), F.col("from_offset").alias("to_offset")
+def committed_ends(ledger: DataFrame, carry: DataFrame | None, hours: list[int]) -> DataFrame:
+    """Return `committed_end` per (hour_s, STREAM): the end of what any region knew as committed in or before it."""
+    return stream_ends(ledger, carry, hours).select(
+        F.col("ts_s").alias("hour_s"), *STREAM, F.col("reach").alias("committed_end")
     )
-    keys = [*STREAM, "region"]
-    lost = _overlap(gaps, known, STREAM).groupBy(*keys).agg(F.sum("shared").alias("lost"))
-    return gaps.groupBy(*keys).agg(F.sum(records()).alias("gap")).join(lost, keys, "left")
-
-
-def _overlap(ranges: DataFrame, disjoint: DataFrame, keys: list[str]) -> DataFrame:
-    """Return `ranges` with `shared`, the offsets shared with each overlapping range of `disjoint`."""
-    others = disjoint.select(*keys, F.col("from_offset").alias("other_from"), F.col("to_offset").alias("other_to"))
-    pairs = ranges.join(others, keys, "inner")
-    shared = F.least("to_offset", "other_to") - F.greatest("from_offset", "other_from")
-    return pairs.withColumn("shared", shared).where(F.col("shared") > 0)
-
-
-def _out_of_order(delivered: DataFrame) -> DataFrame:
-    """Count first-time offsets below the running end. Only deliveries that start below it are looked at closely."""
-    by_delivery = Window.partitionBy(*SESSION).orderBy("deliver_seq").rowsBetween(*_BEFORE)
-    late = (
-        delivered.withColumn("end_before", F.max("to_offset").over(by_delivery))
-        .where(F.col("from_offset") < F.col("end_before"))
-        .select(*SESSION, "deliver_seq", "from_offset", F.least("to_offset", "end_before").alias("to_offset"))
-    )
-    earlier = delivered.select(
-        *SESSION,
-        F.col("deliver_seq").alias("other_seq"),
-        F.col("from_offset").alias("other_from"),
-        F.col("to_offset").alias("other_to"),
-    )
-    seen_before = (
-        late.join(earlier, SESSION, "inner")
-        .where("other_seq < deliver_seq AND other_from < to_offset AND other_to > from_offset")
-        .select(
-            *SESSION,
-            "deliver_seq",
-            F.greatest("from_offset", "other_from").alias("from_offset"),
-            F.least("to_offset", "other_to").alias("to_offset"),
-        )
-    )
-    repeated = merged_ranges(seen_before, [*SESSION, "deliver_seq"])
-    keys = [*STREAM, "region"]
-    counted = late.groupBy(*keys).agg(F.sum(records()).alias("late"))
-    again = repeated.groupBy(*keys).agg(F.sum(records()).alias("again"))
-    first_time = F.col("late") - F.coalesce("again", F.lit(0))
-    return counted.join(again, keys, "left").select(*keys, first_time.alias("out_of_order"))

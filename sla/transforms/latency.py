@@ -1,69 +1,50 @@
-"""Latency per region pair from merged histograms. DataFrame in, DataFrame out.
-
-Shares within the target are sums of exact counts. Quantiles are bucket middles, capped by the exact maximum.
-"""
+"""The roll-ups `minute` and `hour`: latency histograms merged by plain sums. DataFrame in, DataFrame out."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from typing import Final
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from georelay.trace.schema import Stage
-from sla.hist_spark import bucket_mid
-from sla.targets import QUANTILES
+from sla.tables import LATENCY_KEYS
+from sla.transforms.moments import hour_of, minute_of
 
-PAIR = ["origin", "dest"]
-
-
-def quantile_column(q: float) -> str:
-    """Return the column name of a quantile: 0.999 -> p99_9_us."""
-    return f"p{q * 100:g}_us".replace(".", "_")
+_SUMS: Final = ("n", "n_good", "n_good_lo", "n_good_hi", "n_clock_unknown", "n_clock_revised", "lat_sum_us")
+_LARGEST: Final = ("lat_max_us", "clock_err_max_us")
 
 
-def latency_by_pair(latency_hist: DataFrame) -> DataFrame:
-    """Return one row per (entry region, delivering region): counts, sums and quantiles in microseconds.
+def latency_by_minute(revised: DataFrame) -> DataFrame:
+    """Return `minute` from the rows that sla.transforms.clock.revised made."""
+    rows = revised.withColumns({"ts_s": minute_of("second"), "clock_err_max_us": F.col("clock_err_us")})
+    return _merged(rows)
 
-    Where the clock error is unknown, `n_good_lo` counts none and `n_good_hi` all of the records: nothing is known.
+
+def latency_by_hour(minutes: DataFrame) -> DataFrame:
+    """Return `hour` from rows of `minute`."""
+    return _merged(minutes.withColumn("ts_s", hour_of("ts_s")))
+
+
+def _merged(rows: DataFrame) -> DataFrame:
+    """Sum rows of equal keys.
+
+    One shuffle: first by key and bucket, then by key. What is not in a bucket is summed at the first bucket only.
     """
-    totals = latency_hist.where(F.col("stage") == Stage.TOTAL.value)
-    return _sums(totals).join(_quantiles(totals), PAIR, "left").orderBy(*PAIR)
-
-
-def _sums(totals: DataFrame) -> DataFrame:
-    return totals.groupBy(*PAIR).agg(
-        F.sum("n").alias("n"),
-        F.sum("n_good").alias("n_good"),
-        F.sum(F.coalesce("n_good_lo", F.lit(0))).alias("n_good_lo"),
-        F.sum(F.coalesce("n_good_hi", "n")).alias("n_good_hi"),
-        F.sum(F.when(F.col("clock_err_us").isNull(), F.col("n")).otherwise(0)).alias("n_clock_unknown"),
-        F.max("clock_err_us").alias("clock_err_us_max"),
-        F.sum("lat_sum_us").alias("lat_sum_us"),
-        F.max("lat_max_us").alias("lat_max_us"),
-    )
-
-
-def _quantiles(totals: DataFrame) -> DataFrame:
-    """Return the quantiles of each pair: the first bucket whose running count reaches ceil(q * n)."""
-    buckets = (
-        totals.select(*PAIR, "lat_max_us", F.explode("hist").alias("bucket"))
-        .groupBy(*PAIR, F.col("bucket.b").alias("b"))
-        .agg(F.sum("bucket.n").alias("count"), F.max("lat_max_us").alias("lat_max_us"))
-    )
-    pair = Window.partitionBy(*PAIR)
-    running = pair.orderBy("b").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ranked = buckets.select(
-        *PAIR,
-        "b",
-        F.sum("count").over(running).alias("seen"),
-        F.sum("count").over(pair).alias("total"),
-        F.max("lat_max_us").over(pair).alias("longest_us"),
-    )
-    return ranked.groupBy(*PAIR).agg(
-        *(
-            F.least(
-                bucket_mid(F.min(F.when(F.col("seen") >= F.ceil(F.lit(q) * F.col("total")), F.col("b")))),
-                F.max("longest_us").cast("double"),
-            ).alias(quantile_column(q))
-            for q in QUANTILES
+    keys = list(LATENCY_KEYS)
+    buckets = rows.select(*keys, *_SUMS, *_LARGEST, F.posexplode_outer("hist").alias("at", "bucket"))
+    is_first = F.coalesce(F.col("at"), F.lit(0)) == 0
+    by_bucket = (
+        buckets.repartition(*keys)
+        .groupBy(*keys, F.col("bucket.b").alias("b"))
+        .agg(
+            F.sum("bucket.n").alias("bucket_n"),
+            *(F.sum(F.when(is_first, F.col(name)).otherwise(0)).alias(name) for name in _SUMS),
+            *(F.max(name).alias(name) for name in _LARGEST),
         )
+    )
+    bucket = F.when(F.col("b").isNotNull(), F.struct("b", F.col("bucket_n").alias("n")))  # collect_list skips null
+    return by_bucket.groupBy(*keys).agg(
+        *(F.sum(name).alias(name) for name in _SUMS),
+        *(F.max(name).alias(name) for name in _LARGEST),
+        F.array_sort(F.collect_list(bucket)).alias("hist"),
     )

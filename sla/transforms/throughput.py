@@ -1,60 +1,91 @@
-"""Delivered records per second and region, beside what was offered. DataFrame in, DataFrame out.
+"""The roll-up `throughput_minute`: records per second that a region was handed and was offered.
 
 A ledger row never spans two seconds, so counting by `first_ns` is exact. Offered to a region are the records committed
-in the streams that somebody in that region read.
+in the streams that somebody in it read in that hour. Windows end at each second of the minute and look back into the
+hour before; a minute in which nothing was delivered or offered has no row.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from georelay.trace.schema import LedgerKind
-from sla.targets import THROUGHPUT_WINDOW_S
+from sla.tables import HOUR_S, MINUTE_S, STREAM
+from sla.transforms.moments import hour_of, minute_of, second_of
+from sla.transforms.ranges import records
 
-STREAM = ["topic", "origin", "partition"]
+LOADED_PER_S: Final = 1_000
+SHORT_WINDOW_S: Final = 10
+LONG_WINDOW_S: Final = 60
+_HOUR: Final = ["hour_s", "dest"]
 
 
-def records() -> Column:
-    """Return the records of a ledger row."""
-    return F.col("to_offset") - F.col("from_offset")
+def throughput_by_minute(ledger: DataFrame, hours: list[int]) -> DataFrame:
+    """Return `throughput_minute` of some hours.
+
+    Args:
+        ledger: rows of the hours and of the minute before each.
+        hours: starts of the hours, s.
+    """
+    rows = ledger.withColumn("second", second_of("first_ns"))
+    delivered = rows.where(F.col("kind") == LedgerKind.DELIVERED.value).withColumn("dest", F.col("region"))
+    committed = rows.where(F.col("kind") == LedgerKind.COMMIT.value)
+    read = delivered.select(hour_of("second").alias("hour_s"), "dest", *STREAM).distinct()
+    offered = _with_hours(committed, hours).join(read, ["hour_s", *STREAM], "inner")
+    seconds = _per_second(_with_hours(delivered, hours), "delivered").unionByName(
+        _per_second(offered, "offered"), allowMissingColumns=True
+    )
+    is_inside = hour_of("second") == F.col("hour_s")
+    busy = seconds.where(is_inside).select(*_HOUR, minute_of("second").alias("ts_s")).distinct()
+    grid = busy.select(*_HOUR, F.explode(F.sequence("ts_s", F.col("ts_s") + (MINUTE_S - 1))).alias("second"))
+    whole = (
+        seconds.unionByName(grid, allowMissingColumns=True)
+        .groupBy(*_HOUR, "second")
+        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("delivered", "offered")))
+    )
+    return _summary(whole)
 
 
-def throughput_by_region(ledger: DataFrame, *, per_s: int) -> DataFrame:
-    """Return one row per delivering region: totals, best second, best window, and how loaded seconds were met."""
-    delivered = ledger.where(F.col("kind") == LedgerKind.DELIVERED.value)
-    commits = ledger.where(F.col("kind") == LedgerKind.COMMIT.value)
-    subscribed = delivered.select("region", *STREAM).distinct()
-    offered = commits.drop("region").join(subscribed, STREAM, "inner")
-    seconds = _per_second(delivered, "delivered").join(_per_second(offered, "offered"), ["region", "second"], "full")
-    return _summary(seconds.fillna(0, ["delivered", "offered"]), per_s=per_s)
+def _with_hours(rows: DataFrame, hours: list[int]) -> DataFrame:
+    """Add `hour_s`: the hour of the second, and the next one, whose windows look back at it."""
+    own = hour_of("second")
+    is_before = F.col("second") > own + (HOUR_S - LONG_WINDOW_S)
+    both = F.when(is_before, F.array(own, own + HOUR_S)).otherwise(F.array(own))
+    return rows.withColumn("hour_s", F.explode(both)).where(F.col("hour_s").isin(hours))
 
 
 def _per_second(rows: DataFrame, name: str) -> DataFrame:
-    second = F.floor(F.col("first_ns") / 1_000_000_000).alias("second")
-    return rows.groupBy("region", second).agg(F.sum(records()).alias(name))
+    return rows.groupBy(*_HOUR, "second").agg(F.sum(records()).alias(name))
 
 
-def _summary(seconds: DataFrame, *, per_s: int) -> DataFrame:
-    window = Window.partitionBy("region").orderBy("second").rangeBetween(-(THROUGHPUT_WINDOW_S - 1), 0)
-    is_loaded = F.col("offered") >= per_s
-    windowed = seconds.withColumns(
-        {
-            "window_delivered": F.sum("delivered").over(window) / THROUGHPUT_WINDOW_S,
-            "window_offered": F.sum("offered").over(window) / THROUGHPUT_WINDOW_S,
-        }
-    )
+def _summary(seconds: DataFrame) -> DataFrame:
+    ends = Window.partitionBy(*_HOUR).orderBy("second")
+
+    def mean(name: str, length_s: int) -> Column:
+        return F.sum(name).over(ends.rangeBetween(-(length_s - 1), 0)) / length_s
+
+    is_loaded = F.col("offered") >= LOADED_PER_S
     return (
-        windowed.groupBy("region")
+        seconds.withColumns(
+            {
+                "mean_10s": mean("delivered", SHORT_WINDOW_S),
+                "offered_mean_10s": mean("offered", SHORT_WINDOW_S),
+                "mean_60s": mean("delivered", LONG_WINDOW_S),
+            }
+        )
+        .where(hour_of("second") == F.col("hour_s"))
+        .groupBy(minute_of("second").alias("ts_s"), "dest")
         .agg(
             F.sum("delivered").alias("delivered"),
-            F.min(F.when(F.col("delivered") > 0, F.col("second"))).alias("first_second"),
-            F.max(F.when(F.col("delivered") > 0, F.col("second"))).alias("last_second"),
+            F.sum("offered").alias("offered"),
             F.max("delivered").alias("max_1s"),
-            F.max("window_delivered").alias("max_window"),
-            F.max("window_offered").alias("offered_max_window"),
+            F.max("mean_10s").alias("max_10s_mean"),
+            F.max("offered_mean_10s").alias("offered_max_10s_mean"),
+            F.max("mean_60s").alias("max_60s_mean"),
             F.count_if(is_loaded).alias("loaded_seconds"),
-            F.count_if(is_loaded & (F.col("delivered") >= per_s)).alias("loaded_seconds_met"),
+            F.count_if(is_loaded & (F.col("delivered") >= LOADED_PER_S)).alias("loaded_seconds_met"),
         )
-        .orderBy("region")
     )

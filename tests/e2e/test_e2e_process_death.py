@@ -75,9 +75,10 @@ async def test_the_report_counts_what_the_consumers_counted(tmp_path: Path) -> N
     done = await asyncio.to_thread(_report, mesh.traces, tmp_path / "out")
     assert done.returncode in (0, 1, EXIT_NO_TRACES), done.stderr  # a verdict: a few records prove no target
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    rows = [row for row in report["integrity"] if row["topic"] == TOPIC]
-    assert {row["region"]: row["delivered"] for row in rows} == counted
-    assert all(row["lost"] == row["duplicated"] == row["out_of_order"] == row["unexplained"] == 0 for row in rows)
+    rows = [row for row in report["integrity"]["readers"] if row["topic"] == TOPIC]
+    assert {row["dest"]: row["delivered"] for row in rows} == counted
+    wrong = ("lost", "dup_unflagged", "dup_flagged", "order_violations", "unexplained", "pending")
+    assert [row[name] for row in rows for name in wrong if row[name]] == []
     assert {row["region"]: row["delivered"] for row in report["throughput"]} == counted
     assert report["inputs"]["quarantined"] == []
 

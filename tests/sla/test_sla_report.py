@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +17,13 @@ import pytest
 from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_path
 from georelay.trace.schema import SCHEMAS, LedgerKind, TraceKind
 from sla import cli
+from sla.commands import arguments
+from sla.errors import NoTraces, UsageError
 from sla.jobs.doctor import judge_java
-from sla.sources.files import Period, find, verify
+from sla.jobs.report import span_of
+from sla.sources.layout import FilePlace, Period
+from sla.sources.location import Location
+from sla.sources.manifest import GoodFile, TraceFiles
 
 NOW_NS = 1_700_000_000 * 10**9
 HOUR = datetime.timedelta(hours=1)
@@ -86,11 +93,12 @@ def run(*arguments: str | Path, capsys: pytest.CaptureFixture[str]) -> tuple[int
 
 
 def report_of(
-    spark: Any, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], *extra: str
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], *extra: str
 ) -> tuple[int, dict[str, Any], str]:
     """Run a report on the session's Spark and return exit code, report.json and what was printed."""
     out = tmp_path / "report"
-    status, printed, _ = run("report", "--traces", traces, "--out", out, *extra, capsys=capsys)
+    status, printed, err = run("report", "--traces", traces, "--out", out, *extra, capsys=capsys)
+    assert "georelay-sla: Spark" not in err, err
     return status, json.loads((out / "report.json").read_text()), printed
 
 
@@ -113,36 +121,66 @@ def test_a_directory_without_traces_exits_3_with_one_line(tmp_path: Path, capsys
 def test_a_file_as_directory_exits_2_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"")
-    status, _, err = run("report", "--traces", path, capsys=capsys)
-    assert (status, err.count("\n")) == (2, 1)
+    for given in (("--traces", path), ("--out", path)):
+        status, _, err = run("report", *given, capsys=capsys)
+        assert (status, err.count("\n"), "must be a directory" in err) == (2, 1, True)
 
 
 def test_a_period_without_traces_exits_3(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = run("report", "--traces", traces, "--from", "2024-01-01", capsys=capsys)
+    status, _, err = run("report", "--traces", traces, "--last", "1h", capsys=capsys)
     assert (status, "in that period" in err) == (3, True)
 
 
+def test_only_unreadable_files_are_no_data(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in traces.rglob("*.parquet"):
+        path.write_bytes(b"torn")
+    status, _, err = run("report", "--traces", traces, "--out", tmp_path, capsys=capsys)
+    assert (status, err.count("all 3 trace files are unreadable")) == (3, 1)
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("given", "said"),
     [
-        [],
-        ["report", "--from", "yesterday"],
-        ["report", "--format", "pdf"],
-        ["report", "--conf", "novalue"],
-        ["report", "--from", "2024-01-02", "--to", "2024-01-01"],
+        ("", "required: COMMAND"),
+        ("report --from yesterday", "'yesterday' is no ISO 8601 time"),
+        ("report --format pdf", "unknown format 'pdf'; known: html, md, json, parquet, junit"),
+        ("report --conf novalue", "not of the form key=value"),
+        ("report --from 2024-01-02 --to 2024-01-01", "--from must be before --to"),
+        ("report --last 24h --to 2024-01-01", "--last goes up to now"),
+        ("report --last forever", "'forever' is no length of time"),
+        ("report --last 999999999d", "is no length of time"),
+        ("report --fail-on sometimes", "invalid choice: 'sometimes'"),
+        ("report --traces s3://bucket/traces", "say with --rollups DIR"),
+        ("report --targets /nowhere/targets.toml", "/nowhere/targets.toml"),
+        ("report --traces ftp://host/traces --rollups r", "unknown scheme 'ftp'"),
+        ("verify --quarantine q --no-quarantine", "not allowed with argument"),
+        ("compact --older-than soon", "'soon' is no length of time"),
+        ("gen --out o --fault meteor", "unknown fault 'meteor'"),
+        ("gen --out o --rate 0", "--rate must be from 1"),
+        ("gen", "required: --out"),
     ],
 )
-def test_wrong_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*arguments, capsys=capsys)[0] == 2
+def test_wrong_arguments_exit_2_with_one_line_that_says_what(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(*given.split(), capsys=capsys)
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert said in err
 
 
-def test_the_command_without_traces_does_not_load_spark(tmp_path: Path) -> None:
+def test_commands_without_work_for_spark_do_not_load_it(traces: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from sla import cli; status = cli.main(['report', '--traces', sys.argv[1]]);"
-        "print(status, 'pyspark' in sys.modules)"
+        "import sys; from sla import cli; status = cli.main(sys.argv[1:]);"
+        "print(status, sorted({'pyspark', 'matplotlib', 'pandas'} & set(sys.modules)))"
     )
-    answer = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
-    assert answer.stdout == "3 False\n"
+    for arguments_, expected in (
+        (["report", "--traces", tmp_path / "nowhere"], "3 []"),
+        (["verify", "--traces", traces], "0 []"),
+    ):
+        answer = subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments_)], capture_output=True, text=True, check=True
+        )
+        assert answer.stdout.splitlines()[-1] == expected
 
 
 @pytest.mark.parametrize(
@@ -167,84 +205,107 @@ def test_doctor_says_in_one_line_how_to_get_java(
     status, out, _ = run("doctor", capsys=capsys)
     assert status == 4
     assert next(line for line in out.splitlines() if line.startswith("FAIL")).endswith("or set JAVA_HOME")
+    assert {"jinja2", "matplotlib"} <= set(out.split())
 
 
-def test_no_java_stops_a_report_with_one_line(
-    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["report", "rollup"])
+def test_no_java_stops_what_needs_it_with_one_line(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    status, _, err = run("report", "--traces", traces, capsys=capsys)
+    status, _, err = run(command, "--traces", traces, capsys=capsys)
     assert (status, err.count("\n"), "install Java" in err) == (4, 1, True)
 
 
-def test_files_of_the_neighbouring_hours_are_read(traces: Path) -> None:
-    closed = datetime.datetime(2023, 11, 14, 22, tzinfo=UTC)  # the hour of the files
-    assert len(find(traces, Period(start=closed + 1.5 * HOUR))) == 3
-    assert find(traces, Period(start=closed + 2 * HOUR)) == []
-    assert len(find(traces, Period(end=closed))) == 3
-    assert find(traces, Period(end=closed - HOUR)) == []
+def test_verify_names_bad_files_moves_them_and_exits_3(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = traces.rglob("latency_hist-*.parquet")
+    path.write_bytes(path.read_bytes()[:-9])
+    os.utime(path, (0, 0))  # nobody writes it any more
+    status, out, _ = run("verify", "--traces", traces, "--no-quarantine", capsys=capsys)
+    assert (status, path.exists(), path.name in out) == (3, True, True)
+    status, out, _ = run("verify", "--traces", traces, "--quarantine", tmp_path / "bad", capsys=capsys)
+    assert (status, path.exists(), "(moved to the quarantine)" in out) == (3, False, True)
+    assert "1 file set aside, 0 rows missing" in out
 
 
-def test_rows_missing_between_files_are_counted(traces: Path) -> None:
-    write(
-        traces,
-        TraceKind.LEDGER,
-        [ledger_row(LedgerKind.COMMIT, 9, 0, 1)],
-        first_row_seq=20,
-        last_row_seq=20,
-        dropped=11,
+def test_generated_traces_verify_and_compact_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = ("gen", "--out", tmp_path, "--seconds", "20", "--rate", "50", "--start", "2026-01-01T00:00")
+    status, out, _ = run(*made, "--regions", "us,eu", "--fault", "gap:count=2", capsys=capsys)
+    assert (status, "expected.json" in out) == (0, True)
+    assert run(*made, capsys=capsys)[0] == 2  # there are traces already
+    traces = tmp_path / "traces"
+    status, out, _ = run("compact", "--traces", traces, capsys=capsys)
+    assert (status, "0 files of 0 B became 0 of 0 B" in out) == (0, True)  # one file of each kind, run and hour
+    status, out, _ = run("verify", "--traces", traces, "--deep", "--last", "1m", capsys=capsys)
+    assert (status, out) == (3, "")
+    status, out, _ = run("verify", "--traces", traces, "--deep", capsys=capsys)
+    assert (status, "0 files set aside, 0 rows missing" in out) == (0, True)
+
+
+def test_long_work_says_a_line_now_and_then_where_no_line_can_be_drawn_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sla.commands.arguments.time.monotonic", lambda: now[0])
+    with arguments.progress() as on_step:
+        for at_s, step in ((1, "a"), (9.9, "b"), (10, "c [x]"), (11, "d"), (20.5, "e")):
+            now[0] = at_s
+            on_step(step)
+    assert capsys.readouterr().err == "georelay-sla: c [x] ...\ngeorelay-sla: e ...\n"
+
+
+def test_last_ends_with_the_minute_that_begins_now() -> None:
+    asked = arguments.OneLineParser()
+    arguments.add_period(asked)
+    period = arguments.period_of(asked.parse_args(["--last", "90m"]), now_s=lambda: 1_700_000_059.9)
+    assert period.end == datetime.datetime.fromtimestamp(1_700_000_040, tz=UTC)
+    assert period.start == period.end - 1.5 * HOUR
+
+
+def good_file(kind: TraceKind, first_s: int | None, last_s: int | None) -> GoodFile:
+    name = TraceFileName(kind=kind, broker=2001, boot_id="b0", sequence=first_s or 0)
+    place = FilePlace(hour_s=1_700_002_800, region="eu", name=name, relative=str(first_s))
+    metadata = TraceFileMetadata(
+        kind=kind, writer="eu/2001", boot_id="b0", first_row_seq=0, last_row_seq=0, rows=1, dropped=0, hist_grid=5
     )
-    files = verify(find(traces, Period()))
-    assert (files.rows_missing(TraceKind.LEDGER), files.rows_dropped()) == (11, 11)
-    assert (files.is_complete(TraceKind.LEDGER), files.is_complete(TraceKind.LATENCY_HIST)) == (False, True)
+    return GoodFile(place=place, metadata=metadata, size_bytes=1, digest=1, time_min_s=first_s, time_max_s=last_s)
 
 
-@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99], ids=["empty", "stub", "half", "no-footer"])
-def test_a_torn_file_is_set_aside(traces: Path, keep: float) -> None:
-    path = find(traces, Period())[0]
-    raw = path.read_bytes()
-    path.write_bytes(raw[: keep if isinstance(keep, int) else int(len(raw) * keep)])
-    files = verify(find(traces, Period()))
-    assert [bad.path for bad in files.bad] == [path]
-    assert files.bad[0].reason
+def span(period: Period, *files: GoodFile) -> tuple[int, int]:
+    found = span_of(period, TraceFiles(location=Location.open("traces"), good=files))
+    return found.start_s, found.end_s
 
 
-def test_a_flipped_byte_that_decodes_cleanly_is_still_set_aside(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    path = write(tmp_path, TraceKind.LEDGER, [ledger_row(LedgerKind.COMMIT, 0, 0, 1)], compression="none")
-    column = pq.ParquetFile(path).metadata.row_group(0).column(SCHEMAS[TraceKind.LEDGER].names.index("to_offset"))
-    assert _flip_until_it_lies(path, column) != [1]
-    (bad,) = verify(find(tmp_path, Period())).bad
-    assert (bad.path, "crc" in bad.reason.lower()) == (path, True), bad.reason
-
-
-def _flip_until_it_lies(path: Path, column: Any) -> list[int]:
-    """Flip one bit after the other in the column until the file reads without an error but with another value."""
-    import pyarrow.parquet as pq
-
-    whole = path.read_bytes()
-    start = column.dictionary_page_offset
-    for position in range(start, start + column.total_compressed_size):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 2]) + whole[position + 1 :])
-        try:
-            offsets: list[int] = pq.read_table(path, columns=["to_offset"], partitioning=None).to_pydict()["to_offset"]
-        except (OSError, ValueError):
-            continue
-        if len(offsets) == 1 and offsets != [1]:
-            return offsets
-    raise AssertionError("no flip changes the value silently")
+def test_a_report_of_everything_is_of_the_minutes_with_rows() -> None:
+    hour_s = 1_700_002_800
+    traffic = good_file(TraceKind.LATENCY_HIST, hour_s + 61, hour_s + 200)
+    assert span(Period(), traffic) == (hour_s + 60, hour_s + 240)
+    assert span(Period(), traffic, good_file(TraceKind.CLOCK, hour_s, hour_s + 900)) == (hour_s + 60, hour_s + 240)
+    assert span(Period(), traffic, good_file(TraceKind.OUTCOME, 1, hour_s * 2)) == (hour_s, hour_s + 3_600)
+    assert span(Period(), good_file(TraceKind.CLOCK, hour_s, hour_s + 59)) == (hour_s, hour_s + 60)
+    assert span(Period(), good_file(TraceKind.PROBE, None, None)) == (hour_s, hour_s + 3_600)
 
 
-def test_a_file_with_another_row_count_or_grid_is_set_aside(tmp_path: Path) -> None:
-    write(tmp_path, TraceKind.LATENCY_HIST, [hist_row(0, 1)], hist_grid=6)
-    write(tmp_path, TraceKind.LEDGER, [ledger_row(LedgerKind.COMMIT, 0, 0, 1)], last_row_seq=1)
-    reasons = [bad.reason for bad in verify(find(tmp_path, Period())).bad]
-    assert reasons == [
-        "histogram grid 6 is not known; this report reads grid 5",
-        "the file holds 1 rows, its metadata says 1 numbered 0 to 1",
-    ]
+def test_a_period_is_rounded_outward_to_whole_minutes() -> None:
+    hour_s = 1_700_002_800
+    start, end = (datetime.datetime.fromtimestamp(hour_s + at, tz=UTC) for at in (59.5, 120.001))
+    assert span(Period(start=start, end=end), good_file(TraceKind.CLOCK, 0, 0)) == (hour_s, hour_s + 180)
+    with pytest.raises(NoTraces, match="in that period"):
+        span(Period(start=start + 48 * HOUR), good_file(TraceKind.CLOCK, 0, 0))
+
+
+def test_roll_ups_stand_beside_the_traces_unless_these_are_in_a_store(tmp_path: Path) -> None:
+    asked = arguments.OneLineParser()
+    arguments.add_traces(asked)
+    given = asked.parse_args(["--traces", str(tmp_path / "traces")])
+    assert arguments.rollups_of(given) == str(tmp_path / "rollups")
+    with pytest.raises(UsageError, match="--rollups DIR"):
+        arguments.rollups_of(asked.parse_args(["--traces", "s3://bucket/traces"]))
 
 
 # --- with Spark
@@ -253,27 +314,42 @@ needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="Java is no
 
 
 @needs_java
-def test_a_clean_run_passes_and_its_counts_are_exact(
-    spark: Any, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("spark")
+def test_a_clean_run_passes_its_counts_are_exact_and_a_second_report_rolls_nothing_up(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, report, printed = report_of(spark, traces, tmp_path, capsys)
-    assert (status, report["verdict"], report["inputs"]["rows"]) == (0, "PASS", 12)
+    status, report, printed = report_of(
+        traces, tmp_path, capsys, "--format", "html,md,json,parquet,junit", "--fail-on", "breach"
+    )
+    verdicts = {target["name"]: target["verdict"] for target in report["targets"]}
+    assert (status, verdicts["latency"], verdicts["integrity"]) == (0, "PASS", "PASS")
     (pair,) = report["latency"]
-    assert (pair["origin"], pair["dest"], pair["n"], pair["share_good"]) == ("us", "eu", 3_000, 1.0)
-    assert (pair["p50_ms"], pair["p99_9_ms"]) == (pytest.approx(5.0, rel=0.011), None)
-    assert report["totals"] == [{"topic": "orders", "origin": "", "region": "eu", "delivered": 3_000}]
-    assert report["coverage"][0] | {"topic": 0} == {
-        "topic": 0, "origin": "", "region": "eu", "committed": 3_000, "replicated": 3_000, "missing": 0,
+    (total,) = (stage for stage in pair["stages"] if stage["stage"] == "total")
+    assert (pair["origin"], pair["dest"], total["n"], total["within"]["lo"]) == ("us", "eu", 3_000, 1.0)
+    assert (total["quantiles"]["p50_ms"], total["quantiles"]["p99_9_ms"]) == (pytest.approx(5.0, rel=0.011), None)
+    (reader,) = report["integrity"]["readers"]
+    assert (reader["published"], reader["delivered"], reader["delivered_once"], reader["pending"]) == (3_000,) * 3 + (
+        0,
+    )
+    out = tmp_path / "report"
+    assert {path.name for path in out.iterdir()} == {
+        "report.html", "report.md", "report.json", "summary.parquet", "junit.xml",
     }  # fmt: skip
-    assert printed.splitlines()[-3] == "PASS"
-    markdown = (tmp_path / "report" / "report.md").read_text()
-    assert "| us -\\> eu | 3,000 |" in markdown
-    assert "n too small" in markdown
+    assert f"wrote {out / 'junit.xml'}" in printed
+    runs = {path: path.read_bytes() for path in (tmp_path / "rollups" / "_runs").rglob("_run.json")}
+    assert runs
+    _, again, _ = report_of(traces, tmp_path, capsys, "--format", "json")
+    del report["made"]["generated_at"], again["made"]["generated_at"]
+    assert again == report
+    assert {path: path.read_bytes() for path in runs} == runs
+    status, out_text, _ = run("rollup", "--traces", traces, capsys=capsys)
+    assert (status, "0 hours rolled up, 1 unchanged, 0 kept" in out_text) == (0, True)
 
 
 @needs_java
-def test_injected_faults_breach_and_are_named(
-    spark: Any, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("spark")
+def test_injected_faults_breach_a_flipped_byte_is_named_and_the_caller_decides_what_fails(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = [
         ledger_row(LedgerKind.COMMIT, 4, 3_000, 4_000),
@@ -283,52 +359,44 @@ def test_injected_faults_breach_and_are_named(
         ledger_row(LedgerKind.DELIVERED, 4, 0, 11, 6),  # 11 duplicated
     ]
     write(traces, TraceKind.LEDGER, faulty, first_row_seq=9, last_row_seq=13)
-    status, report, printed = report_of(spark, traces, tmp_path, capsys)
-    (row,) = report["integrity"]
-    assert (status, row["lost"], row["duplicated"], row["out_of_order"], row["unexplained"]) == (1, 7, 11, 100, 0)
-    assert "BREACH: orders/0 in eu: 7 lost, 11 duplicated, 100 out of order" in printed
-
-
-@needs_java
-def test_a_flipped_byte_is_set_aside_named_and_takes_the_pass_away(
-    spark: Any, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(traces, TraceKind.LEDGER, [ledger_row(LedgerKind.COMMIT, 9, 0, 1)], first_row_seq=9, last_row_seq=9)
+    probe = {
+        "origin": "us", "dest": "eu", "prober": "us/1001", "seq": NOW_NS // 10**9, "sent_ns": NOW_NS,
+        "published_ns": NOW_NS, "delivered_ns": NOW_NS, "outcome": "ok", "timeout_ms": 5_000,
+    }  # fmt: skip
+    path = write(traces, TraceKind.PROBE, [probe])
     raw = bytearray(path.read_bytes())
     raw[60] ^= 0xFF
     path.write_bytes(raw)
-    status, report, printed = report_of(spark, traces, tmp_path, capsys)
-    assert (status, report["verdict"]) == (3, "INCONCLUSIVE")
+    status, report, printed = report_of(traces, tmp_path, capsys, "--fail-on", "never")
+    (reader,) = report["integrity"]["readers"]
+    counted = (reader["lost"], reader["dup_unflagged"], reader["order_violations"], reader["unexplained"])
+    assert (status, report["verdict"], counted) == (0, "BREACH", (7, 11, 100, 0))
     assert [item["file"] for item in report["inputs"]["quarantined"]] == [path.relative_to(traces).as_posix()]
     assert path.name in printed
-
-
-@needs_java
-def test_a_period_counts_only_its_own_seconds(
-    spark: Any, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert path.name in page and "1 file set aside" in page
     start = datetime.datetime.fromtimestamp(NOW_NS // 10**9 + 1, tz=UTC)
-    end = start + datetime.timedelta(seconds=1)
-    status, report, _ = report_of(
-        spark, traces, tmp_path, capsys, "--from", start.isoformat(), "--to", end.isoformat(), "--format", "json"
-    )
-    assert (status, report["latency"][0]["n"], report["totals"][0]["delivered"]) == (3, 1_000, 1_000)
-    assert not (tmp_path / "report" / "report.md").exists()
+    status, report, _ = report_of(traces, tmp_path, capsys, "--from", start.isoformat(), "--format", "json")
+    assert (status, report["made"]["period_from"]) == (1, "2023-11-14T22:13:00+00:00")
+    assert "PERIOD_ROUNDED" in {note["code"] for note in report["notes"]}
 
 
-@needs_java
-def test_only_unreadable_files_are_no_data(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in find(traces, Period()):
-        path.write_bytes(b"torn")
-    status, _, err = run("report", "--traces", traces, "--out", tmp_path, capsys=capsys)
-    assert (status, err.count("all 3 trace files are unreadable")) == (3, 1)
+# --- documents
 
 
-def test_files_of_the_other_kinds_are_verified_and_not_taken_for_latencies(traces: Path) -> None:
-    probe = {
-        "origin": "us", "dest": "eu", "prober": "us/1001", "seq": 1, "sent_ns": 1, "published_ns": 1,
-        "delivered_ns": 1, "outcome": "ok", "timeout_ms": 5_000,
-    }  # fmt: skip
-    write(traces, TraceKind.PROBE, [probe])
-    files = verify(find(traces, Period()))
-    assert (files.bad, files.rows, files.rows_of(TraceKind.LATENCY_HIST, TraceKind.LEDGER)) == ((), 13, 12)
+def test_the_page_of_the_report_names_every_command_and_option() -> None:
+    page = (Path(cli.__file__).parents[1] / "docs" / "sla" / "report.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    documented = {row[0].strip("`"): set(row[1].split()) for row in rows if row[0].startswith("`--")}
+    (subparsers,) = (action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    options: dict[str, set[str]] = {}
+    commands = {row[0].strip("`") for row in rows if not row[0].startswith("`--")} & set(subparsers.choices)
+    assert commands == set(subparsers.choices) - {"cluster", "live"}  # they have pages of their own
+    for command in commands:
+        for action in subparsers.choices[command]._actions:
+            for name in action.option_strings:
+                options.setdefault(name, set()).add(command)
+    del options["-h"], options["--help"]
+    assert documented == options

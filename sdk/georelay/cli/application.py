@@ -26,6 +26,7 @@ from georelay.cli import (
     queues,
     quotas,
     region,
+    report,
     status,
     subscribe,
     topics,
@@ -86,6 +87,7 @@ def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
         region,
         home,
         audit,
+        report,
     ):
         room.register(app)
     for plugin in plugins:

@@ -1,0 +1,366 @@
+"""Collects the facts of a period from the roll-ups: which rows are read, which sums are made, all Spark actions.
+
+Rule 1: latency is read from `hour` for whole hours and from `minute` for the ragged ends: a month is 720 hours, not
+        43 200 minutes. Burn rates and worst minutes read the counts of `minute`, and its histograms for own limits.
+Rule 2: every table is read from the start of the previous period, or from the longest burn window before the start.
+Rule 3: what comes to the driver is bounded: sums per subject, at most SERIES_STEPS_MAX steps per line, WORST_MAX rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final, TypeVar
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from georelay.trace.histogram import GOOD_US_MAX, bucket_index, bucket_mid
+from georelay.trace.schema import Stage, TraceKind
+from sla.judging.completeness import Completeness
+from sla.judging.facts import (
+    BurnFacts,
+    ClockFacts,
+    Facts,
+    InputFacts,
+    IntegrityFacts,
+    LatencyFacts,
+    MinutesFacts,
+    MirrorFacts,
+    PeriodFacts,
+    ProbeFacts,
+    RequestFacts,
+    SeriesFacts,
+    Span,
+    StreamFacts,
+    ThroughputFacts,
+    WorstFacts,
+)
+from sla.judging.latency import pair_limits, quantiles_of
+from sla.tables import HOUR_S, MINUTE_S, RollupTable
+from sla.targets import (
+    ARROW,
+    LatencyTarget,
+    MinutesTarget,
+    ProbesTarget,
+    RequestsTarget,
+    Targets,
+    ThroughputTarget,
+)
+from sla.transforms import minute_counts, summary
+from sla.transforms.burn import burn_alerts
+
+Read = Callable[[RollupTable, int, int], DataFrame]
+_Fact = TypeVar("_Fact")
+
+QUERIES_AT_ONCE: Final = 2  # on little data Spark spends its time planning, one thread per query
+WORST_MAX: Final = 10
+SERIES_STEPS_MAX: Final = 720
+_STEPS_S: Final = (60, 300, 900, 3_600, 21_600, 86_400, 604_800)
+
+
+def collect(
+    spark: SparkSession,
+    read: Read,
+    targets: Targets,
+    span: Span,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Facts:
+    """Collect everything that `sla.judging.judge` needs.
+
+    Args:
+        read: returns the rows of a roll-up table with `ts_s` in [start, end).
+        on_step: called with a short text whenever the next step begins.
+    """
+    collecting = _Collecting(spark, read, targets, span)
+    on_step("summing latencies, clocks and inputs")
+    collecting.sum_latency_clocks_and_inputs()
+    on_step("summing throughput, integrity and availability")
+    collecting.sum_others()
+    on_step("computing burn rates and the worst minutes")
+    collecting.count_minutes()
+    on_step("collecting the lines of the plots")
+    collecting.collect_series()
+    return collecting.facts()
+
+
+def series_step_s(minutes: int) -> int:
+    """Return the shortest step that needs at most SERIES_STEPS_MAX steps, the last one for anything longer."""
+    fitting = (step for step in _STEPS_S if minutes * MINUTE_S <= step * SERIES_STEPS_MAX)
+    return next(fitting, _STEPS_S[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """Facts of one table: of this period and of the one before."""
+
+    now: tuple[Any, ...]
+    before: tuple[Any, ...]
+
+
+class _Collecting:
+    def __init__(self, spark: SparkSession, read: Read, targets: Targets, span: Span) -> None:
+        self._spark = spark
+        self._read = read
+        self._targets = targets
+        self._span = span
+        self._both: dict[str, _Both] = {}
+        self._burn: tuple[BurnFacts, ...] = ()
+        self._worst: tuple[WorstFacts, ...] = ()
+        self._series: tuple[SeriesFacts, ...] = ()
+        longest = max((rule.long_minutes for rule in targets.burn_rules), default=0)
+        self._counts_start_s = span.start_s - longest * MINUTE_S
+
+    def facts(self) -> Facts:
+        def period(span: Span, name: str) -> PeriodFacts:
+            return PeriodFacts(span=span, **{field: getattr(both, name) for field, both in self._both.items()})
+
+        return Facts(
+            now=period(self._span, "now"),
+            before=period(self._span.previous, "before"),
+            burn=self._burn,
+            worst=self._worst,
+            series_step_s=series_step_s(self._span.minutes),
+            series=self._series,
+        )
+
+    # Sums
+
+    def sum_latency_clocks_and_inputs(self) -> None:
+        span = self._span
+        # Each period alone: an hour that both touch must be cut where one ends.
+        both = (span.previous, span)
+        latency = _union(self._latency_rows(part.start_s, part.end_s) for part in both)
+        sums = summary.latency_sums(summary.with_is_now(latency, span.start_s), ["is_now", *summary.PAIR, "stage"])
+        self._sum(
+            {
+                "latency": (sums, _latency_fact),
+                "clocks": (summary.clock_sums(self._hours(RollupTable.CLOCK_HOUR)), _as(ClockFacts)),
+                "inputs": (summary.input_sums(self._hours(RollupTable.INPUTS_HOUR)), _as(InputFacts)),
+            }
+        )
+
+    def sum_others(self) -> None:
+        probes = self._minutes(RollupTable.AVAIL_MINUTE)
+        throughput = self._minutes(RollupTable.THROUGHPUT_MINUTE)
+        missing = self._missing_of_ledger()
+        hours = self._hours
+        self._sum(
+            {
+                "throughput": (
+                    _union(
+                        summary.throughput_sums(throughput, target, missing).withColumn("target", F.lit(target.name))
+                        for target in self._targets.shown(ThroughputTarget)
+                    ),
+                    _as(ThroughputFacts),
+                ),
+                "integrity": (summary.integrity_sums(hours(RollupTable.INTEGRITY_HOUR)), _as(IntegrityFacts)),
+                "streams": (summary.stream_sums(hours(RollupTable.STREAM_HOUR)), _as(StreamFacts)),
+                "mirrors": (summary.mirror_sums(hours(RollupTable.MIRROR_HOUR)), _as(MirrorFacts)),
+                "requests": (summary.request_sums(self._minutes(RollupTable.REQUESTS_MINUTE)), _as(RequestFacts)),
+                "probes": (summary.probe_sums(probes), _as(ProbeFacts)),
+                "minutes": (
+                    _union(
+                        summary.minutes_sums(probes, target).withColumn("target", F.lit(target.name))
+                        for target in self._targets.shown(MinutesTarget)
+                    ),
+                    _as(MinutesFacts),
+                ),
+            }
+        )
+
+    def _missing_of_ledger(self) -> DataFrame:
+        inputs = self._both["inputs"]
+        rows = [
+            (is_now, region, Completeness(facts).missing_share(TraceKind.LEDGER, region))
+            for is_now, facts in ((True, inputs.now), (False, inputs.before))
+            for region in sorted({item.region for item in facts})
+        ]
+        return self._spark.createDataFrame(rows, "is_now BOOLEAN, dest STRING, missing_share DOUBLE")
+
+    def _sum(self, queries: dict[str, tuple[DataFrame, Callable[[dict[str, Any]], Any]]]) -> None:
+        def run(query: tuple[DataFrame, Callable[[dict[str, Any]], Any]]) -> _Both:
+            rows, fact = query
+            now: list[Any] = []
+            before: list[Any] = []
+            for row in rows.collect():
+                values = row.asDict()
+                (now if values.pop("is_now") else before).append(fact(values))
+            return _Both(tuple(now), tuple(before))
+
+        with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+            self._both |= dict(zip(queries, pool.map(run, queries.values()), strict=True))
+
+    def _latency_rows(self, start_s: int, end_s: int) -> DataFrame:
+        """Return latency rows that cover [start, end): whole hours of `hour`, minutes around them."""
+        first_s, last_s = start_s + -start_s % HOUR_S, end_s - end_s % HOUR_S
+        if first_s >= last_s:
+            return self._read(RollupTable.MINUTE, start_s, end_s)
+        rows = self._read(RollupTable.HOUR, first_s, last_s)
+        for edge_start_s, edge_end_s in ((start_s, first_s), (last_s, end_s)):
+            if edge_start_s < edge_end_s:
+                rows = rows.unionByName(self._read(RollupTable.MINUTE, edge_start_s, edge_end_s))
+        return rows
+
+    def _minutes(self, table: RollupTable) -> DataFrame:
+        rows = self._read(table, self._span.previous.start_s, self._span.end_s)
+        return summary.with_is_now(rows, self._span.start_s)
+
+    def _hours(self, table: RollupTable) -> DataFrame:
+        """Return the rows of whole hours; the hour in which the period begins belongs to it, not to the one before."""
+        rows = self._read(table, self._span.previous.first_hour_s, self._span.end_hour_s)
+        return summary.with_is_now(rows, self._span.first_hour_s)
+
+    # Minutes
+
+    def count_minutes(self) -> None:
+        events = [
+            minute_counts.latency_events(self._spark, self._counts(RollupTable.MINUTE), target, self._first_bad(target))
+            for target in self._targets.of(LatencyTarget)
+        ]
+        counts = [minute_counts.latency_counts(rows) for rows in events]
+        requests, probes = self._counts(RollupTable.REQUESTS_MINUTE), self._counts(RollupTable.AVAIL_MINUTE)
+        counts += [minute_counts.request_counts(requests, target) for target in self._targets.of(RequestsTarget)]
+        counts += [minute_counts.probe_counts(probes, target) for target in self._targets.of(ProbesTarget)]
+        if not counts:
+            return
+        every = _union(counts).cache()
+        span = self._span
+        queries: list[Callable[[], list[Row]]] = [
+            lambda: self._alerts(every),
+            lambda: minute_counts.worst_minutes(
+                every, start_s=span.start_s, end_s=span.end_s, most=WORST_MAX
+            ).collect(),
+            lambda: self._topics(events),
+        ]
+        try:
+            with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+                alerts, minutes, topics = pool.map(lambda query: query(), queries)
+        finally:
+            every.unpersist()
+        self._burn = tuple(_burn_fact(row.asDict()) for row in alerts)
+        self._worst = (*map(self._worst_minute, minutes), *map(_worst_topic, topics))
+
+    def _counts(self, table: RollupTable) -> DataFrame:
+        return self._read(table, self._counts_start_s, self._span.end_s)
+
+    def _first_bad(self, target: LatencyTarget) -> dict[tuple[str, str], int | None]:
+        """Return the first bucket beyond the limit of every pair in the target's scope."""
+        latency, clocks = self._both["latency"].now, self._both["clocks"].now
+        return {
+            pair: None if limit.limit_us == GOOD_US_MAX else first_bucket_beyond(limit.limit_us)
+            for pair, limit in pair_limits(latency, clocks, target).items()
+            if target.scope.has_pair(*pair)
+        }
+
+    def _alerts(self, counts: DataFrame) -> list[Row]:
+        rules = self._targets.burn_rules
+        if not rules:
+            return []
+        span, events_min = self._span, self._targets.burn_events_min
+        alerts: list[Row] = burn_alerts(
+            counts, rules, start_s=span.start_s, end_s=span.end_s, events_min=events_min
+        ).collect()
+        return alerts
+
+    def _topics(self, events: list[DataFrame]) -> list[Row]:
+        if not events:
+            return []
+        span = self._span
+        topics: list[Row] = minute_counts.worst_topics(
+            _union(events), start_s=span.start_s, end_s=span.end_s, most=WORST_MAX
+        ).collect()
+        return topics
+
+    def _worst_minute(self, row: Row) -> WorstFacts:
+        is_pair = row.target not in {target.name for target in self._targets.of(RequestsTarget)}
+        name = f"{row.a}{ARROW}{row.b}" if is_pair else f"{row.b} in {row.a}"
+        return WorstFacts(target=row.target, what="minute", name=name, at_s=row.ts_s, total=row.total, bad=row.bad)
+
+    # Plots
+
+    def collect_series(self) -> None:
+        span = self._span
+        step_s = series_step_s(span.minutes)
+        at_s = (F.floor(F.col("ts_s") / step_s) * step_s).cast("bigint").alias("at_s")
+        if step_s < HOUR_S:
+            latency = self._read(RollupTable.MINUTE, span.start_s, span.end_s)
+        else:
+            latency = self._latency_rows(span.start_s, span.end_s)
+        totals = latency.where(F.col("stage") == Stage.TOTAL.value).withColumn("at_s", at_s)
+        probes = self._read(RollupTable.AVAIL_MINUTE, span.start_s, span.end_s)
+        throughput = self._read(RollupTable.THROUGHPUT_MINUTE, span.start_s, span.end_s)
+        others = _union(
+            [
+                _ratio(
+                    "probe_bad_share",
+                    probes,
+                    F.concat_ws(ARROW, "origin", "dest"),
+                    at_s,
+                    "probes - probes_ok",
+                    "probes",
+                ),
+                _ratio("delivered_per_s", throughput, F.col("dest"), at_s, "delivered", f"{MINUTE_S}"),
+                _ratio("offered_per_s", throughput, F.col("dest"), at_s, "offered", f"{MINUTE_S}"),
+            ]
+        )
+        with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+            latency_rows, other_rows = pool.map(
+                lambda rows: rows.collect(), (summary.latency_sums(totals, [*summary.PAIR, "at_s"]), others)
+            )
+        lines: dict[tuple[str, str], list[tuple[int, float | None]]] = {}
+        for row in latency_rows:
+            for plot, value in _latency_points(row):
+                lines.setdefault((plot, f"{row.origin}{ARROW}{row.dest}"), []).append((row.at_s, value))
+        for row in other_rows:
+            lines.setdefault((row.plot, row.name), []).append((row.at_s, row.value))
+        self._series = tuple(
+            SeriesFacts(plot=plot, name=name, points=tuple(sorted(points)))
+            for (plot, name), points in sorted(lines.items())
+        )
+
+
+def first_bucket_beyond(limit_us: float) -> int:
+    """Return the first bucket whose middle lies beyond the limit: its records count as too late."""
+    bucket = bucket_index(int(limit_us))
+    return bucket if bucket_mid(bucket) > limit_us else bucket + 1
+
+
+def _ratio(plot: str, rows: DataFrame, name: Any, at_s: Any, above: str, below: str) -> DataFrame:
+    sums = rows.groupBy(name.alias("name"), at_s).agg(F.expr(f"sum({above}) / sum({below})").alias("value"))
+    return sums.select(F.lit(plot).alias("plot"), "name", "at_s", F.col("value").cast("double").alias("value"))
+
+
+def _latency_points(row: Row) -> Iterable[tuple[str, float | None]]:
+    quantiles = quantiles_of(((item.b, item.n) for item in row.hist), n=row.n, max_us=row.lat_max_us)
+    yield "latency_p50_ms", quantiles.p50_ms
+    yield "latency_p99_ms", quantiles.p99_ms
+    yield "within_share", row.n_good / row.n if row.n else None
+
+
+def _union(tables: Iterable[DataFrame]) -> DataFrame:
+    return reduce(lambda left, right: left.unionByName(right), tables)
+
+
+def _as(kind: Callable[..., _Fact]) -> Callable[[dict[str, Any]], _Fact]:
+    def fact(values: dict[str, Any]) -> _Fact:
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+    return fact
+
+
+def _latency_fact(values: dict[str, Any]) -> LatencyFacts:
+    hist = tuple((item.b, item.n) for item in values.pop("hist"))
+    return LatencyFacts(hist=hist, **values)
+
+
+def _burn_fact(values: dict[str, Any]) -> BurnFacts:
+    subject = (values.pop("a"), values.pop("b"))
+    return BurnFacts(subject=subject, **values)
+
+
+def _worst_topic(row: Row) -> WorstFacts:
+    name = f"{row.topic}: {row.origin}{ARROW}{row.dest}"
+    return WorstFacts(target=row.target, what="topic", name=name, at_s=None, total=row.total, bad=row.bad)

@@ -1,0 +1,62 @@
+"""How much of the traces is there: the share of events that nobody saw, per kind and region.
+
+Rule 1: rows that are numbered and gone, rows that a writer dropped, files that are unreadable, and hours in which a
+        broker wrote nothing at all are missing. Rows are the better measure; unreadable files count when they say more.
+Rule 2: a broker that writes no clock rows is silent: clock rows come every second. Of other kinds nothing may mean
+        that nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from georelay.trace.schema import TraceKind
+from sla.judging.facts import InputFacts
+from sla.report.model import InputRow
+
+
+class Completeness:
+    """Answers what share of a region's rows of a kind is missing.
+
+    Args:
+        inputs: one per (kind, region).
+    """
+
+    def __init__(self, inputs: Iterable[InputFacts]) -> None:
+        self._by_key = {(facts.kind, facts.region): facts for facts in inputs}
+
+    def missing_share(self, kind: TraceKind, *regions: str) -> float:
+        """Return the share of events without a row, in [0, 1]; the worst of the regions."""
+        return max(self._missing(kind.value, region) for region in regions)
+
+    def rows(self) -> tuple[InputRow, ...]:
+        """Return what the report prints."""
+        return tuple(
+            InputRow(
+                kind=facts.kind,
+                region=facts.region,
+                files=facts.files,
+                bytes=facts.bytes,
+                rows=facts.rows,
+                quarantined_files=facts.quarantined_files,
+                missing_rows=facts.missing_rows,
+                dropped_rows=facts.dropped_rows,
+                writers=facts.writers,
+                silent_writer_hours=facts.silent_writer_hours,
+                completeness=1 - self._missing(facts.kind, facts.region),
+            )
+            for _, facts in sorted(self._by_key.items())
+        )
+
+    def _missing(self, kind: str, region: str) -> float:
+        facts = self._by_key.get((kind, region))
+        clock = self._by_key.get((TraceKind.CLOCK.value, region))
+        gone = facts.missing_rows + facts.dropped_rows if facts else 0
+        rows = _share(gone, facts.rows if facts else 0)
+        files = _share(facts.quarantined_files, facts.files) if facts else 0.0
+        silent = _share(clock.silent_writer_hours, clock.writer_hours) if clock else 0.0
+        return 1 - (1 - max(rows, files)) * (1 - silent)
+
+
+def _share(missing: int, there: int) -> float:
+    return missing / (missing + there) if missing else 0.0

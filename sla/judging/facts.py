@@ -1,0 +1,300 @@
+"""The facts of a period that judging starts from: sums over roll-ups, as plain values.
+
+Rule 1: a fact is a sum, a maximum or a minimum over rows of a roll-up table; no target is in it, except where it says.
+Rule 2: microseconds, records and epoch seconds are integers; rounding is left to what is printed.
+Rule 3: no Spark here; `sla.jobs.collect` makes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Histogram = tuple[tuple[int, int], ...]
+Subject = tuple[str, ...]  # pair, or region, or (region, source, op)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A period in epoch seconds, [start_s, end_s), whole minutes; the integrity of its hours is judged.
+
+    Raises:
+        ValueError: it is empty or not made of whole minutes.
+    """
+
+    start_s: int
+    end_s: int
+
+    def __post_init__(self) -> None:
+        if self.start_s % 60 or self.end_s % 60 or self.start_s >= self.end_s:
+            raise ValueError(f"[{self.start_s}, {self.end_s}) is no period of whole minutes")
+
+    @property
+    def minutes(self) -> int:
+        """Length."""
+        return (self.end_s - self.start_s) // 60
+
+    @property
+    def first_hour_s(self) -> int:
+        """Start of the first hour that it touches."""
+        return self.start_s - self.start_s % 3_600
+
+    @property
+    def end_hour_s(self) -> int:
+        """End of the last hour that it touches."""
+        return self.end_s + -self.end_s % 3_600
+
+    @property
+    def previous(self) -> Span:
+        """The period of the same length before it."""
+        return Span(start_s=2 * self.start_s - self.end_s, end_s=self.start_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyFacts:
+    """Sums of one (origin, dest, stage)."""
+
+    origin: str
+    dest: str
+    stage: str
+    n: int
+    n_good: int
+    n_good_lo: int
+    n_good_hi: int
+    n_clock_unknown: int
+    n_clock_revised: int
+    lat_sum_us: int
+    lat_max_us: int
+    clock_err_max_us: int | None
+    hist: Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputFacts:
+    """Sums of one region for one target: `loaded_minutes*` depend on its rate and margin.
+
+    `..._perhaps_met` minutes would be met if the ledger's missing rows lay in them as they lie everywhere.
+    """
+
+    target: str
+    dest: str
+    delivered: int
+    offered: int
+    active_minutes: int
+    max_1s: int
+    max_10s_mean: float
+    offered_max_10s_mean: float
+    max_60s_mean: float
+    loaded_seconds: int
+    loaded_seconds_met: int
+    loaded_minutes: int
+    loaded_minutes_met: int
+    loaded_minutes_perhaps_met: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegrityFacts:
+    """Sums of one stream and reader; `pending` is that of the last hour."""
+
+    topic: str
+    origin: str
+    partition: int
+    dest: str
+    group: str
+    sessions: int
+    delivered: int
+    dup_flagged: int
+    dup_unflagged: int
+    gaps: int
+    gap_records: int
+    healed_records: int
+    lost: int
+    unexplained: int
+    aborted: int
+    expired: int
+    order_violations: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFacts:
+    """Sums of one stream at home; `epochs` is the largest number of one hour."""
+
+    topic: str
+    origin: str
+    partition: int
+    committed: int
+    aborted: int
+    expired: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorFacts:
+    """Sums of one stream in one mirror region."""
+
+    topic: str
+    origin: str
+    partition: int
+    region: str
+    replicated: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """Sums of one (region, source, op); `writers` is the largest number of one minute."""
+
+    region: str
+    source: str
+    op: str
+    attempts: int
+    ok: int
+    client_error: int
+    server_error: int
+    timeout: int
+    offered: int
+    writers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFacts:
+    """Sums of one pair."""
+
+    origin: str
+    dest: str
+    probes: int
+    probes_ok: int
+    probes_late: int
+    probes_lost: int
+    probes_refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinutesFacts:
+    """Minutes of one pair for one target, which says when a minute is down; the rest of the span has no data."""
+
+    target: str
+    origin: str
+    dest: str
+    up: int
+    down: int
+    longest_down_minutes: int
+    longest_down_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockFacts:
+    """What the brokers of `region` knew of the clocks of `peer`."""
+
+    region: str
+    peer: str
+    exchanges: int
+    offset_us: int | None
+    offset_spread_us: int | None
+    drift_ppm: float | None
+    bound_max_us: int | None
+    rtt_min_us: int | None
+    steps: int
+    unsync: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """Sums of the trace files of one (kind, region) over the period's hours."""
+
+    kind: str
+    region: str
+    files: int
+    bytes: int
+    rows: int
+    quarantined_files: int
+    missing_rows: int
+    dropped_rows: int
+    writers: tuple[str, ...]
+    writer_hours: int
+    silent_writer_hours: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnFacts:
+    """One burn rule over one subject of one target: the windows at the period's end, and how often it was on."""
+
+    target: str
+    subject: Subject
+    rule: str
+    long_bad: int
+    long_total: int
+    short_bad: int
+    short_total: int
+    is_partial: bool
+    firing_minutes: int
+    worst_rate: float | None
+    worst_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstFacts:
+    """One of the worst minutes or topics of a target."""
+
+    target: str
+    what: str
+    name: str
+    at_s: int | None
+    total: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesFacts:
+    """One point of a plot line per step; every step of the span that has data."""
+
+    plot: str
+    name: str
+    points: tuple[tuple[int, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedFacts:
+    """A trace file that was set aside."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourFacts:
+    """State of the roll-ups of the period's hours."""
+
+    expected: int
+    rolled_up: int
+    revised: int
+    not_final: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodFacts:
+    """Sums of one period: what the verdicts are made of."""
+
+    span: Span
+    latency: tuple[LatencyFacts, ...] = ()
+    throughput: tuple[ThroughputFacts, ...] = ()
+    integrity: tuple[IntegrityFacts, ...] = ()
+    streams: tuple[StreamFacts, ...] = ()
+    mirrors: tuple[MirrorFacts, ...] = ()
+    requests: tuple[RequestFacts, ...] = ()
+    probes: tuple[ProbeFacts, ...] = ()
+    minutes: tuple[MinutesFacts, ...] = ()
+    clocks: tuple[ClockFacts, ...] = ()
+    inputs: tuple[InputFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that a report is made of. `before` has the same span's length, right before; empty sums are fine."""
+
+    now: PeriodFacts
+    before: PeriodFacts
+    burn: tuple[BurnFacts, ...] = ()
+    worst: tuple[WorstFacts, ...] = ()
+    series_step_s: int = 60
+    series: tuple[SeriesFacts, ...] = ()

@@ -1,0 +1,174 @@
+"""Integrity of streams: lost, repeated and reordered records, per stream and reader.
+
+Rule 1: a record that a gap hides is lost when some ledger knows it as committed; a gap that no ledger explains is
+        a doubt, and so is any gap where rows of the reader's ledger are missing: the gap may be the ledger's own.
+Rule 2: a redelivery that says so (attempt > 1, or another session of the group) is no fault; one that does not is.
+Rule 3: repeats and reordering are seen, not inferred: missing rows cannot make them, so they are a breach anyway.
+Rule 4: aborted, expired and healed records are no loss; pending ones are not judged.
+"""
+
+from __future__ import annotations
+
+from georelay.trace.schema import TraceKind
+from sla.judging.completeness import Completeness
+from sla.judging.facts import IntegrityFacts, PeriodFacts
+from sla.judging.verdict import Judgement, Verdict, worst
+from sla.report.model import Integrity, IntegrityStream, IntegrityTotals, MirrorTotal, StreamTotal, Subject
+from sla.report.wording import things
+from sla.targets import IntegrityTarget
+
+_NONE = IntegrityTarget(name="integrity")
+
+
+def judge_reader(facts: IntegrityFacts, *, target: IntegrityTarget, is_ledger_complete: bool) -> Judgement:
+    """Judge one stream as one region's readers of one group got it."""
+    if facts.delivered == 0:
+        return Judgement(verdict=Verdict.NO_DATA, reason="nothing was delivered")
+    counts = (
+        (facts.lost, target.lost_max, "lost"),
+        (facts.dup_unflagged, target.duplicates_max, "repeated without saying so"),
+        (facts.order_violations, target.reordered_max, "out of order"),
+    )
+    wrong = [
+        f"{count:,} {name}" for count, most, name in counts if count > most and (name != "lost" or is_ledger_complete)
+    ]
+    if wrong:
+        return Judgement(verdict=Verdict.BREACH, reason=", ".join(wrong))
+    doubts = []
+    if facts.lost > target.lost_max:
+        records = things(facts.lost, "record was", "records were")
+        doubts.append(f"{records} not delivered, but rows of the ledger are missing")
+    elif facts.lost + facts.unexplained > target.lost_max:
+        offsets = things(facts.unexplained, "offset was", "offsets were")
+        doubts.append(f"{offsets} skipped that no ledger knows as committed")
+    if not is_ledger_complete and not doubts:
+        doubts.append("rows of the ledger are missing")
+    return Judgement(verdict=Verdict.INCONCLUSIVE, reason=doubts[0]) if doubts else Judgement(verdict=Verdict.PASS)
+
+
+def reader_name(facts: IntegrityFacts) -> str:
+    """Return `orders/0 in eu`, `us.orders/0 in eu`, `orders/0 in eu for billing`."""
+    topic = f"{facts.origin}.{facts.topic}" if facts.origin else facts.topic
+    return f"{topic}/{facts.partition} in {facts.dest}" + (f" for {facts.group}" if facts.group else "")
+
+
+def subjects_of(target: IntegrityTarget, period: PeriodFacts, *, completeness: Completeness) -> tuple[Subject, ...]:
+    """Judge every reader in the target's regions. Streams are not shares: there is no interval and no budget."""
+    return tuple(
+        _subject(target, facts, completeness)
+        for facts in sorted(period.integrity, key=reader_name)
+        if target.scope.has_region(facts.dest)
+    )
+
+
+def _subject(target: IntegrityTarget, facts: IntegrityFacts, completeness: Completeness) -> Subject:
+    judgement = judge_reader(facts, target=target, is_ledger_complete=_is_complete(facts, completeness))
+    return Subject(
+        name=reader_name(facts),
+        total=facts.delivered,
+        bad=facts.lost + facts.dup_unflagged + facts.order_violations,
+        threshold_ms=None,
+        is_own_limit=False,
+        measured=None,
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        budget=None,
+        burn=(),
+    )
+
+
+def _is_complete(facts: IntegrityFacts, completeness: Completeness) -> bool:
+    return completeness.missing_share(TraceKind.LEDGER, facts.dest) == 0
+
+
+def integrity_section(
+    period: PeriodFacts, *, targets: tuple[IntegrityTarget, ...], completeness: Completeness
+) -> Integrity:
+    """Return the tables and their sums. A reader's verdict is the worst of all targets that mean it."""
+    published = {
+        (item.topic, item.origin, item.partition): max(0, item.committed - item.aborted) for item in period.streams
+    }
+    readers = tuple(
+        _reader_row(facts, targets, completeness, published.get((facts.topic, facts.origin, facts.partition), 0))
+        for facts in sorted(period.integrity, key=reader_name)
+    )
+    streams = sorted(period.streams, key=lambda item: (item.topic, item.origin, item.partition))
+    mirrors = sorted(period.mirrors, key=lambda item: (item.topic, item.origin, item.partition, item.region))
+    return Integrity(
+        totals=_totals(period),
+        readers=readers,
+        streams=tuple(
+            StreamTotal(
+                topic=item.topic,
+                origin=item.origin,
+                partition=item.partition,
+                committed=item.committed,
+                aborted=item.aborted,
+                expired=item.expired,
+                epochs=item.epochs,
+            )
+            for item in streams
+        ),
+        mirrors=tuple(
+            MirrorTotal(
+                topic=item.topic,
+                origin=item.origin,
+                partition=item.partition,
+                region=item.region,
+                replicated=item.replicated,
+                missing=item.missing,
+            )
+            for item in mirrors
+        ),
+    )
+
+
+def _reader_row(
+    facts: IntegrityFacts, targets: tuple[IntegrityTarget, ...], completeness: Completeness, published: int
+) -> IntegrityStream:
+    is_complete = _is_complete(facts, completeness)
+    meant = [target for target in targets if target.scope.has_region(facts.dest)] or [_NONE]
+    judgements = [judge_reader(facts, target=target, is_ledger_complete=is_complete) for target in meant]
+    verdict = worst(judgement.verdict for judgement in judgements)
+    return IntegrityStream(
+        topic=facts.topic,
+        origin=facts.origin,
+        partition=facts.partition,
+        dest=facts.dest,
+        group=facts.group,
+        published=published,
+        sessions=facts.sessions,
+        delivered=facts.delivered,
+        delivered_once=facts.delivered - facts.dup_flagged - facts.dup_unflagged,
+        dup_flagged=facts.dup_flagged,
+        dup_unflagged=facts.dup_unflagged,
+        gaps=facts.gaps,
+        gap_records=facts.gap_records,
+        healed_records=facts.healed_records,
+        lost=facts.lost,
+        unexplained=facts.unexplained,
+        aborted=facts.aborted,
+        expired=facts.expired,
+        order_violations=facts.order_violations,
+        pending=facts.pending,
+        verdict=verdict,
+        reason=next(judgement.reason for judgement in judgements if judgement.verdict is verdict),
+    )
+
+
+def _totals(period: PeriodFacts) -> IntegrityTotals:
+    readers, streams = period.integrity, period.streams
+    return IntegrityTotals(
+        committed=sum(item.committed for item in streams),
+        aborted=sum(item.aborted for item in streams),
+        expired=sum(item.expired for item in streams),
+        mirror_missing=sum(item.missing for item in period.mirrors),
+        delivered=sum(item.delivered for item in readers),
+        dup_flagged=sum(item.dup_flagged for item in readers),
+        dup_unflagged=sum(item.dup_unflagged for item in readers),
+        lost=sum(item.lost for item in readers),
+        unexplained=sum(item.unexplained for item in readers),
+        healed_records=sum(item.healed_records for item in readers),
+        order_violations=sum(item.order_violations for item in readers),
+        pending=sum(item.pending for item in readers),
+    )

@@ -1,0 +1,308 @@
+"""Latency of pairs of regions: what light allows, what was measured, and the verdict.
+
+floor        half of the shortest round trip between the two regions; 0 within a region and for `deliver`. It is the
+             direct way: records of a stream whose home is a third region go there first.
+local p50    p50 of `deliver` at the destination + p50 of `commit` at the origin: work that every record needs.
+feasible     floor + min(local p50, local_ms_max) <= threshold. Capped, so that a slow broker is no excuse.
+own limit    floor + own_limit_margin_ms, what an infeasible pair is judged against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from georelay.trace.histogram import GOOD_US_MAX, QUANTILE_TAIL_MIN, bucket_mid, is_quantile_meaningful, merge, quantile
+from georelay.trace.schema import Stage, TraceKind
+from sla.judging.budgets import BurnBook, budget_of
+from sla.judging.completeness import Completeness
+from sla.judging.facts import ClockFacts, LatencyFacts, PeriodFacts
+from sla.judging.intervals import counted, good_within, widened
+from sla.judging.verdict import Judgement, Verdict
+from sla.report.model import Interval, LatencyPair, Quantiles, StageLatency, Subject, Unit
+from sla.report.wording import count, percent_up, things
+from sla.targets import ARROW, LatencyTarget
+
+Pair = tuple[str, str]
+_MS_DECIMALS = 3
+_TAIL_DECIMALS = 6  # n * (1 - 0.99) errs by less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairLimit:
+    """What one pair is judged against.
+
+    Args:
+        floor_us: None when no exchange was seen.
+        limit_us: the target's threshold, or the pair's own when that is out of reach.
+    """
+
+    floor_us: float | None
+    is_feasible: bool | None
+    limit_us: float
+    is_own: bool
+
+
+def pair_limits(
+    latency: Iterable[LatencyFacts], clocks: Iterable[ClockFacts], target: LatencyTarget
+) -> dict[Pair, PairLimit]:
+    """Return the limit of every pair that has records of the target's stage."""
+    facts = list(latency)
+    floors = _floors(clocks)
+    work = _LocalWork(facts)
+    pairs = sorted({(item.origin, item.dest) for item in facts if item.stage == target.stage.value})
+    return {pair: _limit(pair, floors, work, target) for pair in pairs}
+
+
+def _limit(pair: Pair, floors: Mapping[Pair, float], work: _LocalWork, target: LatencyTarget) -> PairLimit:
+    origin, dest = pair
+    threshold_us = target.threshold_ms * 1_000
+    is_local = origin == dest or target.stage is Stage.DELIVER
+    floor_us = 0.0 if is_local else floors.get(pair)
+    if floor_us is None:
+        return PairLimit(floor_us=None, is_feasible=None, limit_us=threshold_us, is_own=False)
+    local_us = min(work.p50_us(origin, dest), target.local_ms_max * 1_000)
+    is_feasible = is_local or floor_us + local_us <= threshold_us
+    own_us = floor_us + target.own_limit_margin_ms * 1_000
+    return PairLimit(
+        floor_us=floor_us,
+        is_feasible=is_feasible,
+        limit_us=threshold_us if is_feasible else own_us,
+        is_own=not is_feasible,
+    )
+
+
+def _floors(clocks: Iterable[ClockFacts]) -> dict[Pair, float]:
+    floors: dict[Pair, float] = {}
+    for item in clocks:
+        if item.rtt_min_us is None:
+            continue
+        for pair in ((item.region, item.peer), (item.peer, item.region)):
+            floors[pair] = min(item.rtt_min_us / 2, floors.get(pair, item.rtt_min_us / 2))
+    return floors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detour:
+    """Records of a pair that go by way of a home in a third region and need longer than the pair's limit by that.
+
+    Args:
+        share: of the records that entered in the pair's origin.
+        floor_us: half of the round trips of both parts of the way.
+    """
+
+    pair: Pair
+    home: str
+    share: float
+    floor_us: float
+
+
+def detours(
+    latency: Iterable[LatencyFacts], clocks: Iterable[ClockFacts], limits: Mapping[Pair, PairLimit]
+) -> tuple[Detour, ...]:
+    """Return the detours of all pairs: where records were committed says where their homes are."""
+    floors = _floors(clocks)
+    commits = [item for item in latency if item.stage == Stage.COMMIT.value and item.n]
+    entered: dict[str, int] = {}
+    for item in commits:
+        entered[item.origin] = entered.get(item.origin, 0) + item.n
+    found = []
+    for (origin, dest), limit in sorted(limits.items()):
+        for item in sorted(commits, key=lambda item: item.dest):
+            home = item.dest
+            to_home, onward = floors.get((origin, home)), floors.get((home, dest))
+            if item.origin != origin or home in (origin, dest) or to_home is None or onward is None:
+                continue
+            floor_us = to_home + onward
+            if floor_us > limit.limit_us:
+                share = item.n / entered[origin]
+                found.append(Detour(pair=(origin, dest), home=home, share=share, floor_us=floor_us))
+    return tuple(found)
+
+
+class _LocalWork:
+    """Median of the work inside regions that every record of a pair needs, 0 where nothing was measured."""
+
+    def __init__(self, facts: Iterable[LatencyFacts]) -> None:
+        self._deliver: dict[str, dict[int, int]] = {}
+        self._commit: dict[str, dict[int, int]] = {}
+        for item in facts:
+            if item.stage == Stage.DELIVER.value:
+                merge(self._deliver.setdefault(item.dest, {}), item.hist)
+            if item.stage == Stage.COMMIT.value and item.origin == item.dest:
+                merge(self._commit.setdefault(item.origin, {}), item.hist)
+
+    def p50_us(self, origin: str, dest: str) -> float:
+        parts = (self._commit.get(origin, {}), self._deliver.get(dest, {}))
+        return sum(quantile(part, 0.5) or 0.0 for part in parts)
+
+
+def good_interval(facts: LatencyFacts, limit_us: float) -> Interval:
+    """Return the share of records within the limit and its bounds by the clock error. 50 ms is counted exactly."""
+    if limit_us == GOOD_US_MAX:
+        return counted(good=facts.n_good, good_lo=facts.n_good_lo, good_hi=facts.n_good_hi, total=facts.n)
+    error_us = None if facts.n_clock_unknown else facts.clock_err_max_us
+    good, good_lo, good_hi = good_within(facts.hist, limit_us=limit_us, clock_err_us=error_us)
+    return counted(good=good, good_lo=good_lo, good_hi=good_hi, total=facts.n)
+
+
+def bad_count(facts: LatencyFacts, limit_us: float) -> int:
+    """Return the records beyond the limit as measured."""
+    if limit_us == GOOD_US_MAX:
+        return facts.n - facts.n_good
+    return sum(n for index, n in facts.hist if bucket_mid(index) > limit_us)
+
+
+def judge_pair(facts: LatencyFacts, *, limit: PairLimit, target: LatencyTarget, missing_share: float) -> Judgement:
+    """Judge one pair: PASS and BREACH only where neither the clocks, nor missing rows, nor a small n could turn it."""
+    if facts.n == 0:
+        return Judgement(verdict=Verdict.NO_DATA, reason="no record was delivered live")
+    clocks = good_interval(facts, limit.limit_us)
+    share = widened(clocks, missing_share=missing_share)
+    what = f"within {limit.limit_us / 1_000:g} ms"
+    if share.hi < target.objective and round((1 - clocks.hi) * facts.n) >= QUANTILE_TAIL_MIN:
+        return Judgement(verdict=Verdict.BREACH, reason=f"{percent_up(clocks.hi)} {what} at best")
+    if not is_enough(facts.n, target.objective):
+        records, needed = things(facts.n, "record", "records"), count(_records_needed(target.objective))
+        text = f"n too small: {records}, {needed} are needed"
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=text)
+    if share.lo >= target.objective:
+        return Judgement(verdict=Verdict.PASS)
+    return Judgement(verdict=Verdict.INCONCLUSIVE, reason=_doubt(facts, clocks, target, missing_share))
+
+
+def _doubt(facts: LatencyFacts, clocks: Interval, target: LatencyTarget, missing_share: float) -> str:
+    if clocks.lo >= target.objective or clocks.hi < target.objective:
+        return f"{percent_up(missing_share)} of the traces are missing"
+    if facts.n_clock_unknown:
+        records = things(facts.n_clock_unknown, "record", "records")
+        return f"the clock error of {records} is unknown"
+    error = facts.clock_err_max_us or 0
+    return f"the clock error (up to {error / 1_000:g} ms) is larger than the margin"
+
+
+def is_enough(n: int, q: float) -> bool:
+    """Return whether at least 20 of n records are expected beyond the share q."""
+    return round(n * (1 - q), _TAIL_DECIMALS) >= QUANTILE_TAIL_MIN
+
+
+def _records_needed(q: float) -> int:
+    return math.ceil(round(QUANTILE_TAIL_MIN / (1 - q), _TAIL_DECIMALS))
+
+
+def subjects_of(
+    target: LatencyTarget,
+    period: PeriodFacts,
+    *,
+    limits: Mapping[Pair, PairLimit],
+    completeness: Completeness,
+    burn: BurnBook,
+) -> tuple[Subject, ...]:
+    """Judge every pair of the target's scope."""
+    found = {(item.origin, item.dest): item for item in period.latency if item.stage == target.stage.value}
+    return tuple(
+        _subject(target, facts, limits[pair], period, completeness, burn)
+        for pair, facts in sorted(found.items())
+        if target.scope.has_pair(*pair)
+    )
+
+
+def _subject(
+    target: LatencyTarget,
+    facts: LatencyFacts,
+    limit: PairLimit,
+    period: PeriodFacts,
+    completeness: Completeness,
+    burn: BurnBook,
+) -> Subject:
+    missing = completeness.missing_share(TraceKind.LATENCY_HIST, facts.dest)
+    judgement = judge_pair(facts, limit=limit, target=target, missing_share=missing)
+    bad = bad_count(facts, limit.limit_us)
+    windows = burn.windows(target=target.name, subject=(facts.origin, facts.dest), objective=target.objective)
+    return Subject(
+        name=f"{facts.origin}{ARROW}{facts.dest}",
+        total=facts.n,
+        bad=bad,
+        threshold_ms=round(limit.limit_us / 1_000, _MS_DECIMALS),
+        is_own_limit=limit.is_own,
+        measured=widened(good_interval(facts, limit.limit_us), missing_share=missing) if facts.n else None,
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        budget=budget_of(
+            unit=Unit.RECORDS,
+            total=facts.n,
+            bad=bad,
+            objective=target.objective,
+            span=period.span,
+            burn=windows,
+        )
+        if facts.n
+        else None,
+        burn=windows,
+    )
+
+
+def pair_rows(period: PeriodFacts, limits: Mapping[Pair, PairLimit]) -> tuple[LatencyPair, ...]:
+    """Return every pair with all its stages; `limits` are those of the first latency target."""
+    by_pair: dict[Pair, dict[str, LatencyFacts]] = {}
+    for item in period.latency:
+        if item.n:
+            by_pair.setdefault((item.origin, item.dest), {})[item.stage] = item
+    means = {
+        pair: stages[Stage.TOTAL.value].lat_sum_us / stages[Stage.TOTAL.value].n
+        for pair, stages in by_pair.items()
+        if Stage.TOTAL.value in stages
+    }
+    return tuple(_pair_row(pair, stages, limits.get(pair), means) for pair, stages in sorted(by_pair.items()))
+
+
+def _pair_row(
+    pair: Pair, stages: Mapping[str, LatencyFacts], limit: PairLimit | None, means: Mapping[Pair, float]
+) -> LatencyPair:
+    origin, dest = pair
+    back = (dest, origin)
+    is_inter = origin != dest and pair in means and back in means
+    floor_us = None if limit is None else limit.floor_us
+    return LatencyPair(
+        origin=origin,
+        dest=dest,
+        is_intra=origin == dest,
+        floor_ms=None if floor_us is None else _ms(floor_us),
+        is_feasible=limit.is_feasible if limit is not None else None,
+        own_limit_ms=_ms(limit.limit_us) if limit is not None and limit.is_own else None,
+        n_clock_unknown=sum(item.n_clock_unknown for item in stages.values() if item.stage == Stage.TOTAL.value),
+        n_clock_revised=sum(item.n_clock_revised for item in stages.values() if item.stage == Stage.TOTAL.value),
+        there_and_back_mean_ms=_ms(means[pair] + means[back]) if is_inter else None,
+        stages=tuple(_stage(stages[stage.value]) for stage in Stage if stage.value in stages),
+    )
+
+
+def _stage(facts: LatencyFacts) -> StageLatency:
+    return StageLatency(
+        stage=facts.stage,
+        n=facts.n,
+        quantiles=quantiles_of(facts.hist, n=facts.n, max_us=facts.lat_max_us),
+        mean_ms=_ms(facts.lat_sum_us / facts.n),
+        max_ms=_ms(facts.lat_max_us),
+        n_good=facts.n_good,
+        within=good_interval(facts, GOOD_US_MAX),
+        clock_error_ms=None if facts.n_clock_unknown or facts.clock_err_max_us is None else _ms(facts.clock_err_max_us),
+    )
+
+
+def quantiles_of(hist: Iterable[tuple[int, int]], *, n: int, max_us: int) -> Quantiles:
+    """Return the quantiles that n can carry, capped by the exact maximum."""
+    buckets = dict(hist)
+
+    def at(q: float) -> float | None:
+        value_us = quantile(buckets, q) if is_quantile_meaningful(n, q) else None
+        return None if value_us is None else _ms(min(value_us, max_us))
+
+    return Quantiles(
+        p50_ms=at(0.5), p90_ms=at(0.9), p95_ms=at(0.95), p99_ms=at(0.99), p99_9_ms=at(0.999), p99_99_ms=at(0.9999)
+    )
+
+
+def _ms(value_us: float) -> float:
+    return round(value_us / 1_000, _MS_DECIMALS)

@@ -1,0 +1,146 @@
+"""What a reader has to know beside the verdicts. One code per kind of note; texts name what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from georelay.trace.schema import TraceKind
+from sla.judging.latency import Detour
+from sla.report.model import ClockRow, Inputs, Integrity, LatencyPair, Made, Note, TargetResult
+from sla.report.wording import count, percent, stream, things
+
+NAMES_SHOWN = 5
+
+
+def notes_of(
+    *,
+    made: Made,
+    results: Iterable[TargetResult],
+    pairs: Iterable[LatencyPair],
+    clocks: Iterable[ClockRow],
+    inputs: Inputs,
+    integrity: Integrity,
+    detours: Iterable[Detour] = (),
+) -> tuple[Note, ...]:
+    """Return every note that applies, warnings first."""
+    found = [
+        *_period(made, inputs),
+        *_inputs(inputs),
+        *_clocks(tuple(clocks)),
+        *_pairs(tuple(pairs)),
+        *_detours(detours),
+        *_integrity(integrity),
+        *_burning(results),
+    ]
+    return tuple(sorted(found, key=lambda note: not note.is_warning))
+
+
+def _period(made: Made, inputs: Inputs) -> Iterator[Note]:
+    is_rounded = (made.asked_from is not None and made.asked_from != made.period_from) or (
+        made.asked_to is not None and made.asked_to != made.period_to
+    )
+    if is_rounded:
+        yield _hint("PERIOD_ROUNDED", f"the period was rounded outward to whole minutes: {_period_text(made)}")
+    if (made.integrity_from, made.integrity_to) != (made.period_from, made.period_to):
+        hours = f"{made.integrity_from} to {made.integrity_to}"
+        yield _hint("INTEGRITY_HOURS", f"integrity, clocks and inputs are judged over whole hours: {hours}")
+    if inputs.hours < inputs.hours_expected:
+        missing = inputs.hours_expected - inputs.hours
+        expected = things(inputs.hours_expected, "hour", "hours")
+        yield _warning("HOURS_MISSING", f"{count(missing)} of {expected} without traces")
+    if inputs.hours_not_final:
+        hours = things(inputs.hours_not_final, "hour is", "hours are")
+        text = f"{hours} younger than the settle time of {made.settle_s} s and may change"
+        yield _hint("HOURS_NOT_FINAL", text)
+    if inputs.hours_revised:
+        hours = things(inputs.hours_revised, "hour", "hours")
+        yield _hint("HOURS_REVISED", f"{hours} changed after being final: traces came late")
+
+
+def _period_text(made: Made) -> str:
+    return f"{made.period_from} to {made.period_to}"
+
+
+def _inputs(inputs: Inputs) -> Iterator[Note]:
+    bad = sum(row.quarantined_files for row in inputs.rows)
+    if bad or inputs.quarantined:
+        files = things(max(bad, len(inputs.quarantined)), "trace file is", "trace files are")
+        yield _warning("FILES_QUARANTINED", f"{files} unreadable")
+    missing = sum(row.missing_rows for row in inputs.rows)
+    if missing:
+        kinds = _names(f"{row.kind} of {row.region}" for row in inputs.rows if row.missing_rows)
+        yield _warning("ROWS_MISSING", f"{things(missing, 'row of traces is', 'rows of traces are')} missing: {kinds}")
+    dropped = sum(row.dropped_rows for row in inputs.rows)
+    if dropped:
+        kinds = _names(f"{row.kind} of {row.region}" for row in inputs.rows if row.dropped_rows)
+        yield _warning(
+            "ROWS_DROPPED",
+            f"{things(dropped, 'row was', 'rows were')} dropped by brokers that could not keep up: {kinds}",
+        )
+    silent = [row for row in inputs.rows if row.kind == TraceKind.CLOCK.value and row.silent_writer_hours]
+    if silent:
+        names = _names(f"{row.region} ({row.silent_writer_hours} h)" for row in silent)
+        yield _warning("WRITERS_SILENT", f"brokers wrote nothing for whole hours: {names}")
+
+
+def _clocks(clocks: tuple[ClockRow, ...]) -> Iterator[Note]:
+    stepped = [row for row in clocks if row.steps]
+    if stepped:
+        names = _names(f"{row.peer} seen from {row.region} ({row.steps})" for row in stepped)
+        yield _warning("CLOCK_STEPPED", f"clocks were set: {names}")
+    unsync = [row for row in clocks if row.unsync]
+    if unsync:
+        names = _names(f"{row.region} and {row.peer}" for row in unsync)
+        text = f"hosts do not know their clock error, only the round trip bounds it: {names}"
+        yield _warning("CLOCK_UNSYNC", text)
+
+
+def _pairs(pairs: tuple[LatencyPair, ...]) -> Iterator[Note]:
+    for pair in pairs:
+        if pair.own_limit_ms is not None:
+            text = f"light alone takes {pair.floor_ms:g} ms: judged at {pair.own_limit_ms:g} ms instead"
+            yield _hint("PAIR_INFEASIBLE", f"{pair.origin} -> {pair.dest}: {text}")
+    unknown = [pair for pair in pairs if pair.n_clock_unknown]
+    if unknown:
+        names = _names(f"{pair.origin} -> {pair.dest} ({count(pair.n_clock_unknown)})" for pair in unknown)
+        yield _warning("CLOCK_UNKNOWN", f"latencies with an unknown clock error: {names}")
+    revised = [pair for pair in pairs if pair.n_clock_revised]
+    if revised:
+        names = _names(f"{pair.origin} -> {pair.dest} ({count(pair.n_clock_revised)})" for pair in revised)
+        yield _hint("CLOCK_REVISED", f"latencies corrected by a later, better fit of the clocks: {names}")
+
+
+def _detours(detours: Iterable[Detour]) -> Iterator[Note]:
+    for item in detours:
+        way = f"{item.pair[0]} -> {item.home} -> {item.pair[1]}"
+        text = f"{percent(item.share)} of what entered there takes {item.floor_us / 1_000:g} ms by light alone"
+        yield _hint("HOME_FAR_AWAY", f"{way}: {text}, to its home and on")
+
+
+def _integrity(integrity: Integrity) -> Iterator[Note]:
+    behind = [row for row in integrity.mirrors if row.missing]
+    if behind:
+        names = _names(
+            f"{stream(row.origin, row.topic)}/{row.partition} in {row.region} ({count(row.missing)})" for row in behind
+        )
+        yield _warning("MIRROR_BEHIND", f"committed records that a mirror did not have when they had settled: {names}")
+
+
+def _burning(results: Iterable[TargetResult]) -> Iterator[Note]:
+    for result in results:
+        if result.burning:
+            yield _warning("BUDGET_BURNING", f"{result.name}: {_names(result.burning)}")
+
+
+def _names(names: Iterable[str]) -> str:
+    every = list(dict.fromkeys(names))
+    more = f" and {len(every) - NAMES_SHOWN} more" if len(every) > NAMES_SHOWN else ""
+    return ", ".join(every[:NAMES_SHOWN]) + more
+
+
+def _hint(code: str, text: str) -> Note:
+    return Note(code=code, text=text, is_warning=False)
+
+
+def _warning(code: str, text: str) -> Note:
+    return Note(code=code, text=text, is_warning=True)

@@ -1,0 +1,85 @@
+"""Targets and verdicts in words: what a reader sees first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from georelay.trace.schema import Stage
+from sla.judging.verdict import Verdict
+from sla.report.model import TargetResult
+from sla.report.wording import percent
+from sla.targets import (
+    IntegrityTarget,
+    LatencyTarget,
+    MinutesTarget,
+    ProbesTarget,
+    RequestsTarget,
+    Scope,
+    Target,
+    ThroughputTarget,
+)
+
+REASONS_SHOWN = 3
+_STAGES = {
+    Stage.TOTAL: "from publish to deliver",
+    Stage.COMMIT: "from publish to commit",
+    Stage.REPLICATE: "from home to mirror",
+    Stage.DELIVER: "from commit to deliver",
+}
+
+
+def sentence_of(target: Target) -> str:
+    """Return the target in words."""
+    match target:
+        case LatencyTarget():
+            share = f"{percent(target.objective)} of records within {target.threshold_ms:g} ms {_STAGES[target.stage]}"
+            return f"{share}, {_pairs(target.scope)}"
+        case ThroughputTarget():
+            rate = f"{target.records_per_s:,.0f} records/s delivered while offered"
+            return f"{rate}, in {percent(target.objective)} of loaded minutes, {_regions(target.scope)}"
+        case IntegrityTarget():
+            counts = (target.lost_max, target.duplicates_max, target.reordered_max)
+            most = "no record" if not any(counts) else "at most {}, {} and {} records".format(*counts)
+            return f"{most} lost, repeated without saying so, or out of order, {_regions(target.scope)}"
+        case RequestsTarget():
+            share = f"{percent(target.objective)} of valid requests answered, per operation as {target.source}s count"
+            return f"{share}, {_regions(target.scope)}"
+        case ProbesTarget():
+            return f"{percent(target.objective)} of probes in time, {_pairs(target.scope)}"
+        case MinutesTarget():
+            down = f"fewer than {percent(target.down_share)} of their probes failed"
+            return f"{percent(target.objective)} of minutes up ({down}), {_pairs(target.scope)}"
+
+
+def headline_of(verdict: Verdict, results: Iterable[TargetResult]) -> str:
+    """Return the verdict of the whole and its first reasons: breaches before doubts, required targets first."""
+    results = tuple(results)
+    is_anything_required = any(result.is_required for result in results)
+    news = [result for result in results if _is_news(result, is_anything_required=is_anything_required)]
+    news.sort(key=lambda result: (result.verdict is not Verdict.BREACH, not result.is_required))
+    reasons = [_reason(result) for result in news]
+    more = f" (and {len(reasons) - REASONS_SHOWN} more)" if len(reasons) > REASONS_SHOWN else ""
+    return verdict.value + (": " + "; ".join(reasons[:REASONS_SHOWN]) + more if reasons else "")
+
+
+def _is_news(result: TargetResult, *, is_anything_required: bool) -> bool:
+    if result.verdict is Verdict.NO_DATA:
+        return result.is_required or not is_anything_required
+    return result.verdict is not Verdict.PASS
+
+
+def _reason(result: TargetResult) -> str:
+    where = f" {result.worst_subject}" if result.worst_subject else ""
+    return f"{result.name}{where}: {result.reason}"
+
+
+def _pairs(scope: Scope) -> str:
+    if scope.names:
+        return str(scope)
+    return {"all": "every pair of regions", "intra": "within every region", "inter": "between every two regions"}[
+        scope.word
+    ]
+
+
+def _regions(scope: Scope) -> str:
+    return str(scope) if scope.names else "every region"

@@ -1,0 +1,102 @@
+"""Throughput of regions: did a region deliver the rate whenever it was offered.
+
+Rule 1: a minute is loaded when its best 10 s were offered the rate and a margin; at exactly the rate the edges of
+        seconds would decide. It is met when its best 10 s delivered the rate; the first loaded minute after one that
+        was not may be met by the next, because deliveries trail what is offered.
+Rule 2: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing.
+"""
+
+from __future__ import annotations
+
+from georelay.trace.schema import TraceKind
+from sla.judging.budgets import budget_of
+from sla.judging.completeness import Completeness
+from sla.judging.facts import PeriodFacts, ThroughputFacts
+from sla.judging.intervals import counted, widened
+from sla.judging.verdict import Judgement, Verdict
+from sla.report.model import Interval, Subject, ThroughputRegion, Unit
+from sla.report.wording import count, things
+from sla.targets import THROUGHPUT_WINDOW_S, ThroughputTarget
+
+
+def judge_region(facts: ThroughputFacts, *, target: ThroughputTarget, missing_share: float) -> Judgement:
+    """Judge one region."""
+    rate = target.records_per_s
+    if not facts.loaded_minutes:
+        if facts.max_10s_mean >= rate:
+            return Judgement(verdict=Verdict.PASS)
+        text = f"at most {facts.offered_max_10s_mean:,.0f}/s were offered over {THROUGHPUT_WINDOW_S} s"
+        return Judgement(verdict=Verdict.NO_DATA, reason=text)
+    share = _met(facts, missing_share)
+    minutes = things(facts.loaded_minutes, "loaded minute", "loaded minutes")
+    met = f"{count(facts.loaded_minutes_met)} of {minutes}"
+    if share.hi < target.objective:
+        text = f"{met} delivered {rate:,.0f}/s; best {facts.max_10s_mean:,.0f}/s of {facts.offered_max_10s_mean:,.0f}/s"
+        return Judgement(verdict=Verdict.BREACH, reason=text)
+    if share.lo >= target.objective:
+        return Judgement(verdict=Verdict.PASS)
+    return Judgement(
+        verdict=Verdict.INCONCLUSIVE, reason=f"{met} delivered {rate:,.0f}/s, but rows of the ledger are missing"
+    )
+
+
+def _met(facts: ThroughputFacts, missing_share: float) -> Interval:
+    """Return the share of loaded minutes that were met; missing rows are spread evenly, or hide whole minutes."""
+    met, perhaps = facts.loaded_minutes_met, facts.loaded_minutes_perhaps_met
+    share = counted(good=met, good_lo=met, good_hi=perhaps, total=facts.loaded_minutes)
+    return widened(share, missing_share=missing_share)
+
+
+def subjects_of(target: ThroughputTarget, period: PeriodFacts, *, completeness: Completeness) -> tuple[Subject, ...]:
+    """Judge every region of the target's scope."""
+    return tuple(
+        _subject(target, facts, period, completeness)
+        for facts in sorted(period.throughput, key=lambda item: item.dest)
+        if facts.target == target.name and target.scope.has_region(facts.dest)
+    )
+
+
+def _subject(
+    target: ThroughputTarget, facts: ThroughputFacts, period: PeriodFacts, completeness: Completeness
+) -> Subject:
+    missing = completeness.missing_share(TraceKind.LEDGER, facts.dest)
+    judgement = judge_region(facts, target=target, missing_share=missing)
+    loaded = facts.loaded_minutes
+    bad = loaded - facts.loaded_minutes_met
+    return Subject(
+        name=facts.dest,
+        total=loaded,
+        bad=bad,
+        threshold_ms=None,
+        is_own_limit=False,
+        measured=_met(facts, missing) if loaded else None,
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        budget=budget_of(unit=Unit.MINUTES, total=loaded, bad=bad, objective=target.objective, span=period.span)
+        if loaded
+        else None,
+        burn=(),
+    )
+
+
+def region_rows(period: PeriodFacts, target: ThroughputTarget) -> tuple[ThroughputRegion, ...]:
+    """Return every region that delivered or was offered anything; loaded minutes are those of `target`."""
+    return tuple(
+        ThroughputRegion(
+            region=facts.dest,
+            delivered=facts.delivered,
+            offered=facts.offered,
+            active_minutes=facts.active_minutes,
+            mean_per_s=round(facts.delivered / (60 * facts.active_minutes), 1) if facts.active_minutes else 0.0,
+            max_1s=facts.max_1s,
+            max_10s_mean=facts.max_10s_mean,
+            offered_max_10s_mean=facts.offered_max_10s_mean,
+            max_60s_mean=facts.max_60s_mean,
+            loaded_seconds=facts.loaded_seconds,
+            loaded_seconds_met=facts.loaded_seconds_met,
+            loaded_minutes=facts.loaded_minutes,
+            loaded_minutes_met=facts.loaded_minutes_met,
+        )
+        for facts in sorted(period.throughput, key=lambda item: item.dest)
+        if facts.target == target.name
+    )

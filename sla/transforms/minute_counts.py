@@ -1,0 +1,121 @@
+"""Total and bad events per minute and subject of every target that counts events. DataFrame in, DataFrame out.
+
+The rows feed burn rates (sla.transforms.burn), the worst minutes and the worst topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from sla.judging.budgets import bad_share_allowed
+from sla.targets import LatencyTarget, ProbesTarget, RequestsTarget
+from sla.transforms.burn import SUBJECT
+
+COUNTS = [*SUBJECT, "allowed", "ts_s", "total", "bad"]
+_LIMITS_DDL = "origin STRING, dest STRING, first_bad INT"
+
+
+def latency_events(
+    spark: SparkSession, minute: DataFrame, target: LatencyTarget, first_bad: Mapping[tuple[str, str], int | None]
+) -> DataFrame:
+    """Return (target, allowed, origin, dest, topic, ts_s, total, bad) of the pairs that have a limit.
+
+    Args:
+        first_bad: pair -> first bucket beyond its limit; None when the limit is the one that is counted exactly.
+    """
+    limits = spark.createDataFrame([(*pair, bucket) for pair, bucket in sorted(first_bad.items())], _LIMITS_DDL)
+    beyond = F.aggregate(
+        F.filter("hist", lambda bucket: bucket["b"] >= F.col("first_bad")),
+        F.lit(0).cast("bigint"),
+        lambda total, bucket: total + bucket["n"],
+    )
+    bad = F.when(F.col("first_bad").isNull(), F.col("n") - F.col("n_good")).otherwise(beyond)
+    rows = minute.where(F.col("stage") == target.stage.value).join(F.broadcast(limits), ["origin", "dest"], "inner")
+    return rows.select(
+        F.lit(target.name).alias("target"),
+        _allowed(target.objective),
+        "origin",
+        "dest",
+        "topic",
+        "ts_s",
+        F.col("n").alias("total"),
+        bad.alias("bad"),
+    )
+
+
+def latency_counts(events: DataFrame) -> DataFrame:
+    """Return the COUNTS of latency events: subjects are pairs."""
+    return (
+        events.groupBy("target", "allowed", F.col("origin").alias("a"), F.col("dest").alias("b"), "ts_s")
+        .agg(F.sum("total").alias("total"), F.sum("bad").alias("bad"))
+        .select(*COUNTS)
+    )
+
+
+def request_counts(requests: DataFrame, target: RequestsTarget) -> DataFrame:
+    """Return the COUNTS of valid requests: subjects are (region, operation)."""
+    operations = sorted(operation.value for operation in target.operations)
+    total = F.greatest(F.lit(0), F.col("attempts") - F.col("client_error"))
+    meant = requests.where((F.col("source") == target.source) & F.col("op").isin(operations))
+    if target.scope.names:
+        meant = meant.where(F.col("region").isin(sorted(target.scope.names)))
+    return meant.select(
+        F.lit(target.name).alias("target"),
+        F.col("region").alias("a"),
+        F.col("op").alias("b"),
+        _allowed(target.objective),
+        "ts_s",
+        total.alias("total"),
+        F.greatest(F.lit(0), total - F.col("ok")).alias("bad"),
+    )
+
+
+def probe_counts(probes: DataFrame, target: ProbesTarget) -> DataFrame:
+    """Return the COUNTS of probes: subjects are pairs."""
+    pair = F.concat_ws(" -> ", "origin", "dest")
+    meant = probes.where(_in_scope(target, pair))
+    return meant.select(
+        F.lit(target.name).alias("target"),
+        F.col("origin").alias("a"),
+        F.col("dest").alias("b"),
+        _allowed(target.objective),
+        "ts_s",
+        F.col("probes").alias("total"),
+        (F.col("probes") - F.col("probes_ok")).alias("bad"),
+    )
+
+
+def worst_minutes(counts: DataFrame, *, start_s: int, end_s: int, most: int) -> DataFrame:
+    """Return per target the `most` rows of [start_s, end_s) with the most bad events, earliest first among equals."""
+    return _first(
+        counts.where((F.col("ts_s") >= start_s) & (F.col("ts_s") < end_s)), ["ts_s", "a", "b"], most=most
+    ).select(*SUBJECT, "ts_s", "total", "bad")
+
+
+def worst_topics(events: DataFrame, *, start_s: int, end_s: int, most: int) -> DataFrame:
+    """Return per target the `most` (topic, pair) of [start_s, end_s) with the most bad records."""
+    period = events.where((F.col("ts_s") >= start_s) & (F.col("ts_s") < end_s))
+    sums = period.groupBy("target", "topic", "origin", "dest").agg(
+        F.sum("total").alias("total"), F.sum("bad").alias("bad")
+    )
+    return _first(sums, ["topic", "origin", "dest"], most=most).drop("rank")
+
+
+def _first(rows: DataFrame, order: list[str], *, most: int) -> DataFrame:
+    ranked = Window.partitionBy("target").orderBy(F.desc("bad"), *order)
+    return rows.where(F.col("bad") > 0).withColumn("rank", F.row_number().over(ranked)).where(F.col("rank") <= most)
+
+
+def _allowed(objective: float) -> Column:
+    return F.lit(bad_share_allowed(objective)).alias("allowed")
+
+
+def _in_scope(target: ProbesTarget, pair: Column) -> Column:
+    scope = target.scope
+    if scope.names:
+        return pair.isin(sorted(scope.names))
+    is_intra = F.col("origin") == F.col("dest")
+    return {"all": F.lit(True), "intra": is_intra, "inter": ~is_intra}[scope.word]

@@ -1,0 +1,187 @@
+"""From roll-ups to the sums of a period. DataFrame in, DataFrame out; columns are the fields of sla.judging.facts.
+
+Every function sums the rows of two periods at once: `is_now` is true for rows from `split_s` on. What a caller passes
+must not reach beyond the two.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.window import WindowSpec
+
+from sla.tables import MINUTE_S, STREAM
+from sla.targets import MinutesTarget, ThroughputTarget
+
+PAIR = ["origin", "dest"]
+READER = [*STREAM, "dest", "group"]
+_COUNTS = ["n", "n_good", "n_good_lo", "n_good_hi", "n_clock_unknown", "n_clock_revised", "lat_sum_us"]
+_PROBES = ["probes", "probes_ok", "probes_late", "probes_lost", "probes_refused"]
+_REQUESTS = ["attempts", "ok", "client_error", "server_error", "timeout", "offered"]
+_INTEGRITY = [
+    "sessions", "delivered", "dup_flagged", "dup_unflagged", "gaps", "gap_records", "healed_records", "lost",
+    "unexplained", "aborted", "expired", "order_violations",
+]  # fmt: skip
+
+
+def with_is_now(rows: DataFrame, split_s: int) -> DataFrame:
+    """Add `is_now`."""
+    return rows.withColumn("is_now", F.col("ts_s") >= split_s)
+
+
+def latency_sums(rows: DataFrame, keys: list[str]) -> DataFrame:
+    """Return per keys the sums of latency rows (minute or hour) and their merged histogram, buckets ascending."""
+    per_bucket = (
+        rows.select(*keys, *_COUNTS, "lat_max_us", "clock_err_max_us", F.posexplode_outer("hist").alias("at", "bucket"))
+        .groupBy(*keys, F.col("bucket.b").alias("b"))
+        .agg(
+            F.sum("bucket.n").alias("in_bucket"),
+            # Each row is repeated once per bucket: its counts are taken with the first.
+            *(F.sum(F.when(F.coalesce("at", F.lit(0)) == 0, F.col(name))).alias(name) for name in _COUNTS),
+            F.max("lat_max_us").alias("lat_max_us"),
+            F.max("clock_err_max_us").alias("clock_err_max_us"),
+        )
+    )
+    buckets = F.collect_list(F.when(F.col("b").isNotNull(), F.struct("b", F.col("in_bucket").alias("n"))))
+    return per_bucket.groupBy(*keys).agg(
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _COUNTS),
+        F.max("lat_max_us").alias("lat_max_us"),
+        F.max("clock_err_max_us").alias("clock_err_max_us"),
+        F.array_sort(buckets).alias("hist"),
+    )
+
+
+def throughput_sums(rows: DataFrame, target: ThroughputTarget, missing: DataFrame) -> DataFrame:
+    """Return per (is_now, dest) totals, best windows and how loaded minutes were met (see sla.judging.throughput).
+
+    Args:
+        missing: share of the ledger's rows that are missing, `missing_share` per (is_now, dest).
+    """
+    by_time = Window.partitionBy("dest").orderBy("ts_s")
+    is_offered = F.col("offered_max_10s_mean") >= target.records_per_s * target.offered_margin
+    is_delivered = F.col("max_10s_mean") >= target.records_per_s
+    seen = 1 - F.coalesce("missing_share", F.lit(0.0))
+    judged = (
+        rows.join(F.broadcast(missing), ["is_now", "dest"], "left")
+        .withColumns(
+            {
+                "is_loaded": is_offered,
+                "is_met_here": is_delivered,
+                "is_perhaps_here": F.col("max_10s_mean") >= target.records_per_s * seen,
+            }
+        )
+        .withColumn("was_loaded", _neighbour("is_loaded", by_time, -1))
+        .withColumns(
+            {
+                name: F.col(f"{name}_here") | (~F.col("was_loaded") & _neighbour(f"{name}_here", by_time, 1))
+                for name in ("is_met", "is_perhaps")
+            }
+        )
+    )
+    return judged.groupBy("is_now", "dest").agg(
+        F.sum("delivered").alias("delivered"),
+        F.sum("offered").alias("offered"),
+        F.count_if(F.col("delivered") > 0).alias("active_minutes"),
+        F.max("max_1s").alias("max_1s"),
+        F.max("max_10s_mean").alias("max_10s_mean"),
+        F.max("offered_max_10s_mean").alias("offered_max_10s_mean"),
+        F.max("max_60s_mean").alias("max_60s_mean"),
+        F.sum("loaded_seconds").alias("loaded_seconds"),
+        F.sum("loaded_seconds_met").alias("loaded_seconds_met"),
+        F.count_if("is_loaded").alias("loaded_minutes"),
+        F.count_if(F.col("is_loaded") & F.col("is_met")).alias("loaded_minutes_met"),
+        F.count_if(F.col("is_loaded") & F.col("is_perhaps")).alias("loaded_minutes_perhaps_met"),
+    )
+
+
+def _neighbour(name: str, by_time: WindowSpec, step: int) -> Column:
+    """Return a flag of the minute before (-1) or after (1), false when that minute has no row."""
+    is_next_to = F.lag("ts_s", -step).over(by_time) == F.col("ts_s") + step * MINUTE_S
+    return F.coalesce(F.lag(name, -step).over(by_time) & is_next_to, F.lit(False))
+
+
+def integrity_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, stream, dest, group) the sums; `pending` is that of the last hour."""
+    return rows.groupBy("is_now", *READER).agg(
+        *(F.sum(name).alias(name) for name in _INTEGRITY), F.max_by("pending", "ts_s").alias("pending")
+    )
+
+
+def stream_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, stream) what was committed, aborted and expired."""
+    return rows.groupBy("is_now", *STREAM).agg(
+        *(F.sum(name).alias(name) for name in ("committed", "aborted", "expired")), F.max("epochs").alias("epochs")
+    )
+
+
+def mirror_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, stream, mirror region) what was replicated and what was missing."""
+    return rows.groupBy("is_now", *STREAM, "region").agg(
+        F.sum("replicated").alias("replicated"), F.sum("missing").alias("missing")
+    )
+
+
+def probe_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, origin, dest) the probes by what became of them."""
+    return rows.groupBy("is_now", *PAIR).agg(*(F.sum(name).alias(name) for name in _PROBES))
+
+
+def minutes_sums(rows: DataFrame, target: MinutesTarget) -> DataFrame:
+    """Return per (is_now, origin, dest) minutes up and down, and the longest run of down minutes (first of equals)."""
+    bad = F.col("probes") - F.col("probes_ok")
+    keys = ["is_now", *PAIR]
+    known = rows.where(F.col("probes") > 0).withColumn("is_down", bad >= F.lit(target.down_share) * F.col("probes"))
+    by_state = Window.partitionBy(*keys, "is_down").orderBy("ts_s")
+    runs = known.withColumn("run", F.col("ts_s") - MINUTE_S * F.row_number().over(by_state)).groupBy(
+        *keys, "is_down", "run"
+    )
+    lengths = runs.agg(F.count(F.lit(1)).alias("minutes"), F.min("ts_s").alias("first_s"))
+    down = F.when(F.col("is_down"), F.struct("minutes", (-F.col("first_s")).alias("before_s")))
+    return (
+        lengths.groupBy(*keys)
+        .agg(
+            F.sum(F.when(~F.col("is_down"), F.col("minutes")).otherwise(0)).alias("up"),
+            F.sum(F.when(F.col("is_down"), F.col("minutes")).otherwise(0)).alias("down"),
+            F.max(down).alias("longest"),
+        )
+        .select(
+            *keys,
+            "up",
+            "down",
+            F.coalesce("longest.minutes", F.lit(0)).alias("longest_down_minutes"),
+            (-F.col("longest.before_s")).alias("longest_down_s"),
+        )
+    )
+
+
+def request_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, region, source, op) the requests by what became of them."""
+    return rows.groupBy("is_now", "region", "source", "op").agg(
+        *(F.sum(name).alias(name) for name in _REQUESTS), F.max("writers").alias("writers")
+    )
+
+
+def clock_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, region, peer) how the peer's clocks stood; an hour without a bound leaves none."""
+    has_bounds = F.count("bound_max_us") == F.count(F.lit(1))
+    return rows.groupBy("is_now", "region", "peer").agg(
+        F.sum("exchanges").alias("exchanges"),
+        F.round(F.avg("offset_us")).cast("bigint").alias("offset_us"),
+        F.max("offset_spread_us").alias("offset_spread_us"),
+        F.avg("drift_ppm").alias("drift_ppm"),
+        F.when(has_bounds, F.max("bound_max_us")).alias("bound_max_us"),
+        F.min("rtt_min_us").alias("rtt_min_us"),
+        F.sum("steps").alias("steps"),
+        F.sum("unsync").alias("unsync"),
+    )
+
+
+def input_sums(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, kind, region) what was read and what is missing."""
+    sums = ("files", "bytes", "rows", "quarantined_files", "missing_rows", "dropped_rows")
+    return rows.groupBy("is_now", "kind", "region").agg(
+        *(F.sum(name).alias(name) for name in sums),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_list("writers")))).alias("writers"),
+        F.sum(F.size("writers")).alias("writer_hours"),
+        F.sum(F.size("silent_writers")).alias("silent_writer_hours"),
+    )

@@ -1,0 +1,96 @@
+"""Burn windows by running sums give what adding up every window's minutes gives."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from sla.targets import BurnRule
+
+RULES = (
+    BurnRule(long_minutes=10, short_minutes=3, rate=5.0, severity="page"),
+    BurnRule(long_minutes=45, short_minutes=10, rate=2.0, severity="ticket"),
+)
+START_S, END_S, ALLOWED, EVENTS_MIN = 6_000, 12_000, 0.01, 20
+DDL = "target STRING, a STRING, b STRING, allowed DOUBLE, ts_s BIGINT, total BIGINT, bad BIGINT"
+Minutes = dict[int, tuple[int, int]]
+
+
+def _minutes(seed: int, *, first_s: int) -> Minutes:
+    """Return minute -> (total, bad), with holes and a bad spell."""
+    rng = random.Random(seed)
+    minutes: Minutes = {}
+    for ts_s in range(first_s, END_S, 60):
+        if rng.random() < 0.3:
+            continue
+        total = rng.randint(0, 12)
+        is_spell = 8_000 <= ts_s < 8_900
+        minutes[ts_s] = (total, sum(rng.random() < (0.4 if is_spell else 0.01) for _ in range(total)))
+    return minutes
+
+
+def _window(minutes: Minutes, ts_s: int, length: int) -> tuple[int, int]:
+    inside = [minutes.get(ts_s - 60 * back, (0, 0)) for back in range(length)]
+    return sum(total for total, _ in inside), sum(bad for _, bad in inside)
+
+
+def _oracle(minutes: Minutes, rule: BurnRule) -> dict[str, Any]:
+    limit = rule.rate * ALLOWED
+    firing, rates = 0, []
+    for ts_s in range(START_S, END_S, 60):
+        long_total, long_bad = _window(minutes, ts_s, rule.long_minutes)
+        short_total, short_bad = _window(minutes, ts_s, rule.short_minutes)
+        if ts_s < min(minutes) or long_total < EVENTS_MIN:
+            continue
+        firing += long_bad > limit * long_total and short_bad > limit * short_total
+        rates.append((long_bad / long_total / ALLOWED, -ts_s))
+    long_total, long_bad = _window(minutes, END_S - 60, rule.long_minutes)
+    short_total, short_bad = _window(minutes, END_S - 60, rule.short_minutes)
+    rate, before_s = max(rates)
+    return {
+        "long_bad": long_bad,
+        "long_total": long_total,
+        "short_bad": short_bad,
+        "short_total": short_total,
+        "is_partial": min(minutes) > END_S - 60 * rule.long_minutes,
+        "firing_minutes": firing,
+        "worst_rate": rate,
+        "worst_s": 60 - before_s,
+    }
+
+
+def test_running_sums_equal_adding_up_every_window(spark: Any) -> None:
+    from sla.transforms.burn import burn_alerts
+
+    subjects = {
+        ("us", "eu"): _minutes(1, first_s=0),  # reaches back before the period
+        ("eu", "us"): _minutes(2, first_s=7_020),  # begins inside
+        ("ap", "eu"): _minutes(3, first_s=END_S - 600),  # younger than the long windows
+    }
+    rows = [
+        ("latency", *pair, ALLOWED, ts_s, total, bad)
+        for pair, minutes in subjects.items()
+        for ts_s, (total, bad) in minutes.items()
+    ]
+    rows += [("latency", "eu", "us", ALLOWED, END_S, 1_000, 1_000)]  # after the period
+    counts = spark.createDataFrame(rows, DDL)
+    alerts = burn_alerts(counts, RULES, start_s=START_S, end_s=END_S, events_min=EVENTS_MIN).collect()
+    found = {(row.a, row.b, row.rule): row.asDict() for row in alerts}
+    for pair, minutes in subjects.items():
+        for rule in RULES:
+            row = found.pop((*pair, rule.name))
+            assert {name: row[name] for name in _oracle(minutes, rule)} == _oracle(minutes, rule), (pair, rule)
+    assert not found
+    fired = [row.firing_minutes for row in alerts]
+    assert any(fired)
+    assert not all(fired)
+
+
+def test_a_subject_with_too_few_events_never_burns(spark: Any) -> None:
+    from sla.transforms.burn import burn_alerts
+
+    counts = spark.createDataFrame([("latency", "us", "eu", ALLOWED, START_S, 19, 19)], DDL)
+    (first, second) = burn_alerts(counts, RULES, start_s=START_S, end_s=START_S + 300, events_min=20).collect()
+    for row in (first, second):
+        assert (row.firing_minutes, row.worst_rate, row.worst_s) == (0, None, None)
+        assert (row.long_bad, row.long_total, row.is_partial) == (19, 19, True)

@@ -139,7 +139,8 @@ class PeerClock:
         )
 
     def _prove(self, sample: _Sample) -> None:
-        half_ns = (sample.delta_ns + 1) // 2 + 1
+        # The clocks run apart during the exchange too, and every stamp and half is cut to whole nanoseconds.
+        half_ns = (sample.delta_ns + 1) // 2 + 1 + _drifted(sample.delta_ns)
         low_ns, high_ns = sample.theta_ns - half_ns, sample.theta_ns + half_ns
         if self._newest is not None:
             grown_ns = _drifted(sample.at_ns - self._proven_at_ns)

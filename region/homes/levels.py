@@ -20,7 +20,7 @@ def protected_level(topic: TopicDefinition, *, regions: int) -> int:
     """
     if topic.protect_k > 1:
         return min(topic.protect_k, regions)
-    if topic.min_insync_regions > 1:
+    if topic.min_insync_regions > 1 and not topic.insync_raised:  # records of before may have been acknowledged by two
         return min(topic.min_insync_regions, regions)
     return regions // 2 + 1 if is_coordination(topic) else min(GEO_REGIONS_MIN, regions)
 

@@ -125,7 +125,7 @@ class Wave:
         for move in self.open:
             if move.note_gone(may_be_home=self._part.may_be_home, is_removed=self._part.is_removed):
                 log.warning("home.target_gone", stream=str(move.row.key), target=move.moving.target)
-        await self._seal(self._at(Stage.SEALING))
+        await self._seal(await self._known(self._at(Stage.SEALING)))
         await self._follow(self._at(Stage.FOLLOWING))
         await self._promise(self._at(Stage.PROMISING))
         for move in self._at(Stage.FENCING):
@@ -182,6 +182,30 @@ class Wave:
                     self._begun_anew(row.key)
 
     # --- planned ----------------------------------------------------------------------------------
+
+    async def _known(self, moves: Sequence[Move]) -> list[Move]:
+        """Return the attempts of which every region says that it follows no epoch which control lost (rule 7)."""
+        asked = {move.row.key: self._part.asked_now(move.row) for move in moves if self._doubts(move)}
+        regions = sorted({region for of_stream in asked.values() for region in of_stream})
+        about = [[EndAsked(key=key) for key, of_stream in asked.items() if region in of_stream] for region in regions]
+        told = await asyncio.gather(
+            *(self._ask_about(region, ENDS_METHOD, rows) for region, rows in zip(regions, about, strict=True))
+        )
+        ends = dict(zip(regions, told, strict=True))
+        known: list[Move] = []
+        for move in moves:
+            said = {region: ends[region].get(move.row.key) for region in asked.get(move.row.key, ())}
+            strange = [
+                region for region, end in said.items() if not isinstance(end, LogEnds) or end.epoch > move.row.epoch
+            ]
+            if strange:
+                move.fault = Unavailable(f"regions {strange} follow, or may follow, an epoch that mesh control lost")
+            else:
+                known.append(move)
+        return known
+
+    def _doubts(self, move: Move) -> bool:
+        return not self._part.knows_epochs_of(move.row)
 
     async def _seal(self, moves: Sequence[Move]) -> None:
         for region, group in _grouped(moves, lambda move: move.row.home):

@@ -140,7 +140,8 @@ class Flusher:
         self._disk_space = disk_space
         self._space_checked_ns = 0
         self._marks_noted_ns: int | None = None  # the oldest that is not synced; None: all are
-        self._marks_failure: OSError | None = None
+        self._failing = threading.Lock()
+        self._has_told = False
         self._helper: ThreadPoolExecutor | None = None
         self._journal = journal
         self._post = post
@@ -193,14 +194,23 @@ class Flusher:
         return MARKS_SYNC_MS - (now_ns - self._marks_noted_ns) / _NS_PER_MS
 
     def sync_marks(self) -> None:
-        """Make the marks durable. It may run beside a cycle; its failure ends the next one."""
+        """Make the marks durable; it may run beside a cycle. `on_failure` is told when that fails."""
         if self._marks is None:
             return
         self._marks_noted_ns = None  # before the sync: what is noted during it waits for the next one
         try:
             self._marks.sync()
         except OSError as error:
-            self._marks_failure = error
+            self._tell(StorageFailed(f"a sync of the data directory failed: {error}"), error)
+
+    def _tell(self, failure: StorageFailed, cause: BaseException) -> None:
+        """Fail for good, and say so once: a cycle and the sync of the marks may fail side by side."""
+        with self._failing:
+            self._failure = self._failure or failure
+            is_first, self._has_told = not self._has_told, True
+        if is_first:
+            log.critical("storage.failed", error=str(failure), cause=repr(cause))
+            self._on_failure(failure)
 
     def run_cycle(self, writes: Sequence[GroupWrite]) -> list[object]:
         """Make the writes durable; return their tokens in order.
@@ -213,8 +223,6 @@ class Flusher:
         started = time.perf_counter_ns()
         stats = self.stats
         try:
-            if self._marks_failure is not None:
-                raise self._marks_failure
             self._write_hard_states(writes)
             dirty = self._write_entries(writes)
             before_sync = time.perf_counter_ns()
@@ -250,8 +258,9 @@ class Flusher:
             except Exception as error:  # noqa: BLE001 - whatever broke, the broker must be told and must end
                 failure = self._failure
                 assert failure is not None
-                log.critical("storage.failed", error=str(failure), cause=repr(error))
-                self._on_failure(failure)
+                self._tell(failure, error)
+                continue
+            if self.failed:  # the marks, meanwhile: no token is posted after `on_failure`
                 continue
             self._post(tokens)
             self._sync_marks_if_due()

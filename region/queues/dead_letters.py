@@ -113,7 +113,7 @@ async def _read(queue: LiveQueue, letters: Letters) -> tuple[Letters, dict[Place
     topic, known = queue.view().name, letters[: len(wanted)]
     try:
         return known, await read_again(queue.cluster, topic, wanted)
-    except Unavailable:
+    except GeorelayError:  # of one that cannot be read now: those before it need not wait for it
         if len(known) == 1:
             raise
     first = known[0][1]

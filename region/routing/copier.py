@@ -137,8 +137,9 @@ class Copier:
     async def _begin(self) -> None:
         found = await self._find()
         if found is None:
-            self._take(await self._ask("copy_begin", await self._fresh(int(self._begin_at))))
-        elif found.epoch < self.epoch:
+            fresh = await self._fresh(int(self._begin_at))
+            found = read_row(Fields(await self._ask("copy_begin", fresh), "copies"))  # or what another home began
+        if found.epoch < self.epoch:
             self.is_recorded = True
             await self._take_over(found)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from georelay.ids import BrokerId, RegionNumber
@@ -71,6 +71,12 @@ def ask(peer: PeerClock, true_ns: int, ours: Wrong, theirs: Wrong, out_ns: int, 
 
 @settings(max_examples=150, deadline=None)
 @given(ours=wrong_clocks, theirs=wrong_clocks, path=paths, seconds=st.integers(1, 90))
+@example(  # all of the way is one way, and the clocks run apart during it
+    ours=Wrong(0, -177),
+    theirs=Wrong(0, 395),
+    path={"floor_ms": 0, "asymmetry_ms": -14, "jitter_ms": 0, "loss": 0.0, "seed": 0},
+    seconds=1,
+)
 def test_the_true_offset_is_always_within_the_bound(
     ours: Wrong, theirs: Wrong, path: dict[str, int], seconds: int
 ) -> None:

@@ -15,12 +15,27 @@ from typing import Any
 
 import pytest
 
+from georelay.clock import SystemClock
 from georelay.errors import BadRequest, OutOfOrderSequence
 from georelay.ids import Offset
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
 from region.app import Broker
 from region.config import BrokerConfig
 from region.log.data_directory import DIRECTORY_FORMAT
+
+WRITTEN_NS = 1_795_278_600 * 1_000_000_000  # 2026-11-21 16:30 UTC, when the golden directory was made
+HOUR_NS = 3_600 * 1_000_000_000
+
+
+class AnHourLater(SystemClock):
+    """The clock of a broker that is upgraded an hour after it was stopped: its producers are not forgotten yet."""
+
+    def __init__(self) -> None:
+        self._shift_ns = WRITTEN_NS + HOUR_NS - super().wall_ns()
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self._shift_ns
+
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "upgrade" / "format1"
 
@@ -53,7 +68,7 @@ async def read_values(stream: Any) -> list[bytes]:
 @pytest.fixture
 async def upgraded(tmp_path: Path, make_config: Callable[[], dict[str, Any]], until: Any) -> Any:
     shutil.copytree(GOLDEN / "data", tmp_path / "data")
-    broker = Broker(BrokerConfig.model_validate(make_config()))
+    broker = Broker(BrokerConfig.model_validate(make_config()), clock=AnHourLater())
     await broker.start()
     await until(broker.cluster.ready)
     yield broker

@@ -16,6 +16,7 @@ from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_book_core import Ending
 from mesh.home.home_row import HomeRow, MoveKind
 from mesh.replication.ports import EpochRow
+from region.controller.geo_settings import INSYNC_RAISED
 from region.controller.topic import Homes, TopicDefinition
 from region.coordination.coordinators import INTERNAL_TOPIC
 from region.homes.agent import HomeAgent
@@ -172,6 +173,7 @@ def test_what_is_no_command_is_refused_whole(command: JsonObject) -> None:
     [
         ({}, 2, False),
         ({"min_insync_regions": "3"}, 3, False),
+        ({"min_insync_regions": "3", INSYNC_RAISED: "1"}, 2, False),  # records of before have two
         ({"failover": "auto"}, 2, False),  # nobody waits for a second region: control moves nothing by itself
         ({"failover": "auto", "min_insync_regions": "2"}, 2, True),
         ({"failover": "auto", "min_insync_regions": "3", "protect_k": "2"}, 2, True),

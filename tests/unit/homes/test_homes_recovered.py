@@ -14,8 +14,9 @@ from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.epoch_core import floor_of
 from mesh.home.home_row import MoveKind
 from mesh.home.move_core import Stage
-from region.homes.home_requests import ENDS_METHOD, LogEnds
+from region.homes.home_requests import ENDS_METHOD, SEAL_METHOD, LogEnds
 from region.homes.move_desk import MoveAsked
+from region.homes.part import begin_command
 from tests.unit.homes.model_wave import FIRST_KEY, FOUR, ONE, THREE, TWO, Control, Mesh, Says, play
 
 FLOOR = floor_of(2, "0" * 32)
@@ -227,6 +228,32 @@ def test_a_region_that_joins_while_a_planned_move_asks_around_did_not_say_which_
         report = control.desk.begin(MoveAsked(keys=(FIRST_KEY,), kind=MoveKind.PLANNED, target=TWO))
         await asyncio.sleep(40.0)
         assert "region 4 did not say" in str(report.refused[FIRST_KEY])
+        control.stop()
+
+    play(story)
+
+
+def test_a_planned_move_of_before_the_recovery_waits_while_regions_follow_an_epoch_that_control_lost() -> None:
+    async def story(mesh: Mesh) -> None:
+        mesh.silent = set()
+        command = begin_command([FIRST_KEY], move_id="planned-1", kind=MoveKind.PLANNED, target=TWO)
+        await mesh.propose("homes", command)
+        recovered(mesh)
+        # What the survivor does not know: the third region became home, and acknowledged with the second.
+        mesh.ends = {ONE: ends(1, 8), TWO: ends(3, 9), THREE: ends(3, 9)}
+        sealed: list[RegionNumber] = []
+        plain = mesh.ask
+
+        async def ask(region: RegionNumber, method: str, body: JsonObject, *, timeout_s: float) -> JsonObject:
+            if method == SEAL_METHOD:
+                sealed.append(region)
+            return dict(await plain(region, method, body, timeout_s=timeout_s))
+
+        mesh.ask = ask  # type: ignore[method-assign]
+        control = Control(mesh)
+        await asyncio.sleep(20.0)
+        row = mesh.row(FIRST_KEY)
+        assert row.moving is not None and row.epoch == 1 and sealed == []
         control.stop()
 
     play(story)

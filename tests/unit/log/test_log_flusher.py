@@ -276,7 +276,7 @@ def test_the_thread_syncs_marks_also_when_nothing_more_is_written(
     flusher.stop()
 
 
-def test_a_mark_that_cannot_be_synced_ends_the_next_cycle(
+def test_a_mark_that_cannot_be_synced_ends_everything_at_once(
     tmp_path: Path, recording_fs: RecordingFileSystem, entry_maker: Callable[[], EntryMaker]
 ) -> None:
     broker = Broker(tmp_path, recording_fs, entry_maker)
@@ -291,9 +291,12 @@ def test_a_mark_that_cannot_be_synced_ends_the_next_cycle(
     )
     broker.run_cycle([broker.write(1)])
     flusher.sync_marks()
+    flusher.sync_marks()
+    assert flusher.failed and [str(failure) for failure in broker.failures] == [
+        "a sync of the data directory failed: [Errno 5] the disk is gone"
+    ]
     with pytest.raises(StorageFailed, match="the disk is gone"):
         flusher.run_cycle([broker.write(1)])
-    assert flusher.failed
 
 
 def test_a_mark_is_lowered_durably_before_the_log_is_cut(

@@ -463,3 +463,39 @@ async def test_planned_moves_whatever_fails_meanwhile_leave_each_copy_once_and_i
     assert broker.targets.values("audit") == published
     for routing in routings[:-1]:
         await routing.close()
+
+
+async def test_who_begins_copies_that_an_older_home_began_meanwhile_takes_a_producer_of_its_own(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, routing = broker.source, broker.routing
+    new = type(old)()
+    new.epoch = Epoch(2)
+    new.decided_table = ((Epoch(1), Offset(0)), (Epoch(2), Offset(0)))  # the old home has not heard of it
+    broker.define("one", "audit")
+    gate, call = asyncio.Event(), broker.coordinators.call
+
+    async def late(part: Any, key: Any, operation: str, body: Any, *rest: Any, **named: Any) -> Any:
+        if operation == "copy_begin" and body.get("epoch", 1) == 2:
+            await gate.wait()
+        return await call(part, key, operation, body, *rest, **named)
+
+    monkeypatch.setattr(broker.coordinators, "call", late)
+    second = broker.new_routing(new)
+    second.sweep()
+    await broker.settle()
+    routing.sweep()
+    await broker.settle()
+    gate.set()
+    await broker.settle()
+    broker.publish("lost")
+    await broker.settle()
+    broker.source, broker.routing = new, second
+    second.sweep()
+    await broker.settle()
+    kept = broker.publish("kept")
+    for _ in range(5):
+        await broker.settle()
+    assert kept.done() and "kept" in broker.targets.values("audit")
+    await routing.close()
+    await second.close()

@@ -114,13 +114,17 @@ class Campaign:
         )
 
     async def _shake(self, team: Team, told: GroupToJoin) -> list[str]:
-        """Let members and the coordinator come and go, evenly over the time of the load."""
+        """Let members and the coordinator come and go, evenly over the time of the load.
+
+        Who joined is waited for: with short pauses a join, a death and the next join fall into one rebalance.
+        """
         pause = self._seconds / 6
         done: list[str] = []
         await self._stable(told.group, len(team.running))
         await asyncio.sleep(pause)
         done.append(f"{await team.join()} joined")
         await asyncio.sleep(pause)
+        await _all_are_members(team)
         done.append(f"{team.kill_one()} killed")
         await asyncio.sleep(pause)
         coordinator = (await self._described(told.group) or {}).get("coordinator", -1)

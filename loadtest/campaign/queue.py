@@ -114,7 +114,7 @@ class QueueRun:
         keepers = [asyncio.create_task(consumer.keep_running()) for consumer in consumers]
         hurting = asyncio.create_task(self._hurt(consumers))
         try:
-            await self._publish()
+            await self._publish(hurting)
             await self._wait_until_drained(consumers, hurting)
         finally:
             hurting.cancel()
@@ -151,9 +151,14 @@ class QueueRun:
                 raise CampaignFailed(f"{method} {path}: {said}")
             await asyncio.sleep(0.2)
 
-    async def _publish(self) -> None:
-        """Publish every record; the keys make a batch that is sent twice visible: none is."""
+    async def _publish(self, hurting: asyncio.Task[None]) -> None:
+        """Publish every record; the keys make a batch that is sent twice visible: none is.
+
+        The last batch waits for a kill of each kind: a machine that works faster than it is hurt shows nothing.
+        """
         for first in range(0, self._options.records, BATCH):
+            while first + BATCH >= self._options.records and not self._is_hurt() and not hurting.done():
+                await asyncio.sleep(0.1)
             numbers = range(first, min(first + BATCH, self._options.records))
             rows = [
                 {"value": f"{POISON if n in self.poison else GOOD}:{n}", "partition": n % PARTITIONS} for n in numbers
@@ -166,6 +171,10 @@ class QueueRun:
                     if answer.status == 504:
                         raise CampaignFailed("whether records were published is not known; run it again")
                 await asyncio.sleep(0.2)
+
+    def _is_hurt(self) -> bool:
+        faults, options = self.faults, self._options
+        return faults.consumers_killed > 0 and (faults.coordinators_killed > 0 or not options.kill_coordinator_s)
 
     async def _hurt(self, consumers: Sequence[ConsumerProcess]) -> None:
         """Kill a consumer every few seconds, and the coordinator's broker less often."""

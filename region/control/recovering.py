@@ -85,8 +85,8 @@ class Recovering:
             raise PolicyViolation("this broker holds no replica of mesh control: recover from another one")
         if not control.state.has_begun and replica.name.generation > 1 and replica.name.founder:
             raise PolicyViolation("a recovery ended half way here: start this broker again, then recover once more")
-        if (replica.is_leader or replica.leader is not None) and not control.has_rival:
-            raise PolicyViolation("mesh control has a leader: nothing has to be recovered")
+        if replica.is_leader or replica.leader is not None:
+            await self._refuse_while_led()
         row, number = control.row(), replica.name.replica
         own = control.state.members.row(number)
         if own is None and row is not None:  # after an outage of all, nothing of the log is known as committed yet
@@ -104,13 +104,7 @@ class Recovering:
         control, lost, state = self._control, self._control.row(), self._control.controller.state
         if lost is None or not state.mesh.regions:
             raise PolicyViolation("this region never heard of mesh control: nothing can be recovered from here")
-        try:
-            await control.call("status", {}, timeout_s=LOOK_FOR_LEADER_S)
-        except (ControlUnavailable, OutcomeUnknown):
-            pass  # as it should be: nobody leads, or the last one that was asked has nothing to say
-        else:
-            if not control.has_rival:
-                raise PolicyViolation("mesh control has a leader: nothing has to be recovered")
+        await self._refuse_while_led()
         registered = state.brokers.get(control.me)
         own = VoterRow(
             replica=max((member.replica for member in lost.members), default=0) + 1,
@@ -123,6 +117,19 @@ class Recovering:
         snapshot = remembered_snapshot(state, lost, own, control_id=name.control_id, at_us=at_us)
         await control.begin_anew(name, own, snapshot, instead_of=None)
         return _said(name)
+
+    async def _refuse_while_led(self) -> None:
+        """Ask the leader, whoever it is: a learner has no election timeout, so it may believe in one that stepped down.
+
+        Raises:
+            PolicyViolation: it answers, and has no rival.
+        """
+        try:
+            await self._control.call("status", {}, timeout_s=LOOK_FOR_LEADER_S)
+        except (ControlUnavailable, OutcomeUnknown):
+            return  # as it should be: nobody leads, or the last one that was asked has nothing to say
+        if not self._control.has_rival:
+            raise PolicyViolation("mesh control has a leader: nothing has to be recovered")
 
     def _name(self, generation: int, replica: int) -> ReplicaName:
         control_id = f"{self._rng.getrandbits(128):032x}"

@@ -19,6 +19,7 @@ MESH: Final[dict[int, str]] = {
     300192: "an acknowledgement that arrived after its disk was replaced: a false alarm of the simulator",
     700239: "a leader that had stepped down was still taken for one by itself: it refused to recover",
     700294: "a recovery was refused because the last one that was asked for a leader had no time to answer",
+    720221: "a learner never heard that its leader had stepped down: it refused to recover",
     110: "a broker on a new disk was heard as the voter that had the old one, and stopped its group",
 }
 REGION: Final[dict[int, str]] = {

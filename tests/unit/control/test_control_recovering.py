@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from georelay.clock import SystemClock
 from georelay.errors import ControlUnavailable, GeorelayError, OutcomeUnknown, PolicyViolation
 from region.control.recovering import Recovering
+from region.control.replica import ReplicaName
 from region.controller.commands import LearnMesh
 from region.controller.effects import Done
 from region.controller.mesh_rows import ControlRow, RegionRow, VoterRow
@@ -27,7 +29,8 @@ LOST = ControlRow(
 class AfterTheVotersLostTheirDisks:
     """A broker without a replica whose questions about a leader end with `error`, or with an answer."""
 
-    me, disk, replica, has_rival = 1001, "mine", None, False
+    me, disk, has_rival = 1001, "mine", False
+    replica: Any = None
 
     def __init__(self, home: Any, error: GeorelayError | None) -> None:
         self.controller = SimpleNamespace(state=home.state)
@@ -76,3 +79,45 @@ async def test_none_begins_while_a_leader_answers(remembering: Any) -> None:
     with pytest.raises(PolicyViolation, match="has a leader"):
         await recovering(control).recover()
     assert control.begun == []
+
+
+class WithAReplica(AfterTheVotersLostTheirDisks):
+    """A broker with a replica that takes another one for the leader."""
+
+    def __init__(self, home: Any, state: Any, error: GeorelayError | None, *, is_leader: bool = False) -> None:
+        super().__init__(home, error)
+        self.gave_up = 0
+        self.state = state
+        self.replica = SimpleNamespace(
+            name=ReplicaName(generation=1, control_id="a" * 32, replica=4, founder=False),
+            is_leader=is_leader,
+            leader=VoterRow(replica=3, broker=3001, disk="there", address=""),  # type: ignore[arg-type]
+            give_up_log=self._give_up,
+        )
+
+    def row(self) -> ControlRow:
+        own = VoterRow(replica=4, broker=1001, disk="mine", address="")  # type: ignore[arg-type]
+        return replace(LOST, members=(*LOST.members, own), learners=(4,))
+
+    def _give_up(self) -> None:
+        self.gave_up += 1
+
+    async def begin_anew(self, name: Any, own: Any, _: bytes, *, instead_of: Any) -> None:
+        assert instead_of is self.replica
+        self.begun.append((name.generation, own.broker))
+
+
+async def test_a_learner_that_never_heard_its_leader_step_down_does_not_keep_a_generation_from_beginning(
+    home: Any, control: Any
+) -> None:
+    broker = WithAReplica(home, control.state, ControlUnavailable("nobody leads"))
+    assert (await recovering(broker).recover())["generation"] == 2
+    assert broker.begun == [(2, 1001)] and broker.gave_up == 1
+
+
+@pytest.mark.parametrize("is_leader", [False, True])
+async def test_none_begins_with_a_replica_while_its_leader_answers(home: Any, control: Any, is_leader: bool) -> None:
+    broker = WithAReplica(home, control.state, None, is_leader=is_leader)
+    with pytest.raises(PolicyViolation, match="has a leader"):
+        await recovering(broker).recover()
+    assert broker.begun == [] and broker.gave_up == 0

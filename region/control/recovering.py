@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from georelay.clock import Clock
@@ -93,6 +94,7 @@ class Recovering:
             own = row.member(number)
         if own is None:
             raise PolicyViolation("this replica of mesh control is none any more; recover from another one")
+        own = replace(own, disk=control.disk)  # control may not have heard yet that it was made
         replica.give_up_log()
         name = self._name(replica.name.generation + 1, number)
         snapshot = recovered_snapshot(control.state, own, control_id=name.control_id)

@@ -82,7 +82,9 @@ async def test_none_begins_while_a_leader_answers(remembering: Any) -> None:
 
 
 class WithAReplica(AfterTheVotersLostTheirDisks):
-    """A broker with a replica that takes another one for the leader."""
+    """A broker with a replica that takes another one for the leader. `known_disk` is what control heard of it."""
+
+    known_disk = "mine"
 
     def __init__(self, home: Any, state: Any, error: GeorelayError | None, *, is_leader: bool = False) -> None:
         super().__init__(home, error)
@@ -96,14 +98,14 @@ class WithAReplica(AfterTheVotersLostTheirDisks):
         )
 
     def row(self) -> ControlRow:
-        own = VoterRow(replica=4, broker=1001, disk="mine", address="")  # type: ignore[arg-type]
+        own = VoterRow(replica=4, broker=1001, disk=self.known_disk, address="")  # type: ignore[arg-type]
         return replace(LOST, members=(*LOST.members, own), learners=(4,))
 
     def _give_up(self) -> None:
         self.gave_up += 1
 
     async def begin_anew(self, name: Any, own: Any, _: bytes, *, instead_of: Any) -> None:
-        assert instead_of is self.replica
+        assert instead_of is self.replica and own.disk == "mine"
         self.begun.append((name.generation, own.broker))
 
 
@@ -121,3 +123,12 @@ async def test_none_begins_with_a_replica_while_its_leader_answers(home: Any, co
     with pytest.raises(PolicyViolation, match="has a leader"):
         await recovering(broker).recover()
     assert broker.begun == [] and broker.gave_up == 0
+
+
+async def test_the_survivor_is_on_its_disk_also_when_control_never_heard_that_it_was_made(
+    home: Any, control: Any
+) -> None:
+    broker = WithAReplica(home, control.state, ControlUnavailable("nobody leads"))
+    broker.known_disk = ""  # a voter without a disk would be made again, empty, under the same number
+    await recovering(broker).recover()
+    assert broker.begun == [(2, 1001)]

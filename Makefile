@@ -8,12 +8,13 @@ STAMP := $(VENV)/.ready
 FRAMES ?= 200000
 SEED ?= 1
 RUNS ?= 20
+KILLS ?= 5
 WORLD ?= region
 JOBS ?= 1
 KIND ?= region-loss
 INPUT ?=
 
-.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser sla-cluster sla-package golden clean
+.PHONY: help setup demo test check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -29,7 +30,7 @@ demo: setup ## run the main job: three regions of three brokers, one broker kill
 	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: setup check ## everything that must pass: style, types, import rules, unit to end-to-end tests
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP) ## ruff, mypy --strict, import rules
 	@$(BIN)/ruff check .
@@ -88,8 +89,15 @@ wan: $(STAMP) ## tests of the WAN test bed; needs /dev/net/tun and namespaces (r
 browser: setup ## the report's page in headless Chromium; says what is missing
 	@GEORELAY_BROWSER=1 $(BIN)/python -m pytest -q tests/browser
 
+accounts: setup ## 1000 records/s in the WAN test bed, a link cut, a kill -9: the report against the clients' books (8 min; SECONDS=300)
+	@GEORELAY_ACCOUNTS=1 $(BIN)/python -m pytest -q tests/accounts
+	@$(BIN)/python -m loadtest.campaign report --seconds $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),300)
+
 sla-cluster: setup ## the report's jobs on two executors, on a cluster that loses a worker, by spark-submit (minutes)
 	@GEORELAY_SLA_CLUSTER_RUNS=1 $(BIN)/python -m pytest -q -s tests/sla_cluster
+
+sla-kill: setup ## kill -9 the live view of the traces KILLS=5 times, each time in the middle of its work, then count (minutes)
+	@GEORELAY_SLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/sla/test_sla_live.py
 
 sla-package: $(STAMP) ## what spark-submit ships to a cluster without our code, into build/sla: zip and packed environment
 	@bash tools/sla_package.sh $(BIN)/python build/sla

@@ -28,7 +28,7 @@ from gateway.routing.known_brokers_core import KnownBrokers
 from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
 from gateway.routing.router import Router
-from gateway.traces import GatewayTraces
+from gateway.traces import GatewayTraces, trace_pages
 from georelay.credentials import Credentials
 from georelay.errors import ConfigError
 from georelay.ids import BrokerId
@@ -68,6 +68,7 @@ class Gateway:
         self._view = RegionView([region.endpoints() for region in config.regions])
         self._follower: GossipFollower | None = None
         self._passthrough: BrokerPassthrough | None = None
+        self._traces: GatewayTraces | None = None
         self._router = Router(self._view, monotonic_ns=time.monotonic_ns, settled=self._knows_the_regions)
         self._metrics = GatewayMetrics(self._router)
         dialing = () if self._upstream is None else (self._upstream,)
@@ -103,9 +104,9 @@ class Gateway:
         self._stack.push_async_callback(self._prober.close)
         await self._start_gossip()
         if self._config.trace_dir:
-            traces = GatewayTraces(self._config, self._metrics)
-            traces.start()
-            self._stack.push_async_callback(traces.close)
+            self._traces = GatewayTraces(self._config, self._metrics)
+            self._traces.start()
+            self._stack.push_async_callback(self._traces.close)
         self._judge = self._given_sign_in or await self._ask_brokers()
         listen = self._config.listen
         return GatewayPorts(
@@ -180,6 +181,7 @@ class Gateway:
             metrics=self._metrics,
             browsers=BrowserGuard(allowed_origins=self._config.http_allowed_origins),
             live=LiveView(Path(self._config.live_file) if self._config.live_file else None),
+            traces=trace_pages(self._config, self._traces),
         )
         parts = self._listeners["http"]
         site = HttpSite(

@@ -22,7 +22,9 @@ from georelay.trace.files import GATEWAY_WRITER_FIRST, GATEWAY_WRITERS
 from georelay.trace.schema import TraceKind
 from mesh.tracing.lane import Identity
 from mesh.tracing.outcome_core import OutcomeCore
+from mesh.tracing.pages_http import TracePages
 from mesh.tracing.recorder_core import Drained
+from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.writer import TraceWriter
 
 ROWS_PERIOD_S: Final = 1.0
@@ -34,6 +36,13 @@ log = structlog.get_logger()
 def writer_number(name: str) -> int:
     """Return the number that stands for a gateway where trace files have a broker's id: above all of those."""
     return GATEWAY_WRITER_FIRST + zlib.crc32(name.encode()) % GATEWAY_WRITERS
+
+
+def trace_pages(config: GatewayConfig, traces: GatewayTraces | None) -> TracePages:
+    """Return what serves /v1/traces of a gateway; without traces it says so."""
+    name = config.own_name
+    writer = {"region": config.region, "broker": writer_number(name), "gateway": name}
+    return TracePages(None if traces is None else traces.shelf, writer=writer, kinds=(TraceKind.OUTCOME,))
 
 
 class GatewayTraces:
@@ -51,6 +60,7 @@ class GatewayTraces:
             age_ms_max=config.trace_retention_ms,
             size_bytes_max=config.trace_retention_bytes,
         )
+        self.shelf = TraceShelf(Path(config.trace_dir), region=config.region, broker=writer_number(name))
         self._refused = 0  # rows that the writer is told of with the next ones
         self._timer: asyncio.TimerHandle | None = None
 

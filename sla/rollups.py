@@ -1,112 +1,54 @@
-"""Where roll-ups stand: one folder per table and hour, one manifest per hour.
+"""Where roll-ups stand: files of hours, files of days, and one manifest per hour and per day that names them.
 
     <root>/<table>/date=YYYY-MM-DD/hour=HH/part-*.parquet
+    <root>/<table>/date=YYYY-MM-DD/day-*.parquet
     <root>/_runs/date=YYYY-MM-DD/hour=HH/_run.json
+    <root>/_runs/date=YYYY-MM-DD/_day.json
 
-Rule 1: an hour counts only with its manifest. It is taken away before the hour's folders are replaced and written when
-        all of them stand: a job that was killed leaves an hour that is rolled up again, never half of one.
-Rule 2: one job writes at a time (a lock on `_runs/.lock`); readers need none.
-Rule 3: an hour that nothing is known of has no manifest; one in which nothing happened has one, and no rows.
+Rule 1: an hour counts only with its manifest, and its rows are those of the files that it names. New files stand before
+        the manifest that names them; that one write puts them in place of what was there.
+Rule 2: a day's file takes the place of its hours' with the write of the day's manifest (sla.rollup_manifests). A reader
+        at any moment, and after any crash, has every hour once.
+Rule 3: files that no manifest names any more stay until a later job, an hour or more behind: readers have time.
+Rule 4: one job writes at a time (a lock on `_runs/.lock`); readers need none.
+Rule 5: an hour that nothing is known of has no manifest; one in which nothing happened has one, and no rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
 import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from sla.day_files import write_day
 from sla.errors import JobFailed, UsageError
-from sla.sources.layout import hour_folder, parse_hour
+from sla.rollup_files_core import DAY_S, Merge, Reading, day_of, merges, needed, reading, sweep
+from sla.rollup_manifests import DayFile, DayRun, HourAction, HourRun
+from sla.sources.layout import date_folder, hour_folder, parse_hour
 from sla.sources.location import Location
 from sla.tables import DDL, HOUR_S, RollupTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+__all__ = ["HourAction", "HourRun", "RollupSnapshot", "RollupStore"]
+
 RUNS: Final = "_runs"
 RUN_NAME: Final = "_run.json"
-MANIFEST_VERSION: Final = 1
+DAY_NAME: Final = "_day.json"
+UNNEEDED_NAME: Final = "_unneeded.json"
 LOCK_WAIT_S_MAX: Final = 600
 _LOCK_POLL_S: Final = 1.0
 _STAGING_PREFIX: Final = ".staging-"
-
-
-class HourAction(enum.Enum):
-    """What a job did with an hour."""
-
-    BUILT = "built"
-    CURRENT = "current"  # nothing changed since it was built
-    KEPT = "kept"  # its inputs are gone: retention deleted them, or they are in quarantine since
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HourRun:
-    """The manifest of one hour.
-
-    Args:
-        hour_s: start of the hour, seconds since 1970 UTC.
-        revision: how often it was built, from 1.
-        is_final: it was built after the settle time was over.
-        is_revised: it was built again, from other inputs, after it had been final.
-        input_hash: stands for every row that was read and for the settle time.
-        carry_hash: stands for what the hour before handed on, `carry_out_hash` for what this one does.
-        rows_read: by kind of trace file.
-        quarantined: files set aside of this hour and its neighbours. missing_rows: row numbers absent from the files.
-        row_ranges: kind/broker/boot -> merged [first, last] row numbers that were read.
-        built_at: ISO 8601, UTC. code_version: of the transforms.
-        action: what the job did; not stored.
-    """
-
-    hour_s: int
-    revision: int
-    is_final: bool
-    is_revised: bool
-    input_hash: str
-    carry_hash: str
-    carry_out_hash: str
-    rows_read: Mapping[str, int]
-    files: int
-    quarantined: int
-    missing_rows: int
-    settle_s: int
-    row_ranges: Mapping[str, list[list[int]]]
-    built_at: str
-    code_version: str
-    action: HourAction = field(default=HourAction.CURRENT, compare=False)
-
-    def encode(self) -> bytes:
-        """Return the manifest's bytes."""
-        values = dataclasses.asdict(self)
-        del values["action"]
-        return json.dumps({"manifest_version": MANIFEST_VERSION} | values, sort_keys=True).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, raw: bytes) -> HourRun | None:
-        """Return the manifest, None when it is none that this version knows: the hour is built again."""
-        try:
-            values: dict[str, Any] = json.loads(raw)
-            if values.pop("manifest_version") != MANIFEST_VERSION:
-                return None
-            return cls(**values)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-    def lacks(self, earlier: HourRun) -> bool:
-        """Return whether rows that `earlier` was made of are not among those of this run."""
-        for run, ranges in earlier.row_ranges.items():
-            mine = self.row_ranges.get(run, [])
-            if any(not any(low <= first and last <= high for low, high in mine) for first, last in ranges):
-                return True
-        return False
+_TABLES: Final = tuple(table.value for table in RollupTable)
 
 
 class RollupStore:
@@ -118,6 +60,7 @@ class RollupStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._location = Location.open(root)
 
     @classmethod
     def open(cls, where: str | Path) -> RollupStore:
@@ -135,10 +78,30 @@ class RollupStore:
         """Return the folder of one hour of a table."""
         return self.root / table.value / hour_folder(hour_s)
 
+    # Reading
+
     def run(self, hour_s: int) -> HourRun | None:
         """Return the manifest of an hour, None when it was never rolled up."""
+        run = self._stored_run(hour_s)
+        return run if run is None or run.parts is not None else replace(run, parts=self._found_parts(hour_s))
+
+    def _stored_run(self, hour_s: int) -> HourRun | None:
         try:
             return HourRun.decode((self.root / RUNS / hour_folder(hour_s) / RUN_NAME).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _found_parts(self, hour_s: int) -> dict[str, list[str]]:
+        """Return the files of an hour whose manifest names none: what stands in its folders."""
+        return {
+            table.value: sorted(path.name for path in self.hour_path(table, hour_s).glob("part-*.parquet"))
+            for table in RollupTable
+        }
+
+    def day(self, day_s: int) -> DayRun | None:
+        """Return the manifest of a day, None when its hours stand alone."""
+        try:
+            return DayRun.decode((self.root / RUNS / date_folder(day_s) / DAY_NAME).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -148,51 +111,44 @@ class RollupStore:
         Args:
             start_s, end_s: seconds since 1970.
         """
-        found = []
-        for hour_s in self._hours():
-            if (start_s is None or hour_s + HOUR_S > start_s) and (end_s is None or hour_s < end_s):
-                run = self.run(hour_s)
-                if run is not None:
-                    found.append(run)
-        return found
+        return self.snapshot().runs(start_s, end_s)
 
-    def _hours(self) -> list[int]:
-        hours = []
-        for path in (self.root / RUNS).glob("date=*/hour=*"):
-            hour = parse_hour(path.parent.name, path.name)
-            if hour is not None:
-                hours.append(int(hour.timestamp()))
-        return sorted(hours)
+    def snapshot(self) -> RollupSnapshot:
+        """Return a reader that looks at each manifest once."""
+        return RollupSnapshot(self)
 
     def read(
         self, spark: SparkSession, table: RollupTable, start_s: int | None = None, end_s: int | None = None
     ) -> DataFrame:
         """Return the rows of a table with `ts_s` in [start_s, end_s), of hours that have a manifest."""
-        hours = [run.hour_s for run in self.runs(start_s, end_s)]
-        return self.read_hours(spark, table, hours, start_s, end_s)
+        return self.snapshot().read(spark, table, start_s, end_s)
 
-    def read_hours(
-        self,
-        spark: SparkSession,
-        table: RollupTable,
-        hours: list[int],
-        start_s: int | None = None,
-        end_s: int | None = None,
-    ) -> DataFrame:
-        """Return the rows of some hours of a table; `runs` says which there are."""
-        paths = [path for path in (self.hour_path(table, hour) for hour in hours) if path.is_dir()]
-        if not paths:
-            return spark.createDataFrame([], DDL[table])
-        rows = spark.read.schema(DDL[table]).parquet(*map(_escaped, paths))
-        if start_s is not None:
-            rows = rows.where(rows["ts_s"] >= start_s)
-        if end_s is not None:
-            rows = rows.where(rows["ts_s"] < end_s)
-        return rows
+    def days(self) -> list[int]:
+        """Return the starts of the days of which anything is known, in order."""
+        days = (parse_hour(path.name, "hour=00") for path in (self.root / RUNS).glob("date=*"))
+        return sorted(int(day.timestamp()) for day in days if day is not None)
+
+    def hours(self, day_s: int) -> list[int]:
+        """Return the starts of a day's hours that have a folder for their manifest, in order."""
+        folder = self.root / RUNS / date_folder(day_s)
+        hours = (parse_hour(folder.name, path.name) for path in folder.glob("hour=*"))
+        return sorted(int(hour.timestamp()) for hour in hours if hour is not None)
+
+    # Writing
 
     @contextlib.contextmanager
-    def writing(self, on_step: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    def writing(
+        self,
+        on_step: Callable[[str], None] = lambda _: None,
+        *,
+        hours: Iterable[int] | None = None,
+        now_s: float | None = None,
+    ) -> Iterator[None]:
         """Hold the lock of the store.
+
+        Args:
+            hours: what will be written: files of their days that nobody needs are looked for; None: of all days.
+            now_s: wall clock, seconds since 1970: says which of these files may go; None: now.
 
         Raises:
             JobFailed: another job holds it for longer than LOCK_WAIT_S_MAX.
@@ -209,13 +165,65 @@ class RollupStore:
                         raise JobFailed(f"another job writes to {self.root}; wait for it or end it") from None
                     on_step("waiting for another job that writes roll-ups")
                     time.sleep(_LOCK_POLL_S)
-            self._sweep()
+            days = None if hours is None else {day_of(hour_s) for hour_s in hours}
+            self._sweep(days, time.time() if now_s is None else now_s)
             yield
 
-    def _sweep(self) -> None:
-        """Delete what killed jobs left."""
+    def _sweep(self, days: set[int] | None, now_s: float) -> None:
+        """Delete what killed jobs left, and what nobody needs for long enough."""
         for path in self.root.glob(f"{_STAGING_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
+        known = self._unneeded_since()
+        folders = {path.split("/")[1] for path in known if path.count("/") > 1}
+        unneeded = [
+            relative
+            for day_s in self.days()
+            if days is None or day_s in days or date_folder(day_s) in folders
+            for relative in self._unneeded(day_s)
+        ]
+        if not unneeded and not known:
+            return
+        found = sweep(unneeded, known, now_s=now_s)
+        for relative in found.deleted:
+            path = self.root / relative
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # other files are in it
+                path.parent.rmdir()
+        if found.unneeded_since != known:
+            self._location.write_whole(f"{RUNS}/{UNNEEDED_NAME}", json.dumps(dict(found.unneeded_since)).encode())
+
+    def _unneeded_since(self) -> dict[str, int]:
+        try:
+            known = json.loads((self.root / RUNS / UNNEEDED_NAME).read_bytes())
+            return {str(path): int(since_s) for path, since_s in known.items()}
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
+            return {}  # they are seen for the first time, and stay longer
+
+    def _unneeded(self, day_s: int) -> list[str]:
+        """Return the files of a day that no manifest names; what an unknown manifest may name is not among them."""
+        runs: list[HourRun] = []
+        days: dict[int, DayRun] = {}
+        unknown: list[str] = []
+        day = self.day(day_s)
+        if day is not None:
+            days[day_s] = day
+        elif (self.root / RUNS / date_folder(day_s) / DAY_NAME).exists():
+            unknown.append(f"{date_folder(day_s)}/day-")
+        for hour_s in self.hours(day_s):
+            run = self.run(hour_s)
+            if run is not None:
+                runs.append(run)
+            elif (self.root / RUNS / hour_folder(hour_s) / RUN_NAME).exists():
+                unknown.append(f"{hour_folder(hour_s)}/")
+        wanted = needed(runs, days, _TABLES)
+        return [
+            relative
+            for table in _TABLES
+            for folder, _, names in os.walk(self.root / table / date_folder(day_s))
+            for name in names
+            if (relative := os.path.relpath(os.path.join(folder, name), self.root)) not in wanted
+            and not relative.partition("/")[2].startswith(tuple(unknown))
+        ]
 
     def staging(self) -> Path:
         """Return a new folder for tables on their way; call it with the lock held."""
@@ -223,24 +231,149 @@ class RollupStore:
         path.mkdir(parents=True)
         return path
 
-    def install(self, staging: Path, run: HourRun, tables: Iterable[RollupTable] = tuple(RollupTable)) -> None:
-        """Put the hour of some tables in place of what stands there, then its manifest."""
+    def install(self, staging: Path, run: HourRun, tables: Iterable[RollupTable] = tuple(RollupTable)) -> HourRun:
+        """Put the hour of some tables in place of what counts there; return the manifest that says so.
+
+        Args:
+            staging: has `<table>/date=*/hour=*/part-*.parquet` with names that were never used before.
+        """
         folder = hour_folder(run.hour_s)
-        manifest = self.root / RUNS / folder / RUN_NAME
-        manifest.unlink(missing_ok=True)
+        found = self._adopted(run.hour_s)
+        parts: dict[str, list[str]] = {}
+        if found is not None and found.parts is not None:
+            parts = {table: list(names) for table, names in found.parts.items()}
         for table in tables:
-            target, source = self.root / table.value / folder, staging / table.value / folder
-            if target.exists():
-                shutil.rmtree(target)
-            if source.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.rename(target)
+            source, target = staging / table.value / folder, self.root / table.value / folder
+            names = sorted(path.name for path in source.glob("part-*.parquet"))
+            if names:
+                target.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                _sync(source / name)
+                (source / name).rename(target / name)
+            if names:
+                _sync(target)
+            parts[table.value] = names
+        run = replace(run, parts=parts)
         self.write_run(run)
+        return run
+
+    def _adopted(self, hour_s: int) -> HourRun | None:
+        """Return the manifest of an hour; if it named no files, it does now."""
+        stored, run = self._stored_run(hour_s), self.run(hour_s)
+        if stored is not None and stored.parts is None and run is not None:
+            self.write_run(run)
+        return run
 
     def write_run(self, run: HourRun) -> None:
         """Write the manifest of an hour."""
-        location = Location.open(self.root / RUNS)
-        location.write_whole(f"{hour_folder(run.hour_s)}/{RUN_NAME}", run.encode())
+        self._location.write_whole(f"{RUNS}/{hour_folder(run.hour_s)}/{RUN_NAME}", run.encode())
+
+    def merge(self, day_s: int, *, now_s: float) -> bool:
+        """Merge the hours of a day into a file per table if it is time; return whether there was anything to do.
+
+        Call it with the lock held.
+
+        Args:
+            day_s: start of the day; now_s: wall clock; seconds since 1970.
+
+        Raises:
+            OSError: a file cannot be read or written; what stood before still stands.
+            JobFailed: what was written does not read back.
+        """
+        hours = self.hours(day_s)
+        day = self.day(day_s)
+        runs = [run for run in map(self.run, hours) if run is not None]
+        wanted = merges(day_s, runs, day, _TABLES, now_s=now_s)
+        if not wanted:
+            return False
+        for run in runs:
+            self._adopted(run.hour_s)
+        files = {} if day is None else dict(day.files)
+        for merge in wanted:
+            files.pop(merge.table, None)
+            if merge.holds:
+                files[merge.table] = self._merged(day_s, merge)
+        raw = DayRun(day_s=day_s, files=files).encode()
+        self._location.write_whole(f"{RUNS}/{date_folder(day_s)}/{DAY_NAME}", raw)
+        return True
+
+    def _merged(self, day_s: int, merge: Merge) -> DayFile:
+        name = f"day-{uuid.uuid4().hex}.parquet"
+        write_day(self._location, merge, f"{merge.table}/{date_folder(day_s)}/{name}")
+        return DayFile(name=name, holds=merge.holds)
+
+
+class RollupSnapshot:
+    """What manifests said when they were first looked at: a report reads each of them once, and all tables alike.
+
+    Args:
+        store: of which.
+    """
+
+    def __init__(self, store: RollupStore) -> None:
+        self._store = store
+        self._known_days: list[int] | None = None
+        self._days: dict[int, DayRun] = {}
+        self._runs: dict[int, list[HourRun]] = {}
+
+    def runs(self, start_s: int | None = None, end_s: int | None = None) -> list[HourRun]:
+        """Return the manifests of the hours that touch [start_s, end_s), in order; None: from the first, to the last.
+
+        Args:
+            start_s, end_s: seconds since 1970.
+        """
+        if self._known_days is None:
+            self._known_days = self._store.days()
+        found = []
+        for day_s in self._known_days:
+            if (start_s is not None and day_s + DAY_S <= start_s) or (end_s is not None and day_s >= end_s):
+                continue
+            for run in self._of_day(day_s):
+                if (start_s is None or run.hour_s + HOUR_S > start_s) and (end_s is None or run.hour_s < end_s):
+                    found.append(run)
+        return found
+
+    def _of_day(self, day_s: int) -> list[HourRun]:
+        if day_s not in self._runs:
+            # The day first: what an hour says afterwards is newer, and decides.
+            day = self._store.day(day_s)
+            if day is not None:
+                self._days[day_s] = day
+            self._runs[day_s] = [run for run in map(self._store.run, self._store.hours(day_s)) if run is not None]
+        return self._runs[day_s]
+
+    def reading(self, table: RollupTable, start_s: int | None = None, end_s: int | None = None) -> Reading:
+        """Return where the rows of a table with `ts_s` in [start_s, end_s) stand."""
+        found = reading(table.value, self.runs(start_s, end_s), self._days)
+        low_s = found.low_s if start_s is None else max(start_s, found.low_s)
+        high_s = found.high_s if end_s is None else min(end_s, found.high_s)
+        return replace(found, low_s=low_s, high_s=high_s)
+
+    def read(
+        self, spark: SparkSession, table: RollupTable, start_s: int | None = None, end_s: int | None = None
+    ) -> DataFrame:
+        """Return the rows of a table with `ts_s` in [start_s, end_s), of hours that have a manifest."""
+        found = self.reading(table, start_s, end_s)
+        frames = []
+        for paths, is_of_days in ((found.day_files, True), (found.hour_files, False)):
+            if paths:
+                escaped = (_escaped(self._store.root / path) for path in paths)
+                rows = spark.read.schema(DDL[table]).parquet(*escaped)
+                if is_of_days and found.absent:
+                    rows = rows.where(~(rows["ts_s"] - rows["ts_s"] % HOUR_S).isin(*found.absent))
+                frames.append(rows)
+        if not frames:
+            return spark.createDataFrame([], DDL[table])
+        rows = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+        return rows.where((rows["ts_s"] >= found.low_s) & (rows["ts_s"] < found.high_s))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _escaped(path: Path) -> str:

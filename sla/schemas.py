@@ -29,7 +29,7 @@ LATENCY_HIST_DDL: Final = """
 LEDGER_DDL: Final = """
     kind STRING, region STRING, broker STRING, origin STRING, topic STRING, partition INT, epoch BIGINT, `group` STRING,
     from_offset BIGINT, to_offset BIGINT, first_ns BIGINT, last_ns BIGINT, attempt SMALLINT,
-    session_epoch BIGINT, deliver_seq BIGINT, schema_version SMALLINT
+    session_epoch BIGINT, deliver_seq BIGINT, schema_version SMALLINT, records BIGINT
 """
 
 OUTCOME_DDL: Final = """

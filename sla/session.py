@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from sla.cluster.secret import FILE_NAME
 from sla.cluster.settings import LOOPBACK, is_loopback, parse_master
 from sla.errors import JobFailed
-from sla.spark_properties import encode_properties, is_secret
+from sla.spark_properties import REDACTED, encode_properties, is_secret
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_STOP_SECONDS_MAX: Final = 10
@@ -143,11 +143,12 @@ def _settings(*, is_local: bool, is_quick: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
-        # Thousands of hours' folders are listed by some tasks, not by one each.
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
+        # Files are given by name: looking them up is quicker than a job of many tasks that does, read by read.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.redaction.regex": REDACTED,
     }
     if is_local:
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}

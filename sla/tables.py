@@ -11,6 +11,7 @@ minute, hour: latencies by stage; the hour is the sum of its minutes. `n_good*` 
     `n_clock_revised`: records whose clock was fitted anew, see sla.transforms.clock.
 throughput_minute: records per second, seconds that end in the minute; windows look back up to 60 s.
 integrity_hour: see sla.transforms.integrity for every word. stream_hour, mirror_hour: see sla.transforms.streams.
+account_hour: which offsets the ledgers name, see sla.transforms.accounts.
 sessions_hour: what later hours need of the consumers' positions and of their streams; nobody else reads it.
 avail_minute: probes by their due second. requests_minute: requests at brokers and at gateways, never summed together.
 clock_hour: how a peer's clock stood (`offset_us`: theirs minus ours). inputs_hour: what was read and what was not.
@@ -35,6 +36,7 @@ class RollupTable(enum.Enum):
     STREAM_HOUR = "stream_hour"
     MIRROR_HOUR = "mirror_hour"
     SESSIONS_HOUR = "sessions_hour"
+    ACCOUNT_HOUR = "account_hour"
     AVAIL_MINUTE = "avail_minute"
     REQUESTS_MINUTE = "requests_minute"
     CLOCK_HOUR = "clock_hour"
@@ -72,6 +74,10 @@ DDL: Final = {
         ts_s BIGINT, scope STRING, origin STRING, dest STRING, topic STRING, partition INT, `group` STRING,
         broker STRING, session_epoch BIGINT,
         reach BIGINT, ranges ARRAY<STRUCT<f: BIGINT, t: BIGINT>>, last_ns BIGINT
+    """,
+    RollupTable.ACCOUNT_HOUR: """
+        ts_s BIGINT, kind STRING, topic STRING, origin STRING, partition INT, region STRING, `group` STRING,
+        records BIGINT, ranges ARRAY<STRUCT<f: BIGINT, t: BIGINT>>
     """,
     RollupTable.AVAIL_MINUTE: """
         ts_s BIGINT, origin STRING, dest STRING,

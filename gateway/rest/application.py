@@ -17,11 +17,16 @@ from gateway.rest.resolve import StatusCollector, resolve_document
 from gateway.routing.router import Router
 from georelay.errors import GeorelayError
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
+from mesh.tracing.pages_http import TracePages
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
-OWN_PATHS: Final = frozenset(
-    {"/metrics", "/v1/resolve", "/v1/status", "/v1/live"}
-)  # what no broker answers, and so none judges
+# What no broker answers, and so none judges.
+OWN_ROUTES: Final = frozenset(
+    {
+        *("/metrics", "/v1/resolve", "/v1/status", "/v1/live"),
+        *("/v1/traces", "/v1/traces/{kind}", "/v1/traces/{kind}/end"),
+    }
+)
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 log = structlog.get_logger()
@@ -41,6 +46,7 @@ class RestApplication:
         metrics: GatewayMetrics,
         browsers: BrowserGuard | None = None,
         live: LiveView | None = None,
+        traces: TracePages | None = None,
     ) -> None:
         self._mesh_id = mesh_id
         self._router = router
@@ -50,6 +56,7 @@ class RestApplication:
         self._metrics = metrics
         self._browsers = browsers or BrowserGuard()
         self._live = live or LiveView(None)
+        self._traces = traces or TracePages(None, writer={})
 
     def build(self) -> web.Application:
         """Return the application with its routes."""
@@ -64,6 +71,9 @@ class RestApplication:
                 web.get("/v1/resolve", self._resolve, allow_head=False),
                 web.get("/v1/status", self._collect_status, allow_head=False),
                 web.get("/v1/live", self._live.show, allow_head=False),
+                web.get("/v1/traces", self._traces.positions, allow_head=False),
+                web.get("/v1/traces/{kind}/end", self._traces.end, allow_head=False),
+                web.get("/v1/traces/{kind}", self._traces.page, allow_head=False),
                 web.get("/v1/topics", forward, allow_head=False),
                 web.post("/v1/topics", forward),
                 web.get("/v1/topics/{topic}", forward, allow_head=False),
@@ -159,7 +169,8 @@ class RestApplication:
 
     @web.middleware
     async def _require_sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        is_own = request.path in OWN_PATHS
+        resource = request.match_info.route.resource
+        is_own = resource is not None and resource.canonical in OWN_ROUTES
         if request.path not in PUBLIC_PATHS and (is_own or self._sign_in.checks_forwarded):
             await self._sign_in.authenticate_header(request.headers.get("Authorization"))
         return await handler(request)

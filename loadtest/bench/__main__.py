@@ -27,6 +27,8 @@ from loadtest.bench import (
     single,
     sla,
     tls,
+    trace_readers,
+    traced,
     tracing,
 )
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
@@ -44,13 +46,16 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "tls": tls.run,
     "secured": secured.run,
     "live": live.run,
+    "readers": trace_readers.run,
 }
-MESHES = {"mirror": ("us,eu", 1), "live": ("us,eu", 1)}  # regions and brokers of each; the others have
+# Regions and brokers of each; the others have the default.
+MESHES = {"mirror": ("us,eu", 1), "live": ("us,eu", 1), "readers": ("us", 1)}
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
-    "open": (opening.run, "one data directory"),
-    "tracing": (tracing.run, "the recorder of a broker"),
-    "sla": (sla.run, "the report's jobs on 1 M delivery rows (python -m loadtest.bench.sla has options)"),
+    "open": (opening.run, "one data directory, no mesh"),
+    "tracing": (tracing.run, "the recorder of a broker, no mesh"),
+    "traced": (traced.run, "two regions of one broker, with traces and without, in turn"),
+    "sla": (sla.run, "the report's jobs on 1 M delivery rows, no mesh (python -m loadtest.bench.sla has options)"),
 }
 
 
@@ -62,7 +67,7 @@ async def measure(directory: Path, parts: list[str]) -> None:
     for part in parts:
         if part in ALONE:
             measured, what = ALONE[part]
-            print(f"-- {part}: {what}, no mesh", flush=True)
+            print(f"-- {part}: {what}", flush=True)
             for line in await asyncio.to_thread(measured, directory / part):
                 print(line, flush=True)
             continue

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Cost:
     Args:
         wall_s, cpu_s: seconds; CPU of all processes as last seen.
         peak_mib: the largest sum of resident memory of one sample; peaks_mib: the same for each kind of process.
+        load: the machine's load average of the last minute, at the end.
     """
 
     status: int
@@ -29,18 +31,23 @@ class Cost:
     cpu_s: float
     peak_mib: float
     peaks_mib: Mapping[str, float]
+    load: float
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {mib:.0f}" for kind, mib in sorted(self.peaks_mib.items()))
-        return f"{self.wall_s:.1f} s, CPU {self.cpu_s:.1f} s, peak memory {self.peak_mib:.0f} MiB ({kinds})"
+        spent = f"{self.wall_s:.1f} s, CPU {self.cpu_s:.1f} s, peak memory {self.peak_mib:.0f} MiB ({kinds})"
+        return f"{spent}, load {self.load:.1f}"
 
 
-def measure(command: Sequence[str], *, log: Path, also: str | None = None) -> Cost:
+def measure(
+    command: Sequence[str], *, log: Path, also: str | None = None, on_sample: Callable[[], None] = lambda: None
+) -> Cost:
     """Run a command to its end and sample it meanwhile.
 
     Args:
         log: file that takes what it writes to standard error.
         also: processes with this in their command line are counted too, whoever started them.
+        on_sample: called with each sample.
     """
     peaks: dict[str, float] = defaultdict(float)
     cpu_s: dict[int, float] = {}
@@ -62,6 +69,7 @@ def measure(command: Sequence[str], *, log: Path, also: str | None = None) -> Co
                 for kind, mib in sums.items():
                     peaks[kind] = max(peaks[kind], mib)
                 peak = max(peak, sum(sums.values()))
+                on_sample()
                 time.sleep(SAMPLE_EVERY_S)
         wall_s = time.monotonic() - began
         output.seek(0)
@@ -73,6 +81,7 @@ def measure(command: Sequence[str], *, log: Path, also: str | None = None) -> Co
         cpu_s=sum(used_s - cpu_before_s[pid] for pid, used_s in cpu_s.items()),
         peak_mib=peak,
         peaks_mib=dict(peaks),
+        load=os.getloadavg()[0],
     )
 
 

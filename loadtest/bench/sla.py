@@ -7,23 +7,31 @@ Jobs run in processes of their own, as a user runs them: Java's start is part of
 from __future__ import annotations
 
 import argparse
+import datetime
+import hashlib
 import json
 import os
 import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.dataset as datasets
 import pyarrow.parquet as pq
 
-from loadtest.bench.machine import IdleWatch
+from loadtest.bench.machine import IdleWatch, describe
 from loadtest.bench.process_tree import Cost, measure
+from loadtest.bench.sla_cluster import standalone
+from loadtest.bench.sla_year import stretch
 
 ROWS = 1_000_000
 EXECUTOR = "CoarseGrainedExecutorBackend"
 REPORT_STATUSES = frozenset({0, 1, 3})  # whatever the verdict: it was made
+STANDALONE = "standalone"
+STANDALONE_KILLED = "standalone-killed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,61 +40,118 @@ class SlaBench:
 
     Args:
         folder: scratch. rows: delivery rows to generate. traces: these instead.
-        master: Spark's; properties_file: settings with a cluster's secret. conf: further settings, `k=v`.
+        masters: Spark's, one after the other; the tables that each makes are compared with those of the first. Besides
+            its URLs: STANDALONE, a cluster of two workers for this, STANDALONE_KILLED: one worker is killed on the way.
+        days: days of roll-ups, before those of the traces, for a report of them all; 0: none.
+        properties_file: settings with a cluster's secret. conf: further settings, `k=v`.
+        on_line: called with each report line.
     """
 
     folder: Path
     rows: int = ROWS
     traces: Path | None = None
-    master: str = "local[2]"
+    masters: tuple[str, ...] = ("local[2]",)
+    days: int = 0
     properties_file: Path | None = None
     conf: tuple[str, ...] = ()
+    on_line: Callable[[str], None] = lambda _: None
 
-    def run(self) -> list[str]:
-        """Return report lines."""
+    def run(self) -> None:
+        """Measure."""
         self.folder.mkdir(parents=True, exist_ok=True)
         watch = IdleWatch()
         watch.start()
-        traces, lines = self._made()
-        rollups = self.folder / "rollups"
-        shutil.rmtree(rollups, ignore_errors=True)
-        places = ["--traces", str(traces), "--rollups", str(rollups)]
-        spark = ["--master", self.master]
-        if self.properties_file is not None:
-            spark += ["--properties-file", str(self.properties_file)]
-        for setting in self.conf:
-            spark += ["--conf", setting]
-        report = [*places, *spark, "--out", str(self.folder / "report"), "--format", "html,json"]
-        lines.append(f"  verify --deep: {self._job('verify', '--traces', str(traces), '--deep', '--no-quarantine')}")
-        lines.append(f"  rollup: {self._job('rollup', *places, *spark)}")
-        lines.append(f"  report of hours rolled up before: {self._job('report', *report)}")
-        lines += self._duckdb(traces, rollups)
-        lines.append(f"  of the machine's CPU {watch.share():.0%} was idle meanwhile; master {self.master}")
-        return lines
+        traces = self._made()
+        self.on_line(f"  verify --deep: {self._job('verify', '--traces', str(traces), '--deep', '--no-quarantine')}")
+        first = ""
+        for master in self.masters:
+            rollups = self.folder / f"rollups-{master.partition('[')[0].replace('/', '')}"
+            shutil.rmtree(rollups, ignore_errors=True)
+            self._on(master, traces, rollups)
+            digest = digest_of(rollups)
+            first = first or digest
+            if master != self.masters[0]:
+                same = "equal to" if digest == first else "OTHER THAN"
+                self.on_line(f"  {master}: tables {same} those of {self.masters[0]}")
+            if master == self.masters[0]:
+                self.on_line(self._duckdb(traces, rollups))
+                if self.days:
+                    self._year(master, traces, rollups)
+        self.on_line(f"  of the machine's CPU {watch.share():.0%} was idle meanwhile")
 
-    def _made(self) -> tuple[Path, list[str]]:
-        lines = []
+    def _on(self, master: str, traces: Path, rollups: Path) -> None:
+        """Measure roll-up and report of one master."""
+        places = ["--traces", str(traces), "--rollups", str(rollups)]
+        out = ["--out", str(self.folder / "report"), "--format", "html,json"]
+        if master not in (STANDALONE, STANDALONE_KILLED):
+            spark = self._options(master, self.properties_file)
+            also = EXECUTOR if master.startswith("spark://") else None
+            self.on_line(f"  {master}: rollup: {self._job('rollup', *places, *spark, also=also)}")
+            self.on_line(f"  {master}: report of hours rolled up before: {self._job('report', *places, *spark, *out)}")
+            return
+        with standalone(self.folder / "cluster") as cluster:
+            spark = self._options(cluster.url, cluster.directory / "secret.conf")
+            killed_after: list[float] = []
+            began = time.monotonic()
+
+            def kill_once() -> None:
+                if not killed_after and any(rollups.glob(".staging-*/*/_SUCCESS")):  # one table stands whole
+                    cluster.kill_worker()
+                    killed_after.append(time.monotonic() - began)
+
+            on_sample = kill_once if master == STANDALONE_KILLED else lambda: None
+            cost = self._job("rollup", *places, *spark, also=EXECUTOR, on_sample=on_sample)
+            if master == STANDALONE_KILLED and not killed_after:
+                raise RuntimeError("no worker was killed: the job ended before its first table stood")
+            killed = f"; a worker was killed after {killed_after[0]:.1f} s" if killed_after else ""
+            self.on_line(f"  {master}: rollup: {cost}{killed}")
+            cost = self._job("report", *places, *spark, *out, also=EXECUTOR)
+            self.on_line(f"  {master}: report of hours rolled up before: {cost}")
+
+    def _year(self, master: str, traces: Path, rollups: Path) -> None:
+        """Measure a report of many days, most of them of traces that are gone."""
+        store = self.folder / "rollups-year"
+        shutil.copytree(rollups, store)
+        first, end = (datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC) for at_s in stretch(store, self.days))
+        files = list(store.glob("[!._]*/date=*/day-*.parquet"))
+        mib = sum(path.stat().st_size for path in files) / 2**20
+        places = ["--traces", str(traces), "--rollups", str(store), "--out", str(self.folder / "report-year")]
+        period = ["--from", first.isoformat(), "--to", end.isoformat()]
+        cost = self._job("report", *places, *period, *self._options(master, self.properties_file))
+        self.on_line(f"  {master}: report of {end - first}, {len(files):,} files of days of {mib:.0f} MiB: {cost}")
+
+    def _options(self, master: str, properties_file: Path | None) -> list[str]:
+        options = ["--master", master]
+        if properties_file is not None:
+            options += ["--properties-file", str(properties_file)]
+        for setting in self.conf:
+            options += ["--conf", setting]
+        return options
+
+    def _made(self) -> Path:
         traces = self.traces
         if traces is None:
             shutil.rmtree(self.folder / "made", ignore_errors=True)
             cost = self._job("gen", "--out", str(self.folder / "made"), "--rows", str(self.rows))
             traces = self.folder / "made" / "traces"
-            lines.append(f"  gen: {cost}")
+            self.on_line(f"  gen: {cost}")
         files = list(traces.rglob("*.parquet"))
         rows = sum(pq.read_metadata(path).num_rows for path in files)
         mib = sum(path.stat().st_size for path in files) / 2**20
-        return traces, [f"  {rows:,} rows in {len(files):,} files of {mib:.0f} MiB", *lines]
+        self.on_line(f"  {rows:,} rows in {len(files):,} files of {mib:.0f} MiB")
+        return traces
 
-    def _job(self, name: str, *arguments: str) -> Cost:
+    def _job(
+        self, name: str, *arguments: str, also: str | None = None, on_sample: Callable[[], None] = lambda: None
+    ) -> Cost:
         log = self.folder / f"{name}.log"
-        also = EXECUTOR if self.master.startswith("spark://") else None
-        cost = measure([sys.executable, "-m", "sla", name, *arguments], log=log, also=also)
+        cost = measure([sys.executable, "-m", "sla", name, *arguments], log=log, also=also, on_sample=on_sample)
         if cost.status not in REPORT_STATUSES:
             tail = log.read_text().splitlines()[-1:] or ["nothing said"]
             raise RuntimeError(f"{name} failed with {cost.status}: {tail[0]}")
         return cost
 
-    def _duckdb(self, traces: Path, rollups: Path) -> list[str]:
+    def _duckdb(self, traces: Path, rollups: Path) -> str:
         command = [sys.executable, "-m", "loadtest.bench.sla_duckdb", str(traces)]
         cost = measure(command, log=self.folder / "duckdb.log")
         if cost.status:
@@ -97,12 +162,24 @@ class SlaBench:
         table = minutes.to_table(columns=["n", "n_good"])
         sums = [sum(table[name].to_pylist()) for name in ("n", "n_good")]
         is_same = "the same sums" if sums == told["sums"] else f"OTHER SUMS: {told['sums']} and {sums}"
-        return [f"  DuckDB {told['version']}, 2 threads, less work (see its file): {cost}; {parts} s; {is_same}"]
+        return f"  DuckDB {told['version']}, 2 threads, less work (see its file): {cost}; {parts} s; {is_same}"
+
+
+def digest_of(rollups: Path) -> str:
+    """Return what stands for the rows of all tables: an hour's file is sorted, and named by chance."""
+    digest = hashlib.sha256()
+    for path in sorted(rollups.glob("[!._]*/date=*/hour=*/part-*.parquet"), key=lambda path: path.parent):
+        digest.update(str(path.parent.relative_to(rollups)).encode())
+        for row in pq.ParquetFile(path).read().to_pylist():
+            digest.update(repr(row).encode())
+    return digest.hexdigest()
 
 
 def run(directory: Path) -> list[str]:
     """Return report lines of the default size, for `python -m loadtest.bench`."""
-    return SlaBench(folder=directory).run()
+    lines: list[str] = []
+    SlaBench(folder=directory, on_line=lines.append).run()
+    return lines
 
 
 def main() -> int:
@@ -110,27 +187,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.sla", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help=f"delivery rows to generate (default: {ROWS:,})")
     parser.add_argument("--traces", type=Path, help="measure with these instead")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument(
+        "--master",
+        action="append",
+        dest="masters",
+        metavar="MASTER",
+        help=f"repeatable: local[N], local-cluster[N,CORES,MIB], spark://HOST:PORT, {STANDALONE}, {STANDALONE_KILLED}",
+    )
+    parser.add_argument("--days", type=int, default=0, help="measure a report of so many days of roll-ups too")
     parser.add_argument("--properties-file", type=Path, help="Spark settings, such as secret.conf of a cluster")
     parser.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark setting, repeatable")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="for scratch files")
     options = parser.parse_args()
-    if options.rows < 1:
-        parser.error("--rows must be 1 or more")
+    if options.rows < 1 or options.days < 0:
+        parser.error("--rows must be 1 or more, --days 0 or more")
     if options.traces is not None and not options.traces.is_dir():
         parser.error(f"{options.traces} is no directory")
-    print(f"sla: {os.cpu_count()} cores", flush=True)
     with tempfile.TemporaryDirectory(prefix="georelay-bench-sla-", dir=options.directory) as scratch:
-        bench = SlaBench(
+        for line in (f"sla: {os.cpu_count()} cores", *describe(Path(scratch))):
+            print(line, flush=True)
+        SlaBench(
             folder=Path(scratch),
             rows=options.rows,
             traces=options.traces,
-            master=options.master,
+            days=options.days,
+            masters=tuple(options.masters or ["local[2]"]),
             properties_file=options.properties_file,
             conf=tuple(options.conf),
-        )
-        for line in bench.run():
-            print(line, flush=True)
+            on_line=lambda line: print(line, flush=True),
+        ).run()
     return 0
 
 

@@ -12,6 +12,7 @@ queue           consumers of a work queue die and are killed, its coordinator to
 transactions    kill -9 of brokers and clients while transactions are written (options: `transactions --help`)
 groups          consumer groups of all clients; members and coordinator come and go (options: `groups --help`)
 region-add      a fourth region joins and is filled under load (options: `region-add --help`)
+report          a cut and a kill under load, then the report: every record accounted for (options: `report --help`)
 gossip          a pool of fifty members: how fast news and deaths get around (options: `gossip --help`)
 
 Foreign producers (confluent-kafka, idempotent, acks=all) send meanwhile. Exit code 1 when an acknowledged record
@@ -32,7 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, transactions
+from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, report_run, transactions
 from loadtest.campaign.membership_runs import MEMBERSHIP_RUNS, Work
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.phases_table import print_report
@@ -197,6 +198,8 @@ def main() -> int:
         return gossip.main(sys.argv[2:])
     if sys.argv[1:2] == ["region-add"]:
         return region_add.main(sys.argv[2:])
+    if sys.argv[1:2] == ["report"]:
+        return report_run.main(sys.argv[2:])
     if sys.argv[1:2] == ["queue"]:
         return queue.main(sys.argv[2:])
     options = parser().parse_args()

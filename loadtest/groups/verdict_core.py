@@ -3,7 +3,8 @@
 The coordinator's own log is the witness: it has every generation with its assignments and every commit, in order.
 
 Rule 1: every record of the topic is processed at least once.
-Rule 2: in every generation each partition is assigned to one member, and all of them are.
+Rule 2: in every generation each partition is assigned to one member at most: cooperative assignors leave out for one
+        generation what moves. None is assigned that the topic does not have.
 Rule 3: a record is processed only by a member that was assigned its partition in some generation.
 Rule 4: in a generation nobody processes what was committed before it began: a duplicate is an uncommitted record.
 Rule 5: every process that was started to be a member became one.

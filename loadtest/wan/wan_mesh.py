@@ -22,7 +22,7 @@ from loadtest.wan.floors_core import Conditions, Rtts, parse_pairs
 PAIRS: Final = "us-eu=70ms,us-ap=150ms,eu-ap=120ms"
 USER: Final = "bench"
 METRIC: Final = "georelay_link_connections{"
-COMMAND_SECONDS_MAX: Final = 30
+COMMAND_SECONDS_MAX: Final = 120
 SETTLE_SECONDS: Final = 5
 
 
@@ -47,6 +47,11 @@ class WanMesh(MeshProcess):
             arguments=tuple(arguments),
             user=(USER, self._password),
         )
+
+    @property
+    def credentials(self) -> str:
+        """Return name and password of the one whom it lets do everything."""
+        return f"{USER}:{self._password}"
 
     @property
     def client_settings(self) -> Settings:
@@ -95,7 +100,7 @@ class WanMesh(MeshProcess):
             "--endpoints",
             str(self.directory / "endpoints.json"),
         ]
-        environment = os.environ | {"GEORELAY_USER": f"{USER}:{self._password}"}
+        environment = os.environ | {"GEORELAY_USER": self.credentials}
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, env=environment, check=False
         )

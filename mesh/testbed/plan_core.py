@@ -236,6 +236,6 @@ def _pair(value: object, regions: list[str]) -> tuple[frozenset[str], int]:
     if isinstance(value, list) and len(value) == 3:
         one, other, rtt_us = value
         known = one in regions and other in regions and one != other
-        if known and isinstance(rtt_us, int) and 0 <= rtt_us <= DURATION_US_MAX:
+        if known and type(rtt_us) is int and 0 <= rtt_us <= DURATION_US_MAX:
             return frozenset((str(one), str(other))), rtt_us
     raise FieldError("plan.rtt_us holds something else than [region, region, microseconds]")

@@ -20,6 +20,7 @@ from typing import Final
 from georelay.trace.schema import LedgerKind
 from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import Correction
+from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.writer import TraceWriter
 
@@ -49,6 +50,9 @@ class _Entry:
 
 def measure(directory: Path, *, seconds: int, partitions: int, records: int, rows_per_s: int) -> dict[str, float]:
     """Return the figures of `seconds` seconds of BATCHES_PER_S batches of `records` records, spread over partitions."""
+    names = {number: f"r{number}" for number in range(10)}
+    open_rows = OpenRows(directory, region="eu", broker=2001, boot_id="b0", region_name=names.__getitem__)
+    open_rows.open()
     core = RecorderCore(
         region="eu",
         broker=2001,
@@ -56,6 +60,7 @@ def measure(directory: Path, *, seconds: int, partitions: int, records: int, row
         region_name=lambda number: f"r{number}",
         correction=lambda _region: Correction(-80_000, 35_000),
         rows_per_s_max=rows_per_s,
+        journal=open_rows,
     )
     sessions = [core.open_session(topic="orders", origin=0, partition=p, offset=0) for p in range(partitions)]
     for session in sessions:
@@ -65,6 +70,7 @@ def measure(directory: Path, *, seconds: int, partitions: int, records: int, row
         identity=Identity(region="eu", broker=2001, boot_id="b0"),
         clock_ns=lambda: START_NS,
         roll_period_s=1e9,
+        open_rows=open_rows,
     )
     delivered, committed, drains, spooled = [], [], [], 0.0
     offsets = [0] * partitions
@@ -113,6 +119,7 @@ def measure(directory: Path, *, seconds: int, partitions: int, records: int, row
     spool_bytes = sum(path.stat().st_size for path in (directory / ".spool").iterdir())
     before = time.thread_time()
     writer.roll()
+    open_rows.close()
     rolled = time.thread_time() - before
     return {
         "delivered_us": statistics.median(delivered) * 1e6,

@@ -3,13 +3,14 @@
 Rule 1: ranges of one session and second that touch are one row; a jump either way starts a new row, so every gap,
         overlap and reordering stays visible to the report. Nothing is judged here.
 Rule 2: a row never spans two seconds, epochs or attempts.
+Rule 3: a journal is told of every range at once, for whoever comes after a kill.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from georelay.trace.schema import LedgerKind
 
@@ -17,12 +18,24 @@ NS_PER_S: Final = 1_000_000_000
 COMMITS_REMEMBERED: Final = 128  # per stream: how far a reader may be behind and still have a `deliver` latency
 
 
+class RunJournal(Protocol):
+    """Keeps open rows where a killed process does not take them along (mesh.tracing.open_rows)."""
+
+    def begun(self, run: OffsetRun) -> int:
+        """Note a new row; return its place, 0 for none."""
+
+    def grown(self, place: int, to_offset: int, last_ns: int) -> None:
+        """Note that the row at a place has grown."""
+
+
 class OffsetRun:
     """The open ledger row of one stream (or of one session): a range that may still grow."""
 
     __slots__ = (
         "_close",
+        "_journal",
         "_opened",
+        "_place",
         "attempt",
         "epoch",
         "first_ns",
@@ -31,6 +44,7 @@ class OffsetRun:
         "is_open",
         "kind",
         "last_ns",
+        "names",
         "next_sequence",
         "origin",
         "partition",
@@ -52,9 +66,13 @@ class OffsetRun:
         partition: int,
         group: str = "",
         session: int = 0,
+        journal: RunJournal | None = None,
     ) -> None:
         self._opened = opened
         self._close = close
+        self._journal = journal
+        self._place = 0
+        self.names = b""  # the journal's own, made once
         self.is_open = False  # among the core's open runs
         self.kind = kind
         self.topic = topic
@@ -86,6 +104,8 @@ class OffsetRun:
             ):
                 self.to_offset = to_offset
                 self.last_ns = now_ns
+                if self._place and self._journal is not None:
+                    self._journal.grown(self._place, to_offset, now_ns)
                 return sequence
             self._close(self)
         else:
@@ -98,6 +118,8 @@ class OffsetRun:
         self.to_offset = to_offset
         self.first_ns = self.last_ns = now_ns
         self.second = second
+        if self._journal is not None:
+            self._place = self._journal.begun(self)
         return sequence
 
 

@@ -19,8 +19,10 @@ from mesh.tracing.aborted_core import CommittedEntry
 from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
 from mesh.tracing.offset_run_core import NS_PER_S
+from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.outcome_core import OutcomeCore, Totals
 from mesh.tracing.recorder_core import ROWS_PER_S_MAX, DeliverySession, Drained, RecorderCore, Row
+from mesh.tracing.refusals_core import RefusedStream
 from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX, TraceWriter, WriterStats
 
 DRAIN_PERIOD_S: Final = 1.0
@@ -98,6 +100,11 @@ class Recorder:
         correction: Callable[[int], Correction] = lambda _region: UNKNOWN_CLOCK,
     ) -> None:
         self._clock_ns = clock_ns
+        self._open_rows: OpenRows | None = None
+        if settings.directory is not None:
+            self._open_rows = OpenRows(
+                settings.directory, region=region, broker=broker, boot_id=boot_id, region_name=region_name
+            )
         self._core = RecorderCore(
             region=region,
             broker=broker,
@@ -105,6 +112,7 @@ class Recorder:
             region_name=region_name,
             correction=correction,
             rows_per_s_max=0 if settings.directory is None else settings.rows_per_s_max,
+            journal=self._open_rows,
         )
         self._writer: TraceWriter | None = None
         if settings.directory is not None:
@@ -115,6 +123,7 @@ class Recorder:
                 roll_period_s=settings.roll_period_s,
                 age_ms_max=settings.retention_ms,
                 size_bytes_max=settings.retention_bytes,
+                open_rows=self._open_rows,
             )
         self._outcomes = OutcomeCore(region=region)
         self._timer: asyncio.TimerHandle | None = None
@@ -133,6 +142,8 @@ class Recorder:
     def start(self) -> None:
         """Start the timer on the running loop, and the writer's thread."""
         if self._writer is not None:
+            if self._open_rows is not None:
+                self._open_rows.open()
             self._writer.start()
         self._timer = asyncio.get_running_loop().call_later(DRAIN_PERIOD_S, self._on_timer)
 
@@ -147,6 +158,8 @@ class Recorder:
         self._hand_over(self._core.drain(self._clock_ns(), final=True))
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close)
+        if self._open_rows is not None:
+            self._open_rows.close()
 
     def open_session(self, *, topic: str, origin: int, partition: int, offset: int, group: str = "") -> DeliverySession:
         """Return a session for a consumer that asks for `offset` first.
@@ -226,6 +239,17 @@ class Recorder:
             to_offset=to_offset,
             now_ns=self._clock_ns(),
         )
+
+    def refused(self, *, topic: str, origin: int, partition: int, records: int, is_decided: bool) -> None:
+        """Note records of a publish that was answered with an error by this broker.
+
+        Args:
+            topic, origin, partition: the stream as in `open_session`; it exists.
+            records: how many; 0 counts nothing.
+            is_decided: none of them is stored; else nobody here knows.
+        """
+        kind = LedgerKind.REFUSED if is_decided else LedgerKind.UNDECIDED
+        self._core.refusals.add(RefusedStream(kind, topic, origin, partition), records, self._clock_ns())
 
     def keep(self, kind: TraceKind, row: Row) -> None:
         """Take a row of a kind that somebody else makes (probe, clock), in the order of its recorded columns."""

@@ -20,7 +20,8 @@ from georelay.trace.schema import COMPLETE_KINDS, LedgerKind, Stage, TraceKind
 from mesh.tracing.aborted_core import CommittedEntry, OpenTransactions
 from mesh.tracing.delivery_core import DeliverySession
 from mesh.tracing.latency_cells_core import SAME_CLOCK, Cell, Correction, LatencyCells, Row
-from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, OffsetRun
+from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, OffsetRun, RunJournal
+from mesh.tracing.refusals_core import Refusals, RefusedCount, RefusedStream
 from mesh.tracing.sampling_core import Sampler
 
 __all__ = ["DeliverySession", "Drained", "RecorderCore", "Row"]
@@ -44,12 +45,14 @@ class Drained:
         cells: closed histograms.
         dropped: rows given up since the last drain, by kind.
         has_more: whether another drain would find more now.
+        through: the last second whose ledger rows are all in this drain or earlier ones; -1 unknown.
     """
 
     rows: dict[TraceKind, list[Row]] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
     dropped: dict[TraceKind, int] = field(default_factory=dict)
     has_more: bool = False
+    through: int = -1
     region: str = ""
     broker: str = ""
     region_name: Callable[[int], str] = str
@@ -113,6 +116,7 @@ class RecorderCore:
         region_name: region number -> name; asked in the writer's thread.
         correction: region number -> what to add to a latency that began on one of its clocks.
         rows_per_s_max: see sampling_core.
+        journal: is told of every range of the ledger at once.
     """
 
     def __init__(
@@ -124,10 +128,12 @@ class RecorderCore:
         region_name: Callable[[int], str],
         correction: Callable[[int], Correction] = lambda _region: SAME_CLOCK,
         rows_per_s_max: int = ROWS_PER_S_MAX,
+        journal: RunJournal | None = None,
     ) -> None:
         self._region = region
         self._broker = str(broker)
         self._next_session = first_session
+        self._journal = journal
         self._started_us = first_session // 1_000
         self._region_name = region_name
         self._logs: dict[tuple[str, int, int], _Log] = {}
@@ -139,6 +145,7 @@ class RecorderCore:
         self._turned = -1  # the last second that the sampler heard of
         self.cells = LatencyCells(correction)
         self.sampler = Sampler(rows_per_s_max)
+        self.refusals = Refusals()
 
     @property
     def negative_latencies(self) -> int:
@@ -158,6 +165,7 @@ class RecorderCore:
             partition=partition,
             group=group,
             session=number,
+            journal=self._journal,
         )
         return DeliverySession(
             run=run,
@@ -219,6 +227,7 @@ class RecorderCore:
                 topic=topic,
                 origin=origin,
                 partition=partition,
+                journal=self._journal,
             )
         return run
 
@@ -276,6 +285,30 @@ class RecorderCore:
                 run.attempt,
                 run.session_epoch,
                 run.sequence,
+                None,
+            ),
+        )
+
+    def _keep_refusal(self, stream: RefusedStream, count: RefusedCount) -> None:
+        self.keep(
+            TraceKind.LEDGER,
+            (
+                stream.kind.value,
+                self._region,
+                self._broker,
+                self._region_name(stream.origin) if stream.origin else "",
+                stream.topic,
+                stream.partition,
+                0,
+                None,
+                0,
+                0,
+                count.first_ns,
+                count.last_ns,
+                1,
+                0,
+                0,
+                count.records,
             ),
         )
 
@@ -287,6 +320,11 @@ class RecorderCore:
             self.sampler.turn()
         self._close_runs(this_second, final=final)
         self._forget_quiet_logs(now_ns)
+        for stream, count in self.refusals.take(this_second, final=final):
+            self._keep_refusal(stream, count)
+        given_up = self.refusals.take_dropped()
+        if given_up:
+            self._dropped[TraceKind.LEDGER] = self._dropped.get(TraceKind.LEDGER, 0) + given_up
         over = self.sampler.take_dropped()
         if over:
             self._dropped[TraceKind.DELIVERY] = self._dropped.get(TraceKind.DELIVERY, 0) + over
@@ -295,6 +333,7 @@ class RecorderCore:
             cells=self.cells.close(this_second, final=final),
             dropped=self._dropped,
             has_more=self._left_to_see > 0,
+            through=-1 if self._left_to_see else this_second - 1 + final,
             region=self._region,
             broker=self._broker,
             region_name=self._region_name,

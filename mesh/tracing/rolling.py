@@ -98,7 +98,7 @@ def _readable(spool: Spool) -> tuple[list[_Frame], int]:
     frames: list[_Frame] = []
     for index, frame in enumerate(spool.rows):
         try:
-            frames.append((frame, frame.batch(spool.header.kind)))
+            frames.append((frame, frame.batch(spool.header.kind, spool.header.schema_version)))
         except SpoolError as error:  # its checksum is right: it was written so
             log.warning("trace.frame_unreadable", kind=spool.header.kind.value, reason=str(error))
             return frames, spool.lost_bytes + sum(len(lost.message) for lost in spool.rows[index:])

@@ -53,6 +53,13 @@ class PositionExpired(Exception):
         self.oldest = oldest
 
 
+class PositionsReversed(ValueError):
+    """The end of what is asked for lies before its beginning."""
+
+    def __init__(self, start: TracePosition, until: TracePosition) -> None:
+        super().__init__(f"{start} lies behind the end, {until}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """How far some rows reach: the position behind them, how many they are at most, whether there are more."""
@@ -85,6 +92,7 @@ class _Spool:
     """What was read of a spool so far; it grows at its end only."""
 
     opened_ns: int = 0
+    schema_version: int = 0
     read_bytes: int = 0
     frames: list[_Frame] = field(default_factory=list)
 
@@ -137,12 +145,15 @@ class TraceShelf:
     def reach(
         self, kind: TraceKind, start: TracePosition, *, rows_max: int, until: TracePosition | None = None
     ) -> Reach:
-        """Return how far `rows_max` rows from `start` reach, not beyond `until`.
+        """Return how far `rows_max` rows from `start` reach, not beyond `until`; nowhere when that lies before it.
 
         Raises:
             PositionExpired: rows between `start` and what is left were deleted.
         """
-        return self._tried(lambda: self._reach(kind, start, rows_max, until))
+        try:
+            return self._tried(lambda: self._reach(kind, start, rows_max, until))
+        except PositionsReversed:  # a host lost rows that were read: the reader is ahead of what is left
+            return Reach(end=start, rows=0, has_more=False)
 
     def page(
         self, kind: TraceKind, start: TracePosition, until: TracePosition, *, rows_max: int, bytes_max: int
@@ -154,6 +165,7 @@ class TraceShelf:
 
         Raises:
             PositionExpired: as `reach`.
+            PositionsReversed: `until` lies before `start`.
         """
         return self._tried(lambda: self._page(kind, start, until, rows_max, bytes_max))
 
@@ -210,11 +222,15 @@ class TraceShelf:
             begin = self._begin(kind, chain, names, start)
         last = len(chain) - 1
         if until is not None:
+            if until == BEGINNING != start or (until.boot_id == start.boot_id and until.row < start.row):
+                raise PositionsReversed(start, until)
             if until == BEGINNING:
                 return
             if until.boot_id not in names:
                 raise PositionExpired(until, self.oldest(kind))
             last = names.index(until.boot_id)
+            if last < begin:
+                raise PositionsReversed(start, until)
         for run in chain[begin : last + 1]:
             reached = start.row if run.boot_id == start.boot_id else 0
             while (source := self._next(run, reached)) is not None:
@@ -370,7 +386,8 @@ class TraceShelf:
         for end, body in bodies(raw):
             try:
                 if not seen.read_bytes:
-                    seen.opened_ns = SpoolHeader.decode(body).opened_ns
+                    header = SpoolHeader.decode(body)
+                    seen.opened_ns, seen.schema_version = header.opened_ns, header.schema_version
                 else:
                     rows = SpoolRows.decode(body)
                     offset = seen.read_bytes
@@ -387,13 +404,15 @@ class TraceShelf:
         if isinstance(source, ShelfFile):
             yield from self._rows_of_file(source, first, stop)
             return
+        spool = self._spools[source.path]
         with source.path.open("rb") as file:
-            for frame in self._spools[source.path].frames:
+            for frame in spool.frames:
                 skip, end = max(0, first - frame.first), min(frame.rows, stop - frame.first)
                 if skip >= end:
                     continue
                 _, body = next(bodies(os.pread(file.fileno(), frame.size, frame.offset)))
-                yield frame.first + skip, SpoolRows.decode(body).batch(kind).slice(skip, end - skip)
+                rows = SpoolRows.decode(body).batch(kind, spool.schema_version)
+                yield frame.first + skip, rows.slice(skip, end - skip)
 
     def _rows_of_file(self, source: ShelfFile, first: int, stop: int) -> Iterator[tuple[int, Any]]:
         footer = self._footer(source)

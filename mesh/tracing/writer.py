@@ -18,8 +18,10 @@ from typing import Final
 import pyarrow as pa
 import structlog
 
-from georelay.trace.schema import COMPLETE_KINDS, TraceKind
+from georelay.trace.schema import COMPLETE_KINDS, RECORDED_COLUMNS, TraceKind
+from georelay.trace.spool import SpoolError, read_spool
 from mesh.tracing.lane import Identity, Lane
+from mesh.tracing.open_rows import OpenRows, left_open, read_open_rows, without_spooled
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.retention import Retention
 from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, remove_unfinished, roll
@@ -65,6 +67,7 @@ class TraceWriter:
         roll_period_s: age at which a spool becomes a file, >= 0. Short: fresh reports; long: fewer files.
         slow_roll_period_s: the same for the kinds that no verdict is made of.
         age_ms_max, size_bytes_max: see Retention.
+        open_rows: is told which seconds are spooled.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class TraceWriter:
         slow_roll_period_s: float = SLOW_ROLL_PERIOD_S,
         age_ms_max: int = AGE_MS_MAX,
         size_bytes_max: int = SIZE_BYTES_MAX,
+        open_rows: OpenRows | None = None,
     ) -> None:
         self._directory = directory
+        self._open_rows = open_rows
         self._identity = identity
         self._clock_ns = clock_ns
         self._roll_period_ns = {
@@ -137,11 +142,42 @@ class TraceWriter:
         """Take over what earlier runs of this broker left: files to keep count of, and spools to roll."""
         try:
             remove_unfinished(self._directory, self._identity.broker)
-            self._retention.load()
+            self._retention.load(self._clock_ns())
             self._unrolled += left_over(self._directory, self._identity.broker)
         except OSError as error:
             self._failed("recover", error)
+        self._take_open_rows()
         self._roll_spools()
+
+    def _take_open_rows(self) -> None:
+        """Spool the ledger rows that earlier runs had not spooled when they were killed."""
+        identity = self._identity
+        try:
+            for path in left_open(self._directory, identity.broker, identity.boot_id):
+                rows = read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
+                rows = without_spooled(rows, self._spooled_ledger())
+                if rows:
+                    log.info("trace.rows_recovered", rows=len(rows), broker=identity.broker)
+                    self._spool(self._lanes[TraceKind.LEDGER], rows, 0, self._clock_ns())
+                path.unlink()
+        except (OSError, ValueError) as error:
+            self._failed("recover open rows", error)
+
+    def _spooled_ledger(self) -> list[tuple[object, ...]]:
+        """Return the ledger rows of the spools that are left, in the order of their recorded columns."""
+        rows: list[tuple[object, ...]] = []
+        for path in self._unrolled:
+            if not path.name.startswith(f"{TraceKind.LEDGER.value}-"):
+                continue
+            try:
+                spool = read_spool(path.read_bytes())
+                for frame in spool.rows:
+                    batch = frame.batch(TraceKind.LEDGER, spool.header.schema_version)
+                    columns = [batch.column(name).to_pylist() for name in RECORDED_COLUMNS[TraceKind.LEDGER]]
+                    rows += zip(*columns, strict=True)
+            except SpoolError:  # what can be read of it is counted and told when it is rolled
+                continue
+        return rows
 
     def take(self, drained: Drained) -> None:
         """Spool rows, and roll when it is time."""
@@ -151,6 +187,8 @@ class TraceWriter:
             mine, dropped = rows.get(kind, []), drained.dropped.get(kind, 0)
             if mine or dropped or lane.rows_waiting:
                 self._spool(lane, mine, dropped, now_ns)
+        if self._open_rows is not None and drained.through >= 0 and not self._lanes[TraceKind.LEDGER].rows_waiting:
+            self._open_rows.saved(drained.through)
         due = [lane for lane in self._lanes.values() if self._is_due(lane, now_ns)]
         if due:
             self._roll_lanes(due)

@@ -24,6 +24,7 @@ from georelay.limits import MIB
 from georelay.wire.batch import BatchHeader, build_batch, parse_header
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.kafka.ports import Published
+from region.kafka.refused_publishes import NoteRefused, nobody_notes
 
 log = structlog.get_logger()
 
@@ -69,8 +70,11 @@ class Coalescer:
         wall_ns: Callable[[], int],
         monotonic_ns: Callable[[], int],
         limits: LaneLimits | None = None,
+        refused: NoteRefused = nobody_notes,
     ) -> None:
+        """`refused` is told of the records of callers that end with an error."""
         self._cluster = cluster
+        self._refused = refused
         self._entry_region = entry_region
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
@@ -96,6 +100,15 @@ class Coalescer:
         Raises:
             TooLarge: a record does not fit a batch. Busy: a queue is full. Unavailable: closing. Nothing was queued.
         """
+        try:
+            return self._publish(topic, partition, records, level)
+        except GeorelayError as error:
+            self._refused(topic, partition, len(records), error)
+            raise
+
+    def _publish(
+        self, topic: str, partition: int, records: Sequence[NewRecord], level: AskedLevel
+    ) -> list[asyncio.Future[Published]]:
         if self._closed:
             raise Unavailable("this broker is shutting down")
         chunks = [new_chunk(part, self._wall_ns(), Published) for part in self.split(records)]
@@ -105,7 +118,9 @@ class Coalescer:
         self._lane(topic, partition, level).offer(chunks)
         self._bytes += total
         for chunk in chunks:
-            chunk.done.add_done_callback(partial(self._chunk_done, chunk.size_bytes))
+            chunk.done.add_done_callback(
+                partial(self._chunk_done, topic, partition, chunk.record_count, chunk.size_bytes)
+            )
         return [chunk.done for chunk in chunks]
 
     def split(self, records: Sequence[NewRecord]) -> list[Sequence[NewRecord]]:
@@ -122,10 +137,15 @@ class Coalescer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _chunk_done(self, size_bytes: int, done: asyncio.Future[Published]) -> None:
+    def _chunk_done(
+        self, topic: str, partition: int, records: int, size_bytes: int, done: asyncio.Future[Published]
+    ) -> None:
         self._bytes -= size_bytes
-        if not done.cancelled():
-            done.exception()  # a caller that went away must not leave "exception was never retrieved"
+        if done.cancelled():
+            return
+        error = done.exception()  # a caller that went away must not leave "exception was never retrieved"
+        if error is not None:
+            self._refused(topic, partition, records, error)
 
     def _lane(self, topic: str, partition: int, level: AskedLevel) -> _Lane:
         level = level.shared

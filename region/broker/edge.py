@@ -53,6 +53,7 @@ from region.groups.counters import GroupCounters
 from region.kafka.connection import ConnectionLimits
 from region.kafka.listener import KafkaListener
 from region.kafka.ports import Cluster
+from region.kafka.refused_publishes import RefusedPublishes
 from region.kafka.request_memory import RequestMemory
 from region.kafka.services import KafkaServices
 from region.queues.counters import QueueCounters
@@ -135,6 +136,7 @@ class Edge:
             entry_region=cluster.region_number,
             wall_ns=clock.wall_ns,
             monotonic_ns=clock.monotonic_ns,
+            refused=RefusedPublishes(cluster, recorder).note,
         )
         publisher = RecordPublisher(cluster, self._coalescer)
         reader = StreamReader(cluster)

@@ -18,7 +18,7 @@ from mesh.testbed.bed_process import BedOptions, open_bed
 from mesh.testbed.plan_core import parse_wan
 from region.devmesh.certificates import DevPki
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, MeshPlan, check_brokers_per_region, parse_regions
-from region.devmesh.session import READY_TIMEOUT_S, Progress, UpOptions, run
+from region.devmesh.session import BROKER_ARGV, READY_TIMEOUT_S, Progress, UpOptions, run
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -56,6 +56,10 @@ def up(
             help="Let processes find each other through one seed; keys are made in DATA/gossip. Default: yes.",
         ),
     ] = None,
+    traces: Annotated[
+        bool,
+        typer.Option("--traces/--no-traces", help="Write the traces that `georelay report` reads, and send probes."),
+    ] = True,
     ready_timeout_s: Annotated[float, typer.Option(min=1.0, help="Give up when not ready by then.")] = READY_TIMEOUT_S,
     wan: Annotated[
         str,
@@ -68,6 +72,7 @@ def up(
     wan_name: Annotated[str, typer.Option(help="Name of that test bed, for `georelay wan --name`.")] = "dev",
     wan_congestion_control: Annotated[str, typer.Option(help="reno, cubic or bbr in its regions.")] = "",
     link_override: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    broker_program: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a development mesh on this machine until Ctrl-C."""
     console = Console(stderr=True, highlight=False)
@@ -87,7 +92,9 @@ def up(
             restart=restart,
             tls=tls or spec is not None,
             gossip=gossip,
+            traces=traces,
             link_overrides=tuple(link_override or ()),
+            broker_argv=tuple(broker_program or BROKER_ARGV),
             ready_timeout_s=ready_timeout_s,
         )
         with contextlib.ExitStack() as stack:

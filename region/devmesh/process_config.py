@@ -27,6 +27,7 @@ class ProcessPaths:
         pki: None: no TLS.
         congestion_control: of the links; "" for what brokers take by themselves.
         keys: None: no gossip.
+        traces: False: nobody writes any.
     """
 
     directory: Path
@@ -35,6 +36,7 @@ class ProcessPaths:
     pki: DevPki | None = None
     congestion_control: str = ""
     keys: DevKeys | None = None
+    traces: bool = True
 
     def data_dir(self, broker: BrokerPlan) -> Path:
         """Return a broker's own data directory."""
@@ -55,7 +57,7 @@ def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, over
         f"data_dir = {_text(paths.data_dir(broker))}",
         f"definitions_home = {_text(plan.regions[0].name)}",
         *_users(paths),
-        f"trace_dir = {_text(paths.trace_dir)}",
+        *_traces(paths),
         f"die_with_parent = {paths.parent_pid}",
         "clock_error_us = 0  # all brokers of a development mesh read one clock",
         "trace_roll_ms = 2000",
@@ -73,6 +75,10 @@ def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, over
     return "\n".join(lines) + "\n"
 
 
+def _traces(paths: ProcessPaths) -> list[str]:
+    return [f"trace_dir = {_text(paths.trace_dir)}"] if paths.traces else []
+
+
 def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
     """Return the configuration of the gateway."""
     own = plan.regions[0]
@@ -81,7 +87,7 @@ def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
         'name = "gateway"',
         f"region = {_text(own.name)}",
         *_users(paths),
-        f"trace_dir = {_text(paths.trace_dir)}",
+        *_traces(paths),
         f"die_with_parent = {paths.parent_pid}",
         "",
         "[listen]",

@@ -57,6 +57,7 @@ class UpOptions:
         users: name to password; empty keeps the users that the directory has.
         tls: certificates for every process, made when they are missing.
         gossip: processes find each other through one seed; None: unless links are overridden.
+        traces: brokers and gateway write them into the directory.
         bed: the test bed that its processes run in, whose hub this process is in; None: this machine's loopback.
         broker_argv, gateway_argv: programs; `--config FILE` is added.
     """
@@ -70,6 +71,7 @@ class UpOptions:
     restart: bool = False
     tls: bool = False
     gossip: bool | None = None
+    traces: bool = True
     bed: BedProcess | None = None
     link_overrides: tuple[str, ...] = ()
     ready_timeout_s: float = READY_TIMEOUT_S
@@ -135,6 +137,7 @@ def _prepare(options: UpOptions) -> tuple[MeshPlan, DevPki | None]:
         pki=pki,
         keys=prepare_keys(directory, layout) if gossips else None,
         congestion_control="" if options.bed is None else options.bed.plan.congestion_control,
+        traces=options.traces,
     )
     write_record(directory, record)
     for broker in layout.brokers:

@@ -14,7 +14,7 @@ Equal commands have equal bytes (sorted keys, no spaces; bytes are base64, topic
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -30,7 +30,7 @@ from region.groups.values import GroupRecord, StoredMember
 VERSION: Final = 1
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
-TOPIC_ID_HEX_CHARS: Final = 32
+TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")  # bytes.fromhex alone takes spaces too
 
 Rows: TypeAlias = Mapping[StreamKey, CommittedOffset]
 
@@ -204,14 +204,10 @@ def _read_key(value: object) -> StreamKey:
     if not isinstance(value, list) or len(value) != 3:
         raise FieldError("a stream is not a row of three")
     topic_id = value[0]
-    if not isinstance(topic_id, str) or len(topic_id) != TOPIC_ID_HEX_CHARS:
+    if not isinstance(topic_id, str) or TOPIC_ID.fullmatch(topic_id) is None:
         raise FieldError("a topic id is not 32 hexadecimal digits")
-    try:
-        raw_id = bytes.fromhex(topic_id)
-    except ValueError as error:
-        raise FieldError("a topic id is not 32 hexadecimal digits") from error
     return StreamKey(
-        raw_id,
+        bytes.fromhex(topic_id),
         RegionNumber(_whole(value[1], high=REGION_NUMBER_MAX)),
         _whole(value[2], high=PARTITIONS_PER_TOPIC_MAX - 1),
     )
@@ -325,5 +321,5 @@ def _text(raw: bytes) -> str:
 def _bytes(fields: Fields, name: str) -> bytes:
     try:
         return base64.b64decode(fields.text(name, chars_max=COMMAND_BYTES_MAX), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, or plain for a text that is not ASCII
         raise FieldError(f"{name} is not base64") from error

@@ -246,6 +246,7 @@ class Group:
         done = partial(
             self._static_stored,
             member=member,
+            new_id=wish.new_member_id,
             old_id=old_id,
             before=before,
             ticket=ticket,
@@ -260,20 +261,22 @@ class Group:
         now_ns: int,
         *,
         member: Member,
+        new_id: str,
         old_id: str,
         before: tuple[Protocols, int, int],
         ticket: object,
         leader_before: str | None,
         can_skip: bool,
     ) -> list[Effect]:
-        is_there = member.member_id in self.members and self.members[member.member_id] is member
+        is_there = new_id in self.members
         if error is not ErrorCode.NONE:
             if is_there:
                 member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
-                self._effects += self.members.replace(member.member_id, old_id)
+                self._effects += self.members.replace(new_id, old_id)
             self._answer_join(ticket, JoinAnswer(error=error))
         elif not is_there:
-            self._answer_join(ticket, JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID))
+            # Removed meanwhile, or it came back once more: the process that came first must not share the other's id.
+            self._answer_join(ticket, JoinAnswer(error=self.members.check(new_id, member.instance_id)))
         elif can_skip:
             self._answer_join(ticket, self._current(member, skip=self.leader == member.member_id))
         else:
@@ -483,10 +486,8 @@ class Group:
         member.join_ticket = member.sync_ticket = None
         self.members.remove(member.member_id)
         self._unsynced.discard(member.member_id)
-        if self.state in (GroupState.STABLE, GroupState.COMPLETING):
-            self._prepare(now_ns)
-        if self.state is GroupState.PREPARING:
-            self._try_barrier(now_ns)
+        self._prepare(now_ns)
+        self._try_barrier(now_ns)
 
     # --- commits ----------------------------------------------------------------------------------
 

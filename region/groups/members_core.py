@@ -166,15 +166,10 @@ class MemberBook:
 
     def elect_joined(self) -> bool:
         """Let a member that has joined lead; False when nobody has."""
-        if self.leader is None:
-            return False
-        if self._members[self.leader].is_joining:
-            return True
-        joined = next((member for member in self._members.values() if member.is_joining), None)
-        if joined is None:
-            return False
-        self.leader = joined.member_id
-        return True
+        joined = [member.member_id for member in self._members.values() if member.is_joining]
+        if joined and self.leader not in joined:
+            self.leader = joined[0]
+        return bool(joined)
 
     def has_room_for(self, wish: JoinWish) -> bool:
         """Return whether the group stays within its limits with this member, new or known."""

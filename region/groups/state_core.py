@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from georelay.fields import FieldError, Fields, dump_object, parse_object
 from region.coordination.limits import COMMAND_BYTES_MAX, PART_RESTORED_BYTES_MAX
@@ -45,6 +45,8 @@ GENERATION_STEP: Final = 1 << 16  # of a new home epoch: more rebalances than an
 GROUP_BYTES: Final = 256  # of a group without members and offsets in a snapshot, about
 MEMBER_BYTES: Final = 256
 ENDED_BYTES: Final = 48  # of the newest ended transaction of a producer
+
+GroupChange: TypeAlias = StoreGroup | CommitOffsets | HoldOffsets | EndTransaction | DeleteOffsets
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class GroupsState:
         self.size_bytes = sum(group.size_bytes for group in groups.values())
 
 
-def _change(group: StoredGroup, command: Command, append_us: int) -> None:
+def _change(group: StoredGroup, command: GroupChange, append_us: int) -> None:
     offsets = group.offsets
     match command:
         case StoreGroup(record=record):
@@ -177,8 +179,6 @@ def _change(group: StoredGroup, command: Command, append_us: int) -> None:
             offsets.end(command.producer_id, command.epoch, command.number, is_commit=command.is_commit)
         case DeleteOffsets(keys=keys):
             offsets.delete(keys)
-        case DropGroup():
-            raise AssertionError(command)  # done by the caller
 
 
 def _at(row: CommittedOffset, append_us: int) -> CommittedOffset:

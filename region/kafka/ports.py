@@ -580,3 +580,6 @@ class TraceRecorder(Protocol):
 
     def open_session(self, *, topic: str, origin: int, partition: int, offset: int, group: str = "") -> TraceSession:
         """Start a session; `topic` is the plain name in every region."""
+
+    def refused(self, *, topic: str, origin: int, partition: int, records: int, is_decided: bool) -> None:
+        """Note records of a publish that was answered with an error; the stream exists."""

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from georelay.wire.records import Record
-from region.queues.definition import Order
 from region.queues.delivery_traces import BatchFacts
 from region.queues.limits import CACHED_BYTES_PER_QUEUE_MAX, OPEN_PER_PARTITION_MAX, OPEN_PER_QUEUE_MAX
 from region.queues.queue_core import Claim, Place, QueueState, RecordState
@@ -143,7 +142,7 @@ class QueueIndex:
         self._phases[record.phase] += 1
         if record.content is not None:
             self.cached_bytes += record.size_bytes
-        if record.key is not None and self._queue.definition.order is Order.KEY:
+        if record.key is not None:
             self._chains.setdefault((place.partition, record.key), deque()).append(place.offset)
         self.refresh(place, now_us)
 
@@ -207,8 +206,7 @@ class QueueIndex:
     def _is_blocked(self, record: OpenRecord) -> bool:
         if record.key is None:
             return False
-        chain = self._chains.get((record.place.partition, record.key))
-        return chain is not None and chain[0] != record.place.offset
+        return self._chains[record.place.partition, record.key][0] != record.place.offset
 
     def _set_phase(self, record: OpenRecord, phase: Phase) -> None:
         self._phases[record.phase] -= 1
@@ -254,9 +252,7 @@ class QueueIndex:
         self.open_count -= 1
         if record.key is None:
             return
-        chain = self._chains.get((place.partition, record.key))
-        if chain is None:
-            return
+        chain = self._chains[place.partition, record.key]
         was_first = chain[0] == place.offset
         while chain and chain[0] not in self._open[place.partition]:
             chain.popleft()

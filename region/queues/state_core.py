@@ -17,7 +17,6 @@ from typing import Final, TypeAlias
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX
-from region.coordination.part import CommandError
 from region.queues.commands_core import (
     ANY_EPOCH,
     Acknowledge,
@@ -47,6 +46,8 @@ _ROW_WIDTH: Final = 7
 _KEPT: Final = frozenset({RecordState.WAITING, RecordState.LEASED, RecordState.CONDEMNED})
 
 Result: TypeAlias = list[int] | list[bool] | int | bool
+ClaimsChange: TypeAlias = Acknowledge | GiveBack | Extend | Condemn | Drop
+QueueChange: TypeAlias = AlterQueue | DeleteQueue | Deliver | Bury | ClaimsChange | PassOver | BeginEpoch | NameProducer
 Generation: TypeAlias = tuple[int, int]  # home epoch of the coordinator, and that of the partition that was followed
 
 
@@ -91,7 +92,7 @@ class QueuesState:
         return self._queues.get(name)
 
     def apply(self, command: QueueCommand, *, append_us: int) -> Applied:
-        """Follow one committed command (CommandError: it cannot be)."""
+        """Follow one committed command."""
         name = command.queue
         queue = self._queues.get(name)
         if isinstance(command, CreateQueue):
@@ -135,7 +136,7 @@ class QueuesState:
         self._queues = {queue.definition.name: queue for queue in queues}
 
 
-def _nothing(command: QueueCommand) -> Result:
+def _nothing(command: QueueChange) -> Result:
     match command:
         case Deliver():
             return [0] * len(command.places)
@@ -147,7 +148,7 @@ def _nothing(command: QueueCommand) -> Result:
             return 0
 
 
-def _change(state: QueuesState, queue: QueueState, command: QueueCommand) -> Applied:
+def _change(state: QueuesState, queue: QueueState, command: QueueChange) -> Applied:
     name = command.queue
     match command:
         case AlterQueue():
@@ -175,11 +176,9 @@ def _change(state: QueuesState, queue: QueueState, command: QueueCommand) -> App
         case NameProducer():
             queue.name_producer(command.producer_id)
             return Applied(queue=name, result=True)
-        case _:
-            raise CommandError(f"command {type(command).__name__} cannot change a queue")
 
 
-def _change_claims(queue: QueueState, command: Acknowledge | GiveBack | Extend | Condemn | Drop) -> list[bool]:
+def _change_claims(queue: QueueState, command: ClaimsChange) -> list[bool]:
     match command:
         case Acknowledge():
             return queue.acknowledge(command.claims)

@@ -13,6 +13,7 @@ sees that by looking.
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -38,6 +39,7 @@ _SNAPSHOT_VERSION: Final = b"1"
 _INT63_MAX: Final = 2**63 - 1
 _ROW_BYTES_MAX: Final = 1024 * 1024
 _EPOCH_MAX: Final = EPOCH_LAST + 1
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")  # bytes.fromhex alone takes spaces too
 
 
 class TransactionBook:
@@ -183,14 +185,12 @@ def _key(row: object) -> StreamKey:
 
 def key_of(topic_id: object, origin: object, partition: object) -> StreamKey:
     """Return the stream that three JSON values name. Raises FieldError."""
-    if not isinstance(topic_id, str) or len(topic_id) != 32 or type(origin) is not int or type(partition) is not int:
+    is_id = isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id) is not None
+    if not is_id or type(origin) is not int or type(partition) is not int:
         raise FieldError("a partition is [topic id of 32 hexadecimal digits, origin, partition]")
     if not 0 <= origin <= REGION_NUMBER_MAX or not 0 <= partition < 2**31:
         raise FieldError(f"origin {origin} or partition {partition} is out of range")
-    try:
-        return StreamKey(bytes.fromhex(topic_id), RegionNumber(origin), partition)
-    except ValueError as error:
-        raise FieldError(f"topic id {topic_id!r} is not hexadecimal") from error
+    return StreamKey(bytes.fromhex(str(topic_id)), RegionNumber(origin), partition)
 
 
 def _group(row: object) -> str:

@@ -17,6 +17,7 @@ E = TypeVar("E", bound=enum.StrEnum)
 
 JSON_BYTES_MAX: Final = 512 * 1024  # a topology of 64 regions is the largest: about 60 KiB
 INT64_MAX: Final = 2**63 - 1
+_SURROGATE: Final = b"\\ud"  # how JSON spells one
 
 
 class FieldError(ValueError):
@@ -38,7 +39,7 @@ def parse_object(raw: bytes, *, bytes_max: int = JSON_BYTES_MAX) -> JsonObject:
     """Return the JSON object in `raw` (at most `bytes_max` bytes of UTF-8).
 
     Raises:
-        FieldError: too long, not JSON, not an object, or holding a float.
+        FieldError: too long, not JSON, not an object, or holding a float or half of a surrogate pair.
     """
     if len(raw) > bytes_max:
         raise FieldError(f"{len(raw)} bytes of JSON are over {bytes_max}")
@@ -55,7 +56,17 @@ def parse_object(raw: bytes, *, bytes_max: int = JSON_BYTES_MAX) -> JsonObject:
         raise FieldError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise FieldError("the JSON is not an object")
+    if _SURROGATE in raw.lower():
+        _refuse_lone_surrogates(value)
     return value
+
+
+def _refuse_lone_surrogates(value: JsonObject) -> None:
+    """Half of a surrogate pair is JSON, but no text: what holds it could be read and never be written again."""
+    try:
+        dump_object(value)
+    except UnicodeEncodeError as error:
+        raise FieldError("not UTF-8: half of a surrogate pair") from error
 
 
 def dump_object(value: JsonObject) -> bytes:

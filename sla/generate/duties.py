@@ -18,6 +18,7 @@ PEER_NS: Final = 20_000  # between a question's arrival and its answer
 CLIENT_ERROR_SHARE: Final = 0.002
 SERVER_ERROR_SHARE: Final = 0.0001
 TIMEOUT_SHARE: Final = 0.00005
+REFUSED_PER_S: Final = 3.0  # records of one stream, while a region refuses
 OPERATIONS: Final = tuple(Operation)
 GATEWAY_OPERATIONS: Final = (Operation.PUBLISH, Operation.CONSUME)
 
@@ -29,6 +30,7 @@ class Duties:
         self._world = world
         self._clocks = clocks
         self._rng = np.random.default_rng([world.request.seed, 5])
+        self._refusals = np.random.default_rng([world.request.seed, 6])
 
     def is_down(self, region: int, at_ns: Int64) -> Any:
         """Return whether the brokers of a region are down at true times."""
@@ -44,6 +46,14 @@ class Duties:
             start, end = self._world.span_ns(fault)
             refuses |= (at_ns >= start) & (at_ns < end) & (self._world.number(fault.region) == region)
         return refuses
+
+    def is_refused(self, region: int, at_ns: Int64) -> Any:
+        """Return whether the running brokers of a region refuse to publish at true times."""
+        return self._refuses(region, at_ns) & ~self.is_down(region, at_ns)
+
+    def refused_records(self, number: int) -> Int64:
+        """Return how many records of one stream were refused in each of some seconds."""
+        return self._refusals.poisson(REFUSED_PER_S, number).astype(np.int64)
 
     def outcomes(self, region: int, seconds: Int64, *, gateway: str) -> pa.Table | None:
         """Return one row per second and operation of a broker (gateway empty) or of a gateway."""

@@ -29,6 +29,7 @@ KEYS: Final = {
     "integrity_hour": ("ts_s", "origin", "dest", "topic", "partition", "group"),
     "stream_hour": ("ts_s", "topic", "origin", "partition"),
     "mirror_hour": ("ts_s", "topic", "origin", "partition", "region"),
+    "account_hour": ("ts_s", "kind", "topic", "origin", "partition", "region", "group"),
     "avail_minute": ("ts_s", "origin", "dest"),
     "requests_minute": ("ts_s", "region", "source", "op"),
     "clock_hour": ("ts_s", "region", "peer"),

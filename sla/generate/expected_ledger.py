@@ -77,6 +77,8 @@ class LedgerBook:
         seconds = last_s // HOUR_S * HOUR_S + HOUR_S - self._first_s
         self._delivered = np.zeros((len(world.regions), seconds), dtype=np.int64)
         self._committed = np.zeros((len(world.streams), seconds), dtype=np.int64)
+        self._handed: dict[tuple[int, int, int], IntervalSet] = defaultdict(IntervalSet)  # stream, region, hour
+        self._refused: dict[tuple[int, int, int], int] = defaultdict(int)
         self._is_read = np.zeros((len(world.regions), len(world.streams), seconds // HOUR_S), dtype=np.bool_)
 
     def take(self, region: int, rows: LedgerRows, reaches: npt.NDArray[np.bool_]) -> None:
@@ -86,6 +88,10 @@ class LedgerBook:
             return
         kind, stream = KINDS[int(rows.kind[0])], int(rows.stream[0])
         second = rows.first_ns // NS_PER_S - self._first_s
+        if kind is LedgerKind.REFUSED:
+            for hour, records in zip((rows.first_ns // HOUR_NS).tolist(), rows.records.tolist(), strict=True):
+                self._refused[stream, region, hour] += records
+            return
         if kind is LedgerKind.DELIVERED:
             np.add.at(self._delivered[region], second, rows.end - rows.first)
             self._is_read[region, stream, np.unique(second // HOUR_S)] = True
@@ -113,7 +119,12 @@ class LedgerBook:
             mine = np.flatnonzero(rows.session_epoch == session)
             unit = units.setdefault(0 if has_group else session, _Unit())
             for number in np.unique(hour[mine]).tolist():
-                self._judge_hour(unit, (region, stream, number), session, rows.take(mine[hour[mine] == number]))
+                of_hour = rows.take(mine[hour[mine] == number])
+                starts = np.append(0, np.flatnonzero(of_hour.first[1:] != of_hour.end[:-1]) + 1)
+                lasts = np.append(starts[1:], len(of_hour)) - 1
+                for first, end in zip(of_hour.first[starts].tolist(), of_hour.end[lasts].tolist(), strict=True):
+                    self._handed[stream, region, number].add(first, end)
+                self._judge_hour(unit, (region, stream, number), session, of_hour)
 
     def _judge_hour(self, unit: _Unit, key: tuple[int, int, int], session: int, rows: LedgerRows) -> None:
         self._sessions[key].add(session)
@@ -296,6 +307,36 @@ class LedgerBook:
                         }
                     )
         return rows
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return the rows of account_hour."""
+        sets: dict[tuple[LedgerKind, int, int, int], IntervalSet] = defaultdict(IntervalSet)
+        for (kind, stream, region), buckets in self._known.items():
+            for (hour, _), ranges in buckets.items():
+                for first, end in ranges:
+                    sets[kind, stream, region, hour].add(first, end)
+        for (stream, region, hour), handed in self._handed.items():
+            sets[LedgerKind.DELIVERED, stream, region, hour] = handed
+        rows = [self._account(*key, ranges.size, [list(pair) for pair in ranges]) for key, ranges in sets.items()]
+        rows += [
+            self._account(LedgerKind.REFUSED, stream, region, hour, records, [])
+            for (stream, region, hour), records in self._refused.items()
+        ]
+        return rows
+
+    def _account(
+        self, kind: LedgerKind, stream: int, region: int, hour: int, records: int, ranges: list[list[int]]
+    ) -> dict[str, Any]:
+        group = self._world.groups[self._world.streams[stream].topic] if kind is LedgerKind.DELIVERED else ""
+        return {
+            "ts_s": hour * HOUR_S,
+            "kind": kind.value,
+            **self._stream(stream),
+            "region": self._world.regions[region],
+            "group": group,
+            "records": records,
+            "ranges": ranges,
+        }
 
     def throughput(self) -> list[dict[str, Any]]:
         """Return the rows of throughput_minute."""

@@ -35,6 +35,7 @@ class LedgerRows:
     attempt: Int64
     session_epoch: Int64
     deliver_seq: Int64
+    records: Int64  # of kinds that name no offsets, else 0
 
     @classmethod
     def concat(cls, parts: Sequence[LedgerRows]) -> LedgerRows:
@@ -93,6 +94,7 @@ def of_lane(kind: LedgerKind, lane: Lane, due: Batches, shown_ns: Int64, sequenc
         attempt=due.attempt[starts],
         session_epoch=numbers[session],
         deliver_seq=sequence[starts],
+        records=np.zeros(len(starts), dtype=np.int64),
     )
 
 
@@ -102,8 +104,33 @@ def single(
     """Return one row that no batch is behind: aborted or expired."""
     shown_ns = clocks.shown_at(region, at_ns)
     broker = world.leader(region, world.streams[stream].partition)
-    values = (NUMBER[kind], stream, broker, first, end, shown_ns, shown_ns, 1, 0, 0)
+    values = (NUMBER[kind], stream, broker, first, end, shown_ns, shown_ns, 1, 0, 0, 0)
     return LedgerRows(*(np.array([value], dtype=np.int64) for value in values))
+
+
+def refused(world: World, clocks: Clocks, *, stream: int, region: int, seconds: Int64, records: Int64) -> LedgerRows:
+    """Return the rows of publishes that a region refused, one per second with any.
+
+    Args:
+        seconds: since 1970, true; records: refused in each.
+    """
+    seconds, records = seconds[records > 0], records[records > 0]
+    number = len(seconds)
+    shown_ns = clocks.shown(region, seconds * NS_PER_S)
+    nothing = np.zeros(number, dtype=np.int64)
+    return LedgerRows(
+        kind=np.full(number, NUMBER[LedgerKind.REFUSED], dtype=np.int64),
+        stream=np.full(number, stream, dtype=np.int64),
+        broker=np.full(number, world.leader(region, world.streams[stream].partition), dtype=np.int64),
+        first=nothing,
+        end=nothing,
+        first_ns=shown_ns,
+        last_ns=shown_ns,
+        attempt=nothing + 1,
+        session_epoch=nothing,
+        deliver_seq=nothing,
+        records=records,
+    )
 
 
 def table(world: World, region: int, rows: LedgerRows) -> pa.Table:
@@ -133,5 +160,6 @@ def table(world: World, region: int, rows: LedgerRows) -> pa.Table:
         pa.array(rows.session_epoch),
         pa.array(rows.deliver_seq),
         constant(SCHEMA_VERSION, number, pa.int16()),
+        pa.array(rows.records, mask=rows.end > rows.first),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMAS[TraceKind.LEDGER])

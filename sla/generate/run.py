@@ -139,6 +139,7 @@ class Generator:
                 deliveries.append(counted.delivery_table(world, clocks, lane, due, shown_ns, sequence))
                 self.deliveries += len(due)
         ledger += self._singles_of(region, before_ns)
+        ledger += self._refused_of(region, span_ns)
         self._write_ledger(region, ledger, span_ns)
         self._write_latencies(region, events, span_ns)
         self._write_deliveries(region, deliveries, span_ns)
@@ -163,6 +164,23 @@ class Generator:
                         self._world, self._clocks, kind, stream=stream, region=region, first=first, end=end, at_ns=at_ns
                     )
                 )
+        return rows
+
+    def _refused_of(self, region: int, span_ns: tuple[int, int]) -> list[LedgerRows]:
+        """Return what a region refused while it could not publish: as many records as it takes otherwise."""
+        world = self._world
+        seconds = np.arange(span_ns[0] // NS_PER_S, span_ns[1] // NS_PER_S, dtype=np.int64)
+        refusing = seconds[self._duties.is_refused(region, seconds * NS_PER_S)]
+        rows = []
+        for stream in world.streams if len(refusing) else ():
+            if stream.has_every_home and stream.home != region:
+                continue
+            records = self._duties.refused_records(len(refusing))
+            found = ledger_rows.refused(
+                world, self._clocks, stream=stream.index, region=region, seconds=refusing, records=records
+            )
+            if len(found):
+                rows.append(found)
         return rows
 
     def _write(
@@ -236,6 +254,7 @@ class Generator:
             "integrity_hour": self._ledger.integrity(),
             "stream_hour": self._ledger.streams(),
             "mirror_hour": self._ledger.mirrors(),
+            "account_hour": self._ledger.accounts(),
             "avail_minute": self._probes.rows(),
             "requests_minute": self._requests.rows(),
             "clock_hour": self._exchanges.rows(),

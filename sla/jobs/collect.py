@@ -21,9 +21,11 @@ from georelay.trace.histogram import GOOD_US_MAX, bucket_index, bucket_mid
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging.completeness import Completeness
 from sla.judging.facts import (
+    AccountFacts,
     BurnFacts,
     ClockFacts,
     Facts,
+    HomeFacts,
     InputFacts,
     IntegrityFacts,
     LatencyFacts,
@@ -38,7 +40,7 @@ from sla.judging.facts import (
     ThroughputFacts,
     WorstFacts,
 )
-from sla.judging.latency import pair_limits, quantiles_of
+from sla.judging.latency import Way, quantiles_of, way_limits
 from sla.tables import HOUR_S, MINUTE_S, RollupTable
 from sla.targets import (
     ARROW,
@@ -50,6 +52,7 @@ from sla.targets import (
     ThroughputTarget,
 )
 from sla.transforms import minute_counts, summary
+from sla.transforms.accounts import account_sums
 from sla.transforms.burn import burn_alerts
 
 Read = Callable[[RollupTable, int, int], DataFrame]
@@ -107,6 +110,7 @@ class _Collecting:
         self._targets = targets
         self._span = span
         self._both: dict[str, _Both] = {}
+        self._only_homes = spark.createDataFrame([], "origin STRING, topic STRING, home STRING")
         self._burn: tuple[BurnFacts, ...] = ()
         self._worst: tuple[WorstFacts, ...] = ()
         self._series: tuple[SeriesFacts, ...] = ()
@@ -132,11 +136,15 @@ class _Collecting:
         span = self._span
         # Each period alone: an hour that both touch must be cut where one ends.
         both = (span.previous, span)
-        latency = _union(self._latency_rows(part.start_s, part.end_s) for part in both)
-        sums = summary.latency_sums(summary.with_is_now(latency, span.start_s), ["is_now", *summary.PAIR, "stage"])
+        rows = _union(self._latency_rows(part.start_s, part.end_s) for part in both)
+        latency = summary.with_is_now(rows, span.start_s)
+        homes = summary.topic_homes(latency)
+        ways = summary.with_home(latency, homes.where("is_only"), ["is_now"])
+        self._only_homes = homes.where("is_only AND is_now").select("origin", "topic", "home")
         self._sum(
             {
-                "latency": (sums, _latency_fact),
+                "latency": (summary.latency_sums(ways, ["is_now", *summary.PAIR, "home", "stage"]), _latency_fact),
+                "homes": (summary.home_sums(homes), _as(HomeFacts)),
                 "clocks": (summary.clock_sums(self._hours(RollupTable.CLOCK_HOUR)), _as(ClockFacts)),
                 "inputs": (summary.input_sums(self._hours(RollupTable.INPUTS_HOUR)), _as(InputFacts)),
             }
@@ -159,17 +167,26 @@ class _Collecting:
                 "integrity": (summary.integrity_sums(hours(RollupTable.INTEGRITY_HOUR)), _as(IntegrityFacts)),
                 "streams": (summary.stream_sums(hours(RollupTable.STREAM_HOUR)), _as(StreamFacts)),
                 "mirrors": (summary.mirror_sums(hours(RollupTable.MIRROR_HOUR)), _as(MirrorFacts)),
+                "accounts": (self._accounts(), _account_fact),
                 "requests": (summary.request_sums(self._minutes(RollupTable.REQUESTS_MINUTE)), _as(RequestFacts)),
                 "probes": (summary.probe_sums(probes), _as(ProbeFacts)),
                 "minutes": (
                     _union(
-                        summary.minutes_sums(probes, target).withColumn("target", F.lit(target.name))
+                        summary.minutes_sums(probes, target, probed=self._span.probed).withColumn(
+                            "target", F.lit(target.name)
+                        )
                         for target in self._targets.shown(MinutesTarget)
                     ),
                     _as(MinutesFacts),
                 ),
             }
         )
+
+    def _accounts(self) -> DataFrame:
+        """Return the accounts of this period only: nobody compares them with those of the one before."""
+        start_s, end_s = self._span.first_hour_s, self._span.end_hour_s
+        rows = self._read(RollupTable.ACCOUNT_HOUR, start_s - HOUR_S, end_s + HOUR_S)
+        return account_sums(rows, start_s=start_s, end_s=end_s).withColumn("is_now", F.lit(True))
 
     def _missing_of_ledger(self) -> DataFrame:
         inputs = self._both["inputs"]
@@ -217,7 +234,12 @@ class _Collecting:
 
     def count_minutes(self) -> None:
         events = [
-            minute_counts.latency_events(self._spark, self._counts(RollupTable.MINUTE), target, self._first_bad(target))
+            minute_counts.latency_events(
+                self._spark,
+                summary.with_home(self._counts(RollupTable.MINUTE), self._only_homes, []),
+                target,
+                self._first_bad(target),
+            )
             for target in self._targets.of(LatencyTarget)
         ]
         counts = [minute_counts.latency_counts(rows) for rows in events]
@@ -246,13 +268,13 @@ class _Collecting:
     def _counts(self, table: RollupTable) -> DataFrame:
         return self._read(table, self._counts_start_s, self._span.end_s)
 
-    def _first_bad(self, target: LatencyTarget) -> dict[tuple[str, str], int | None]:
-        """Return the first bucket beyond the limit of every pair in the target's scope."""
+    def _first_bad(self, target: LatencyTarget) -> dict[Way, int | None]:
+        """Return the first bucket beyond the limit of every way of the pairs in the target's scope."""
         latency, clocks = self._both["latency"].now, self._both["clocks"].now
         return {
-            pair: None if limit.limit_us == GOOD_US_MAX else first_bucket_beyond(limit.limit_us)
-            for pair, limit in pair_limits(latency, clocks, target).items()
-            if target.scope.has_pair(*pair)
+            way: None if limit.limit_us == GOOD_US_MAX else first_bucket_beyond(limit.limit_us)
+            for way, limit in way_limits(latency, clocks, target).items()
+            if target.scope.has_pair(way[0], way[1])
         }
 
     def _alerts(self, counts: DataFrame) -> list[Row]:
@@ -354,6 +376,11 @@ def _as(kind: Callable[..., _Fact]) -> Callable[[dict[str, Any]], _Fact]:
 def _latency_fact(values: dict[str, Any]) -> LatencyFacts:
     hist = tuple((item.b, item.n) for item in values.pop("hist"))
     return LatencyFacts(hist=hist, **values)
+
+
+def _account_fact(values: dict[str, Any]) -> AccountFacts:
+    ranges = tuple((item.f, item.t) for item in values.pop("ranges") or ())
+    return AccountFacts(ranges=ranges, **values)
 
 
 def _burn_fact(values: dict[str, Any]) -> BurnFacts:

@@ -132,7 +132,7 @@ class LiveView:
         self._request = request
         self._store = store
         self._spark = spark
-        self._known = set(brokers)
+        self._known = gateways_of(brokers)
         self._silent = silent
         self._found_s = time.monotonic()
         self._now_s = now_s
@@ -197,14 +197,11 @@ class LiveView:
             text = f"{self._store.root}: Spark is at batch {number}, the view at {newest}; delete the whole directory"
             raise UsageError(text)
         before = self._store.state(number - 1)
-        batch = prepared(rows, watermark_s=before.watermark_s).persist()
-        try:
-            counts = count(batch)
-            late = self._store.replace_late(number)
-            if counts.late_rows:
-                batch.where("is_late").write.mode("overwrite").parquet(str(late))
-        finally:
-            batch.unpersist()
+        batch = prepared(rows, watermark_s=before.watermark_s)
+        counts = count(batch)
+        late = self._store.replace_late(number)
+        if counts.late_rows:  # read once more: rarely needed, and keeping every batch costs more
+            batch.where("is_late").write.mode("overwrite").parquet(str(late))
         state, closed = advance(
             before, counts, number=number, now_s=int(self._now_s()), delay_s=self._request.watermark_s
         )
@@ -246,13 +243,14 @@ class LiveView:
         with contextlib.suppress(NotReached, JobFailed, UsageError):  # the query meets the same, and says so
             found, self._silent = find_brokers(self._request.sources, self._request.credentials)
             if found:
-                self._known = set(found)
+                self._known = gateways_of(found)
 
     def document(self) -> dict[str, Any]:
         """Return what live.json says now."""
         return live_document(
             self.state,
             known=self._known,
+            gateways=self._known,
             now_s=int(self._now_s()),
             stale_s=self._request.stale_s,
             silent=self._silent,
@@ -268,6 +266,11 @@ class LiveView:
         lag_s = max((region["age_s"] for region in document["regions"] if region["age_s"] is not None), default=None)
         rows = sum(self.state.rows.values())
         return f"{document['state']}: batch {self.state.batch}, {rows} rows, newest traces {lag_s} s old"
+
+
+def gateways_of(brokers: Mapping[str, Broker]) -> dict[str, str]:
+    """Return the gateway's name of each, "" of a broker."""
+    return {name: broker.gateway for name, broker in brokers.items()}
 
 
 def reason_of(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from sla.jobs.rollup_plan import KINDS, LATE_HOURS
 from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
 from sla.judging.facts import HourFacts, Span
 from sla.judging.judge import judge
+from sla.judging.probed import with_probed
 from sla.report.jsonout import to_json
 from sla.report.junit import to_junit
 from sla.report.markdown import to_markdown
@@ -31,7 +32,7 @@ from sla.report.model import Made, QuarantinedFile, Report
 from sla.report.parquetout import to_parquet
 from sla.rollups import HourRun, RollupStore
 from sla.sources.layout import Period
-from sla.sources.manifest import TraceFiles
+from sla.sources.manifest import GoodFile, TraceFiles
 from sla.tables import HOUR_S, MINUTE_S, RollupTable
 from sla.targets import Targets
 
@@ -153,8 +154,10 @@ def compute(
     hours = range(span.first_hour_s, span.end_hour_s, HOUR_S)
     runs = roll_up(spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step).hours
 
+    snapshot = store.snapshot()
+
     def read(table: RollupTable, start_s: int, end_s: int) -> DataFrame:
-        return store.read(spark, table, start_s, end_s)
+        return snapshot.read(spark, table, start_s, end_s)
 
     facts = collect(spark, read, request.targets, span, on_step)
     on_step("judging")
@@ -194,7 +197,22 @@ def span_of(period: Period, files: TraceFiles) -> Span:
     end_s += -end_s % MINUTE_S
     if start_s >= end_s:
         raise NoTraces("no trace row lies in that period")
-    return Span(start_s=start_s, end_s=end_s)
+    probes = _seconds([file for file in files.good if file.kind is TraceKind.PROBE])
+    return with_probed(
+        Span(start_s=start_s, end_s=end_s),
+        rows=_seconds(counted) or (start_s, end_s - 1),
+        probes=probes,
+        is_start_open=period.start is None,
+        is_end_open=period.end is None,
+    )
+
+
+def _seconds(files: Iterable[GoodFile]) -> tuple[int, int] | None:
+    """Return the first and the last second with a row; None when a file does not say it, or there is none."""
+    known = [(file.time_min_s, file.time_max_s) for file in files if file.metadata.rows]
+    firsts = [first_s for first_s, _ in known if first_s is not None]
+    lasts = [last_s for _, last_s in known if last_s is not None]
+    return (min(firsts), max(lasts)) if firsts and len(firsts) == len(lasts) == len(known) else None
 
 
 def hour_facts(runs: Iterable[HourRun], span: Span) -> HourFacts:

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ from sla.jobs.rollup_plan import (
 )
 from sla.jobs.rollup_tables import HourTables, check_rows, write_table
 from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
+from sla.rollup_files_core import day_of
 from sla.rollups import HourAction, HourRun, RollupStore
 from sla.session import QUICK_BYTES_MAX, build_session
 from sla.sources.layout import Period
@@ -55,6 +57,7 @@ from sla.transforms.latency import latency_by_hour
 SETTLE_S: Final = 900
 QUERIES_AT_ONCE: Final = 2
 JVM_LOG_NAME: Final = "_spark.log"
+_STEP_EVERY_DAYS: Final = 10
 _CODE: Final = (
     ("sla", "tables.py"),
     ("sla", "hist_spark.py"),
@@ -192,9 +195,25 @@ def roll_up(
         hours: starts, ascending, seconds since 1970.
         now_s: wall clock: decides which hours are final.
     """
-    with store.writing(on_step):
+    with store.writing(on_step, hours=hours, now_s=now_s):
         job = _Job(spark, files, store, settle_s=settle_s, now_s=now_s, is_forced=is_forced, on_step=on_step)
-        return RollupResult(hours=job.run(list(hours)))
+        result = RollupResult(hours=job.run(list(hours)))
+        _merge_days(store, hours, now_s=now_s, on_step=on_step)
+        return result
+
+
+def _merge_days(store: RollupStore, hours: Sequence[int], *, now_s: float, on_step: Callable[[str], None]) -> None:
+    """Make files of days where nothing late can come any more: a year is then read from hundreds, not 100,000."""
+    merged = 0
+    try:
+        for day_s in sorted({day_of(hour_s) for hour_s in hours}):
+            if store.merge(day_s, now_s=now_s):
+                merged += 1
+                if merged % _STEP_EVERY_DAYS == 0:
+                    on_step(f"merging hours into days: {merged:,}")
+    except (OSError, pa.ArrowException) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise JobFailed(f"the hours of a day cannot be merged, and stand as they were: {first_line}") from error
 
 
 class _Job:
@@ -277,7 +296,7 @@ class _Job:
             staging = self._store.staging()
             try:
                 self._write_inputs(staging, [wanted.hour_s])  # who is silent is known only when the next hour came
-                self._store.install(staging, found, [RollupTable.INPUTS_HOUR])
+                found = self._store.install(staging, found, [RollupTable.INPUTS_HOUR])
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
         return replace(found, action=decision.action)
@@ -294,8 +313,7 @@ class _Job:
             for _, wanted, found in batch:
                 out = _carry_hash(self._staged(staging, RollupTable.SESSIONS_HOUR, wanted.hour_s))
                 run = built(replace(wanted, carry_hash=carry_hash, carry_out_hash=out), found)
-                self._store.install(staging, run)
-                runs.append(run)
+                runs.append(self._store.install(staging, run))
                 carry_hash = out
             return runs
         finally:
@@ -317,7 +335,7 @@ class _Job:
         if before is None:
             carry = tables.cold_carry()
         elif has_carry:
-            carry = self._store.read_hours(self._spark, RollupTable.SESSIONS_HOUR, [before.hour_s])
+            carry = self._store.read(self._spark, RollupTable.SESSIONS_HOUR, before.hour_s, before.hour_s + HOUR_S)
         frames = tables.built(carry)
         with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
             list(pool.map(lambda table: write_table(frames[table], table, staging), frames))
@@ -343,7 +361,9 @@ class _Job:
             if of_hour:
                 path = self._staged(staging, RollupTable.INPUTS_HOUR, hour_s)
                 path.mkdir(parents=True)
-                pq.write_table(pa.Table.from_pylist(of_hour, schema=_INPUTS_SCHEMA), path / "part-00000.parquet")
+                pq.write_table(
+                    pa.Table.from_pylist(of_hour, schema=_INPUTS_SCHEMA), path / f"part-{uuid.uuid4().hex}.parquet"
+                )
 
 
 _INPUTS_SCHEMA: Final = pa.schema(

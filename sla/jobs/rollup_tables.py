@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from sla.session import QUICK_BYTES_MAX
 from sla.sources.manifest import TraceFiles
 from sla.sources.reading import check_row_count, read
 from sla.tables import DDL, HOUR_S, RollupTable
+from sla.transforms.accounts import accounts_by_hour
 from sla.transforms.availability import probes_by_minute, requests_by_minute
 from sla.transforms.clock import clock_by_hour, clock_fits, revised, with_peer_region
 from sla.transforms.integrity import integrity_by_hour
@@ -27,8 +29,9 @@ from sla.transforms.throughput import throughput_by_minute
 
 LEDGER_COLUMNS: Final = (
     "kind", "region", "broker", "origin", "topic", "partition", "epoch", "group", "from_offset", "to_offset",
-    "first_ns", "attempt", "session_epoch", "deliver_seq",
+    "first_ns", "attempt", "session_epoch", "deliver_seq", "records",
 )  # fmt: skip
+FILES_READ_AGAIN_MAX: Final = 16
 
 
 class HourTables:
@@ -76,9 +79,13 @@ class HourTables:
         rows.write.parquet(path)
         return self._narrow(self._spark.read.schema(rows.schema).parquet(path))
 
+    @functools.cached_property
     def _ledger(self) -> DataFrame:
-        rows = self._read(TraceKind.LEDGER).where("to_offset > from_offset")  # nothing else names records
-        return _between(rows, self._hours[0] - HOUR_S, self._end_s + self._settle_s)
+        rows = self._read(TraceKind.LEDGER).where("to_offset > from_offset OR records > 0")  # no other is of records
+        rows = _between(rows, self._hours[0] - HOUR_S, self._end_s + self._settle_s)
+        # It is read ten times. Of small files, opening them is most of the work: then they are read once.
+        is_scattered = len(self._files.paths(TraceKind.LEDGER)) > FILES_READ_AGAIN_MAX
+        return self._kept(rows, "ledger") if is_scattered else rows
 
     def cold_carry(self) -> DataFrame | None:
         """Return what the rows of the hour before say of the consumers' positions at its end; None: nothing."""
@@ -86,7 +93,7 @@ class HourTables:
         times = [file.time_min_s for file in self._files.of(TraceKind.LEDGER).good]
         if all(time_s is not None and time_s >= start_s for time_s in times):
             return None
-        ledger = _between(self._ledger(), start_s - HOUR_S, start_s)
+        ledger = _between(self._ledger, start_s - HOUR_S, start_s)
         return carry_of(marked(deliveries_of(ledger), None), ledger, None, [start_s - HOUR_S])
 
     def built(self, carry: DataFrame | None) -> dict[RollupTable, DataFrame]:
@@ -114,7 +121,7 @@ class HourTables:
 
     def _ledger_tables(self, carry: DataFrame | None) -> dict[RollupTable, DataFrame]:
         hours, settle_s = self._hours, self._settle_s
-        ledger = self._ledger()
+        ledger = self._ledger
         deliveries = deliveries_of(ledger)
         inside = deliveries.where(F.col("hour_s").isin(hours))
         live, has_groups = self._live(carry, inside)
@@ -132,6 +139,7 @@ class HourTables:
             RollupTable.INTEGRITY_HOUR: integrity_by_hour(
                 positions, later, ledger, live, hours, settle_s=settle_s, widths=widths
             ),
+            RollupTable.ACCOUNT_HOUR: accounts_by_hour(ledger, hours),
             RollupTable.STREAM_HOUR: streams_by_hour(ledger, hours),
             RollupTable.MIRROR_HOUR: mirrors_by_hour(ledger, mirrors, hours, settle_s=settle_s),
             RollupTable.THROUGHPUT_MINUTE: throughput_by_minute(ledger, hours),

@@ -3,7 +3,8 @@
 Rule 1: client errors are no attempts: valid = attempts - client errors, bad = valid - ok. Brokers and gateways count
         the same requests and are judged apart.
 Rule 2: a broker cannot count requests that never reached it; probes of other regions, and minutes without any, can.
-Rule 3: a minute without data is unknown: up or down, whichever is worse for the claim.
+Rule 3: a minute without data is unknown: up or down, whichever is worse for the claim. One that lies in the probed
+        part of the period with some of its seconds counts by those (`total`, `bad` and budgets name it whole).
 Rule 4: a region that once took part in probes is expected in every pair: silence is not a missing row but a doubt.
 """
 
@@ -14,38 +15,51 @@ from collections.abc import Iterable
 from georelay.trace.schema import TraceKind
 from sla.judging.budgets import BurnBook, budget_of, iso
 from sla.judging.completeness import Completeness
-from sla.judging.facts import MinutesFacts, PeriodFacts, ProbeFacts, RequestFacts
+from sla.judging.facts import MinutesFacts, PeriodFacts, ProbeFacts, RequestFacts, Span
 from sla.judging.intervals import minutes_up, sampled, widened
 from sla.judging.verdict import Judgement, Verdict
 from sla.report.model import Availability, Interval, PairAvailability, RequestRow, Subject, Unit
-from sla.report.wording import bounds, count, percent, things
+from sla.report.wording import bounds, count, percent, percent_up, things
 from sla.targets import ARROW, MinutesTarget, ProbesTarget, RequestsTarget
 
 Pair = tuple[str, str]
+_NOISE_MINUTES = 1e-6  # of sums of sixtieths
 
 
-def judge_share(share: Interval | None, *, objective: float, total: int, what: str) -> Judgement:
-    """Judge a sampled share by its interval."""
+def judge_share(
+    share: Interval | None, *, objective: float, total: int, what: str, missing_share: float = 0.0
+) -> Judgement:
+    """Judge a sampled share by its interval, in which `missing_share` is already."""
     if share is None:
         return Judgement(verdict=Verdict.NO_DATA, reason=f"no {what}")
     if share.lo >= objective:
         return Judgement(verdict=Verdict.PASS)
     text = f"{percent(share.value)} of {count(total)} {what} succeeded, proven is {bounds(share)}"
-    return Judgement(verdict=Verdict.BREACH if share.hi < objective else Verdict.INCONCLUSIVE, reason=text)
+    if share.hi < objective:
+        return Judgement(verdict=Verdict.BREACH, reason=text)
+    if missing_share > 1 - objective:
+        text += f": {percent_up(missing_share)} of the traces are missing"
+    elif share.value == 1:
+        text = f"too few to prove it: {count(total)} {what} without a failure prove {percent(share.lo)}"
+    return Judgement(verdict=Verdict.INCONCLUSIVE, reason=text)
 
 
-def judge_minutes(*, up: int, down: int, unknown: int, target: MinutesTarget) -> Judgement:
-    """Judge the minutes of one pair: a pass needs nearly all of them known."""
+def judge_minutes(*, up: float, down: float, unknown: float, target: MinutesTarget) -> Judgement:
+    """Judge the minutes of one pair: a pass needs nearly all of them known. Parts of minutes are fractions."""
     share = minutes_up(up=up, down=down, unknown=unknown)
     total = up + down + unknown
     if share.hi < target.objective:
-        return Judgement(verdict=Verdict.BREACH, reason=f"{count(down)} of {things(total, 'minute', 'minutes')} down")
+        return Judgement(verdict=Verdict.BREACH, reason=f"{count(down)} of {_minutes(total)} down")
     if up + down == 0:
-        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"none of {things(total, 'minute', 'minutes')} is known")
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"none of {_minutes(total)} is known")
     if share.lo >= target.objective and up + down >= target.coverage_min * total:
         return Judgement(verdict=Verdict.PASS)
-    text = f"{count(down)} of {things(total, 'minute', 'minutes')} down, {count(unknown)} unknown"
+    text = f"{count(down)} of {_minutes(total)} down, {count(unknown)} unknown"
     return Judgement(verdict=Verdict.INCONCLUSIVE, reason=text)
+
+
+def _minutes(number: float) -> str:
+    return things(round(number, 1), "minute", "minutes")
 
 
 def valid_requests(facts: RequestFacts) -> int:
@@ -93,7 +107,10 @@ def request_subjects(
             continue
         total, bad = valid_requests(facts), bad_requests(facts)
         share = _request_success(facts, confidence, completeness)
-        judgement = judge_share(share, objective=target.objective, total=total, what="valid requests")
+        missing = completeness.missing_share(TraceKind.OUTCOME, facts.region)
+        judgement = judge_share(
+            share, objective=target.objective, total=total, what="valid requests", missing_share=missing
+        )
         windows = burn.windows(target=target.name, subject=(facts.region, facts.op), objective=target.objective)
         budget = budget_of(
             unit=Unit.REQUESTS, total=total, bad=bad, objective=target.objective, span=period.span, burn=windows
@@ -125,7 +142,10 @@ def probe_subjects(
             continue
         bad = facts.probes - facts.probes_ok
         share = _probe_success(facts, confidence, completeness)
-        judgement = judge_share(share, objective=target.objective, total=facts.probes, what="probes")
+        missing = completeness.missing_share(TraceKind.PROBE, facts.dest)
+        judgement = judge_share(
+            share, objective=target.objective, total=facts.probes, what="probes", missing_share=missing
+        )
         windows = burn.windows(target=target.name, subject=(facts.origin, facts.dest), objective=target.objective)
         budget = budget_of(
             unit=Unit.PROBES, total=facts.probes, bad=bad, objective=target.objective, span=period.span, burn=windows
@@ -160,6 +180,11 @@ def _minutes_of(period: PeriodFacts, target: MinutesTarget, pairs: Iterable[Pair
     return {pair: found.get(pair) or _unknown(target.name, pair) for pair in sorted(pairs)}
 
 
+def _unknown_minutes(total: float, facts: MinutesFacts) -> float:
+    unknown = total - facts.up_minutes - facts.down_minutes
+    return unknown if unknown > _NOISE_MINUTES else 0.0
+
+
 def _unknown(target: str, pair: Pair) -> MinutesFacts:
     origin, dest = pair
     return MinutesFacts(
@@ -169,26 +194,26 @@ def _unknown(target: str, pair: Pair) -> MinutesFacts:
 
 def minute_subjects(target: MinutesTarget, period: PeriodFacts, *, pairs: Iterable[Pair]) -> tuple[Subject, ...]:
     """Judge the minutes of every expected pair."""
-    total = period.span.minutes
+    total = period.span.probed_s / 60
     subjects = []
     for (origin, dest), facts in _minutes_of(period, target, pairs).items():
         if not target.scope.has_pair(origin, dest):
             continue
-        up, down = facts.up, facts.down
-        unknown = max(0, total - up - down)
+        up, down = facts.up_minutes, facts.down_minutes
+        unknown = _unknown_minutes(total, facts)
         judgement = judge_minutes(up=up, down=down, unknown=unknown, target=target)
         subjects.append(
             Subject(
                 name=f"{origin}{ARROW}{dest}",
-                total=total,
-                bad=down,
+                total=period.span.probed_minutes,
+                bad=facts.down,
                 threshold_ms=None,
                 is_own_limit=False,
                 measured=minutes_up(up=up, down=down, unknown=unknown),
                 verdict=judgement.verdict,
                 reason=judgement.reason,
                 budget=budget_of(
-                    unit=Unit.MINUTES, total=total, bad=down, objective=target.objective, span=period.span
+                    unit=Unit.MINUTES, total=total, bad=facts.down, objective=target.objective, span=period.span
                 ),
                 burn=(),
             )
@@ -225,17 +250,17 @@ def availability_section(
     return Availability(
         requests=requests,
         pairs=tuple(
-            _pair_row(facts, probes.get(pair), period.span.minutes, confidence, completeness)
+            _pair_row(facts, probes.get(pair), period.span, confidence, completeness)
             for pair, facts in _minutes_of(period, target, pairs).items()
         ),
     )
 
 
 def _pair_row(
-    minutes: MinutesFacts, probes: ProbeFacts | None, total: int, confidence: float, completeness: Completeness
+    minutes: MinutesFacts, probes: ProbeFacts | None, span: Span, confidence: float, completeness: Completeness
 ) -> PairAvailability:
-    known = minutes.up + minutes.down
-    unknown = max(0, total - known)
+    total = span.probed_s / 60
+    known = minutes.up_minutes + minutes.down_minutes
     return PairAvailability(
         origin=minutes.origin,
         dest=minutes.dest,
@@ -245,12 +270,12 @@ def _pair_row(
         probes_lost=probes.probes_lost if probes else 0,
         probes_refused=probes.probes_refused if probes else 0,
         success=_probe_success(probes, confidence, completeness) if probes else None,
-        minutes=total,
+        minutes=span.probed_minutes,
         minutes_up=minutes.up,
         minutes_down=minutes.down,
-        minutes_unknown=unknown,
+        minutes_unknown=max(0, span.probed_minutes - minutes.up - minutes.down),
         coverage=known / total,
-        up_share=minutes_up(up=minutes.up, down=minutes.down, unknown=unknown),
+        up_share=minutes_up(up=minutes.up_minutes, down=minutes.down_minutes, unknown=_unknown_minutes(total, minutes)),
         longest_down_minutes=minutes.longest_down_minutes,
         longest_down_at=None if minutes.longest_down_s is None else iso(minutes.longest_down_s),
     )

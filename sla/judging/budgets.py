@@ -32,7 +32,7 @@ def burn_rate(*, bad: int, total: int, objective: float) -> float | None:
 
 
 def budget_of(
-    *, unit: Unit, total: int, bad: int, objective: float, span: Span, burn: Iterable[BurnWindow] = ()
+    *, unit: Unit, total: float, bad: int, objective: float, span: Span, burn: Iterable[BurnWindow] = ()
 ) -> Budget:
     """Return the budget of one subject over the span.
 
@@ -80,7 +80,9 @@ class BurnBook:
         long_rate = burn_rate(bad=facts.long_bad, total=facts.long_total, objective=objective)
         short_rate = burn_rate(bad=facts.short_bad, total=facts.short_total, objective=objective)
         limit = rule.rate * bad_share_allowed(objective)
-        is_burning = facts.long_bad > limit * facts.long_total and facts.short_bad > limit * facts.short_total
+        is_over = facts.long_bad > limit * facts.long_total and facts.short_bad > limit * facts.short_total
+        is_burning = is_over and facts.long_total >= self._events_min
+        is_partial = facts.covered_minutes < rule.long_minutes
         return BurnWindow(
             name=rule.name,
             severity=rule.severity,
@@ -89,8 +91,10 @@ class BurnBook:
             threshold=rule.rate,
             long_rate=_rounded(long_rate),
             short_rate=_rounded(short_rate),
-            is_firing=is_burning and facts.long_total >= self._events_min,
-            is_partial=facts.is_partial,
+            covered_minutes=facts.covered_minutes,
+            is_burning=is_burning,
+            is_firing=is_burning and not is_partial,
+            is_partial=is_partial,
             firing_minutes=facts.firing_minutes,
             worst_rate=_rounded(facts.worst_rate),
             worst_at=None if facts.worst_s is None else iso(facts.worst_s),

@@ -17,21 +17,48 @@ Subject = tuple[str, ...]  # pair, or region, or (region, source, op)
 class Span:
     """A period in epoch seconds, [start_s, end_s), whole minutes; the integrity of its hours is judged.
 
+    Args:
+        probed_start_s, probed_end_s: the seconds of it in which probes are expected (see sla.judging.probed); None:
+            all from the start, or to the end.
+
     Raises:
-        ValueError: it is empty or not made of whole minutes.
+        ValueError: it is empty or not made of whole minutes, or the probed seconds are none or lie outside.
     """
 
     start_s: int
     end_s: int
+    probed_start_s: int | None = None
+    probed_end_s: int | None = None
 
     def __post_init__(self) -> None:
         if self.start_s % 60 or self.end_s % 60 or self.start_s >= self.end_s:
             raise ValueError(f"[{self.start_s}, {self.end_s}) is no period of whole minutes")
+        first_s, end_s = self.probed
+        if not self.start_s <= first_s < end_s <= self.end_s:
+            raise ValueError(f"probes in [{first_s}, {end_s}) are not in [{self.start_s}, {self.end_s})")
 
     @property
     def minutes(self) -> int:
         """Length."""
         return (self.end_s - self.start_s) // 60
+
+    @property
+    def probed(self) -> tuple[int, int]:
+        """First second in which probes are expected, and the one after the last."""
+        first_s = self.start_s if self.probed_start_s is None else self.probed_start_s
+        return first_s, self.end_s if self.probed_end_s is None else self.probed_end_s
+
+    @property
+    def probed_s(self) -> int:
+        """How many seconds probes are expected in."""
+        first_s, end_s = self.probed
+        return end_s - first_s
+
+    @property
+    def probed_minutes(self) -> int:
+        """How many minutes those seconds lie in; the first and the last of them may be there with a part."""
+        first_s, end_s = self.probed
+        return (end_s + -end_s % 60 - (first_s - first_s % 60)) // 60
 
     @property
     def first_hour_s(self) -> int:
@@ -51,7 +78,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyFacts:
-    """Sums of one (origin, dest, stage)."""
+    """Sums of one (origin, dest, home, stage).
+
+    Args:
+        home: third region that sequenced every record of these topics from `origin`; '' when it is one of the pair's
+            own, when there are several, or when nobody saw the commits. Of the stage `total` only.
+    """
 
     origin: str
     dest: str
@@ -66,6 +98,21 @@ class LatencyFacts:
     lat_max_us: int
     clock_err_max_us: int | None
     hist: Histogram
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeFacts:
+    """Records that entered in `origin` and were committed in `home`.
+
+    Args:
+        is_only: of topics whose records from `origin` were all committed there.
+    """
+
+    origin: str
+    home: str
+    is_only: bool
+    n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +188,29 @@ class MirrorFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccountFacts:
+    """What the ledgers of one region name of one stream (see sla.transforms.accounts).
+
+    Args:
+        kind: as in the ledger. group: of `delivered` only.
+        is_inside: in the hours of the period, not in those around it.
+        records: how many; ranges: their offsets, disjoint and ascending, none for kinds that name none.
+        is_whole: there were not too many ranges to be added up; else there are none.
+    """
+
+    kind: str
+    topic: str
+    origin: str
+    partition: int
+    region: str
+    group: str
+    is_inside: bool
+    records: int
+    is_whole: bool
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
     """Sums of one (region, source, op); `writers` is the largest number of one minute."""
 
@@ -171,7 +241,11 @@ class ProbeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinutesFacts:
-    """Minutes of one pair for one target, which says when a minute is down; the rest of the span has no data."""
+    """Minutes of one pair for one target, which says when a minute is down; the rest of the span has no data.
+
+    Args:
+        up_s, down_s: seconds of those minutes in which probes are expected; None: all of them.
+    """
 
     target: str
     origin: str
@@ -180,6 +254,18 @@ class MinutesFacts:
     down: int
     longest_down_minutes: int
     longest_down_s: int | None
+    up_s: int | None = None
+    down_s: int | None = None
+
+    @property
+    def up_minutes(self) -> float:
+        """Minutes up, one that is there with a part by that part."""
+        return self.up if self.up_s is None else self.up_s / 60
+
+    @property
+    def down_minutes(self) -> float:
+        """Minutes down, in the same way."""
+        return self.down if self.down_s is None else self.down_s / 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +303,12 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnFacts:
-    """One burn rule over one subject of one target: the windows at the period's end, and how often it was on."""
+    """One burn rule over one subject of one target: the windows at the period's end, and how often it was on.
+
+    Args:
+        covered_minutes: of the long window, since the subject's first event; the window's length at most.
+        firing_minutes, worst_rate, worst_s: of minutes at whose end the long window was covered.
+    """
 
     target: str
     subject: Subject
@@ -226,7 +317,7 @@ class BurnFacts:
     long_total: int
     short_bad: int
     short_total: int
-    is_partial: bool
+    covered_minutes: int
     firing_minutes: int
     worst_rate: float | None
     worst_s: int | None
@@ -281,11 +372,13 @@ class PeriodFacts:
     integrity: tuple[IntegrityFacts, ...] = ()
     streams: tuple[StreamFacts, ...] = ()
     mirrors: tuple[MirrorFacts, ...] = ()
+    accounts: tuple[AccountFacts, ...] = ()
     requests: tuple[RequestFacts, ...] = ()
     probes: tuple[ProbeFacts, ...] = ()
     minutes: tuple[MinutesFacts, ...] = ()
     clocks: tuple[ClockFacts, ...] = ()
     inputs: tuple[InputFacts, ...] = ()
+    homes: tuple[HomeFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

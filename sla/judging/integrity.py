@@ -4,24 +4,33 @@ Rule 1: a record that a gap hides is lost when some ledger knows it as committed
         a doubt, and so is any gap where rows of the reader's ledger are missing: the gap may be the ledger's own.
 Rule 2: a redelivery that says so (attempt > 1, or another session of the group) is no fault; one that does not is.
 Rule 3: repeats and reordering are seen, not inferred: missing rows cannot make them, so they are a breach anyway.
-Rule 4: aborted, expired and healed records are no loss; pending ones are not judged.
+Rule 4: what the account of a reader (sla.judging.accounts) cannot explain is a doubt: records that no home's ledger
+        names, and records that a group was handed neither in one session nor in the next.
+Rule 5: aborted, expired and healed records are no loss; pending ones are not judged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from georelay.trace.schema import TraceKind
+from sla.judging.accounts import accounts_of
 from sla.judging.completeness import Completeness
 from sla.judging.facts import IntegrityFacts, PeriodFacts
 from sla.judging.verdict import Judgement, Verdict, worst
-from sla.report.model import Integrity, IntegrityStream, IntegrityTotals, MirrorTotal, StreamTotal, Subject
+from sla.report.model import Account, Integrity, IntegrityStream, IntegrityTotals, MirrorTotal, StreamTotal, Subject
 from sla.report.wording import things
 from sla.targets import IntegrityTarget
+
+_Reader = tuple[str, str, int, str, str]  # topic, origin, partition, region, group
 
 _NONE = IntegrityTarget(name="integrity")
 
 
-def judge_reader(facts: IntegrityFacts, *, target: IntegrityTarget, is_ledger_complete: bool) -> Judgement:
-    """Judge one stream as one region's readers of one group got it."""
+def judge_reader(
+    facts: IntegrityFacts, *, target: IntegrityTarget, is_ledger_complete: bool, account: Account | None = None
+) -> Judgement:
+    """Judge one stream as one region's readers of one group got it; `account` is theirs, None when there is none."""
     if facts.delivered == 0:
         return Judgement(verdict=Verdict.NO_DATA, reason="nothing was delivered")
     counts = (
@@ -41,9 +50,21 @@ def judge_reader(facts: IntegrityFacts, *, target: IntegrityTarget, is_ledger_co
     elif facts.lost + facts.unexplained > target.lost_max:
         offsets = things(facts.unexplained, "offset was", "offsets were")
         doubts.append(f"{offsets} skipped that no ledger knows as committed")
+    doubts += _unexplained(account)
     if not is_ledger_complete and not doubts:
         doubts.append("rows of the ledger are missing")
     return Judgement(verdict=Verdict.INCONCLUSIVE, reason=doubts[0]) if doubts else Judgement(verdict=Verdict.PASS)
+
+
+def _unexplained(account: Account | None) -> list[str]:
+    doubts = []
+    if account is not None and account.adds_up is False:
+        records = things(account.unnamed, "record was", "records were")
+        doubts.append(f"{records} delivered or replicated that no home's ledger names as committed")
+    if account is not None and account.group and account.untraced:
+        records = things(account.untraced, "record", "records")
+        doubts.append(f"{records} between two sessions of the group: nobody says that they were handed over")
+    return doubts
 
 
 def reader_name(facts: IntegrityFacts) -> str:
@@ -54,15 +75,28 @@ def reader_name(facts: IntegrityFacts) -> str:
 
 def subjects_of(target: IntegrityTarget, period: PeriodFacts, *, completeness: Completeness) -> tuple[Subject, ...]:
     """Judge every reader in the target's regions. Streams are not shares: there is no interval and no budget."""
+    accounts = _by_reader(accounts_of(period.accounts, completeness, readers=period.integrity))
     return tuple(
-        _subject(target, facts, completeness)
+        _subject(target, facts, completeness, accounts.get(_reader(facts)))
         for facts in sorted(period.integrity, key=reader_name)
         if target.scope.has_region(facts.dest)
     )
 
 
-def _subject(target: IntegrityTarget, facts: IntegrityFacts, completeness: Completeness) -> Subject:
-    judgement = judge_reader(facts, target=target, is_ledger_complete=_is_complete(facts, completeness))
+def _reader(row: IntegrityFacts | Account) -> _Reader:
+    return row.topic, row.origin, row.partition, row.dest, row.group
+
+
+def _by_reader(accounts: Iterable[Account]) -> dict[_Reader, Account]:
+    return {_reader(account): account for account in accounts}
+
+
+def _subject(
+    target: IntegrityTarget, facts: IntegrityFacts, completeness: Completeness, account: Account | None
+) -> Subject:
+    judgement = judge_reader(
+        facts, target=target, is_ledger_complete=_is_complete(facts, completeness), account=account
+    )
     return Subject(
         name=reader_name(facts),
         total=facts.delivered,
@@ -88,8 +122,16 @@ def integrity_section(
     published = {
         (item.topic, item.origin, item.partition): max(0, item.committed - item.aborted) for item in period.streams
     }
+    accounts = accounts_of(period.accounts, completeness, readers=period.integrity)
+    account_of = _by_reader(accounts)
     readers = tuple(
-        _reader_row(facts, targets, completeness, published.get((facts.topic, facts.origin, facts.partition), 0))
+        _reader_row(
+            facts,
+            targets,
+            completeness,
+            account_of.get(_reader(facts)),
+            published.get((facts.topic, facts.origin, facts.partition), 0),
+        )
         for facts in sorted(period.integrity, key=reader_name)
     )
     streams = sorted(period.streams, key=lambda item: (item.topic, item.origin, item.partition))
@@ -120,15 +162,22 @@ def integrity_section(
             )
             for item in mirrors
         ),
+        accounts=accounts,
     )
 
 
 def _reader_row(
-    facts: IntegrityFacts, targets: tuple[IntegrityTarget, ...], completeness: Completeness, published: int
+    facts: IntegrityFacts,
+    targets: tuple[IntegrityTarget, ...],
+    completeness: Completeness,
+    account: Account | None,
+    published: int,
 ) -> IntegrityStream:
     is_complete = _is_complete(facts, completeness)
     meant = [target for target in targets if target.scope.has_region(facts.dest)] or [_NONE]
-    judgements = [judge_reader(facts, target=target, is_ledger_complete=is_complete) for target in meant]
+    judgements = [
+        judge_reader(facts, target=target, is_ledger_complete=is_complete, account=account) for target in meant
+    ]
     verdict = worst(judgement.verdict for judgement in judgements)
     return IntegrityStream(
         topic=facts.topic,

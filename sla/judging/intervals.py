@@ -108,7 +108,7 @@ def good_within(hist: Iterable[tuple[int, int]], *, limit_us: float, clock_err_u
     return good, good_lo, good_hi
 
 
-def minutes_up(*, up: int, down: int, unknown: int) -> Interval:
+def minutes_up(*, up: float, down: float, unknown: float) -> Interval:
     """Return the share of minutes that were up: unknown ones all down in `lo`, all up in `hi`; value of the known."""
     total = up + down + unknown
     if total <= 0:

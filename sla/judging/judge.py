@@ -21,7 +21,7 @@ from sla.judging.completeness import Completeness
 from sla.judging.facts import BurnFacts, ClockFacts, Facts, HourFacts, PeriodFacts, WorstFacts
 from sla.judging.integrity import integrity_section
 from sla.judging.integrity import subjects_of as integrity_subjects
-from sla.judging.latency import detours, pair_limits, pair_rows
+from sla.judging.latency import detours, homes_of, pair_rows, way_limits
 from sla.judging.latency import subjects_of as latency_subjects
 from sla.judging.notes import notes_of
 from sla.judging.sentences import headline_of, sentence_of
@@ -75,7 +75,8 @@ def judge(
     pairs_expected = expected_pairs(facts.now, facts.before)
     results = judge_targets(facts.now, targets, burn=facts.burn, before=facts.before)
     earlier = judge_targets(facts.before, targets)
-    limits = pair_limits(facts.now.latency, facts.now.clocks, targets.shown(LatencyTarget)[0])
+    limits = way_limits(facts.now.latency, facts.now.clocks, targets.shown(LatencyTarget)[0])
+    direct = {(origin, dest): limit for (origin, dest, home), limit in limits.items() if not home}
     pairs = pair_rows(facts.now, limits)
     clocks = tuple(_clock_row(item) for item in sorted(facts.now.clocks, key=lambda item: (item.region, item.peer)))
     integrity = integrity_section(facts.now, targets=targets.of(IntegrityTarget), completeness=completeness)
@@ -125,7 +126,8 @@ def judge(
             clocks=clocks,
             inputs=inputs,
             integrity=integrity,
-            detours=detours(facts.now.latency, facts.now.clocks, limits),
+            detours=detours(homes_of(facts.now), facts.now.clocks, direct),
+            span=facts.now.span,
         ),
     )
 
@@ -156,7 +158,7 @@ class _Judging:
         period, completeness = self._period, self._completeness
         match target:
             case LatencyTarget():
-                limits = pair_limits(period.latency, period.clocks, target)
+                limits = way_limits(period.latency, period.clocks, target)
                 return latency_subjects(target, period, limits=limits, completeness=completeness, burn=self._burn)
             case ThroughputTarget():
                 return throughput_subjects(target, period, completeness=completeness)

@@ -1,8 +1,10 @@
 """Latency of pairs of regions: what light allows, what was measured, and the verdict.
 
-floor        half of the shortest round trip between the two regions; 0 within a region and for `deliver`. It is the
-             direct way: records of a stream whose home is a third region go there first.
-local p50    p50 of `deliver` at the destination + p50 of `commit` at the origin: work that every record needs.
+way          origin and destination of a record, and the home between them when that is a third region and is known:
+             `us -> ap`, `us -> eu -> ap`, `us -> eu -> us`. Ways are judged apart.
+floor        half of the shortest round trip of each part of the way; 0 within a region and for `deliver`. Where several
+             homes share a topic's records, it is that of the direct way, and a note says for how many (`detours`).
+local p50    p50 of `deliver` at the destination + p50 of `commit` at the home: work that every record needs.
 feasible     floor + min(local p50, local_ms_max) <= threshold. Capped, so that a slow broker is no excuse.
 own limit    floor + own_limit_margin_ms, what an infeasible pair is judged against.
 """
@@ -17,7 +19,7 @@ from georelay.trace.histogram import GOOD_US_MAX, QUANTILE_TAIL_MIN, bucket_mid,
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging.budgets import BurnBook, budget_of
 from sla.judging.completeness import Completeness
-from sla.judging.facts import ClockFacts, LatencyFacts, PeriodFacts
+from sla.judging.facts import ClockFacts, HomeFacts, LatencyFacts, PeriodFacts
 from sla.judging.intervals import counted, good_within, widened
 from sla.judging.verdict import Judgement, Verdict
 from sla.report.model import Interval, LatencyPair, Quantiles, StageLatency, Subject, Unit
@@ -25,13 +27,14 @@ from sla.report.wording import count, percent_up, things
 from sla.targets import ARROW, LatencyTarget
 
 Pair = tuple[str, str]
+Way = tuple[str, str, str]  # origin, destination, home when it is a third region
 _MS_DECIMALS = 3
 _TAIL_DECIMALS = 6  # n * (1 - 0.99) errs by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLimit:
-    """What one pair is judged against.
+    """What one way of a pair is judged against.
 
     Args:
         floor_us: None when no exchange was seen.
@@ -47,22 +50,33 @@ class PairLimit:
 def pair_limits(
     latency: Iterable[LatencyFacts], clocks: Iterable[ClockFacts], target: LatencyTarget
 ) -> dict[Pair, PairLimit]:
-    """Return the limit of every pair that has records of the target's stage."""
+    """Return the limit of the direct way of every pair that has records of the target's stage."""
+    return {(way[0], way[1]): limit for way, limit in way_limits(latency, clocks, target).items() if not way[2]}
+
+
+def way_limits(
+    latency: Iterable[LatencyFacts], clocks: Iterable[ClockFacts], target: LatencyTarget
+) -> dict[Way, PairLimit]:
+    """Return the limit of every way that has records of the target's stage."""
     facts = list(latency)
     floors = _floors(clocks)
     work = _LocalWork(facts)
-    pairs = sorted({(item.origin, item.dest) for item in facts if item.stage == target.stage.value})
-    return {pair: _limit(pair, floors, work, target) for pair in pairs}
+    ways = sorted({_way(item) for item in facts if item.stage == target.stage.value})
+    return {way: _limit(way, floors, work, target) for way in ways}
 
 
-def _limit(pair: Pair, floors: Mapping[Pair, float], work: _LocalWork, target: LatencyTarget) -> PairLimit:
-    origin, dest = pair
+def _way(facts: LatencyFacts) -> Way:
+    return facts.origin, facts.dest, facts.home
+
+
+def _limit(way: Way, floors: Mapping[Pair, float], work: _LocalWork, target: LatencyTarget) -> PairLimit:
+    origin, dest, home = way
     threshold_us = target.threshold_ms * 1_000
-    is_local = origin == dest or target.stage is Stage.DELIVER
-    floor_us = 0.0 if is_local else floors.get(pair)
+    is_local = target.stage is Stage.DELIVER or (origin == dest and not home)
+    floor_us = 0.0 if is_local else _floor_us(way, floors)
     if floor_us is None:
         return PairLimit(floor_us=None, is_feasible=None, limit_us=threshold_us, is_own=False)
-    local_us = min(work.p50_us(origin, dest), target.local_ms_max * 1_000)
+    local_us = min(work.p50_us(home or origin, dest), target.local_ms_max * 1_000)
     is_feasible = is_local or floor_us + local_us <= threshold_us
     own_us = floor_us + target.own_limit_margin_ms * 1_000
     return PairLimit(
@@ -71,6 +85,15 @@ def _limit(pair: Pair, floors: Mapping[Pair, float], work: _LocalWork, target: L
         limit_us=threshold_us if is_feasible else own_us,
         is_own=not is_feasible,
     )
+
+
+def _floor_us(way: Way, floors: Mapping[Pair, float]) -> float | None:
+    """Return what light needs for a way, None when a part of it was never measured."""
+    origin, dest, home = way
+    if not home:
+        return floors.get((origin, dest))
+    to_home, onward = floors.get((origin, home)), floors.get((home, dest))
+    return None if to_home is None or onward is None else to_home + onward
 
 
 def _floors(clocks: Iterable[ClockFacts]) -> dict[Pair, float]:
@@ -87,6 +110,8 @@ def _floors(clocks: Iterable[ClockFacts]) -> dict[Pair, float]:
 class Detour:
     """Records of a pair that go by way of a home in a third region and need longer than the pair's limit by that.
 
+    Only of topics whose records from there have several homes: those with one are judged by their own way.
+
     Args:
         share: of the records that entered in the pair's origin.
         floor_us: half of the round trips of both parts of the way.
@@ -98,26 +123,33 @@ class Detour:
     floor_us: float
 
 
+def homes_of(period: PeriodFacts) -> tuple[HomeFacts, ...]:
+    """Return where records were committed; when nobody counted topics apart, of no topic the only home is known."""
+    return period.homes or tuple(
+        HomeFacts(origin=item.origin, home=item.dest, is_only=False, n=item.n)
+        for item in period.latency
+        if item.stage == Stage.COMMIT.value and item.n
+    )
+
+
 def detours(
-    latency: Iterable[LatencyFacts], clocks: Iterable[ClockFacts], limits: Mapping[Pair, PairLimit]
+    homes: Iterable[HomeFacts], clocks: Iterable[ClockFacts], limits: Mapping[Pair, PairLimit]
 ) -> tuple[Detour, ...]:
-    """Return the detours of all pairs: where records were committed says where their homes are."""
+    """Return the detours of all pairs; `limits` are those of their direct ways."""
     floors = _floors(clocks)
-    commits = [item for item in latency if item.stage == Stage.COMMIT.value and item.n]
+    homes = sorted(homes, key=lambda item: (item.origin, item.home))
     entered: dict[str, int] = {}
-    for item in commits:
+    for item in homes:
         entered[item.origin] = entered.get(item.origin, 0) + item.n
     found = []
     for (origin, dest), limit in sorted(limits.items()):
-        for item in sorted(commits, key=lambda item: item.dest):
-            home = item.dest
-            to_home, onward = floors.get((origin, home)), floors.get((home, dest))
-            if item.origin != origin or home in (origin, dest) or to_home is None or onward is None:
+        for item in homes:
+            if item.is_only or item.origin != origin or item.home in (origin, dest):
                 continue
-            floor_us = to_home + onward
-            if floor_us > limit.limit_us:
+            floor_us = _floor_us((origin, dest, item.home), floors)
+            if floor_us is not None and floor_us > limit.limit_us:
                 share = item.n / entered[origin]
-                found.append(Detour(pair=(origin, dest), home=home, share=share, floor_us=floor_us))
+                found.append(Detour(pair=(origin, dest), home=item.home, share=share, floor_us=floor_us))
     return tuple(found)
 
 
@@ -133,8 +165,8 @@ class _LocalWork:
             if item.stage == Stage.COMMIT.value and item.origin == item.dest:
                 merge(self._commit.setdefault(item.origin, {}), item.hist)
 
-    def p50_us(self, origin: str, dest: str) -> float:
-        parts = (self._commit.get(origin, {}), self._deliver.get(dest, {}))
+    def p50_us(self, home: str, dest: str) -> float:
+        parts = (self._commit.get(home, {}), self._deliver.get(dest, {}))
         return sum(quantile(part, 0.5) or 0.0 for part in parts)
 
 
@@ -195,16 +227,16 @@ def subjects_of(
     target: LatencyTarget,
     period: PeriodFacts,
     *,
-    limits: Mapping[Pair, PairLimit],
+    limits: Mapping[Way, PairLimit],
     completeness: Completeness,
     burn: BurnBook,
 ) -> tuple[Subject, ...]:
-    """Judge every pair of the target's scope."""
-    found = {(item.origin, item.dest): item for item in period.latency if item.stage == target.stage.value}
+    """Judge every way of the pairs in the target's scope."""
+    found = {_way(item): item for item in period.latency if item.stage == target.stage.value}
     return tuple(
-        _subject(target, facts, limits[pair], period, completeness, burn)
-        for pair, facts in sorted(found.items())
-        if target.scope.has_pair(*pair)
+        _subject(target, facts, limits[way], period, completeness, burn)
+        for way, facts in sorted(found.items())
+        if target.scope.has_pair(facts.origin, facts.dest)
     )
 
 
@@ -219,9 +251,10 @@ def _subject(
     missing = completeness.missing_share(TraceKind.LATENCY_HIST, facts.dest)
     judgement = judge_pair(facts, limit=limit, target=target, missing_share=missing)
     bad = bad_count(facts, limit.limit_us)
-    windows = burn.windows(target=target.name, subject=(facts.origin, facts.dest), objective=target.objective)
+    onward = f"{facts.home}{ARROW}{facts.dest}" if facts.home else facts.dest
+    windows = burn.windows(target=target.name, subject=(facts.origin, onward), objective=target.objective)
     return Subject(
-        name=f"{facts.origin}{ARROW}{facts.dest}",
+        name=f"{facts.origin}{ARROW}{onward}",
         total=facts.n,
         bad=bad,
         threshold_ms=round(limit.limit_us / 1_000, _MS_DECIMALS),
@@ -243,37 +276,38 @@ def _subject(
     )
 
 
-def pair_rows(period: PeriodFacts, limits: Mapping[Pair, PairLimit]) -> tuple[LatencyPair, ...]:
-    """Return every pair with all its stages; `limits` are those of the first latency target."""
-    by_pair: dict[Pair, dict[str, LatencyFacts]] = {}
+def pair_rows(period: PeriodFacts, limits: Mapping[Way, PairLimit]) -> tuple[LatencyPair, ...]:
+    """Return every way with all its stages; `limits` are those of the first latency target."""
+    by_way: dict[Way, dict[str, LatencyFacts]] = {}
     for item in period.latency:
         if item.n:
-            by_pair.setdefault((item.origin, item.dest), {})[item.stage] = item
+            by_way.setdefault(_way(item), {})[item.stage] = item
     means = {
-        pair: stages[Stage.TOTAL.value].lat_sum_us / stages[Stage.TOTAL.value].n
-        for pair, stages in by_pair.items()
+        way: stages[Stage.TOTAL.value].lat_sum_us / stages[Stage.TOTAL.value].n
+        for way, stages in by_way.items()
         if Stage.TOTAL.value in stages
     }
-    return tuple(_pair_row(pair, stages, limits.get(pair), means) for pair, stages in sorted(by_pair.items()))
+    return tuple(_pair_row(way, stages, limits.get(way), means) for way, stages in sorted(by_way.items()))
 
 
 def _pair_row(
-    pair: Pair, stages: Mapping[str, LatencyFacts], limit: PairLimit | None, means: Mapping[Pair, float]
+    way: Way, stages: Mapping[str, LatencyFacts], limit: PairLimit | None, means: Mapping[Way, float]
 ) -> LatencyPair:
-    origin, dest = pair
-    back = (dest, origin)
-    is_inter = origin != dest and pair in means and back in means
+    origin, dest, home = way
+    back = (dest, origin, home)
+    is_inter = origin != dest and way in means and back in means
     floor_us = None if limit is None else limit.floor_us
     return LatencyPair(
         origin=origin,
         dest=dest,
+        home=home or None,
         is_intra=origin == dest,
         floor_ms=None if floor_us is None else _ms(floor_us),
         is_feasible=limit.is_feasible if limit is not None else None,
         own_limit_ms=_ms(limit.limit_us) if limit is not None and limit.is_own else None,
         n_clock_unknown=sum(item.n_clock_unknown for item in stages.values() if item.stage == Stage.TOTAL.value),
         n_clock_revised=sum(item.n_clock_revised for item in stages.values() if item.stage == Stage.TOTAL.value),
-        there_and_back_mean_ms=_ms(means[pair] + means[back]) if is_inter else None,
+        there_and_back_mean_ms=_ms(means[way] + means[back]) if is_inter else None,
         stages=tuple(_stage(stages[stage.value]) for stage in Stage if stage.value in stages),
     )
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.schema import Stage, TraceKind
+from sla.judging.accounts import account_name
+from sla.judging.budgets import iso
+from sla.judging.facts import Span
 from sla.judging.latency import Detour
-from sla.report.model import ClockRow, Inputs, Integrity, LatencyPair, Made, Note, TargetResult
-from sla.report.wording import count, percent, stream, things
+from sla.report.model import BurnWindow, ClockRow, Inputs, Integrity, LatencyPair, Made, Note, TargetResult
+from sla.report.next_steps import HOME_FAR_AWAY
+from sla.report.wording import count, covered, percent, rate, stream, things, way
 
 NAMES_SHOWN = 5
+_STAGES_OF_TWO_CLOCKS = (Stage.TOTAL.value, Stage.COMMIT.value, Stage.REPLICATE.value)
+_ROUND_TRIP_SHARE_MIN = 0.1  # of the shortest round trip: what exchanges on a path with queues can prove at best
 
 
 def notes_of(
@@ -20,16 +26,21 @@ def notes_of(
     clocks: Iterable[ClockRow],
     inputs: Inputs,
     integrity: Integrity,
-    detours: Iterable[Detour] = (),
+    detours: Iterable[Detour],
+    span: Span,
 ) -> tuple[Note, ...]:
     """Return every note that applies, warnings first."""
+    clocks, pairs = tuple(clocks), tuple(pairs)
     found = [
         *_period(made, inputs),
+        *_probed(span),
         *_inputs(inputs),
-        *_clocks(tuple(clocks)),
-        *_pairs(tuple(pairs)),
+        *_steps(clocks),
+        *_unsync(clocks, pairs),
+        *_pairs(pairs),
         *_detours(detours),
         *_integrity(integrity),
+        *_accounts(integrity),
         *_burning(results),
     ]
     return tuple(sorted(found, key=lambda note: not note.is_warning))
@@ -55,6 +66,13 @@ def _period(made: Made, inputs: Inputs) -> Iterator[Note]:
     if inputs.hours_revised:
         hours = things(inputs.hours_revised, "hour", "hours")
         yield _hint("HOURS_REVISED", f"{hours} changed after being final: traces came late")
+
+
+def _probed(span: Span) -> Iterator[Note]:
+    first_s, end_s = span.probed
+    if (first_s, end_s) != (span.start_s, span.end_s):
+        text = f"minutes are judged from {iso(first_s)} to {iso(end_s)}, as far as there are probes or other traces"
+        yield _hint("MINUTES_CUT", f"{text}; a minute that is cut off counts by its part")
 
 
 def _period_text(made: Made) -> str:
@@ -83,38 +101,61 @@ def _inputs(inputs: Inputs) -> Iterator[Note]:
         yield _warning("WRITERS_SILENT", f"brokers wrote nothing for whole hours: {names}")
 
 
-def _clocks(clocks: tuple[ClockRow, ...]) -> Iterator[Note]:
+def _steps(clocks: tuple[ClockRow, ...]) -> Iterator[Note]:
     stepped = [row for row in clocks if row.steps]
     if stepped:
         names = _names(f"{row.peer} seen from {row.region} ({row.steps})" for row in stepped)
         yield _warning("CLOCK_STEPPED", f"clocks were set: {names}")
-    unsync = [row for row in clocks if row.unsync]
-    if unsync:
-        names = _names(f"{row.region} and {row.peer}" for row in unsync)
-        text = f"hosts do not know their clock error, only the round trip bounds it: {names}"
-        yield _warning("CLOCK_UNSYNC", text)
+
+
+def _unsync(clocks: tuple[ClockRow, ...], pairs: tuple[LatencyPair, ...]) -> Iterator[Note]:
+    """Say where round trips alone bound an error that latencies were judged with."""
+    unsync = {frozenset((row.region, row.peer)): row for row in clocks if row.unsync and row.region != row.peer}
+    bound = [
+        (pair, row)
+        for pair in pairs
+        if (row := unsync.get(frozenset((pair.origin, pair.dest)))) is not None and _is_bound_by_round_trip(pair, row)
+    ]
+    if bound:
+        hosts = {row.region for row in clocks if row.unsync for _, met in bound if row.region in (met.region, met.peer)}
+        names = _names(f"{pair.origin} -> {pair.dest}" for pair, _ in bound)
+        text = f"hosts of {_names(sorted(hosts))} do not know how wrong their clocks are"
+        yield _warning("CLOCK_UNSYNC", f"{text}; only round trips bound the clock error of {names}")
+
+
+def _is_bound_by_round_trip(pair: LatencyPair, clock: ClockRow) -> bool:
+    """Return whether latencies of a pair have an error that can come from round trips: no smaller one, as configured.
+
+    Exchanges together prove less than half of their shortest round trip, but not much less.
+    """
+    least_ms = (clock.rtt_min_us or 0) * _ROUND_TRIP_SHARE_MIN / 1_000
+    return any(
+        stage.clock_error_ms is None or stage.clock_error_ms > least_ms
+        for stage in pair.stages
+        if stage.stage in _STAGES_OF_TWO_CLOCKS
+    )
 
 
 def _pairs(pairs: tuple[LatencyPair, ...]) -> Iterator[Note]:
     for pair in pairs:
         if pair.own_limit_ms is not None:
-            text = f"light alone takes {pair.floor_ms:g} ms: judged at {pair.own_limit_ms:g} ms instead"
-            yield _hint("PAIR_INFEASIBLE", f"{pair.origin} -> {pair.dest}: {text}")
+            by_home = " by way of the home" if pair.home else ""
+            text = f"light alone takes {pair.floor_ms:g} ms{by_home}: judged at {pair.own_limit_ms:g} ms instead"
+            yield _hint("PAIR_INFEASIBLE", f"{way(pair.origin, pair.dest, pair.home)}: {text}")
     unknown = [pair for pair in pairs if pair.n_clock_unknown]
     if unknown:
-        names = _names(f"{pair.origin} -> {pair.dest} ({count(pair.n_clock_unknown)})" for pair in unknown)
+        names = _names(f"{way(pair.origin, pair.dest, pair.home)} ({count(pair.n_clock_unknown)})" for pair in unknown)
         yield _warning("CLOCK_UNKNOWN", f"latencies with an unknown clock error: {names}")
     revised = [pair for pair in pairs if pair.n_clock_revised]
     if revised:
-        names = _names(f"{pair.origin} -> {pair.dest} ({count(pair.n_clock_revised)})" for pair in revised)
+        names = _names(f"{way(pair.origin, pair.dest, pair.home)} ({count(pair.n_clock_revised)})" for pair in revised)
         yield _hint("CLOCK_REVISED", f"latencies corrected by a later, better fit of the clocks: {names}")
 
 
 def _detours(detours: Iterable[Detour]) -> Iterator[Note]:
     for item in detours:
-        way = f"{item.pair[0]} -> {item.home} -> {item.pair[1]}"
         text = f"{percent(item.share)} of what entered there takes {item.floor_us / 1_000:g} ms by light alone"
-        yield _hint("HOME_FAR_AWAY", f"{way}: {text}, to its home and on")
+        yield _hint(HOME_FAR_AWAY, f"{way(*item.pair, item.home)}: {text}, to its home and on")
 
 
 def _integrity(integrity: Integrity) -> Iterator[Note]:
@@ -126,10 +167,28 @@ def _integrity(integrity: Integrity) -> Iterator[Note]:
         yield _warning("MIRROR_BEHIND", f"committed records that a mirror did not have when they had settled: {names}")
 
 
+def _accounts(integrity: Integrity) -> Iterator[Note]:
+    wrong = [row for row in integrity.accounts if row.adds_up is False]
+    if wrong:
+        names = _names(f"{account_name(row)} ({count(row.unnamed)})" for row in wrong)
+        text = f"records were delivered or replicated that no home's ledger names as committed: {names}"
+        yield _warning("ACCOUNT_OPEN", text)
+
+
 def _burning(results: Iterable[TargetResult]) -> Iterator[Note]:
     for result in results:
         if result.burning:
             yield _warning("BUDGET_BURNING", f"{result.name}: {_names(result.burning)}")
+        partial: dict[str, BurnWindow] = {}  # the shortest window of each subject: it is the first that will be covered
+        for subject in result.subjects:
+            for window in sorted(subject.burn, key=lambda window: window.long_minutes):
+                if window.is_burning and window.is_partial:
+                    partial.setdefault(subject.name, window)
+        if partial:
+            names = _names(f"{name} {rate(window.long_rate)} times" for name, window in partial.items())
+            shortest = min(partial.values(), key=lambda window: window.long_minutes)
+            text = f"{result.name}: would burn its budget too fast if this went on ({names})"
+            yield _hint("BURN_WINDOW_PARTIAL", f"{text}; no alert yet, its window {covered(shortest)}")
 
 
 def _names(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from georelay.trace.schema import Stage
 from sla.judging.verdict import Verdict
 from sla.report.model import TargetResult
-from sla.report.wording import percent
+from sla.report.wording import percent, short
 from sla.targets import (
     IntegrityTarget,
     LatencyTarget,
@@ -52,14 +52,20 @@ def sentence_of(target: Target) -> str:
 
 
 def headline_of(verdict: Verdict, results: Iterable[TargetResult]) -> str:
-    """Return the verdict of the whole and its first reasons: breaches before doubts, required targets first."""
+    """Return the verdict of the whole and its first reasons, those of required targets first.
+
+    What is missed has the word alone: targets that are only not proven are named behind it.
+    """
     results = tuple(results)
     is_anything_required = any(result.is_required for result in results)
     news = [result for result in results if _is_news(result, is_anything_required=is_anything_required)]
-    news.sort(key=lambda result: (result.verdict is not Verdict.BREACH, not result.is_required))
-    reasons = [_reason(result) for result in news]
+    news.sort(key=lambda result: not result.is_required)
+    missed = [result for result in news if result.verdict is Verdict.BREACH]
+    reasons = [_reason(result) for result in missed or news]
     more = f" (and {len(reasons) - REASONS_SHOWN} more)" if len(reasons) > REASONS_SHOWN else ""
-    return verdict.value + (": " + "; ".join(reasons[:REASONS_SHOWN]) + more if reasons else "")
+    open_ = [result.name for result in news if result.verdict is Verdict.INCONCLUSIVE] if missed else []
+    unproven = f". Not proven: {', '.join(open_)}" if open_ else ""
+    return verdict.value + (": " + "; ".join(reasons[:REASONS_SHOWN]) + more + unproven if reasons else "")
 
 
 def _is_news(result: TargetResult, *, is_anything_required: bool) -> bool:
@@ -69,7 +75,7 @@ def _is_news(result: TargetResult, *, is_anything_required: bool) -> bool:
 
 
 def _reason(result: TargetResult) -> str:
-    where = f" {result.worst_subject}" if result.worst_subject else ""
+    where = f" {short(result.worst_subject)}" if result.worst_subject else ""
     return f"{result.name}{where}: {result.reason}"
 
 

@@ -1,53 +1,68 @@
-"""Rows of a batch -> what is counted of them. DataFrame in, small rows out; no state."""
+"""Rows of a batch -> what is counted of them. DataFrame in, small rows out; no state.
+
+One query counts everything: each costs a second on a busy machine, however few rows there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from georelay.trace.schema import ProbeOutcome, Stage, TraceKind
+from sla.live.requests_core import NAMES as REQUEST_NAMES
+from sla.live.requests_core import RequestCounts, RequestMinute
 from sla.live.state_core import MINUTE_S, BatchCounts, Counts, MinuteKey, Pair
 
-KINDS: Final = (TraceKind.LATENCY_HIST, TraceKind.PROBE, TraceKind.CLOCK)  # clock: brokers without traffic live too
+# clock: brokers without traffic live too; outcome: gateways write nothing else.
+KINDS: Final = (TraceKind.LATENCY_HIST, TraceKind.PROBE, TraceKind.CLOCK, TraceKind.OUTCOME)
 _NS_PER_S: Final = 1_000_000_000
 # Of one probe the first row counts: `late` follows a `lost`.
 _BAD_PROBES: Final = (ProbeOutcome.LOST.value, ProbeOutcome.REFUSED.value)
-_KEYS: Final = ("is_late", "minute_s", "origin", "dest")
+_STREAM: Final = ("trace_kind", "trace_region", "trace_broker")
+_KEYS: Final = (*_STREAM, "is_late", "minute_s", "origin", "dest", "region", "gateway", "op")
+_SUMS: Final = ("n", "n_good", "n_good_lo", "n_good_hi", "n_clock_unknown", "lat_sum_us")
 
 
 def prepared(rows: DataFrame, *, watermark_s: int) -> DataFrame:
     """Return rows of the stream with `moment_s`, `minute_s` and `is_late`: of a minute that was closed."""
     moment = (
-        F.when(F.col("trace_kind") == TraceKind.LATENCY_HIST.value, F.col("second"))
+        F.when(F.col("trace_kind").isin(TraceKind.LATENCY_HIST.value, TraceKind.OUTCOME.value), F.col("second"))
         .when(F.col("trace_kind") == TraceKind.PROBE.value, F.col("seq"))
         .otherwise(F.floor(F.col("t4_ns") / _NS_PER_S))
     )
     with_moment = rows.withColumn("moment_s", moment.cast("bigint"))
     with_minute = with_moment.withColumn("minute_s", F.col("moment_s") - F.pmod("moment_s", F.lit(MINUTE_S)))
-    is_counted = _is_total() | (F.col("trace_kind") == TraceKind.PROBE.value)
-    return with_minute.withColumn("is_late", is_counted & (F.col("minute_s") + MINUTE_S <= F.lit(watermark_s)))
+    return with_minute.withColumn("is_late", _is_in_minutes() & (F.col("minute_s") + MINUTE_S <= F.lit(watermark_s)))
 
 
 def _is_total() -> Column:
     return (F.col("trace_kind") == TraceKind.LATENCY_HIST.value) & (F.col("stage") == Stage.TOTAL.value)
 
 
-def streams(rows: DataFrame) -> DataFrame:
-    """Return (trace_kind, trace_region, trace_broker, rows, late_rows, newest_s)."""
-    return rows.groupBy("trace_kind", "trace_region", "trace_broker").agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.sum(F.col("is_late").cast("bigint")).alias("late_rows"),
-        F.max("moment_s").alias("newest_s"),
-    )
+def _is_in_minutes() -> Column:
+    return _is_total() | (F.col("trace_kind") == TraceKind.PROBE.value)
 
 
-def latencies(rows: DataFrame) -> DataFrame:
-    """Return per (is_late, minute, pair) and bucket: its records, and at one bucket of each row the row's counts."""
-    exploded = rows.where(_is_total()).select(
-        *_KEYS,
+def aggregated(rows: DataFrame) -> DataFrame:
+    """Return per writer, kind, minute and what is counted there, and per bucket of histograms: sums and newest moment.
+
+    Keys are null where they do not matter, so that rows fall together. What a row has once is added at one of its
+    buckets.
+    """
+    is_request = F.col("trace_kind") == TraceKind.OUTCOME.value
+    matters = {
+        **dict.fromkeys(("origin", "dest"), _is_in_minutes()),
+        **dict.fromkeys(("region", "gateway", "op"), is_request),
+        "minute_s": _is_in_minutes() | is_request,
+    }
+    exploded = rows.select(
+        *_STREAM,
+        "is_late",
+        "moment_s",
+        *(F.when(condition, F.col(name)).alias(name) for name, condition in matters.items()),
         "n",
         "n_good",
         F.coalesce("n_good_lo", F.lit(0)).alias("n_good_lo"),
@@ -55,73 +70,65 @@ def latencies(rows: DataFrame) -> DataFrame:
         F.when(F.col("clock_err_us").isNull(), F.col("n")).otherwise(0).alias("n_clock_unknown"),
         "lat_sum_us",
         "lat_max_us",
-        F.posexplode_outer("hist").alias("at", "bucket"),
+        "outcome",
+        *REQUEST_NAMES,
+        F.posexplode_outer(F.when(_is_total(), F.col("hist"))).alias("at", "bucket"),
     )
     is_first = F.coalesce(F.col("at"), F.lit(0)) == 0
-    sums = ("n", "n_good", "n_good_lo", "n_good_hi", "n_clock_unknown", "lat_sum_us")
+    ones = {
+        "rows": F.lit(1),
+        "late_rows": F.col("is_late").cast("bigint"),
+        "probes_ok": (F.col("outcome") == ProbeOutcome.OK.value).cast("bigint"),
+        "probes_bad": F.col("outcome").isin(*_BAD_PROBES).cast("bigint"),
+        **{name: F.col(name) for name in (*_SUMS, *REQUEST_NAMES)},
+    }
     return exploded.groupBy(*_KEYS, F.col("bucket.b").alias("b")).agg(
-        F.sum("bucket.n").alias("bucket_n"),
+        F.max("moment_s").alias("newest_s"),
         F.max("lat_max_us").alias("lat_max_us"),
-        *(F.sum(F.when(is_first, F.col(name)).otherwise(0)).alias(name) for name in sums),
-    )
-
-
-def probes(rows: DataFrame) -> DataFrame:
-    """Return (is_late, minute_s, origin, dest, probes_ok, probes_bad)."""
-    is_bad = F.col("outcome").isin(*_BAD_PROBES)
-    return (
-        rows.where(F.col("trace_kind") == TraceKind.PROBE.value)
-        .groupBy(*_KEYS)
-        .agg(
-            F.sum((F.col("outcome") == ProbeOutcome.OK.value).cast("bigint")).alias("probes_ok"),
-            F.sum(is_bad.cast("bigint")).alias("probes_bad"),
-        )
+        F.coalesce(F.sum("bucket.n"), F.lit(0)).alias("bucket_n"),
+        *(F.coalesce(F.sum(F.when(is_first, value)), F.lit(0)).alias(name) for name, value in ones.items()),
     )
 
 
 def count(rows: DataFrame) -> BatchCounts:
-    """Return what is in prepared rows; runs three queries."""
-    found = [row.asDict() for row in streams(rows).collect()]
+    """Return what is in prepared rows; runs one query."""
+    read: Counter[str] = Counter()
+    newest_s: dict[tuple[str, str], int] = {}
     minutes: dict[MinuteKey, Counts] = {}
     late: dict[Pair, Counts] = {}
-    for key, counts in _counts(latencies(rows).collect(), probes(rows).collect()):
-        is_late, minute_s, origin, dest = key
-        target = (
-            late.setdefault((origin, dest), Counts())
-            if is_late
-            else minutes.setdefault((minute_s, origin, dest), Counts())
-        )
-        target.add(counts)
+    requests: dict[RequestMinute, RequestCounts] = {}
+    late_rows = 0
+    for row in aggregated(rows).collect():
+        kind, stream = row["trace_kind"], f"{row['trace_region']}/{row['trace_broker']}"
+        read[kind] += row["rows"]
+        late_rows += row["late_rows"]
+        newest_s[stream, kind] = max(newest_s.get((stream, kind), row["newest_s"]), row["newest_s"])
+        if row["op"] is not None:
+            key = (row["minute_s"], row["region"], row["gateway"], row["op"])
+            requests.setdefault(key, RequestCounts()).add(RequestCounts(*(row[name] for name in REQUEST_NAMES)))
+        elif row["minute_s"] is not None:
+            pair = (row["origin"], row["dest"])
+            of_pair = (
+                late.setdefault(pair, Counts())
+                if row["is_late"]
+                else minutes.setdefault((row["minute_s"], *pair), Counts())
+            )
+            of_pair.add(_counts(row, kind))
     return BatchCounts(
-        rows={
-            kind: sum(row["rows"] for row in found if row["trace_kind"] == kind)
-            for kind in sorted({row["trace_kind"] for row in found})
-        },
-        newest_s={
-            (f"{row['trace_region']}/{row['trace_broker']}", row["trace_kind"]): row["newest_s"] for row in found
-        },
+        rows=dict(sorted(read.items())),
+        newest_s=newest_s,
         minutes=minutes,
         late=late,
-        late_rows=sum(row["late_rows"] for row in found),
+        late_rows=late_rows,
+        requests=requests,
     )
 
 
-def _counts(
-    latency_rows: Iterable[Any], probe_rows: Iterable[Any]
-) -> Iterable[tuple[tuple[bool, int, str, str], Counts]]:
-    for row in latency_rows:
-        yield (
-            tuple(row[key] for key in _KEYS),
-            Counts(
-                n=row["n"],
-                n_good=row["n_good"],
-                n_good_lo=row["n_good_lo"],
-                n_good_hi=row["n_good_hi"],
-                n_clock_unknown=row["n_clock_unknown"],
-                lat_sum_us=row["lat_sum_us"],
-                lat_max_us=row["lat_max_us"],
-                hist={} if row["b"] is None else {row["b"]: row["bucket_n"]},
-            ),
-        )
-    for row in probe_rows:
-        yield tuple(row[key] for key in _KEYS), Counts(probes_ok=row["probes_ok"], probes_bad=row["probes_bad"])
+def _counts(row: Any, kind: str) -> Counts:
+    if kind == TraceKind.PROBE.value:
+        return Counts(probes_ok=row["probes_ok"], probes_bad=row["probes_bad"])
+    return Counts(
+        **{name: row[name] for name in _SUMS},
+        lat_max_us=row["lat_max_us"],
+        hist={} if row["b"] is None else {row["b"]: row["bucket_n"]},
+    )

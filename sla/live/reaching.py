@@ -32,10 +32,15 @@ JSON_BYTES_MAX: Final = 4 * MIB
 PAGE_BYTES_MAX: Final = 128 * MIB
 TOKEN_BYTES_MAX: Final = 8_192
 SHOWN_CHARS_MAX: Final = 300
+_WRONG_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
 class NotReached(Exception):
     """Nobody answered, or not now: the same request may succeed later."""
+
+
+class NoTracesHere(NotReached):
+    """Who answers serves no traces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,7 @@ class Server:
         self._credentials = credentials
         self._wait_s = wait_s
         self._connection: http.client.HTTPConnection | None = None
+        self._has_answered = False
 
     def close(self) -> None:
         """Close the connection."""
@@ -119,11 +125,14 @@ class Server:
             raise NotReached(f"{self.url}{path} answers with something else than a JSON object")
         return found
 
-    def name(self) -> str:
-        """Return the broker's name as region/id, "" when it writes no traces. Raises as `_get`."""
-        found = self._needed("/v1/traces", {"kinds": TraceKind.PROBE.value})
+    def writer(self) -> Broker | None:
+        """Return who writes the traces that are served here, None when nobody does. Raises as `_get`."""
+        found = self._needed("/v1/traces", {"kinds": TraceKind.OUTCOME.value})
         with understood(self.url):
-            return f"{found['region']}/{int(found['broker'])}" if found["is_writing"] else ""
+            if not found["is_writing"]:
+                return None
+            name, gateway = f"{found['region']}/{int(found['broker'])}", str(found.get("gateway", ""))
+            return Broker(name=name, url=self.url, gateway=gateway)
 
     def positions(self, kind: TraceKind) -> tuple[TracePosition, TracePosition]:
         """Return the oldest and the latest position of a kind. Raises as `_get`."""
@@ -150,7 +159,7 @@ class Server:
         path = f"/v1/traces/{kind.value}"
         raw = self._get(path, {"from": str(start), "until": str(until)}, bytes_max=PAGE_BYTES_MAX)
         if raw is None:
-            raise NotReached(f"{self.url} serves no traces")
+            raise NoTracesHere(f"{self.url} serves no traces")
         try:
             table = pa.ipc.open_stream(raw).read_all()
             return table, TracePosition.parse(table.schema.metadata[NEXT_KEY].decode())
@@ -160,7 +169,7 @@ class Server:
     def _needed(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         found = self.json(path, query)
         if found is None:
-            raise NotReached(f"{self.url} serves no traces: an older broker, or no broker")
+            raise NoTracesHere(f"{self.url} serves no traces: an older broker, or no broker")
         return found
 
     def _get(self, path: str, query: Mapping[str, str], *, bytes_max: int) -> bytes | None:
@@ -188,7 +197,8 @@ class Server:
                 raise http.client.HTTPException(f"an answer over {bytes_max} bytes")
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise NotReached(f"{self.url}: {error or type(error).__name__}") from error
+            raise NotReached(f"{self.url}: {_why(error)}{self._advice(error)}") from error
+        self._has_answered = True
         if status == 200:
             return raw
         if status == 404:
@@ -199,6 +209,20 @@ class Server:
         if status in (429, 503, 502, 504, 500):
             raise NotReached(f"{self.url} answers {status}: {detail}")
         raise JobFailed(f"{self.url}{path} answers {status}: {detail}")
+
+    def _advice(self, error: Exception) -> str:
+        """Return what a connection may mean that ends before the first answer.
+
+        With TLS 1.3 a client learns that its certificate is missing or refused after its own handshake is over, and
+        often by nothing but the end of the connection.
+        """
+        is_ended = isinstance(error, (ConnectionError, ssl.SSLEOFError))
+        if self._has_answered or not self._is_tls or not is_ended or isinstance(error, ConnectionRefusedError):
+            return ""
+        shown = self._credentials.cert_file
+        if shown:
+            return f"; perhaps it does not trust the certificate {shown} (--cert)"
+        return "; perhaps it lets nobody in without a certificate: give --cert and --key"
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -214,48 +238,65 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A broker whose traces are read. `name` is region/id, as `eu/2001`."""
+    """A broker whose traces are read, or a gateway.
+
+    Args:
+        name: region/id, as `eu/2001`; of a gateway the number in the names of its files.
+        gateway: its name, "" of a broker.
+    """
 
     name: str
     url: str
+    gateway: str = ""
+
+    def kinds(self, asked: Iterable[TraceKind]) -> tuple[TraceKind, ...]:
+        """Return those of some kinds that it serves."""
+        return tuple(kind for kind in asked if not self.gateway or kind is TraceKind.OUTCOME)
 
 
 def find_brokers(urls: Iterable[str], credentials: Credentials) -> tuple[dict[str, Broker], list[str]]:
-    """Return the brokers that write traces, by name, and one line for each address that did not answer.
+    """Return who writes traces, by name, and one line for each address that did not answer.
 
     Args:
-        urls: gateways, which name every broker of the mesh, or brokers.
+        urls: gateways, which name every broker of the mesh and may write traces themselves, or brokers.
 
     Raises:
         JobFailed, UsageError: an answer that no waiting mends.
     """
     addresses: dict[str, None] = {}
+    gateways: dict[str, None] = {}
     silent: list[str] = []
     for url in urls:
         try:
-            addresses.update(dict.fromkeys(_addresses(url, credentials)))
+            named = _addresses(url, credentials)
         except NotReached as error:
             silent.append(str(error))
-    brokers: dict[str, Broker] = {}
-    for url in addresses:
+            continue
+        (addresses if named is None else gateways)[url] = None
+        addresses.update(dict.fromkeys(named or ()))
+    writers: dict[str, Broker] = {}
+    for url in (*addresses, *gateways):
         with contextlib.closing(Server(url, credentials)) as server:
             try:
-                name = server.name()
-                if name:
-                    brokers[name] = Broker(name=name, url=url)
-                else:
+                writer = server.writer()
+                if writer is not None:
+                    writers[writer.name] = writer
+                elif url not in gateways:
                     silent.append(f"{url} keeps no traces: set trace_dir in its configuration")
+            except NoTracesHere as error:
+                if url not in gateways:  # an older one serves none
+                    silent.append(str(error))
             except NotReached as error:
                 silent.append(str(error))
-    return brokers, silent
+    return writers, silent
 
 
-def _addresses(url: str, credentials: Credentials) -> list[str]:
-    """Return the brokers' URLs that a gateway names; of a broker its own."""
+def _addresses(url: str, credentials: Credentials) -> list[str] | None:
+    """Return the brokers' URLs that a gateway names; None: it is no gateway."""
     with contextlib.closing(Server(url, credentials)) as server:
         document = server.json("/v1/resolve")
     if document is None:
-        return [url]
+        return None
     scheme = url.partition("://")[0]
     with understood(url):
         return [f"{scheme}://{address}" for region in document["regions"] for address in region["http"]]
@@ -288,6 +329,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _why(error: Exception) -> str:
+    """Return what went wrong on the way, and what to do about it where that is known."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message.rstrip(".")
+        is_name = error.verify_code in _WRONG_NAME
+        advice = "use a name or address that is in it" if is_name else "--ca must name the authority of this mesh"
+        return f"its certificate is refused ({reason}): {advice}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection comes about ({(error.reason or text).lower().replace('_', ' ')})"
+    return text
 
 
 def _detail(raw: bytes) -> str:

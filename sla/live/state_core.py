@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from georelay.trace.histogram import merge
+from sla.live.requests_core import RequestCounts, RequestMinute, RequestState
 
 STATE_VERSION: Final = 1
 MINUTE_S: Final = 60
@@ -79,6 +80,7 @@ class BatchCounts:
         rows: by kind. newest_s: (region/broker, kind) -> newest row's moment, seconds since 1970.
         minutes: on time; late: by pair, of minutes that were closed.
         late_rows: rows of the traces that `late` was made of.
+        requests: by minute and place; none of them is late.
     """
 
     rows: Mapping[str, int]
@@ -86,6 +88,7 @@ class BatchCounts:
     minutes: Mapping[MinuteKey, Counts]
     late: Mapping[Pair, Counts]
     late_rows: int = 0
+    requests: Mapping[RequestMinute, RequestCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,7 @@ class LiveState:
     minutes: Mapping[MinuteKey, Counts] = field(default_factory=dict)
     totals: Mapping[Pair, Counts] = field(default_factory=dict)
     late: Mapping[Pair, Counts] = field(default_factory=dict)
+    requests: RequestState = field(default_factory=RequestState)
 
     def is_closed(self, minute_s: int) -> bool:
         """Return whether a minute takes no more rows."""
@@ -127,6 +131,7 @@ class LiveState:
                 "minutes": [[*key, counts.to_json()] for key, counts in sorted(self.minutes.items())],
                 "totals": [[*pair, counts.to_json()] for pair, counts in sorted(self.totals.items())],
                 "late": [[*pair, counts.to_json()] for pair, counts in sorted(self.late.items())],
+                "requests": self.requests.to_json(),
             },
             separators=(",", ":"),
         ).encode()
@@ -147,7 +152,9 @@ class LiveState:
                 {(origin, dest): Counts.from_json(c) for origin, dest, c in found.pop(name)}
                 for name in ("totals", "late")
             )
-            return cls(minutes=minutes, totals=totals, late=late, **found)
+            # A state that was written before requests were counted has none.
+            requests = RequestState.from_json(found.pop("requests")) if "requests" in found else RequestState()
+            return cls(minutes=minutes, totals=totals, late=late, requests=requests, **found)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
@@ -183,6 +190,7 @@ def advance(
         minutes={key: counts for key, counts in minutes.items() if key[0] + WINDOW_S > watermark_s},
         totals=totals,
         late=late,
+        requests=before.requests.after(batch.requests, now_s=now_s),
     )
     return after, {key: minutes[key] for key in open_keys if after.is_closed(key[0])}
 

@@ -21,6 +21,7 @@ from sla.report import tables as t
 from sla.report import wording as w
 from sla.report.measured_tables import integrity_news
 from sla.report.model import Interval, LatencyPair, Note, Report, StageLatency, Subject, TargetKind, TargetResult
+from sla.report.next_steps import next_steps
 from sla.report.plots import Plot, plots_of
 from sla.report.text_table import TextTable
 
@@ -28,6 +29,14 @@ LOW_BUDGET_SHARE: Final = 0.25  # below it the bar changes its colour
 WORST_ON_CARD: Final = 4
 _BAD_WORD: Final = {TargetKind.LATENCY: "records late", TargetKind.PROBES: "probes failed"}
 _PAIR_KINDS: Final = frozenset(_BAD_WORD)
+_SUBJECTS: Final = {
+    TargetKind.LATENCY: "pairs",
+    TargetKind.THROUGHPUT: "regions",
+    TargetKind.INTEGRITY: "readers",
+    TargetKind.REQUESTS: "operations",
+    TargetKind.PROBES: "pairs",
+    TargetKind.MINUTES: "pairs",
+}
 ALARMS_SHOWN: Final = 4  # of each severity
 _UNDECIDED_SHARE_MAX: Final = 0.001  # of records, before the card of the clocks warns
 
@@ -38,6 +47,7 @@ class TargetLine:
 
     Args:
         is_reason_news: the reason says more than the measured share does.
+        spread: for how many subjects it came to that verdict.
         fill: width of the budget's bar in percent, None without a budget.
     """
 
@@ -49,6 +59,7 @@ class TargetLine:
     bounds: str
     worst_subject: str
     counted: str
+    spread: str
     budget: str
     budget_details: str
     fill: int | None
@@ -92,6 +103,7 @@ class Page:
     length: str
     generated_at: str
     alarm: str
+    steps: tuple[str, ...]
     targets: tuple[TargetLine, ...]
     cards: tuple[Card, ...]
     notes: tuple[Note, ...]
@@ -127,6 +139,7 @@ def _page(report: Report) -> Page:
         length=w.minutes(made.minutes),
         generated_at=w.moment(made.generated_at),
         alarm=_alarm(report),
+        steps=next_steps(report),
         targets=tuple(_target_line(target) for target in report.targets),
         cards=(_inputs_card(report), _clocks_card(report), _worst_card(report)),
         notes=tuple(note for note in report.notes if note.code != "BUDGET_BURNING"),  # said in the alarm
@@ -140,7 +153,7 @@ def _page(report: Report) -> Page:
 def _alarm(report: Report) -> str:
     """Return which burn-rate alerts are on, those that page first; empty when none is."""
     firing = [
-        (window.severity, f"{target.name} {subject.name}")
+        (window.severity, f"{target.name} {w.short(subject.name)}")
         for target in report.targets
         for subject in target.subjects
         for window in subject.burn
@@ -164,14 +177,24 @@ def _target_line(target: TargetResult) -> TargetLine:
         is_reason_news=bool(target.reason) and (target.verdict is not Verdict.BREACH or target.measured is None),
         measured=t.measured_of(target),
         bounds="" if target.measured is None or _is_certain(target.measured) else w.bounds(target.measured),
-        worst_subject=target.worst_subject or "",
+        worst_subject=w.short(target.worst_subject or ""),
         counted="" if worst is None else f"{w.count(worst.bad)} bad of {w.count(worst.total)}",
+        spread=_spread(target),
         budget="no error budget" if target.budget is None else w.budget_left(target.budget),
         budget_details="" if target.budget is None else w.budget_details(target.budget),
         fill=None if left is None else max(0, min(100, int(left * 100))) if left >= 0 else 100,
         fill_class="" if left is None else "gone" if left < 0 else "low" if left < LOW_BUDGET_SHARE else "left",
         subjects=t.subjects_table(target),
     )
+
+
+def _spread(target: TargetResult) -> str:
+    """Return for how many pairs, regions or readers the target has its verdict; empty when there is one only."""
+    if len(target.subjects) < 2:
+        return ""
+    alike = sum(subject.verdict is target.verdict for subject in target.subjects)
+    of = f"{w.count(alike)} of {w.count(len(target.subjects))} {_SUBJECTS[target.kind]}"
+    return f"{of} {w.WORD_OF_VERDICT[target.verdict]}"
 
 
 def _is_certain(interval: Interval) -> bool:
@@ -228,6 +251,8 @@ def _clocks_card(report: Report) -> Card:
     is_good = undecided <= records * _UNDECIDED_SHARE_MAX and not unknown
     if not records:
         answer = "Not needed: no record crossed from one region to another"
+    elif is_good and errors and not max(errors):
+        answer = "Yes, by configuration: no error between them was measured, it is set to 0"
     elif is_good:
         answer = f"Yes: they err by {w.ms(max(errors, default=None), missing=w.UNKNOWN)} ms at most"
     else:
@@ -238,8 +263,8 @@ def _clocks_card(report: Report) -> Card:
         state="good" if is_good else "warning",
         answer=answer,
         facts=(
-            ("largest proven error", f"{w.ms(max(errors), missing=w.UNKNOWN)} ms" if errors else w.UNKNOWN),
-            ("of pair", w.NONE if worst is None else w.pair(worst[0].origin, worst[0].dest)),
+            ("largest error", f"{w.ms(max(errors), missing=w.UNKNOWN)} ms" if errors else w.UNKNOWN),
+            ("of pair", w.NONE if worst is None else w.way(worst[0].origin, worst[0].dest, worst[0].home)),
             ("records the clocks leave open", w.count(undecided)),
             ("records with unknown clock error", w.count(unknown)),
             ("fitted again afterwards", w.count(sum(pair.n_clock_revised for pair, _ in across))),
@@ -267,7 +292,7 @@ def _worst_card(report: Report) -> Card:
     answer = "Nowhere: no pair has a bad event"
     if top:
         target, subject = top[0]
-        answer = f"{subject.name}: {w.percent_up(subject.bad / subject.total)} of {_BAD_WORD[target.kind]}"
+        answer = f"{w.short(subject.name)}: {w.percent_up(subject.bad / subject.total)} of {_BAD_WORD[target.kind]}"
     return Card(
         title="Where does it hurt most?",
         state="plain" if top else "good",
@@ -300,7 +325,7 @@ def _parts(report: Report) -> Iterable[Part]:
             "Integrity",
             ("totals", "readers-not-passing"),
             (),
-            ("readers", "gaps", "streams", "mirrors"),
+            ("accounts", "readers", "gaps", "streams", "mirrors"),
             (),
         ),
         ("availability-part", "Availability", ("probes", "requests"), ("plot-probes",), (), ()),

@@ -6,6 +6,7 @@ from typing import Final
 
 from sla.report import wording as w
 from sla.report.model import Report
+from sla.report.next_steps import next_steps
 from sla.report.tables import all_tables, subjects_table
 from sla.report.text_table import ColumnKind, TextTable
 
@@ -21,6 +22,8 @@ def to_markdown(report: Report) -> str:
         f"{w.moment(made.period_from)} to {w.moment(made.period_to)} ({w.minutes(made.minutes)}), "
         f"made {w.moment(made.generated_at)}.",
     ]
+    if steps := next_steps(report):
+        parts.append("What to do next:\n\n" + "\n".join(f"- {_escape(step)}" for step in steps))
     if report.notes:
         parts.append("\n".join(f"- {'**Note:** ' * note.is_warning}{_escape(note.text)}" for note in report.notes))
     for table in all_tables(report):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from georelay.trace.schema import Stage
 from sla.judging.verdict import Verdict
 from sla.report import wording as w
-from sla.report.model import IntegrityStream, IntegrityTotals, LatencyPair, Report, StageLatency
+from sla.report.model import Account, IntegrityStream, IntegrityTotals, LatencyPair, Report, StageLatency
 from sla.report.text_table import TextTable, text_table
 
 # --- latency -----------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def latency_tables(report: Report) -> list[TextTable]:
             "pair|#records|#clock unknown|#clock fitted later|#there and back, mean ms",
             (
                 (
-                    w.pair(pair.origin, pair.dest),
+                    w.way(pair.origin, pair.dest, pair.home),
                     w.count(max((stage.n for stage in pair.stages), default=0)),
                     w.count(pair.n_clock_unknown),
                     w.count(pair.n_clock_revised),
@@ -67,7 +67,7 @@ def _latency_row(pair: LatencyPair, stage: StageLatency) -> tuple[str, ...]:
     else:
         possible = f"no: judged by {w.ms(pair.own_limit_ms)}"
     return (
-        w.pair(pair.origin, pair.dest),
+        w.way(pair.origin, pair.dest, pair.home),
         w.count(stage.n),
         w.ms(quantiles.p50_ms),
         w.ms(quantiles.p95_ms),
@@ -85,7 +85,7 @@ def _latency_row(pair: LatencyPair, stage: StageLatency) -> tuple[str, ...]:
 def _stage_row(pair: LatencyPair, stage: StageLatency) -> tuple[str, ...]:
     quantiles = stage.quantiles
     return (
-        w.pair(pair.origin, pair.dest),
+        w.way(pair.origin, pair.dest, pair.home),
         stage.stage,
         w.count(stage.n),
         w.ms(quantiles.p50_ms),
@@ -136,6 +136,7 @@ def integrity_tables(report: Report) -> list[TextTable]:
     integrity = report.integrity
     return [
         _totals_table(integrity.totals),
+        accounts_table(integrity.accounts),
         readers_table("readers", "Lost, repeated and reordered records", integrity.readers),
         readers_table(
             "readers-not-passing",
@@ -198,6 +199,48 @@ def integrity_tables(report: Report) -> list[TextTable]:
             ),
         ),
     ]
+
+
+def accounts_table(accounts: Iterable[Account]) -> TextTable:
+    """Return the account of every stream and reader."""
+    return text_table(
+        "accounts",
+        "Every record accounted for",
+        "published = delivered + pending + lost + untraced + aborted + expired + not asked for. "
+        "pending: stored and not delivered when the report closes. lost: jumped over for good. untraced: between two "
+        "sessions; the reader passed them by, or rows of a broker are gone. not asked for: before the reader's first "
+        "record. refused: answered with an error and not stored, beside what was published. undecided: unknown to who "
+        "sent them; those that are stored are published.",
+        "stream|#partition|home|region|group|#published|#delivered|#pending|#lost|#untraced|#aborted|#expired"
+        "|#not asked for|adds up|#refused|#undecided",
+        (
+            (
+                w.stream(row.origin, row.topic),
+                str(row.partition),
+                row.home or w.NONE,
+                row.dest or "nobody reads it",
+                row.group or w.NONE,
+                w.count(row.published),
+                w.count(row.delivered),
+                w.count(row.pending),
+                w.count(row.lost),
+                w.count(row.untraced),
+                w.count(row.aborted),
+                w.count(row.expired),
+                w.count(row.not_asked),
+                _adds_up(row),
+                w.count(row.refused),
+                w.count(row.undecided),
+            )
+            for row in accounts
+        ),
+    )
+
+
+def _adds_up(row: Account) -> str:
+    if row.adds_up is None:
+        return f"{w.UNKNOWN}: rows are missing"
+    return "yes" if row.adds_up else f"no: {w.things(row.unnamed, 'record', 'records')} more than any home committed"
 
 
 def integrity_news(report: Report) -> str:

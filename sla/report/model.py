@@ -15,7 +15,7 @@ from typing import Final
 
 from sla.judging.verdict import Verdict
 
-REPORT_SCHEMA_VERSION: Final = 2
+REPORT_SCHEMA_VERSION: Final = 3
 
 
 class TargetKind(enum.Enum):
@@ -77,10 +77,12 @@ class BurnWindow:
         severity: `page` or `ticket`.
         threshold: the alert is on when both windows burn faster.
         long_rate, short_rate: at the end of the period; None when their windows have no event.
-        is_firing: at the end of the period.
-        is_partial: data reach back less far than the long window at the end of the period.
+        covered_minutes: of the long window at the end of the period, since the subject's first event.
+        is_burning: at the end of the period both windows burn faster and the long one has enough events.
+        is_firing: at the end of the period the alert is on: it is burning, and the long window is covered.
+        is_partial: the long window is longer than the data; its rates are of what there is, and no alert.
         firing_minutes: minutes of the period at whose end the alert was on.
-        worst_rate: highest rate of the long window in the period, among minutes at which it had enough events.
+        worst_rate: highest rate of the long window in the period, where it was covered and had enough events.
         worst_at: when that was.
     """
 
@@ -91,6 +93,8 @@ class BurnWindow:
     threshold: float
     long_rate: float | None
     short_rate: float | None
+    covered_minutes: int
+    is_burning: bool
     is_firing: bool
     is_partial: bool
     firing_minutes: int
@@ -173,15 +177,19 @@ class LatencyPair:
     """Records that entered in `origin` and were delivered in `dest`.
 
     Args:
-        floor_ms: half of the shortest round trip: no record can be faster. None when no exchange was seen.
+        home: third region that sequenced all of them; None when they go the direct way, or by way of several homes.
+        floor_ms: half of the shortest round trip, of both parts of the way when there is a home between: no record can
+            be faster. None when no exchange was seen.
         is_feasible: the floor leaves room for 50 ms: floor + local p50 <= 50. None when the floor is unknown.
         n_clock_unknown: records whose clock error nobody knew; n_clock_revised: corrected by the later fit.
-        there_and_back_mean_ms: mean(origin -> dest) + mean(dest -> origin): true whatever the clocks say.
+        there_and_back_mean_ms: mean(origin -> dest) + mean(dest -> origin), by the same home: true whatever the clocks
+            say.
         stages: in the order of a record's way.
     """
 
     origin: str
     dest: str
+    home: str | None
     is_intra: bool
     floor_ms: float | None
     is_feasible: bool | None
@@ -275,6 +283,44 @@ class MirrorTotal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What became of every record of one stream for one reader (see sla.judging.accounts).
+
+    published = delivered + pending + lost + untraced + aborted + expired + not_asked - unnamed
+
+    Args:
+        home: region, or regions, that committed it in the period.
+        dest: region of the reader, '' when nobody reads the stream.
+        lost: jumped over, and delivered to nobody. untraced: between two sessions, and no row says that they were
+            handed over: the reader passed them by, or rows of a broker are gone.
+        not_asked: published before the first record that the reader was handed.
+        unnamed: delivered or replicated, and committed by no home's ledger.
+        refused: records of publishes that were answered with an error and not stored.
+        undecided: records of publishes with an unknown outcome; what of them is stored is published.
+        adds_up: whether `unnamed` is zero; None when rows of a ledger are missing or too many to be added up.
+    """
+
+    topic: str
+    origin: str
+    partition: int
+    home: str
+    dest: str
+    group: str
+    published: int
+    delivered: int
+    pending: int
+    lost: int
+    untraced: int
+    aborted: int
+    expired: int
+    not_asked: int
+    unnamed: int
+    refused: int
+    undecided: int
+    adds_up: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityTotals:
     """Sums over all streams and readers."""
 
@@ -300,6 +346,7 @@ class Integrity:
     readers: tuple[IntegrityStream, ...]
     streams: tuple[StreamTotal, ...]
     mirrors: tuple[MirrorTotal, ...]
+    accounts: tuple[Account, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +368,11 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairAvailability:
-    """Probes of one pair, and its minutes. `up_share` has every unknown minute down in lo and up in hi."""
+    """Probes of one pair, and its minutes. `up_share` has every unknown minute down in lo and up in hi.
+
+    `minutes*` count minutes, the first and the last of an open period as whole ones; `coverage` and `up_share` weigh
+    those by their seconds in it.
+    """
 
     origin: str
     dest: str

@@ -96,7 +96,7 @@ def _subject_row(subject: Subject) -> tuple[str, ...]:
 
 
 def burn_table(report: Report) -> TextTable:
-    """Return all burn-rate alerts: those that are on first, then those that were."""
+    """Return all burn-rate alerts: those that are on first, then those that were, then those that are too early."""
     windows = [
         (target.name, subject.name, window)
         for target in report.targets
@@ -107,13 +107,14 @@ def burn_table(report: Report) -> TextTable:
         "burn",
         "Burn rates",
         "How fast an error budget is being spent: 1 spends exactly the budget over its period. "
-        "An alert is on when both windows burn faster than its threshold; rates are those at the end of the period.",
+        "An alert is on when both windows burn faster than its threshold and the long one has data for all its length; "
+        "rates are those at the end of the period, of what data there are.",
         "target|subject|windows|#threshold|#long window|#short window|#worst|when worst|alert",
         (
             (
                 target,
                 subject,
-                f"{window.name}{' (part of the window)' if window.is_partial else ''}",
+                window.name,
                 w.rate(window.threshold),
                 w.rate(window.long_rate),
                 w.rate(window.short_rate),
@@ -122,7 +123,7 @@ def burn_table(report: Report) -> TextTable:
                 w.burn_state(window),
             )
             for target, subject, window in sorted(
-                windows, key=lambda item: (not item[2].is_firing, -item[2].firing_minutes)
+                windows, key=lambda item: (not item[2].is_firing, -item[2].firing_minutes, not item[2].is_burning)
             )
         ),
     )

@@ -16,6 +16,7 @@ from sla.report.model import Budget, BurnWindow, Interval
 TOO_FEW: Final = "too few"
 UNKNOWN: Final = "unknown"
 NONE: Final = "-"
+NAME_SHOWN_MAX: Final = 80  # three names of regions and their arrows fit
 _SHARE_STEPS: Final = 1_000_000  # four digits behind the point of a percentage
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIBI: Final = 1024
@@ -46,7 +47,11 @@ WORDS: Final = (
         "full outage",
         "how long everything could fail, at the period's mean rate, before the rest of the budget is spent",
     ),
-    ("burn rate", "how many times faster than planned a budget is being spent (Google SRE workbook, chapter 5)"),
+    (
+        "burn rate",
+        "how many times faster than planned a budget is being spent; an alert needs data for its whole window "
+        "(Google SRE workbook, chapter 5)",
+    ),
     (
         "floor",
         "half of the shortest round trip; a pair that light cannot cross in time has a limit of its own",
@@ -68,7 +73,7 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def things(number: int, one: str, many: str) -> str:
+def things(number: float, one: str, many: str) -> str:
     """Return a number and its noun."""
     return f"{count(number)} {one if number == 1 else many}"
 
@@ -162,10 +167,18 @@ def rate(value: float | None) -> str:
     return NONE if value is None else f"{value:,.2f}"
 
 
+def covered(window: BurnWindow) -> str:
+    """Return how much of its long window the data reach back over, such as `has data for 2 min of 6 h`."""
+    return f"has data for {minutes(window.covered_minutes)} of {minutes(window.long_minutes)}"
+
+
 def burn_state(window: BurnWindow) -> str:
-    """Return what a burn-rate alert says at the end of the period."""
+    """Return what a burn-rate alert says at the end of the period; a window with part of its data says nothing yet."""
     if window.is_firing:
         return f"ON ({window.severity})"
+    if window.is_partial:
+        text = "too early: would be on" if window.is_burning else "too early"
+        return f"{text}; {covered(window)}"
     if window.firing_minutes:
         return f"off; was on for {minutes(window.firing_minutes)}"
     return "off"
@@ -193,6 +206,16 @@ def stream(origin: str, topic: str) -> str:
     return f"{origin}.{topic}" if origin else topic
 
 
+def short(name: str) -> str:
+    """Return a name for the first screen: the middle of a very long one is left out."""
+    return name if len(name) <= NAME_SHOWN_MAX else f"{name[: NAME_SHOWN_MAX // 2]}…{name[-NAME_SHOWN_MAX // 2 :]}"
+
+
 def pair(origin: str, dest: str) -> str:
     """Return the name of a pair of regions."""
     return f"{origin} -> {dest}"
+
+
+def way(origin: str, dest: str, home: str | None) -> str:
+    """Return the name of a pair, by way of the home between them when there is one."""
+    return f"{origin} -> {home} -> {dest}" if home else pair(origin, dest)

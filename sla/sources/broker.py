@@ -3,7 +3,8 @@
     spark.readStream.format("georelay_live").option("urls", "http://gateway:8080").option("kinds", "probe,clock")
 
 Rule 1: an offset is {"eu/2001": {"probe": "boot/row", "probe.since": "boot/row"}}: `since` is where reading that broker
-        began. [start, end) has the same rows whenever it is read, until the broker deletes them: then the query fails.
+        began. A gateway has a number like a broker, and rows of kind `outcome` only. [start, end) has the same rows
+        whenever it is read, until the broker deletes them: then the query fails.
 Rule 2: a broker that does not answer holds nothing back: it stays where it is. Once its rows are planned into a batch
         they are read, however long that takes; the batch waits for them.
 Rule 3: `rows_per_batch` is shared equally by brokers and kinds; with Trigger.AvailableNow nothing is read that came
@@ -243,7 +244,8 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         if self._found_s is not None and now_s - self._found_s < FIND_AGAIN_S:
             return
         found, _ = find_brokers(self._options.urls, self._options.credentials)
-        self._brokers |= found  # who does not answer now keeps its address
+        # Who does not answer now keeps its address.
+        self._brokers |= {name: broker for name, broker in found.items() if self._kinds(broker)}
         self._found_s = now_s
 
     def _broker(self, name: str) -> Broker:
@@ -269,12 +271,15 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
             answers = list(pool.map(one, sorted(self._brokers.values(), key=lambda broker: broker.name)))
         return {name: answer for name, answer in answers if answer is not None}
 
-    def _latest(self, server: Server, _: str) -> dict[TraceKind, TracePosition]:
-        return {kind: server.positions(kind)[1] for kind in self._options.kinds}
+    def _latest(self, server: Server, name: str) -> dict[TraceKind, TracePosition]:
+        return {kind: server.positions(kind)[1] for kind in self._kinds(self._brokers[name])}
+
+    def _kinds(self, broker: Broker) -> tuple[TraceKind, ...]:
+        return broker.kinds(self._options.kinds)
 
     def _reached(self, server: Server, name: str, before: dict[str, str], share: int | None) -> dict[str, str]:
         end = dict(before)
-        for kind in self._options.kinds:
+        for kind in self._kinds(self._brokers[name]):
             target = None if self._targets is None else self._targets.get(name, {}).get(kind.value)
             if self._targets is not None and target is None:
                 continue  # it was not there when the query began

@@ -97,6 +97,11 @@ class FilePlace:
         return None
 
 
+def date_folder(at_s: int) -> str:
+    """Return `date=YYYY-MM-DD` of a moment (seconds since 1970)."""
+    return f"date={datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC):%Y-%m-%d}"
+
+
 def hour_folder(hour_s: int) -> str:
     """Return `date=YYYY-MM-DD/hour=HH` of an hour (seconds since 1970)."""
     hour = datetime.datetime.fromtimestamp(hour_s, tz=datetime.UTC)

@@ -39,28 +39,13 @@ Run = tuple[TraceKind, int, str]  # kind, broker, boot: rows are numbered inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoodFile:
-    """A file that can be read.
+class PlacedFile:
+    """A trace file, good or bad, by its place below the trace directory: where it stood, for one that was moved away.
 
-    Args:
-        size_bytes: of the file.
-        digest: stands for its content in `TraceFiles.input_hash`, < 2**256.
-        input_files: files of brokers it holds: 1, more for a compacted one.
-        mtime_ns: when it was written, None where the store does not say.
-        is_whole: every page of it was read; otherwise its footer only.
-        time_min_s: smallest second in the kind's time column (TIME_COLUMNS), seconds since 1970; `time_max_s`: the
-            largest. None where the footer has no statistics.
+    What it is of is what its path says; only of a good file its content says the same.
     """
 
     place: FilePlace
-    metadata: TraceFileMetadata
-    size_bytes: int
-    digest: int
-    input_files: int = 1
-    mtime_ns: int | None = None
-    is_whole: bool = True
-    time_min_s: int | None = None
-    time_max_s: int | None = None
 
     @property
     def kind(self) -> TraceKind:
@@ -82,6 +67,30 @@ class GoodFile:
         """Return its path below the trace directory."""
         return self.place.relative
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodFile(PlacedFile):
+    """A file that can be read.
+
+    Args:
+        size_bytes: of the file.
+        digest: stands for its content in `TraceFiles.input_hash`, < 2**256.
+        input_files: files of brokers it holds: 1, more for a compacted one.
+        mtime_ns: when it was written, None where the store does not say.
+        is_whole: every page of it was read; otherwise its footer only.
+        time_min_s: smallest second in the kind's time column (TIME_COLUMNS), seconds since 1970; `time_max_s`: the
+            largest. None where the footer has no statistics.
+    """
+
+    metadata: TraceFileMetadata
+    size_bytes: int
+    digest: int
+    input_files: int = 1
+    mtime_ns: int | None = None
+    is_whole: bool = True
+    time_min_s: int | None = None
+    time_max_s: int | None = None
+
     @property
     def run(self) -> Run:
         """Return what its row numbers are unique in."""
@@ -89,7 +98,7 @@ class GoodFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BadFile:
+class BadFile(PlacedFile):
     """A file that is set aside.
 
     Args:
@@ -99,33 +108,12 @@ class BadFile:
         is_moved: it stands in the quarantine.
     """
 
-    place: FilePlace
     size_bytes: int
     reason: str
     rows_expected: int | None = None
     mtime_ns: int | None = None
     is_damaged: bool = True
     is_moved: bool = False
-
-    @property
-    def kind(self) -> TraceKind:
-        """Return the kind its name says."""
-        return self.place.kind
-
-    @property
-    def hour_s(self) -> int:
-        """Return the hour of its folder."""
-        return self.place.hour_s
-
-    @property
-    def region(self) -> str:
-        """Return the region of its folder."""
-        return self.place.region
-
-    @property
-    def relative(self) -> str:
-        """Return its path below the trace directory (where it stood, for a moved one)."""
-        return self.place.relative
 
 
 _File = TypeVar("_File", GoodFile, BadFile)

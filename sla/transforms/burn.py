@@ -4,6 +4,10 @@ Counts have one row per (target, a, b, ts_s): `total` events of a subject (a, b)
 `allowed`, the bad share that the target allows. Minutes without a row have no events; they are filled in, because then
 a window is the difference of two running sums that lie a fixed number of rows apart: one sort for all windows, where
 range frames sort and sum each window alone (15 times slower over three days).
+
+A window is covered when the subject's first event is at least its length old. Minutes without events inside it do not
+count against that: an outage leaves them too, and must not silence its own alert. Only a covered window can be on: the
+rates of the rules are shares of a budget spent in the whole window, and of a part nobody knows the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ def burn_alerts(
 ) -> DataFrame:
     """Return one row per (target, a, b, rule) with the alert's state at the end and over [start_s, end_s).
 
-    Columns: long_bad, long_total, short_bad, short_total at `end_s`; is_partial (the subject's first event is younger
-    than the long window); firing_minutes; worst_rate, worst_s (when the highest rate was, first of equals).
+    Columns: long_bad, long_total, short_bad, short_total at `end_s`; covered_minutes (of the long window then, its
+    length at most); firing_minutes; worst_rate, worst_s (when the highest rate of a covered window was, first of
+    equals; null when none was covered and had enough events).
 
     Args:
         counts: may begin before `start_s`; what lies before fills the windows.
@@ -78,13 +83,14 @@ def _with_windows(dense: DataFrame, minutes: Sequence[int]) -> DataFrame:
 
 
 def _alert(rule: BurnRule, *, end_s: int, events_min: int) -> Column:
-    """Return one rule's state over the minutes of a subject; rates count where the long window has enough events."""
+    """Return one rule's state over the minutes of a subject; rates count where the long window says enough."""
     long_bad, long_total = F.col(f"bad_{rule.long_minutes}"), F.col(f"total_{rule.long_minutes}")
     short_bad, short_total = F.col(f"bad_{rule.short_minutes}"), F.col(f"total_{rule.short_minutes}")
     limit = F.lit(rule.rate) * F.col("allowed")
-    is_enough = long_total >= events_min
-    rate = F.when(is_enough, long_bad / long_total / F.col("allowed"))
-    worst = F.max(F.when(is_enough, F.struct(rate.alias("rate"), (-F.col("ts_s")).alias("before_s"))))
+    age_minutes = (F.col("ts_s") - F.col("first_s")) / MINUTE_S + 1
+    is_telling = (long_total >= events_min) & (age_minutes >= rule.long_minutes)
+    rate = F.when(is_telling, long_bad / long_total / F.col("allowed"))
+    worst = F.max(F.when(is_telling, F.struct(rate.alias("rate"), (-F.col("ts_s")).alias("before_s"))))
 
     def at_end(column: Column) -> Column:
         return F.max(F.when(F.col("ts_s") == end_s - MINUTE_S, column))
@@ -95,8 +101,8 @@ def _alert(rule: BurnRule, *, end_s: int, events_min: int) -> Column:
         at_end(long_total).alias("long_total"),
         at_end(short_bad).alias("short_bad"),
         at_end(short_total).alias("short_total"),
-        (F.min("first_s") > end_s - MINUTE_S * rule.long_minutes).alias("is_partial"),
-        F.count_if(is_enough & (long_bad > limit * long_total) & (short_bad > limit * short_total)).alias(
+        at_end(F.least(F.lit(rule.long_minutes), age_minutes)).cast("int").alias("covered_minutes"),
+        F.count_if(is_telling & (long_bad > limit * long_total) & (short_bad > limit * short_total)).alias(
             "firing_minutes"
         ),
         worst["rate"].alias("worst_rate"),

@@ -11,34 +11,42 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from sla.judging.budgets import bad_share_allowed
-from sla.targets import LatencyTarget, ProbesTarget, RequestsTarget
+from sla.judging.latency import Way
+from sla.targets import ARROW, LatencyTarget, ProbesTarget, RequestsTarget
 from sla.transforms.burn import SUBJECT
 
 COUNTS = [*SUBJECT, "allowed", "ts_s", "total", "bad"]
-_LIMITS_DDL = "origin STRING, dest STRING, first_bad INT"
+_LIMITS_DDL = "origin STRING, dest STRING, home STRING, first_bad INT"
 
 
 def latency_events(
-    spark: SparkSession, minute: DataFrame, target: LatencyTarget, first_bad: Mapping[tuple[str, str], int | None]
+    spark: SparkSession, minute: DataFrame, target: LatencyTarget, first_bad: Mapping[Way, int | None]
 ) -> DataFrame:
-    """Return (target, allowed, origin, dest, topic, ts_s, total, bad) of the pairs that have a limit.
+    """Return (target, allowed, origin, dest, topic, ts_s, total, bad) of the ways that have a limit.
+
+    `dest` is the rest of the way: `eu`, or `us -> eu` by way of a home.
 
     Args:
-        first_bad: pair -> first bucket beyond its limit; None when the limit is the one that is counted exactly.
+        minute: rows with `home`.
+        first_bad: way -> first bucket beyond its limit; None when the limit is the one that is counted exactly.
     """
-    limits = spark.createDataFrame([(*pair, bucket) for pair, bucket in sorted(first_bad.items())], _LIMITS_DDL)
+    limits = spark.createDataFrame([(*way, bucket) for way, bucket in sorted(first_bad.items())], _LIMITS_DDL)
     beyond = F.aggregate(
         F.filter("hist", lambda bucket: bucket["b"] >= F.col("first_bad")),
         F.lit(0).cast("bigint"),
         lambda total, bucket: total + bucket["n"],
     )
-    bad = F.when(F.col("first_bad").isNull(), F.col("n") - F.col("n_good")).otherwise(beyond)
-    rows = minute.where(F.col("stage") == target.stage.value).join(F.broadcast(limits), ["origin", "dest"], "inner")
+    bad = F.col("n") - F.col("n_good")
+    if any(bucket is not None for bucket in first_bad.values()):  # else a year of histograms need not be read
+        bad = F.when(F.col("first_bad").isNull(), bad).otherwise(beyond)
+    rows = minute.where(F.col("stage") == target.stage.value).join(
+        F.broadcast(limits), ["origin", "dest", "home"], "inner"
+    )
     return rows.select(
         F.lit(target.name).alias("target"),
         _allowed(target.objective),
         "origin",
-        "dest",
+        F.when(F.col("home") == "", F.col("dest")).otherwise(F.concat_ws(ARROW, "home", "dest")).alias("dest"),
         "topic",
         "ts_s",
         F.col("n").alias("total"),

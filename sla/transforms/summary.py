@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import WindowSpec
 
+from georelay.trace.schema import Stage
 from sla.tables import MINUTE_S, STREAM
 from sla.targets import MinutesTarget, ThroughputTarget
 
@@ -48,6 +49,36 @@ def latency_sums(rows: DataFrame, keys: list[str]) -> DataFrame:
         F.max("lat_max_us").alias("lat_max_us"),
         F.max("clock_err_max_us").alias("clock_err_max_us"),
         F.array_sort(buckets).alias("hist"),
+    )
+
+
+def topic_homes(rows: DataFrame) -> DataFrame:
+    """Return per (is_now, origin, topic, home) the records `n` that were committed there, and whether all were."""
+    commits = rows.where((F.col("stage") == Stage.COMMIT.value) & (F.col("n") > 0))
+    sums = commits.groupBy("is_now", "origin", "topic", F.col("dest").alias("home")).agg(F.sum("n").alias("n"))
+    homes = Window.partitionBy("is_now", "origin", "topic")
+    return sums.withColumn("is_only", F.count(F.lit(1)).over(homes) == 1)
+
+
+def home_sums(homes: DataFrame) -> DataFrame:
+    """Return per (is_now, origin, home, is_only) the records of all topics."""
+    return homes.groupBy("is_now", "origin", "home", "is_only").agg(F.sum("n").alias("n"))
+
+
+def with_home(rows: DataFrame, homes: DataFrame, keys: list[str]) -> DataFrame:
+    """Add `home` to latency rows of the stage total: the only home of their topic when it is a third region.
+
+    Args:
+        homes: (*keys, origin, topic, home), one row for each topic that has only one.
+        keys: what tells periods apart, if anything.
+    """
+    known = F.broadcast(homes.select(*keys, "origin", "topic", F.col("home").alias("only_home")))
+    is_third = (F.col("only_home") != F.col("origin")) & (F.col("only_home") != F.col("dest"))
+    home = F.when(is_third & (F.col("stage") == Stage.TOTAL.value), F.col("only_home")).otherwise("")
+    return (
+        rows.join(known, [*keys, "origin", "topic"], "left")
+        .withColumn("home", F.coalesce(home, F.lit("")))
+        .drop("only_home")
     )
 
 
@@ -126,28 +157,45 @@ def probe_sums(rows: DataFrame) -> DataFrame:
     return rows.groupBy("is_now", *PAIR).agg(*(F.sum(name).alias(name) for name in _PROBES))
 
 
-def minutes_sums(rows: DataFrame, target: MinutesTarget) -> DataFrame:
-    """Return per (is_now, origin, dest) minutes up and down, and the longest run of down minutes (first of equals)."""
+def minutes_sums(rows: DataFrame, target: MinutesTarget, *, probed: tuple[int, int]) -> DataFrame:
+    """Return per (is_now, origin, dest) minutes up and down, and the longest run of down minutes (first of equals).
+
+    Args:
+        probed: first second of this period in which probes are expected, and the one after the last; `up_s` and
+            `down_s` are the seconds in it, and a minute without any is left out.
+    """
     bad = F.col("probes") - F.col("probes_ok")
     keys = ["is_now", *PAIR]
-    known = rows.where(F.col("probes") > 0).withColumn("is_down", bad >= F.lit(target.down_share) * F.col("probes"))
+    inside_s = F.least(F.col("ts_s") + MINUTE_S, F.lit(probed[1])) - F.greatest(F.col("ts_s"), F.lit(probed[0]))
+    known = (
+        rows.where(F.col("probes") > 0)
+        .withColumn("is_down", bad >= F.lit(target.down_share) * F.col("probes"))
+        .withColumn("inside_s", F.when(F.col("is_now"), inside_s).otherwise(MINUTE_S))
+        .where(F.col("inside_s") > 0)
+    )
     by_state = Window.partitionBy(*keys, "is_down").orderBy("ts_s")
     runs = known.withColumn("run", F.col("ts_s") - MINUTE_S * F.row_number().over(by_state)).groupBy(
         *keys, "is_down", "run"
     )
-    lengths = runs.agg(F.count(F.lit(1)).alias("minutes"), F.min("ts_s").alias("first_s"))
+    lengths = runs.agg(
+        F.count(F.lit(1)).alias("minutes"), F.sum("inside_s").alias("seconds"), F.min("ts_s").alias("first_s")
+    )
     down = F.when(F.col("is_down"), F.struct("minutes", (-F.col("first_s")).alias("before_s")))
     return (
         lengths.groupBy(*keys)
         .agg(
             F.sum(F.when(~F.col("is_down"), F.col("minutes")).otherwise(0)).alias("up"),
             F.sum(F.when(F.col("is_down"), F.col("minutes")).otherwise(0)).alias("down"),
+            F.sum(F.when(~F.col("is_down"), F.col("seconds")).otherwise(0)).alias("up_s"),
+            F.sum(F.when(F.col("is_down"), F.col("seconds")).otherwise(0)).alias("down_s"),
             F.max(down).alias("longest"),
         )
         .select(
             *keys,
             "up",
             "down",
+            "up_s",
+            "down_s",
             F.coalesce("longest.minutes", F.lit(0)).alias("longest_down_minutes"),
             (-F.col("longest.before_s")).alias("longest_down_s"),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.schema import SCHEMA_VERSION, TraceKind
 
 Rows = Callable[..., Any]
 LEDGER_DEFAULTS: dict[str, Any] = {
@@ -26,12 +26,12 @@ TRACE_HOUR_S = 1_700_000_000 // 3_600 * 3_600  # 2023-11-14 22:00 UTC
 LEDGER_ROW: dict[str, Any] = {
     "kind": "delivered", "region": "eu", "broker": "2001", "origin": "", "topic": "orders", "partition": 0, "epoch": 1,
     "group": None, "from_offset": 0, "to_offset": 1, "first_ns": TRACE_HOUR_S * 10**9, "last_ns": TRACE_HOUR_S * 10**9,
-    "attempt": 1, "session_epoch": 1, "deliver_seq": 0, "schema_version": 2,
+    "attempt": 1, "session_epoch": 1, "deliver_seq": 0, "schema_version": SCHEMA_VERSION,
 }  # fmt: skip
 HIST_ROW: dict[str, Any] = {
     "second": TRACE_HOUR_S, "origin": "us", "dest": "eu", "topic": "orders", "group": "", "grid": 5, "n": 1,
     "n_good": 1, "lat_sum_us": 5_000, "lat_max_us": 5_000, "hist": [{"b": 393, "n": 1}], "stage": "total",
-    "n_good_lo": 1, "n_good_hi": 1, "clock_offset_us": 0, "clock_err_us": 0, "schema_version": 2,
+    "n_good_lo": 1, "n_good_hi": 1, "clock_offset_us": 0, "clock_err_us": 0, "schema_version": SCHEMA_VERSION,
 }  # fmt: skip
 TraceWriter = Callable[..., str]
 

@@ -132,7 +132,7 @@ def inputs(**columns: Any) -> InputFacts:
 def burn(**columns: Any) -> BurnFacts:
     values: dict[str, Any] = {
         "target": "latency", "subject": ("us", "eu"), "rule": "1h+5m", "long_bad": 0, "long_total": 10_000,
-        "short_bad": 0, "short_total": 1_000, "is_partial": False, "firing_minutes": 0, "worst_rate": 0.0,
+        "short_bad": 0, "short_total": 1_000, "covered_minutes": 4_320, "firing_minutes": 0, "worst_rate": 0.0,
         "worst_s": HOUR.end_s,
     }  # fmt: skip
     return BurnFacts(**(values | columns))

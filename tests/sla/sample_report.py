@@ -69,6 +69,7 @@ def pair(origin: str, dest: str) -> m.LatencyPair:
     return m.LatencyPair(
         origin=origin,
         dest=dest,
+        home=None,
         is_intra=origin == dest,
         floor_ms=None if origin == dest else floor,
         is_feasible=True if origin == dest else is_feasible,
@@ -91,7 +92,9 @@ def burn(rate_long: float | None, rate_short: float | None, firing_minutes: int 
             threshold=threshold,
             long_rate=rate_long,
             short_rate=rate_short,
-            is_firing=bool(rate_long and rate_short and min(rate_long, rate_short) > threshold),
+            covered_minutes=min(long, MINUTES),
+            is_burning=bool(rate_long and rate_short and min(rate_long, rate_short) > threshold),
+            is_firing=bool(rate_long and rate_short and min(rate_long, rate_short) > threshold) and long <= MINUTES,
             is_partial=long > MINUTES,
             firing_minutes=firing_minutes if threshold > 10 else 0,
             worst_rate=19.2 if firing_minutes else rate_long,

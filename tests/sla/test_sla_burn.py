@@ -40,22 +40,22 @@ def _oracle(minutes: Minutes, rule: BurnRule) -> dict[str, Any]:
     for ts_s in range(START_S, END_S, 60):
         long_total, long_bad = _window(minutes, ts_s, rule.long_minutes)
         short_total, short_bad = _window(minutes, ts_s, rule.short_minutes)
-        if ts_s < min(minutes) or long_total < EVENTS_MIN:
+        if ts_s + 60 - min(minutes) < 60 * rule.long_minutes or long_total < EVENTS_MIN:
             continue
         firing += long_bad > limit * long_total and short_bad > limit * short_total
         rates.append((long_bad / long_total / ALLOWED, -ts_s))
     long_total, long_bad = _window(minutes, END_S - 60, rule.long_minutes)
     short_total, short_bad = _window(minutes, END_S - 60, rule.short_minutes)
-    rate, before_s = max(rates)
+    rate, before_s = max(rates, default=(None, None))
     return {
         "long_bad": long_bad,
         "long_total": long_total,
         "short_bad": short_bad,
         "short_total": short_total,
-        "is_partial": min(minutes) > END_S - 60 * rule.long_minutes,
+        "covered_minutes": min(rule.long_minutes, (END_S - min(minutes)) // 60),
         "firing_minutes": firing,
         "worst_rate": rate,
-        "worst_s": 60 - before_s,
+        "worst_s": None if before_s is None else 60 - before_s,
     }
 
 
@@ -93,4 +93,4 @@ def test_a_subject_with_too_few_events_never_burns(spark: Any) -> None:
     (first, second) = burn_alerts(counts, RULES, start_s=START_S, end_s=START_S + 300, events_min=20).collect()
     for row in (first, second):
         assert (row.firing_minutes, row.worst_rate, row.worst_s) == (0, None, None)
-        assert (row.long_bad, row.long_total, row.is_partial) == (19, 19, True)
+        assert (row.long_bad, row.long_total, row.covered_minutes) == (19, 19, 5)

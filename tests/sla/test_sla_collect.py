@@ -144,10 +144,12 @@ def test_budgets_burn_by_each_pairs_own_limit(report: Report) -> None:
     assert not page.is_firing
     assert far.burn[2].is_partial
     near = _subject(report, "latency", "us -> eu")
-    # Ten minutes before the period 2000 of 5000 records were late: within six hours and three days, not within 5 min.
-    assert [window.firing_minutes for window in near.burn] == [0, 20, 120]
-    assert near.burn[0].worst_rate == pytest.approx(100 * 2_000 / 5_100, abs=1e-3)
-    assert near.burn[0].worst_at == iso(SPAN.start_s + 60)
+    # Ten minutes before the period, with the first records there are, 2000 of 5000 were late.
+    assert [window.covered_minutes for window in near.burn] == [60, 130, 130]
+    assert [window.firing_minutes for window in near.burn] == [0, 0, 0]
+    assert near.burn[0].worst_rate == pytest.approx(100 * 2_000 / 10_000, abs=1e-3)
+    assert near.burn[0].worst_at == iso(SPAN.start_s + 3_000)
+    assert [window.worst_rate for window in near.burn[1:]] == [None, None]
 
 
 def test_throughput_trails_by_one_minute_at_the_start_of_a_load(facts: Facts) -> None:
@@ -186,6 +188,8 @@ def test_minutes_are_down_at_five_percent_and_runs_are_found(facts: Facts) -> No
             down=5,
             longest_down_minutes=3,
             longest_down_s=T0 + 4_200,
+            up_s=105 * 60,
+            down_s=5 * 60,
         ),
     )
 

@@ -12,7 +12,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, TraceKind
 from sla.errors import JobFailed, NoTraces
 from sla.jobs import compact
 from sla.jobs.compact import Compacted, CompactRequest, run_compact
@@ -231,9 +231,9 @@ def test_files_of_an_older_schema_get_the_newest_columns(tmp_path: Path, write_t
     write_trace(tmp_path, 2, first=2)
     compacted(tmp_path)
     after = verified(tmp_path)
-    assert [file.metadata.schema_version for file in after.good] == [2]
+    assert [file.metadata.schema_version for file in after.good] == [SCHEMA_VERSION]
     table = pq.read_table(after.paths(TraceKind.LEDGER)[0], partitioning=None)
-    assert table["schema_version"].to_pylist() == [None, None, 2, 2]
+    assert table["schema_version"].to_pylist() == [None, None, SCHEMA_VERSION, SCHEMA_VERSION]
 
 
 def test_two_runs_at_once_are_refused(traces: Path) -> None:

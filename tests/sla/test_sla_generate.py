@@ -41,7 +41,7 @@ def generate(tmp_path: Path) -> Generate:
 
     def run(*faults: str, **values: Any) -> Expected:
         out = tmp_path / str(len(list(tmp_path.iterdir())))
-        wanted = {"start": START, "seconds": 180, "rate_per_s": 100, "roll_s": 60} | values
+        wanted = {"start": START, "seconds": 180, "rate_per_s": 40, "roll_s": 60} | values
         return run_generate(
             GenerateRequest(out=out, faults=tuple(Fault.parse(text) for text in faults), **wanted)  # type: ignore[arg-type]
         )

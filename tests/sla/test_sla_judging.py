@@ -12,7 +12,7 @@ from georelay.trace.schema import Stage, TraceKind
 from sla.judging import availability, integrity, throughput
 from sla.judging.completeness import Completeness
 from sla.judging.facts import Span
-from sla.judging.latency import Detour, PairLimit, detours, judge_pair, pair_limits, pair_rows
+from sla.judging.latency import Detour, PairLimit, detours, homes_of, judge_pair, pair_limits, pair_rows
 from sla.judging.verdict import Verdict, worst
 from sla.report.model import Interval
 from sla.targets import IntegrityTarget, LatencyTarget, MinutesTarget, ThroughputTarget
@@ -117,7 +117,8 @@ def test_records_with_a_far_home_are_named_with_their_share() -> None:
         build.latency({20_000: 10}, origin="eu", dest="sa", stage="commit"),  # nobody knows how far that is
     ]
     clocks = [build.clock(region="us", peer="ap", rtt_min_us=52_000), build.clock(rtt_min_us=40_000)]
-    found = detours(facts, clocks, pair_limits(facts, clocks, LATENCY))
+    homes = homes_of(build.period(latency=tuple(facts)))
+    found = detours(homes, clocks, pair_limits(facts, clocks, LATENCY))
     assert found == (Detour(pair=("ap", "ap"), home="us", share=0.25, floor_us=52_000),)
 
 
@@ -237,7 +238,7 @@ def test_a_short_load_test_proves_no_four_nines() -> None:
     ).pairs
     judgement = availability.judge_share(row.success, objective=0.9999, total=60, what="probes")
     assert judgement.verdict is DOUBT
-    assert judgement.reason == "100 % of 60 probes succeeded, proven is 95.1297 % to 100 %"
+    assert judgement.reason == "too few to prove it: 60 probes without a failure prove 95.1297 %"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Expected:
     special = dict(WORLDS[request.param])
     faults = tuple(Fault.parse(text) for text in special.pop("faults"))
-    world: dict[str, Any] = {"start": START, "seconds": 600, "rate_per_s": 200, "seed": 7} | special
+    world: dict[str, Any] = {"start": START, "seconds": 600, "rate_per_s": 60, "seed": 7} | special
     return run_generate(GenerateRequest(out=tmp_path_factory.mktemp("gen"), faults=faults, **world))
 
 
@@ -222,6 +222,30 @@ MIRRORS = """
     WHERE is_fed OR replicated > 0
 """
 
+ACCOUNTS = """
+    WITH named AS (
+        SELECT kind, region, topic, origin, "partition", coalesce("group", '') AS "group",
+            first_ns // 3600000000000 AS hour,
+            unnest(range(from_offset, to_offset)) AS record
+        FROM ledger
+    ), single AS (SELECT DISTINCT * FROM named), numbered AS (
+        SELECT *, record - row_number() OVER (
+            PARTITION BY kind, region, topic, origin, "partition", "group", hour ORDER BY record
+        ) AS island FROM single
+    ), islands AS (
+        SELECT kind, region, topic, origin, "partition", "group", hour, min(record) AS f, max(record) + 1 AS t,
+            count(*) AS n
+        FROM numbered GROUP BY kind, region, topic, origin, "partition", "group", hour, island
+    )
+    SELECT hour * 3600 AS ts_s, kind, topic, origin, "partition", region, "group", sum(n)::BIGINT AS records,
+        list([f, t] ORDER BY f) AS ranges
+    FROM islands GROUP BY ALL
+    UNION ALL
+    SELECT first_ns // 3600000000000 * 3600 AS ts_s, kind, topic, origin, "partition", region, '' AS "group",
+        sum(records)::BIGINT AS records, [] AS ranges
+    FROM ledger WHERE kind IN ('refused', 'undecided') GROUP BY ALL
+"""
+
 THROUGHPUT = """
     WITH reads AS (SELECT DISTINCT region AS dest, topic, origin, "partition", hour FROM delivered),
     grid AS (
@@ -290,7 +314,8 @@ CLOCKS = """
 
 QUERIES = {
     "minute": LATENCY, "hour": LATENCY, "throughput_minute": THROUGHPUT,
-    "integrity_hour": INTEGRITY, "stream_hour": STREAMS, "mirror_hour": MIRRORS, "avail_minute": AVAILABILITY,
+    "integrity_hour": INTEGRITY, "stream_hour": STREAMS, "mirror_hour": MIRRORS,
+    "account_hour": ACCOUNTS, "avail_minute": AVAILABILITY,
     "requests_minute": REQUESTS, "clock_hour": CLOCKS,
 }  # fmt: skip
 SPANS = {"minute": 60, "hour": 3_600}

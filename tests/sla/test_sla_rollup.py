@@ -19,6 +19,7 @@ from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_pat
 from georelay.trace.schema import SCHEMAS, TraceKind
 from sla.jobs.rollup import RollupResult, hours_of, roll_up
 from sla.jobs.verify import VerifyRequest, run_verify
+from sla.rollup_files_core import own_files
 from sla.rollups import HourAction, RollupStore
 from sla.sources.layout import Period
 from sla.tables import HOUR_S, RollupTable
@@ -74,10 +75,11 @@ def roll(spark: Any, traces: Path, rollups: Path, *, now_s: float = LATER_S, **o
 
 
 def rows_of(rollups: Path, table: RollupTable) -> list[dict[str, Any]]:
-    """Return the rows of a table with their hours' folders left out, in the order of the files."""
+    """Return the rows of a table, hour by hour, from the files that the manifests of the hours name."""
     found = []
-    for path in sorted((rollups / table.value).glob("date=*/hour=*/part-*.parquet")):
-        found += pq.ParquetFile(path).read().to_pylist()
+    for run in RollupStore.open(rollups).runs():
+        for path in own_files(run, table.value):
+            found += pq.ParquetFile(rollups / path).read().to_pylist()
     return found
 
 

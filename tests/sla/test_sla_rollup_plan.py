@@ -188,8 +188,8 @@ def test_an_hour_is_replaced_whole_and_counts_with_its_manifest_only(tmp_path: P
         store.install(stage(store, "part-2.parquet"), run(revision=2))
         killed = stage(store, "part-3.parquet")
         store.write_run(run(hour_s=T0 + HOUR_S))
-    assert [path.name for path in store.hour_path(RollupTable.MINUTE, T0).iterdir()] == ["part-2.parquet"]
     assert store.run(T0) == run(revision=2)
+    assert store.snapshot().reading(RollupTable.MINUTE).hour_files == (f"minute/{hour_folder(T0)}/part-2.parquet",)
     assert [found.hour_s for found in store.runs()] == [T0, T0 + HOUR_S]
     assert [found.hour_s for found in store.runs(T0 + 1, T0 + HOUR_S)] == [T0]
     assert [found.hour_s for found in store.runs(T0 + HOUR_S, None)] == [T0 + HOUR_S]
@@ -200,7 +200,7 @@ def test_an_hour_is_replaced_whole_and_counts_with_its_manifest_only(tmp_path: P
     assert (store.run(T0), len(store.runs())) == (None, 1)
 
 
-def test_a_job_that_is_killed_between_two_tables_leaves_an_hour_that_does_not_count(
+def test_a_job_that_is_killed_between_two_tables_leaves_the_hour_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RollupStore.open(tmp_path)
@@ -210,7 +210,8 @@ def test_a_job_that_is_killed_between_two_tables_leaves_an_hour_that_does_not_co
         monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             store.install(staging, run(revision=2))
-    assert store.run(T0) is None
+    found = store.run(T0)
+    assert (found, found and found.parts_of("minute")) == (run(revision=1), ("part-1.parquet",))
 
 
 @pytest.mark.parametrize(

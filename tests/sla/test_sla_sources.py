@@ -270,7 +270,8 @@ def test_older_and_newer_schemas_are_read_and_foreign_ones_refused(tmp_path: Pat
     write_trace(tmp_path, 2, boot="renamed", schema=renamed)
     write_trace(tmp_path, 2, boot="oldest", schema=renamed, schema_version=1)
     write_trace(tmp_path, 2, boot="narrow", schema=replaced("from_offset", pa.int32()))
-    write_trace(tmp_path, 2, boot="new", schema=ours.append(pa.field("later", pa.string())), schema_version=3)
+    write_trace(tmp_path, 2, boot="new", schema=ours.append(pa.field("later", pa.string())), schema_version=4)
+    write_trace(tmp_path, 2, boot="second", schema=ours.remove(ours.get_field_index("records")), schema_version=2)
     write_trace(tmp_path, 2, boot="coded", schema=replaced("topic", pa.dictionary(pa.int32(), pa.string())))
     write_trace(tmp_path, 2, boot="wide", schema=replaced("partition", pa.int64()))
     write_trace(tmp_path, 2, boot="text", schema=replaced("to_offset", pa.float64()))
@@ -278,7 +279,7 @@ def test_older_and_newer_schemas_are_read_and_foreign_ones_refused(tmp_path: Pat
     nullable = replaced("topic", pa.string(), is_nullable=True)
     write_trace(tmp_path, [{"topic": None}, {}], boot="null", schema=nullable)
     files = verified(tmp_path)
-    assert {file.metadata.boot_id for file in files.good} == {"old", "narrow", "new", "coded"}
+    assert {file.metadata.boot_id for file in files.good} == {"old", "second", "narrow", "new", "coded"}
     assert {bad.place.name.boot_id: bad.reason for bad in files.bad} == {
         "renamed": "column group is missing",
         "oldest": "column groep is not known in version 1 of the schema",

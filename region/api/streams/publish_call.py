@@ -34,6 +34,7 @@ from region.api.permits import check_topic
 from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.streams.outbox import Writer
 from region.kafka.ports import Cluster, Published, TopicView
+from region.kafka.refused_publishes import RefusedPublishes
 from region.security.access import Access, Operation, Principal, Resource
 from region.security.quotas import Quotas
 
@@ -80,6 +81,7 @@ class PublishCall:
         monotonic_ns: Callable[[], int],
         region_name: Callable[[int], str],
         quotas: Quotas,
+        refused: RefusedPublishes,
         still_valid: Callable[[], None] = lambda: None,
     ) -> None:
         """`region_name` turns a region's number into its name; `still_valid` raises when the sign-in has ended."""
@@ -94,6 +96,7 @@ class PublishCall:
         self._monotonic_ns = monotonic_ns
         self._region_name = region_name
         self._quotas = quotas
+        self._refused = refused
         self._still_valid = still_valid
         self._waiting: dict[int, _Waiting] = {}
         self._bytes = 0
@@ -199,19 +202,24 @@ class PublishCall:
         raw = publish.batch
         transactional_id = publish.transactional_id or None
         header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
-        future = self._cluster.publish(
-            publish.topic,
-            publish.partition,
-            header,
-            raw,
-            received_ns=self._wall_ns(),
-            entry_region=self._cluster.region_number,
-            lane=self,
-            transactional_id=transactional_id,
-            level=level_of(publish),
-        )
+        place = (publish.topic, publish.partition, header.record_count)
+        try:
+            future = self._cluster.publish(
+                publish.topic,
+                publish.partition,
+                header,
+                raw,
+                received_ns=self._wall_ns(),
+                entry_region=self._cluster.region_number,
+                lane=self,
+                transactional_id=transactional_id,
+                level=level_of(publish),
+            )
+        except GeorelayError as error:
+            self._refused.note(*place, error)
+            raise
         self._records_in.inc(header.record_count)
-        future.add_done_callback(partial(self._batch_done, publish.tag))
+        future.add_done_callback(partial(self._batch_done, publish.tag, place))
 
     def _publish_records(self, publish: pb.Publish, topic: TopicView) -> None:
         given = publish.records.records
@@ -245,7 +253,8 @@ class PublishCall:
 
     # --- answers -----------------------------------------------------------------------------------
 
-    def _batch_done(self, tag: int, future: asyncio.Future[Published]) -> None:
+    def _batch_done(self, tag: int, place: tuple[str, int, int], future: asyncio.Future[Published]) -> None:
+        self._refused.note_end(*place, future)
         if future.cancelled():
             self._refuse(tag, OutcomeUnknown("the publish was cancelled; the records may be stored"))
             return

@@ -21,6 +21,7 @@ from region.api.streams.publish_call import PublishCall
 from region.api.streams.resolving import resolve
 from region.api.streams.services import StreamsServices
 from region.api.streams.subscribe_call import SubscribeCall
+from region.kafka.refused_publishes import RefusedPublishes
 from region.security.access import Principal
 
 log = structlog.get_logger()
@@ -111,6 +112,7 @@ class StreamsService:
                 monotonic_ns=services.monotonic_ns,
                 region_name=services.region_name,
                 quotas=services.quotas,
+                refused=RefusedPublishes(services.cluster, services.recorder),
                 still_valid=partial(self._calls.check_still_valid, principal),
             ).run()
 

@@ -34,6 +34,7 @@ from region.kafka.connection import Slot
 from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.ports import Published
+from region.kafka.refused_publishes import RefusedPublishes
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Resource
 
@@ -53,10 +54,19 @@ PENDING_MARGIN_MS_MAX: Final = 1_000  # how much earlier than its client gives u
 class PendingProduce:
     """A Produce whose partitions wait for their commits."""
 
-    __slots__ = ("_acks", "_counters", "_pause_ms", "_rows", "_slot", "_topics", "_waiting")
+    __slots__ = ("_acks", "_counters", "_pause_ms", "_refused", "_rows", "_slot", "_topics", "_waiting")
 
-    def __init__(self, slot: Slot, request: ProduceRequest, counters: KafkaCounters, *, pause_ms: int = 0) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        request: ProduceRequest,
+        counters: KafkaCounters,
+        refused: RefusedPublishes,
+        *,
+        pause_ms: int = 0,
+    ) -> None:
         self._slot = slot
+        self._refused = refused
         self._pause_ms = pause_ms
         self._counters = counters
         self._acks = request.acks
@@ -64,15 +74,16 @@ class PendingProduce:
         self._rows: list[PartitionProduceResponse | int] = []  # an int: the index of a partition that waits
         self._waiting = 0
 
-    def wait(self, index: int, future: asyncio.Future[Published]) -> None:
-        """Add a partition whose batch is on its way."""
+    def wait(self, name: str, index: int, records: int, future: asyncio.Future[Published]) -> None:
+        """Add a partition of topic `name` whose batch of so many records is on its way."""
         if future.done():
             self._rows.append(_row_of(index, future, self._counters))
+            self._refused.note_end(name, index, records, future)
             return
         row = len(self._rows)
         self._rows.append(index)
         self._waiting += 1
-        future.add_done_callback(partial(self._done, row, index))
+        future.add_done_callback(partial(self._done, row, name, index, records))
 
     def refuse(self, index: int, code: int, text: str) -> None:
         """Add a partition that is not stored."""
@@ -88,8 +99,14 @@ class PendingProduce:
         if self._acks == ACKS_NONE:
             self._slot.no_answer()
 
-    def _done(self, row: int, index: int, future: asyncio.Future[Published]) -> None:
-        self._rows[row] = _row_of(index, future, self._counters)
+    def _done(self, row: int, name: str, index: int, records: int, future: asyncio.Future[Published]) -> None:
+        if isinstance(self._rows[row], int):
+            answer = self._rows[row] = _row_of(index, future, self._counters)
+            is_refused = answer.error_code != ErrorCode.NONE
+        else:
+            is_refused = True  # its time was over: it was answered and counted then, and its records are now
+        if is_refused:
+            self._refused.note_end(name, index, records, future)
         self._waiting -= 1
         if self._waiting == 0:
             self._answer()
@@ -174,18 +191,20 @@ class ProduceHandler:
         self._quotas = services.quotas
         self._access = services.access
         self._counters = services.counters
+        self._refused = RefusedPublishes(services.cluster, services.recorder)
 
     def handle(self, slot: Slot, request: ProduceRequest) -> None:
         """Publish every partition's batch."""
-        pending = PendingProduce(slot, request, self._counters, pause_ms=self._pause_ms(slot, request))
+        pending = PendingProduce(slot, request, self._counters, self._refused, pause_ms=self._pause_ms(slot, request))
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
-                    future = self._publish(slot, topic.name, data, request)
+                    future, records = self._publish(slot, topic.name, data, request)
                 except (RowRefused, GeorelayError) as error:
                     pending.refuse(data.index, kafka_code(error), str(error))
+                    self._refused.note(topic.name, data.index, _record_count(data.records), error)
                 else:
-                    pending.wait(data.index, future)
+                    pending.wait(topic.name, data.index, records, future)
         pending.begin(request.timeout_ms)
 
     def _pause_ms(self, slot: Slot, request: ProduceRequest) -> int:
@@ -199,7 +218,7 @@ class ProduceHandler:
 
     def _publish(
         self, slot: Slot, name: str, data: PartitionProduceData, request: ProduceRequest
-    ) -> asyncio.Future[Published]:
+    ) -> tuple[asyncio.Future[Published], int]:
         principal, transactional_id = slot.connection.principal, request.transactional_id
         if transactional_id is not None:
             self._access.check(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
@@ -222,7 +241,7 @@ class ProduceHandler:
             raise RowRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
         self._counters.batches_in += 1
         self._counters.records_in += header.record_count
-        return self._cluster.publish(
+        future = self._cluster.publish(
             name,
             data.index,
             header,
@@ -233,6 +252,17 @@ class ProduceHandler:
             transactional_id=transactional_id,
             level=_level_of(request.acks, request.timeout_ms, view),
         )
+        return future, header.record_count
+
+
+def _record_count(raw: bytes | memoryview | None) -> int:
+    """Return the records of a refused batch; 0 when the batch is damaged, and says nothing that can be believed."""
+    if not raw:
+        return 0
+    try:
+        return validate(raw, from_client=True, transactional_ok=True).record_count
+    except GeorelayError:
+        return 0
 
 
 def _level_of(acks: int, timeout_ms: int, view: TopicView) -> AskedLevel:

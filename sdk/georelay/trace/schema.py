@@ -15,6 +15,8 @@ by `clock_offset_us`; the clock columns are null when nothing is known about the
 ledger: ranges of offsets [from_offset, to_offset) that were committed, replicated, delivered, aborted or expired.
 `origin` is the region of the stream for homes=every, empty for homes=one. `session_epoch` names one consumer session of
 one broker, `deliver_seq` counts its deliveries: order is judged by it, never by time.
+A row `refused` or `undecided` names no offsets: `records` of publishes to the stream were answered by this broker with
+an error, and are surely not stored, or may be; ranges have null there. A redirection is no answer.
 outcome: what became of the requests of one second at one broker (`gateway` empty) or gateway. `offered` counts records.
 probe: one canary record per second, region and destination, written by the destination; `seq` is the second it was due.
 A probe without an answer in time has a row `lost`; one that comes later has a second row, `late`.
@@ -29,7 +31,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 2  # 2: delivery, outcome, probe and clock; schema_version in the rows
+SCHEMA_VERSION: Final = 3  # 2: delivery, outcome, probe and clock; schema_version in the rows. 3: ledger.records
 
 
 class TraceKind(enum.Enum):
@@ -63,6 +65,8 @@ class LedgerKind(enum.Enum):
     DELIVERED = "delivered"  # handed to a consumer
     ABORTED = "aborted"  # records of an aborted transaction: nobody shall see them
     EXPIRED = "expired"  # below the log start of the region: retention or an operator deleted them
+    REFUSED = "refused"  # publishes answered with an error: nothing of them is stored
+    UNDECIDED = "undecided"  # publishes answered with an unknown outcome: their positions decide
 
 
 class Operation(enum.Enum):
@@ -167,6 +171,7 @@ LEDGER_SCHEMA: Final = pa.schema(
         _required("session_epoch", pa.int64()),
         _required("deliver_seq", pa.int64()),
         _version(),
+        pa.field("records", pa.int64()),  # since version 3
     ]
 )
 
@@ -228,6 +233,14 @@ SCHEMAS: Final = {
     TraceKind.PROBE: PROBE_SCHEMA,
     TraceKind.CLOCK: CLOCK_SCHEMA,
 }
+_ADDED: Final = {TraceKind.LEDGER: {"records": 3}}  # column -> the first version that has it
+SPOOLED_VERSION_MIN: Final = 2  # of the oldest spools that are read
 RECORDED_COLUMNS: Final = {
     kind: tuple(field.name for field in schema if field.name not in STAMPED_COLUMNS) for kind, schema in SCHEMAS.items()
 }
+
+
+def schema_of(kind: TraceKind, version: int) -> Any:
+    """Return the schema that rows of a kind had in a version of this module, from 2 on."""
+    added = _ADDED.get(kind, {})
+    return pa.schema([field for field in SCHEMAS[kind] if added.get(field.name, 0) <= version])

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from georelay.fields import Fields, JsonObject, dump_object, parse_object
 from georelay.limits import REGION_NAME_CHARS_MAX
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, TraceKind
+from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, SPOOLED_VERSION_MIN, TraceKind, schema_of
 from georelay.wire.crc import crc32c
 
 SPOOL_FOLDER: Final = ".spool"  # below the trace directory; the dot hides it from every reader
@@ -87,13 +87,13 @@ class SpoolHeader:
         try:
             fields = Fields(parse_object(body), "the spool's header")
             fields.integer("spool", low=SPOOL_VERSION, high=SPOOL_VERSION)
-            fields.integer("schema_version", low=SCHEMA_VERSION, high=SCHEMA_VERSION)
             return cls(
                 kind=TraceKind(fields.text("kind", chars_max=20)),
                 region=fields.text("region", chars_max=REGION_NAME_CHARS_MAX, pattern=_REGION),
                 broker=fields.integer("broker", low=0, high=BROKER_MAX),
                 boot_id=fields.text("boot_id", chars_max=32, pattern=_BOOT_ID),
                 opened_ns=fields.integer("opened_ns", low=0, high=OPENED_NS_MAX),
+                schema_version=fields.integer("schema_version", low=SPOOLED_VERSION_MIN, high=SCHEMA_VERSION),
             )
         except ValueError as error:  # FieldError and an unknown kind
             raise SpoolError(str(error)) from error
@@ -142,19 +142,24 @@ class SpoolRows:
             raise SpoolError(f"a frame of {rows} rows")
         return cls(first_row_seq=first, rows=rows, dropped=dropped, message=body[_ROWS.size :])
 
-    def batch(self, kind: TraceKind) -> Any:
-        """Return the Arrow record batch.
+    def batch(self, kind: TraceKind, schema_version: int = SCHEMA_VERSION) -> Any:
+        """Return the Arrow record batch, null in columns that are newer than the rows.
+
+        Args:
+            schema_version: what the spool's header says.
 
         Raises:
             SpoolError: the message is not one of the kind's schema.
         """
         try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(self.message), SCHEMAS[kind])
+            batch = pa.ipc.read_record_batch(pa.py_buffer(self.message), schema_of(kind, schema_version))
             batch.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise SpoolError(f"the rows are no record batch: {error}") from error
         if batch.num_rows != self.rows:
             raise SpoolError(f"the frame says {self.rows} rows, it holds {batch.num_rows}")
+        for field in list(SCHEMAS[kind])[batch.num_columns :]:  # columns are only ever added at the end
+            batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
         return batch
 
 

@@ -13,7 +13,9 @@ from georelay.trace.spool import SpoolHeader, SpoolRows, read_spool
 from mesh.tracing.rolling import roll
 
 HERE = Path(__file__).parent
-HEADER = SpoolHeader(kind=TraceKind.PROBE, region="eu", broker=2001, boot_id="b0", opened_ns=1_700_000_000 * 10**9)
+HEADER = SpoolHeader(
+    kind=TraceKind.PROBE, region="eu", broker=2001, boot_id="b0", opened_ns=1_700_000_000 * 10**9, schema_version=2
+)
 ROWS = [
     {
         "origin": "us", "dest": "eu", "prober": "us/1001", "seq": 1_700_000_000 + number, "sent_ns": 5,
@@ -45,6 +47,21 @@ def test_a_spool_of_this_format_is_read() -> None:
     assert rows.batch(TraceKind.PROBE).to_pylist() == ROWS
 
 
+def test_ledger_rows_of_version_2_are_read_and_lack_what_is_newer(tmp_path: Path) -> None:
+    raw = bytes.fromhex((HERE / "spool_ledger_2.hex").read_text())
+    (frame,) = read_spool(raw).rows
+    row = {
+        "kind": "commit", "region": "us", "broker": "1001", "origin": "", "topic": "orders", "partition": 3,
+        "epoch": 1, "group": None, "from_offset": 10, "to_offset": 25, "first_ns": 7, "last_ns": 8, "attempt": 1,
+        "session_epoch": 0, "deliver_seq": 0, "schema_version": 2, "records": None,
+    }  # fmt: skip
+    assert frame.batch(TraceKind.LEDGER, schema_version=2).to_pylist() == [row]
+    spool = tmp_path / "ledger-1001-b0-000000.wal"
+    spool.write_bytes(raw)
+    (path,) = roll(spool, tmp_path).files
+    assert pq.read_table(path).to_pylist() == [row]
+
+
 @pytest.fixture
 def rolled(tmp_path: Path) -> Path:
     spool = tmp_path / "probe-2001-b0-000000.wal"
@@ -57,7 +74,7 @@ def test_a_file_has_this_name_and_metadata(rolled: Path) -> None:
     assert rolled.as_posix().endswith("date=2023-11-14/hour=22/region=eu/probe-2001-b0-000258.parquet")
     stored = pq.read_metadata(rolled).metadata
     assert {key: value for key, value in stored.items() if key.startswith(b"georelay.")} == {
-        b"georelay.schema_version": b"2",
+        b"georelay.schema_version": b"3",
         b"georelay.kind": b"probe",
         b"georelay.writer": b"eu/2001",
         b"georelay.boot_id": b"b0",

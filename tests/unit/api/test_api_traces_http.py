@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mesh.tracing.recorder_core import Drained
 from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.writer import TraceWriter
 from region.api.admin_http import AdminHttp
-from region.api.traces_http import READERS_MAX, TracesHttp
+from region.api.traces_http import TracesHttp
 from region.security.access import Access, Operation, Principal, Resource
 from tests.unit.api.edge_in_memory import Edge
 
@@ -124,13 +123,3 @@ async def test_traces_need_the_right_to_describe_the_cluster(edge: Edge, shelf: 
         for path in ("/v1/traces", "/v1/traces/probe", "/v1/traces/probe/end"):
             assert (await http.get(path, params={"from": "a0/0", "until": "a0/1"})).status == 403
     assert access.asked == [(Operation.DESCRIBE, Resource.CLUSTER)] * 3
-
-
-async def test_who_finds_too_many_others_waiting_is_told_to_come_again(shelf: TraceShelf) -> None:
-    traces = TracesHttp(shelf, access=Access.open(), region="us", broker=1001)
-    found = await asyncio.gather(
-        *(traces._in_turn(lambda shelf: shelf.latest(TraceKind.PROBE)) for _ in range(READERS_MAX + 1)),
-        return_exceptions=True,
-    )
-    assert [str(each) for each in found[:-1]] == ["a0/10"] * READERS_MAX
-    assert "wait already" in str(found[-1])

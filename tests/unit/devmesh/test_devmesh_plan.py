@@ -69,6 +69,13 @@ def test_broker_configuration_is_what_a_broker_reads(layout: MeshPlan, tmp_path:
     assert [broker.link for broker in eu.brokers] == [broker.link for broker in layout.brokers[3:]]
 
 
+def test_without_traces_no_process_is_given_a_directory_for_them(layout: MeshPlan, tmp_path: Path) -> None:
+    for traces in (True, False):
+        paths = ProcessPaths(directory=tmp_path, users_file=None, parent_pid=1, traces=traces)
+        broker = tomllib.loads(broker_toml(layout, layout.brokers[0], paths=paths, overrides={}))
+        assert ("trace_dir" in broker, "trace_dir" in tomllib.loads(gateway_toml(layout, paths=paths))) == (traces,) * 2
+
+
 def test_gateway_configuration_lists_every_broker_and_no_users_when_there_are_none(
     layout: MeshPlan, tmp_path: Path
 ) -> None:

@@ -347,11 +347,15 @@ class FakeSession:
 class FakeRecorder:
     def __init__(self) -> None:
         self.sessions: list[tuple[str, int, int, FakeSession]] = []
+        self.not_stored: list[tuple[str, int, int, int, bool]] = []
 
     def open_session(self, *, topic: str, origin: int, partition: int, offset: int, group: str = "") -> FakeSession:
         session = FakeSession(offset)
         self.sessions.append((topic, origin, partition, session))
         return session
+
+    def refused(self, *, topic: str, origin: int, partition: int, records: int, is_decided: bool) -> None:
+        self.not_stored.append((topic, origin, partition, records, is_decided))
 
 
 @pytest.fixture

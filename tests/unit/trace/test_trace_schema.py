@@ -37,7 +37,7 @@ COLUMNS = {
     TraceKind.LEDGER: """
         kind string! | region string! | broker string! | origin string! | topic string! | partition int32!
         epoch int64! | group string | from_offset int64! | to_offset int64! | first_ns int64! | last_ns int64!
-        attempt int16! | session_epoch int64! | deliver_seq int64! | schema_version int16
+        attempt int16! | session_epoch int64! | deliver_seq int64! | schema_version int16 | records int64
     """,
     TraceKind.OUTCOME: """
         second int64! | region string! | gateway string! | op string! | attempts int64! | ok int64!
@@ -56,8 +56,8 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("kind", list(TraceKind))
-def test_a_kind_has_the_columns_of_version_2(kind: TraceKind) -> None:
-    assert SCHEMA_VERSION == 2
+def test_a_kind_has_the_columns_of_version_3(kind: TraceKind) -> None:
+    assert SCHEMA_VERSION == 3
     expected = [column.strip() for line in COLUMNS[kind].strip().splitlines() for column in line.split(" | ")]
     assert [f"{field.name} {field.type}{'' if field.nullable else '!'}" for field in SCHEMAS[kind]] == expected
 

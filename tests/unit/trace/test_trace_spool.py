@@ -83,7 +83,7 @@ def test_a_spool_with_any_bit_flipped_has_the_frames_before_it_and_no_other() ->
         b"[]",
         b'{"spool":1}',
         HEADER.encode()[8:].replace(b'"spool":1', b'"spool":2'),
-        HEADER.encode()[8:].replace(b'"schema_version":2', b'"schema_version":3'),
+        HEADER.encode()[8:].replace(b'"schema_version":3', b'"schema_version":4'),
         HEADER.encode()[8:].replace(b'"eu"', b'"../../etc"'),
         HEADER.encode()[8:].replace(b"probe", b"gossip"),
     ],

@@ -66,7 +66,7 @@ def test_touching_batches_of_a_second_are_one_ledger_row(core: RecorderCore) -> 
     assert row == {
         "kind": "delivered", "region": "eu", "broker": "2001", "origin": "", "topic": "orders", "partition": 3,
         "epoch": 1, "group": None, "from_offset": 0, "to_offset": 30, "first_ns": 5_004 * MS, "last_ns": 5_004 * MS,
-        "attempt": 1, "session_epoch": 100, "deliver_seq": 0,
+        "attempt": 1, "session_epoch": 100, "deliver_seq": 0, "records": None,
     }  # fmt: skip
     assert session.next_offset == 30
 

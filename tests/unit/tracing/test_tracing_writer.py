@@ -36,7 +36,7 @@ class WallClock:
 
 
 def make_writer(
-    directory: Path, *, roll_period_s: float = 0, boot_id: str = "b0", clock: WallClock | None = None, **limits: int
+    directory: Path, *, roll_period_s: float = 0, boot_id: str = "b0", clock: WallClock | None = None, **limits: Any
 ) -> TraceWriter:
     return TraceWriter(
         directory=directory,
@@ -83,7 +83,7 @@ def test_rows_read_back_exactly_as_they_were_recorded(core: RecorderCore, tmp_pa
     made = drained.finished()
     make_writer(tmp_path).take(drained)
     folder = tmp_path / "date=2023-11-14" / "hour=22" / "region=eu"
-    stamped = [(*row, SCHEMA_VERSION) for row in made[TraceKind.LEDGER]]
+    stamped = [(*row[:-1], SCHEMA_VERSION, row[-1]) for row in made[TraceKind.LEDGER]]
     assert rows_of(folder / "ledger-2001-b0-000000.parquet", TraceKind.LEDGER) == stamped
     hist = rows_of(folder / "latency_hist-2001-b0-000000.parquet", TraceKind.LATENCY_HIST)
     assert hist == [(*row, SCHEMA_VERSION) for row in made[TraceKind.LATENCY_HIST]]

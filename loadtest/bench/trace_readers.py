@@ -1,0 +1,164 @@
+"""What readers of /v1/traces cost a broker: its loop and its CPU with and without them, under a steady load.
+
+Readers go from the oldest row of every kind to the newest and begin again, as fast as they can, each with a connection
+of its own; they are another process. The load is 1000 records per second, published and delivered at the same broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import georelay
+from georelay.process_guard import die_with_parent
+from georelay.trace.position import NEXT_KEY
+from loadtest.bench import batched
+from loadtest.mesh_process import MeshProcess
+
+TOPIC: Final = "bench-traces"
+RECORDS_PER_S: Final = 1_000
+SECONDS: Final = 30
+READERS: Final = (0, 1, 4)
+WARM_UP_S: Final = 20
+KINDS: Final = ("delivery", "latency_hist", "ledger", "outcome", "probe", "clock")
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
+    """Return report lines, one for each number of readers."""
+    return asyncio.run(_measure(mesh, seconds))
+
+
+async def _measure(mesh: MeshProcess, seconds: int) -> list[str]:
+    address = mesh.endpoints["regions"]["us"]["admin"][0]
+    (broker,) = (int(found["pid"]) for found in _brokers(mesh))
+    lines = []
+    async with georelay.connect(mesh.gateway, region="us") as connection, asyncio.TaskGroup() as tasks:
+        await connection.admin.create_topic(TOPIC, partitions=3)
+        load = [tasks.create_task(_publish(connection)), tasks.create_task(_consume(connection))]
+        await asyncio.sleep(WARM_UP_S)
+        for readers in READERS:
+            before, cpu_s, loop_s = _stalls(mesh), _cpu_s(broker), _cpu_s(broker, of_loop=True)
+            read = await asyncio.to_thread(_read, address, readers, seconds)
+            stalls, used_s = _stalls(mesh) - before, _cpu_s(broker) - cpu_s
+            in_loop_s = _cpu_s(broker, of_loop=True) - loop_s
+            longest_ms = max(batched.metric(mesh, "us", "georelay_loop_stall_seconds_max")) * 1e3
+            lines.append(
+                f"{readers} readers of traces beside {RECORDS_PER_S} records/s, {seconds} s: "
+                f"{read['pages'] / seconds:.0f} pages and {read['rows'] / seconds:,.0f} rows/s, "
+                f"{read['bytes'] / seconds / 1e6:.1f} MB/s; broker {used_s / seconds:.2f} CPU s per second, "
+                f"{in_loop_s / seconds:.3f} of them its loop's, "
+                f"{stalls:.0f} loop turns over 5 ms, the longest since its start {longest_ms:.1f} ms"
+            )
+            sys.stderr.write(f"{lines[-1]}\n")
+        for task in load:
+            task.cancel()
+    return lines
+
+
+def _brokers(mesh: MeshProcess) -> list[dict[str, Any]]:
+    """Return the broker processes of the mesh, from /proc: `up` is their parent."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "region" in arguments and any(each.startswith(str(mesh.directory)) for each in arguments):
+                found.append({"pid": folder.name})
+    return found
+
+
+def _cpu_s(pid: int, *, of_loop: bool = False) -> float:
+    """Return the CPU time of a process, or of its first thread, which runs the event loop."""
+    path = Path(f"/proc/{pid}/task/{pid}/stat" if of_loop else f"/proc/{pid}/stat")
+    fields = path.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def _stalls(mesh: MeshProcess) -> float:
+    return sum(batched.metric(mesh, "us", "georelay_loop_stalls_total"))
+
+
+async def _publish(connection: Any) -> None:
+    published, began = 0, time.monotonic()
+    async with connection.producer() as producer:
+        while True:
+            while published < (time.monotonic() - began) * RECORDS_PER_S:
+                await producer.send(TOPIC, b"x" * 100)
+                published += 1
+            await asyncio.sleep(0.01)
+
+
+async def _consume(connection: Any) -> None:
+    async with connection.consumer([TOPIC], start=georelay.Start.EARLIEST) as consumer:
+        async for _ in consumer:
+            pass
+
+
+def _read(address: str, readers: int, seconds: int) -> dict[str, int]:
+    """Run the readers in a process of their own."""
+    if not readers:
+        time.sleep(seconds)
+        return {"pages": 0, "rows": 0, "bytes": 0}
+    command = [sys.executable, "-m", __spec__.name, str(os.getpid()), address, str(readers), str(seconds)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+def read_all(address: str, seconds: float, total: dict[str, int], lock: threading.Lock) -> None:
+    """Read pages until the time is over; one thread of the readers' process."""
+    import pyarrow as pa
+
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + seconds
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    with contextlib.closing(connection):
+        while time.monotonic() < end:
+            positions = json.loads(_get(connection, "/v1/traces"))["kinds"]
+            for kind in KINDS:
+                position, until = positions[kind]["oldest"], positions[kind]["latest"]
+                while position != until and time.monotonic() < end:
+                    raw = _get(connection, f"/v1/traces/{kind}?from={position}&until={until}")
+                    table = pa.ipc.open_stream(raw).read_all()
+                    position = table.schema.metadata[NEXT_KEY].decode()
+                    with lock:
+                        total["pages"] += 1
+                        total["rows"] += table.num_rows
+                        total["bytes"] += len(raw)
+
+
+def _get(connection: http.client.HTTPConnection, target: str) -> bytes:
+    connection.request("GET", target)
+    answer = connection.getresponse()
+    raw = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{target}: {answer.status} {raw[:200]!r}")
+    return raw
+
+
+def main(parent: str, address: str, readers: str, seconds: str) -> None:
+    """Be the readers' process; print what they read."""
+    die_with_parent(int(parent))
+    total = {"pages": 0, "rows": 0, "bytes": 0}
+    lock = threading.Lock()
+    threads = [
+        threading.Thread(target=read_all, args=(address, float(seconds), total, lock)) for _ in range(int(readers))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(total))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,98 @@
+"""Whether corrected latencies are right where clocks are known to be wrong, and verdicts as careful as they must be.
+
+A latency is corrected by `clock_offset_us`, and `clock_err_us` is the bound of that correction's error. What the clocks
+are wrong by is known here, because it was set: so every correction can be checked against the truth. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+OPEN: Final = "INCONCLUSIVE"
+US_PER_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """The corrections of one pair and their truth, microseconds.
+
+    Args:
+        rows: histograms; records: in them. unknown: records whose clock error nobody knew.
+        true_us: what has to be added to a measured latency.
+        error_max_us: the largest error of a correction; bound_min_us, bound_max_us: what was promised of it.
+        outside: histograms whose error is beyond their own bound.
+    """
+
+    origin: str
+    dest: str
+    rows: int
+    records: int
+    unknown: int
+    true_us: int
+    error_max_us: int
+    bound_min_us: int
+    bound_max_us: int
+    outside: int
+
+
+def corrections(rows: Iterable[Mapping[str, Any]], skews_ms: Mapping[str, int]) -> list[Correction]:
+    """Return one line per pair of different regions.
+
+    Args:
+        rows: of `latency_hist`, stage total: origin, dest, n, clock_offset_us, clock_err_us.
+        skews_ms: by how much each region's clock is ahead.
+    """
+    pairs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["origin"] != row["dest"]:
+            pairs.setdefault((row["origin"], row["dest"]), []).append(row)
+    found = []
+    for (origin, dest), of_pair in sorted(pairs.items()):
+        # A clock that is ahead at the end makes a latency too long, one at the beginning too short.
+        true_us = (skews_ms.get(origin, 0) - skews_ms.get(dest, 0)) * US_PER_MS
+        known = [row for row in of_pair if row["clock_err_us"] is not None]
+        errors = [abs(row["clock_offset_us"] - true_us) for row in known]
+        bounds = [row["clock_err_us"] for row in known]
+        found.append(
+            Correction(
+                origin=origin,
+                dest=dest,
+                rows=len(of_pair),
+                records=sum(row["n"] for row in of_pair),
+                unknown=sum(row["n"] for row in of_pair if row["clock_err_us"] is None),
+                true_us=true_us,
+                error_max_us=max(errors, default=0),
+                bound_min_us=min(bounds, default=0),
+                bound_max_us=max(bounds, default=0),
+                outside=sum(error > bound for error, bound in zip(errors, bounds, strict=True)),
+            )
+        )
+    return found
+
+
+def must_be_open(*, share_lo: float, share_hi: float, objective: float) -> bool:
+    """Return whether no verdict may be given: what is proven reaches the objective neither surely nor surely not."""
+    return share_lo < objective <= share_hi
+
+
+def wrong_verdicts(subjects: Iterable[Mapping[str, Any]], objective: float, truth: Mapping[str, float]) -> list[str]:
+    """Return what is wrong with the verdicts of a latency target's subjects.
+
+    Args:
+        subjects: of report.json: name (`us -> eu`), verdict, measured {value, lo, hi}.
+        truth: true share of records in time, by the name of the subject, where it is known.
+    """
+    faults = []
+    for subject in subjects:
+        name, verdict, measured = subject["name"], subject["verdict"], subject["measured"]
+        if measured is None:
+            continue
+        is_open = must_be_open(share_lo=measured["lo"], share_hi=measured["hi"], objective=objective)
+        if is_open != (verdict == OPEN):
+            faults.append(f"{name}: {verdict} with {measured['lo']:.4f} to {measured['hi']:.4f} of {objective}")
+        share = truth.get(name)
+        if share is not None and ((verdict == "PASS") != (share >= objective)) and verdict in ("PASS", "BREACH"):
+            faults.append(f"{name}: {verdict}, and in truth {share:.4f} were in time")
+    return faults

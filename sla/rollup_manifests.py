@@ -1,0 +1,160 @@
+"""What the roll-ups' manifests say: of an hour what it was made of and where its rows stand, of a day what it holds.
+
+Rule 1: a manifest is written whole and replaced whole; it names files, and a name is never used twice.
+Rule 2: a day holds an hour of a table while the hour's manifest names the very files that the day was made of. An hour
+        that is rolled up again names others: with that one write its rows stand there, and no longer in its day.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MANIFEST_VERSION: Final = 1
+Parts = Mapping[str, Sequence[str]]  # table -> names of files
+
+
+class HourAction(enum.Enum):
+    """What a job did with an hour."""
+
+    BUILT = "built"
+    CURRENT = "current"  # nothing changed since it was built
+    KEPT = "kept"  # its inputs are gone: retention deleted them, or they are in quarantine since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourRun:
+    """The manifest of one hour.
+
+    Args:
+        hour_s: start of the hour, seconds since 1970 UTC.
+        revision: how often it was built, from 1.
+        is_final: it was built after the settle time was over.
+        is_revised: it was built again, from other inputs, after it had been final.
+        input_hash: stands for every row that was read and for the settle time.
+        carry_hash: stands for what the hour before handed on, `carry_out_hash` for what this one does.
+        rows_read: by kind of trace file.
+        quarantined: files set aside of this hour and its neighbours. missing_rows: row numbers absent from the files.
+        row_ranges: kind/broker/boot -> merged [first, last] row numbers that were read.
+        built_at: ISO 8601, UTC. code_version: of the transforms.
+        parts: table -> names of the files of its rows; None in manifests of before files were named: all in the
+            hour's folder.
+        action: what the job did; not stored.
+    """
+
+    hour_s: int
+    revision: int
+    is_final: bool
+    is_revised: bool
+    input_hash: str
+    carry_hash: str
+    carry_out_hash: str
+    rows_read: Mapping[str, int]
+    files: int
+    quarantined: int
+    missing_rows: int
+    settle_s: int
+    row_ranges: Mapping[str, list[list[int]]]
+    built_at: str
+    code_version: str
+    parts: Parts | None = field(default=None, compare=False)
+    action: HourAction = field(default=HourAction.CURRENT, compare=False)
+
+    def encode(self) -> bytes:
+        """Return the manifest's bytes."""
+        values = dataclasses.asdict(self)
+        del values["action"]
+        return json.dumps({"manifest_version": MANIFEST_VERSION} | values, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes) -> HourRun | None:
+        """Return the manifest, None when it is none that this version knows: the hour is built again."""
+        try:
+            values: dict[str, Any] = json.loads(raw)
+            if values.pop("manifest_version") != MANIFEST_VERSION:
+                return None
+            run = cls(**values)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return run if run.parts is None or _are_parts(run.parts) else None
+
+    def parts_of(self, table: str) -> tuple[str, ...]:
+        """Return the names of a table's files."""
+        assert self.parts is not None, self.hour_s  # the store fills them in as it reads a manifest
+        return tuple(self.parts.get(table, ()))
+
+    def lacks(self, earlier: HourRun) -> bool:
+        """Return whether rows that `earlier` was made of are not among those of this run."""
+        for run, ranges in earlier.row_ranges.items():
+            mine = self.row_ranges.get(run, [])
+            if any(not any(low <= first and last <= high for low, high in mine) for first, last in ranges):
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayFile:
+    """One table's rows of some hours of a day.
+
+    Args:
+        name: of the file, in the folder of the table's date.
+        holds: start of an hour, seconds since 1970 -> names of the files that its rows were copied from.
+    """
+
+    name: str
+    holds: Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayRun:
+    """The manifest of one day.
+
+    Args:
+        day_s: start of the day, seconds since 1970 UTC.
+        files: table -> its file; tables that have none are left out.
+    """
+
+    day_s: int
+    files: Mapping[str, DayFile]
+
+    def encode(self) -> bytes:
+        """Return the manifest's bytes."""
+        files = {table: {"name": file.name, "holds": file.holds} for table, file in self.files.items()}
+        document = {"manifest_version": MANIFEST_VERSION, "day_s": self.day_s, "files": files}
+        return json.dumps(document, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes) -> DayRun | None:
+        """Return the manifest, None when it is none that this version knows."""
+        try:
+            document = json.loads(raw)
+            if document["manifest_version"] != MANIFEST_VERSION:
+                return None
+            files = {}
+            for table, file in document["files"].items():
+                if not _is_name(file["name"]) or not _are_parts(file["holds"]):
+                    return None
+                holds = {int(hour_s): tuple(names) for hour_s, names in file["holds"].items()}
+                files[table] = DayFile(name=file["name"], holds=holds)
+            return cls(day_s=int(document["day_s"]), files=files)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def holds(self, run: HourRun, table: str) -> bool:
+        """Return whether this day has the rows that an hour's manifest names."""
+        file = self.files.get(table)
+        return file is not None and file.holds.get(run.hour_s) == run.parts_of(table)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name != "" and "/" not in name
+
+
+def _are_parts(parts: object) -> bool:
+    return isinstance(parts, Mapping) and all(
+        isinstance(names, list) and all(map(_is_name, names)) for names in parts.values()
+    )

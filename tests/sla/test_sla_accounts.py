@@ -1,0 +1,275 @@
+"""Every record accounted for: the equation of each stream and reader, and what makes it not add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sla.judging.accounts import account_name, accounts_of
+from sla.judging.completeness import Completeness
+from sla.judging.facts import AccountFacts, Facts, InputFacts, PeriodFacts
+from sla.judging.integrity import subjects_of
+from sla.judging.judge import judge
+from sla.judging.offset_sets import OffsetSet
+from sla.judging.verdict import Verdict
+from sla.report.measured_tables import accounts_table
+from sla.report.model import Account
+from sla.targets import IntegrityTarget
+from sla.targets_file import load_targets
+from tests.sla import judging_facts as build
+from tests.sla.judging_facts import reader
+
+WHOLE = Completeness(())
+Ranges = tuple[tuple[int, int], ...]
+
+
+def facts(kind: str, region: str, *ranges: tuple[int, int], records: int = 0, **changes: Any) -> AccountFacts:
+    values: dict[str, Any] = {
+        "kind": kind, "topic": "orders", "origin": "", "partition": 0, "region": region, "group": "",
+        "is_inside": True, "records": records or sum(end - first for first, end in ranges), "is_whole": True,
+        "ranges": ranges,
+    }  # fmt: skip
+    return AccountFacts(**values | changes)
+
+
+def account(*items: AccountFacts, completeness: Completeness = WHOLE, lost: int = 0) -> Account:
+    readers = [reader(dest="eu", lost=lost)] if lost else []
+    (row,) = accounts_of(items, completeness, readers=readers)
+    return row
+
+
+def parts(row: Account) -> dict[str, int]:
+    names = ("delivered", "pending", "lost", "untraced", "aborted", "expired", "not_asked")
+    return {name: value for name in names if (value := getattr(row, name))}
+
+
+def missing(region: str) -> Completeness:
+    return Completeness(
+        (
+            InputFacts(
+                kind="ledger", region=region, files=1, bytes=1, rows=99, quarantined_files=0, missing_rows=1,
+                dropped_rows=0, writers=("x",), writer_hours=1, silent_writer_hours=0,
+            ),
+        )
+    )  # fmt: skip
+
+
+def test_what_everybody_got_is_delivered_and_adds_up() -> None:
+    row = account(facts("commit", "us", (0, 100)), facts("delivered", "eu", (0, 100)))
+    assert (row.home, row.dest, row.published, row.adds_up) == ("us", "eu", 100, True)
+    assert parts(row) == {"delivered": 100}
+    assert account_name(row) == "orders/0 in eu"
+
+
+def test_every_record_has_one_name() -> None:
+    row = account(
+        facts("commit", "us", (0, 100)),
+        facts("aborted", "us", (20, 25), (24, 26)),
+        facts("expired", "eu", (25, 28)),
+        facts("delivered", "eu", (10, 20), (30, 90)),
+        lost=2,
+    )
+    assert parts(row) == {"not_asked": 10, "delivered": 70, "aborted": 6, "expired": 2, "lost": 2, "pending": 10}
+    assert (row.published, row.adds_up) == (100, True)
+
+
+def test_two_readers_of_a_region_are_one_and_groups_are_apart() -> None:
+    rows = accounts_of(
+        [
+            facts("commit", "us", (0, 10)),
+            facts("delivered", "eu", (0, 6)),
+            facts("delivered", "eu", (5, 10)),
+            facts("delivered", "eu", (0, 4), group="billing"),
+        ],
+        WHOLE,
+    )
+    assert [(row.group, row.delivered, row.pending) for row in rows[:1]] == [("", 10, 0)]
+    assert [(row.group, row.delivered, row.pending) for row in rows[-1:]] == [("billing", 4, 6)]
+
+
+def test_a_commit_row_that_is_gone_makes_it_not_add_up() -> None:
+    whole = [facts("commit", "us", (0, 100)), facts("delivered", "eu", (0, 100))]
+    assert account(*whole).adds_up is True
+    row = account(facts("commit", "us", (0, 40), (45, 100)), *whole[1:])
+    assert (row.published, row.delivered, row.unnamed, row.adds_up) == (95, 100, 5, False)
+
+
+def test_a_commit_row_that_is_gone_is_noticed_by_the_mirror_when_nobody_was_handed_its_records() -> None:
+    row = account(
+        facts("commit", "us", (0, 90)), facts("replicated", "eu", (0, 100)), facts("delivered", "eu", (0, 50))
+    )
+    assert (row.unnamed, row.pending, row.adds_up) == (10, 50, False)
+
+
+def test_a_delivered_row_that_is_gone_is_a_loss_or_pending() -> None:
+    commits = facts("commit", "us", (0, 100))
+    hole = facts("delivered", "eu", (0, 40), (45, 100))
+    assert parts(account(commits, hole, lost=5)) == {"delivered": 95, "lost": 5}
+    assert parts(account(commits, facts("delivered", "eu", (0, 95)))) == {"delivered": 95, "pending": 5}
+
+
+def test_what_no_session_jumped_over_is_untraced_and_not_lost() -> None:
+    hole = [facts("commit", "us", (0, 100)), facts("delivered", "eu", (0, 40), (45, 50), (53, 100))]
+    assert parts(account(*hole)) == {"delivered": 92, "untraced": 8}
+    assert parts(account(*hole, lost=3)) == {"delivered": 92, "lost": 3, "untraced": 5}
+
+
+def test_records_of_the_hours_around_the_period_are_no_surplus() -> None:
+    row = account(
+        facts("commit", "us", (50, 100)),
+        facts("commit", "us", (0, 50), (100, 120), is_inside=False),
+        facts("replicated", "eu", (49, 103)),
+        facts("delivered", "eu", (20, 101)),
+    )
+    assert (row.published, row.delivered, row.unnamed, row.adds_up) == (50, 50, 0, True)
+
+
+def test_history_that_was_read_was_published_long_before() -> None:
+    row = account(facts("commit", "us", (500, 600)), facts("delivered", "eu", (0, 600)))
+    assert (row.published, parts(row), row.adds_up) == (100, {"delivered": 100}, True)
+
+
+def test_refused_and_undecided_records_stand_beside_the_equation() -> None:
+    row = account(
+        facts("commit", "us", (0, 10)),
+        facts("delivered", "eu", (0, 10)),
+        facts("refused", "us", records=3),
+        facts("refused", "eu", records=4),
+        facts("undecided", "eu", records=2),
+    )
+    assert (row.published, row.refused, row.undecided, row.adds_up) == (10, 7, 2, True)
+
+
+def test_a_stream_without_a_reader_has_its_account() -> None:
+    row = account(facts("commit", "us", (0, 10)), facts("refused", "us", records=3))
+    assert (row.dest, row.published, row.pending, row.refused) == ("", 10, 10, 3)
+    assert account_name(row) == "orders/0"
+
+
+def test_a_home_that_moved_is_named_with_both_regions() -> None:
+    row = account(facts("commit", "us", (0, 10)), facts("commit", "eu", (10, 20)), facts("delivered", "ap", (0, 20)))
+    assert (row.home, row.published, row.adds_up) == ("eu, us", 20, True)
+
+
+@pytest.mark.parametrize("region", ["us", "eu"])
+def test_with_rows_of_a_ledger_missing_nothing_is_said(region: str) -> None:
+    whole = [facts("commit", "us", (0, 100)), facts("delivered", "eu", (0, 100))]
+    assert account(*whole, completeness=missing(region)).adds_up is None
+    assert account(*whole, completeness=missing("ap")).adds_up is True
+
+
+def test_too_many_ranges_are_not_added_up() -> None:
+    row = account(
+        facts("commit", "us", records=7, is_whole=False), facts("delivered", "eu", (0, 7)), completeness=WHOLE
+    )
+    assert row.adds_up is not True
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), max_size=12).map(
+    lambda pairs: tuple((first, first + size) for first, size in pairs)
+)
+
+
+def members(ranges: Ranges) -> set[int]:
+    return {offset for first, end in ranges for offset in range(first, end)}
+
+
+@given(RANGES, RANGES)
+def test_sets_of_offsets_are_sets(one: Ranges, other: Ranges) -> None:
+    mine, others = OffsetSet.union([one]), OffsetSet.union([other])
+    assert members(mine.ranges) == members(one)
+    assert mine.size == len(members(one))
+    assert members(mine.without(others).ranges) == members(one) - members(other)
+    assert members(mine.between(10, 30).ranges) == members(one) & set(range(10, 30))
+    assert all(end < first for (_, end), (first, _) in zip(mine.ranges, mine.ranges[1:], strict=False))
+
+
+@given(RANGES, RANGES, RANGES, RANGES, RANGES)
+def test_the_equation_holds_for_any_ledgers(
+    commits: Ranges, copies: Ranges, aborted: Ranges, expired: Ranges, handed: Ranges
+) -> None:
+    items = [
+        facts("commit", "us", *OffsetSet.union([commits]).ranges),
+        facts("replicated", "eu", *OffsetSet.union([copies]).ranges),
+        facts("aborted", "us", *OffsetSet.union([aborted]).ranges),
+        facts("expired", "eu", *OffsetSet.union([expired]).ranges),
+        facts("delivered", "eu", *OffsetSet.union([handed]).ranges),
+    ]
+    row = account(*items)
+    assert row.published + row.unnamed == sum(parts(row).values())
+    assert row.adds_up is (row.unnamed == 0)
+
+
+def test_spark_adds_up_what_the_ledgers_say(ledger: Any) -> None:
+    from sla.transforms.accounts import account_sums, accounts_by_hour
+
+    rows = ledger(
+        [(0, 10), (10, 25), (20, 30)],
+        committed=[(0, 12), (12, 20), (25, 40)],  # five records of no home
+        replicated=[(0, 40)],
+        extra=[
+            {"kind": "refused", "region": "us", "from_offset": 0, "to_offset": 0, "records": 4},
+            {"kind": "refused", "region": "us", "from_offset": 0, "to_offset": 0, "records": 3},
+        ],
+    )
+    sums = account_sums(accounts_by_hour(rows, [0]), start_s=0, end_s=3_600)
+    found = [
+        AccountFacts(**row.asDict() | {"ranges": tuple((item.f, item.t) for item in row.ranges)})
+        for row in sums.collect()
+    ]
+    (row,) = accounts_of(found, WHOLE)
+    assert (row.published, row.delivered, row.pending, row.unnamed, row.refused) == (35, 30, 10, 5, 7)
+    assert row.adds_up is False
+
+
+def test_the_report_says_whether_the_equation_adds_up_and_warns_when_it_does_not() -> None:
+    holed = [facts("commit", "us", (0, 6), (8, 10)), facts("delivered", "eu", (0, 10))]
+    rows = [
+        account(facts("commit", "us", (0, 10)), facts("delivered", "eu", (0, 10))),
+        account(*holed, facts("refused", "us", records=4)),
+        account(facts("commit", "us", (0, 10)), facts("delivered", "eu", (0, 10)), completeness=missing("us")),
+        account(facts("commit", "us", (0, 10))),
+    ]
+    table = accounts_table(rows)
+    names = [name for name, _ in table.columns]
+    cells = [dict(zip(names, row, strict=True)) for row in table.rows]
+    assert [row["adds up"] for row in cells] == [
+        "yes", "no: 2 records more than any home committed", "unknown: rows are missing", "yes",
+    ]  # fmt: skip
+    assert (cells[1]["published"], cells[1]["delivered"], cells[1]["refused"]) == ("8", "10", "4")
+    assert cells[3]["region"] == "nobody reads it"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_row_that_is_removed_is_a_warning_of_the_report(is_whole: bool) -> None:
+    commits = [(0, 100)] if is_whole else [(0, 40), (45, 100)]
+    period = build.period(accounts=(facts("commit", "us", *commits), facts("delivered", "eu", (0, 100))))
+    nothing = PeriodFacts(span=build.HOUR.previous)
+    report = judge(Facts(now=period, before=nothing), load_targets(), made=build.MADE, hours=build.HOURS)
+    notes = [note.text for note in report.notes if note.code == "ACCOUNT_OPEN"]
+    text = "records were delivered or replicated that no home's ledger names as committed: orders/0 in eu (5)"
+    assert notes == ([] if is_whole else [text])
+    assert [row.adds_up for row in report.integrity.accounts] == [is_whole]
+
+
+@pytest.mark.parametrize(
+    ("delivered", "group", "doubt"),
+    [
+        ([(0, 100)], "", ""),
+        ([(0, 104)], "", "4 records were delivered or replicated that no home's ledger names as committed"),
+        ([(0, 40), (45, 100)], "bills", "5 records between two sessions of the group: nobody says that they were"),
+        ([(0, 40), (45, 100)], "", ""),  # who reads without a group begins where it likes
+    ],
+)
+def test_what_an_account_cannot_explain_is_a_doubt_of_its_reader(
+    delivered: list[tuple[int, int]], group: str, doubt: str
+) -> None:
+    rows = (facts("commit", "us", (0, 100)), facts("delivered", "eu", *delivered, group=group))
+    reader = build.reader(topic="orders", origin="", partition=0, dest="eu", group=group)
+    period = build.period(accounts=rows, integrity=(reader,))
+    subject = next(iter(subjects_of(IntegrityTarget(name="i"), period, completeness=WHOLE)))
+    assert subject.verdict is (Verdict.INCONCLUSIVE if doubt else Verdict.PASS)
+    assert doubt in subject.reason

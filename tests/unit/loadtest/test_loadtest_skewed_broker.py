@@ -1,0 +1,22 @@
+"""A broker with a wrong clock: its own file says no longer that all brokers read one clock."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from loadtest.campaign.skewed_broker import prepared
+
+CONFIG = 'mesh_id = "m"\nregion = "eu"\nclock_error_us = 0  # all brokers of a development mesh read one clock\nx = 1\n'
+
+
+@pytest.mark.parametrize(("region", "step_ms"), [("eu", -80), ("us", 0)])
+def test_the_clock_is_wrong_by_what_its_region_says(tmp_path: Path, region: str, step_ms: int) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(CONFIG.replace("eu", region), encoding="utf-8")
+    config, control = prepared(path, {"eu": -80})
+    assert tomllib.loads(config.read_text(encoding="utf-8")) == {"mesh_id": "m", "region": region, "x": 1}
+    assert json.loads(control.read_text(encoding="utf-8"))["wall_step_ms"] == step_ms

@@ -1,0 +1,180 @@
+"""What the judges of a campaign must find, one wrong at a time; a judge that finds nothing proves nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.campaign.clock_verdict_core import wrong_verdicts
+from loadtest.campaign.transactions_verdict_core import Fate, Journal, PipelineVerdict, judge_pipeline, read_journal
+from loadtest.campaign.verdict_core import UNTOLD, Acknowledgement, Verdict, judge, longest_gap_ms, median_and_worst
+from loadtest.groups import verdict_core as groups
+
+FOUND = [("p", 0), ("p", 1), ("q", 0)]
+
+
+def acknowledged(producer: str, number: int, offset: int, at_ms: int = 0) -> Acknowledgement:
+    return Acknowledgement(record=(producer, number), offset=offset, at_ns=at_ms * 1_000_000)
+
+
+ALL = [acknowledged("p", 0, 0), acknowledged("p", 1, 1), acknowledged("q", 0, 2)]
+
+
+def verdict(
+    *acknowledgements: Acknowledgement,
+    found: list[tuple[str, int]] | None = None,
+    mirror: list[tuple[str, int]] | None = None,
+    failed: int = 0,
+) -> Verdict:
+    records = FOUND if found is None else found
+    mirrors = {"eu": records if mirror is None else mirror}
+    return judge(sent=3, failed=failed, acknowledgements=acknowledgements, found=records, mirrors=mirrors)
+
+
+def test_records_that_are_where_they_were_acknowledged_are_exact() -> None:
+    found = verdict(*ALL)
+    assert found.is_exact
+    assert (found.sent, found.acked, found.found, found.missing, found.extra, found.disordered) == (3, 3, 3, 0, 0, 0)
+
+
+def test_a_record_that_was_sent_and_not_acknowledged_may_be_there() -> None:
+    assert verdict(ALL[0]).is_exact
+
+
+@pytest.mark.parametrize(
+    ("offset", "number"), [(3, 1), (0, 1), (10**9, 1), (UNTOLD, 9)], ids=["behind", "other", "far", "nowhere"]
+)
+def test_an_acknowledged_record_that_is_not_at_its_offset_is_missing(offset: int, number: int) -> None:
+    found = verdict(acknowledged("p", number, offset))
+    assert (found.missing, found.is_exact) == (1, False)
+
+
+def test_a_record_whose_producer_was_told_no_offset_may_be_anywhere() -> None:
+    assert verdict(acknowledged("q", 0, UNTOLD)).is_exact
+
+
+def test_every_occurrence_after_the_first_is_extra() -> None:
+    found = verdict(found=[("p", 0), ("p", 0), ("p", 0)])
+    assert (found.extra, found.disordered, found.is_exact) == (2, 0, False)
+
+
+def test_a_record_behind_a_later_one_of_its_producer_is_disordered_and_those_of_others_do_not_count() -> None:
+    found = verdict(found=[("p", 1), ("q", 0), ("p", 0), ("p", 2)])
+    assert (found.disordered, found.is_exact) == (1, False)
+    assert verdict(found=[("p", 5), ("q", 0), ("p", 6)]).disordered == 0
+
+
+def test_a_mirror_with_another_order_or_fewer_records_differs() -> None:
+    for mirror in (FOUND[::-1], FOUND[:-1], [*FOUND, ("x", 1)]):
+        found = verdict(mirror=mirror)
+        assert (found.mirrors_differ, found.is_exact) == (("eu",), False)
+
+
+def test_a_publish_that_was_given_up_is_not_exact() -> None:
+    assert not verdict(failed=1).is_exact
+
+
+def test_the_longest_gap_is_between_acknowledgements_of_one_producer_in_order_of_time() -> None:
+    rows = [acknowledged("p", 2, 2, 900), acknowledged("p", 0, 0, 100), acknowledged("q", 0, 3, 500)]
+    assert longest_gap_ms(rows) == 800.0
+    assert longest_gap_ms(rows[:1]) == longest_gap_ms([]) == 0.0
+
+
+def test_of_the_gaps_of_several_runs_the_median_and_the_worst_are_told() -> None:
+    assert median_and_worst([3.0, 1.0, 9.0]) == (3.0, 9.0)
+    assert median_and_worst([2.0, 4.0]) == (3.0, 4.0)
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["", "begin", "begin x", "begin -1", "commited 3", "fate unknown", "unknown 3"])
+def test_a_line_of_a_journal_that_is_none_means_nothing(line: str) -> None:
+    journal = Journal()
+    journal.add(line)
+    assert journal.fates == {}
+
+
+def test_a_transaction_that_was_begun_again_after_a_crash_is_unknown_until_it_is_told() -> None:
+    assert read_journal("begin 3\naborted 3\nbegin 3\n").fates == {3: Fate.UNKNOWN}
+    assert read_journal("begin 3\nbegin 7\n").following == 8
+
+
+@pytest.mark.parametrize(
+    ("outputs", "wanted"),
+    [
+        ([0, 1], PipelineVerdict(inputs=2, outputs=2, missing=0, repeated=0, foreign=0)),
+        ([0], PipelineVerdict(inputs=2, outputs=1, missing=1, repeated=0, foreign=0)),
+        ([0, 1, 1], PipelineVerdict(inputs=2, outputs=3, missing=0, repeated=1, foreign=0)),
+        ([0, 1, 2], PipelineVerdict(inputs=2, outputs=3, missing=0, repeated=0, foreign=1)),
+    ],
+)
+def test_each_input_that_is_missing_repeated_or_foreign_is_counted(outputs: list[int], wanted: PipelineVerdict) -> None:
+    found = judge_pipeline(range(2), outputs)
+    assert found == wanted
+    assert found.is_exact == (outputs == [0, 1])
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def generation(number: int, *, stored_ms: int = 100, committed: int = 0, **assigned: set[int]) -> groups.Generation:
+    held = {member: frozenset(partitions) for member, partitions in assigned.items()}
+    return groups.Generation(number=number, stored_ms=stored_ms, assigned=held, committed={0: committed})
+
+
+def judged(*generations: groups.Generation, at_ms: int = 150, offset: int = 0) -> groups.Verdict:
+    events: dict[str, list[groups.Event]] = {
+        "a": [
+            groups.Assigned(at_ms=0, member="a", partitions=frozenset({0})),
+            groups.Read(at_ms=at_ms, member="a", partition=0, offsets=(offset,)),
+        ]
+    }
+    return groups.judge(stored=[(0, offset)], events_by_process=events, generations=generations, partitions=2)
+
+
+def test_a_generation_says_who_owns_a_partition() -> None:
+    one = generation(1, a={0}, b={1})
+    assert [one.owner(partition) for partition in (0, 1, 2)] == ["a", "b", None]
+
+
+def test_a_generation_without_members_is_none_of_those_that_are_counted() -> None:
+    found = judged(generation(1), generation(2, a={0}))
+    assert (found.is_exact, found.generations) == (True, 1)
+
+
+def test_a_partition_that_the_topic_does_not_have_is_a_problem() -> None:
+    assert judged(generation(1, a={0, 2})).problems == ("generation 1: partitions [0, 2] of 2",)
+
+
+def test_a_cooperative_assignor_may_leave_a_partition_out_for_one_generation() -> None:
+    assert judged(generation(1, a={0})).is_exact
+
+
+def test_a_record_processed_before_its_member_was_assigned_the_partition_is_a_problem() -> None:
+    found = judged(generation(1, stored_ms=200, a={0}))
+    assert found.problems == ("a processed partition 0 offset 0 without having been assigned it",)
+
+
+def test_what_was_committed_before_a_generation_began_is_not_processed_again_in_it() -> None:
+    first, second = generation(1, a={0}), generation(2, stored_ms=200, committed=6, a={0})
+    assert judged(first, second, at_ms=150, offset=5).is_exact
+    assert judged(first, second, at_ms=250, offset=6).is_exact
+    assert judged(first, second, at_ms=250, offset=5).problems == (
+        "a processed partition 0 offset 5 in generation 2, which began at 6",
+    )
+
+
+def test_a_client_that_does_not_say_when_it_processed_is_held_to_its_first_generation() -> None:
+    first, second = generation(1, committed=3, a={0}), generation(2, stored_ms=200, committed=6, a={0})
+    assert judged(first, second, at_ms=0, offset=5).is_exact
+    assert not judged(first, second, at_ms=0, offset=2).is_exact
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def test_a_subject_of_which_nothing_was_measured_has_no_wrong_verdict() -> None:
+    unmeasured = {"name": "us -> eu", "verdict": "no data", "measured": None}
+    measured = {"name": "us -> ap", "verdict": "met", "measured": {"value": 0.5, "lo": 0.4, "hi": 0.99}}
+    found = wrong_verdicts([unmeasured, measured], 0.9, {"us -> eu": 0.1})
+    assert found == ["us -> ap: met with 0.4000 to 0.9900 of 0.9"]

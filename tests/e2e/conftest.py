@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -36,6 +35,7 @@ from region.multiraft.group import Group
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from region.raft.core import AppendResponse, Ready, VoteResponse
 from region.raft.wire import decode_message
+from tests.free_ports import free_ports
 
 TOPIC = "orders"
 REGION = "us"
@@ -431,7 +431,7 @@ class RegionBed:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.brokers: list[Broker] = []
-        self._ports = _free_ports(5 * BROKERS)
+        self._ports = free_ports(5 * BROKERS)
 
     @property
     def kafka(self) -> list[str]:
@@ -534,16 +534,6 @@ async def _produce(connection: BrokerConnection, value: bytes) -> int | None:
     answer = await connection.request(ApiKey.PRODUCE, PRODUCE_VERSION, request)
     row = answer.responses[0].partition_responses[0]
     return None if row.error_code else int(row.base_offset)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture

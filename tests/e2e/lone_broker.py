@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,14 +17,6 @@ from typing import Any
 REGIONS = {"us": 1, "eu": 2, "ap": 3}
 PATIENCE_S = 90.0
 LISTENERS = ("kafka", "grpc", "peers", "link", "admin", "lan", "wan")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def until(wanted: Callable[[], Any], what: str) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.lone_broker import LISTENERS, REGIONS, LoneBroker, free_ports, until
+from tests.e2e.lone_broker import LISTENERS, REGIONS, LoneBroker, until
+from tests.free_ports import free_ports
 
 BROKERS = int(os.environ.get("GEORELAY_E2E_GOSSIP_BROKERS", "1"))
 

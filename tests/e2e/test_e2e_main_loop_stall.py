@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from georelay.cli.gossip import member_lines
-from tests.e2e.lone_broker import LISTENERS, LoneBroker, free_ports, until
+from tests.e2e.lone_broker import LISTENERS, LoneBroker, until
+from tests.free_ports import free_ports
 
 BROKERS = 3
 POOLS = ("lan", "wan")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
 from region.log.segment_reader import read_group, valid_branch
+from tests.free_ports import free_ports
 
 TOPIC: Final = "orders"
 REGION: Final = "us"
@@ -48,7 +48,7 @@ class GrowingRegion:
     def listen(self, number: int) -> dict[str, str]:
         if number not in self._listen:
             self._listen[number] = {
-                name: f"127.0.0.1:{port}" for name, port in zip(PORT_NAMES, _free_ports(), strict=True)
+                name: f"127.0.0.1:{port}" for name, port in zip(PORT_NAMES, free_ports(len(PORT_NAMES)), strict=True)
             }
         return self._listen[number]
 
@@ -140,16 +140,6 @@ class GrowingRegion:
 
 def _numbers(brokers: Iterable[BrokerId]) -> set[int]:
     return {broker % 1000 for broker in brokers}
-
-
-def _free_ports() -> list[int]:
-    sockets = [socket.socket() for _ in PORT_NAMES]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _id(number: int) -> BrokerId:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from georelay.wire.batch import RecordDraft, build_batch, validate
 from region.broker.core import BrokerCore
 from region.config import BrokerConfig
 from region.log.filesystem import OsFileSystem
+from tests.free_ports import free_ports
 
 SECONDS = 30.0
 
@@ -32,16 +32,6 @@ class NoRecorder:
 
     def replicated(self, **_: Any) -> None:
         """Forget it."""
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Mesh:

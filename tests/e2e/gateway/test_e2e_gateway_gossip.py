@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadtest.mesh_process import MeshProcess
+from tests.free_ports import free_ports
 
 REGIONS = "us,eu,ap"
 PATIENCE_S = 60.0
@@ -57,14 +56,6 @@ async def until(wanted: Callable[[], Awaitable[bool]], what: str) -> None:
         assert time.monotonic() < began + PATIENCE_S, what
         await asyncio.sleep(0.1)
     print(f"{time.monotonic() - began:6.1f} s: {what}")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 @pytest.fixture

@@ -78,9 +78,20 @@ def test_planning_ends_with_replicas_spread_within_one(
         assert topic is not None
         assert len(group.target) == min(topic.replication_factor, state.strength) or not group.target
         assert set(group.target) <= set(active)
+    # Who drains while everybody else lost its disk goes on voting in the controller's group, whose wish is empty then.
+    everyone = [*state.assignments(), *([] if state.control is None else [state.control])]
     assert not any(record.state is BrokerState.DRAINING for record in state.records.values()) or not all(
-        group.target for group in state.assignments()
+        group.target for group in everyone
     )
+
+
+def test_who_drains_while_the_other_voter_lost_its_disk_goes_on_voting(make_world: Any, operations: Operations) -> None:
+    world = make_world(2)
+    operations["drain"](world, 0, 0)
+    operations["lose_disk"](world, 1, 0)
+    world.heal()
+    assert [record.state for record in world.state.records.values()] == [BrokerState.DRAINING, BrokerState.ACTIVE]
+    assert world.state.control.voters == (1001, 1002) and world.state.control.target == ()
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=RELAXED)

@@ -15,15 +15,9 @@ import aiohttp
 import grpc
 import grpc.aio
 
+from tests.free_ports import free_ports
+
 METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
 
 
 def config(path: Path, ports: list[int], *, kafka: str, grpc: str, admin: str, extra: str = "") -> Path:

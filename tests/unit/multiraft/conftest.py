@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,18 +23,9 @@ from region.multiraft.peers import PeerTransport
 from region.multiraft.transport import Address, FrameKind, Lane
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
+from tests.free_ports import free_ports
 
 KEY = StreamKey(bytes(range(16)), RegionNumber(0), 0)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class RunningBroker:

@@ -2,7 +2,7 @@
 
     FORMAT              {"format": 2, "mesh": …, "broker": …, "disk": uuid, "crc": …}; written last when a directory
                         is made
-    LOCK                held (flock) by the process that uses the directory
+    LOCK                held (flock) by the process that uses the directory, or seals the traces of one that died
     hard-state          region.log.hard_state
     flushed-marks       region.log.flushed_marks
     groups/<group id>/  region.log.group_folder
@@ -79,6 +79,7 @@ class DataDirectory:
         self.fs = fs
         self.marks = marks
         self._lock_handle: int | None = lock_handle
+        self._opened: set[GroupId] = set()  # what they had promised is known again
         own = fs.on_own_file_system(path)
         self.sync_all: Callable[[], None] | None = self._sync_file_system if own else None
 
@@ -133,13 +134,24 @@ class DataDirectory:
             DataDirectoryError: the operating system refused for another reason.
         """
         with _one_line_errors(self.path), _disk_errors(self.group_path(group)):
-            found = GroupLog.open(self.group_path(group), self.fs, mark=self.marks.get(group))
+            mark = self.marks.get(group)
+            found = GroupLog.open(
+                self.group_path(group), self.fs, mark=mark, is_mark_damaged=mark is None and self.marks.is_damaged
+            )
             if found.lost is not None:
                 self.marks.note({group: found.lost})
                 self.marks.sync()  # a killed process may not have: the loss must not be forgotten
             elif found.last_index > 0:
                 self.marks.note({group: found.end_mark})
+            self._opened.add(group)
+            self._settle_marks()
             return found
+
+    def _settle_marks(self) -> None:
+        """Give up damaged rows of the marks when no group can miss one any more."""
+        unopened = [group for group in self.group_ids() if group not in self._opened] if self.marks.is_damaged else []
+        if self.marks.is_damaged and all(self.marks.get(group) is not None for group in unopened):
+            self.marks.clear_damaged()
 
     def open_hard_states(self) -> HardStateJournal:
         """Load the journal of terms and votes.
@@ -199,6 +211,29 @@ class DataDirectory:
     def _sync_file_system(self) -> None:
         assert self._lock_handle is not None
         self.fs.sync_file_system(self._lock_handle)
+
+
+@contextmanager
+def held_while_idle(path: Path, fs: FileSystem | None = None) -> Iterator[bool]:
+    """Hold the lock of a data directory, without waiting; yields False when a process has it, or nobody ever had.
+
+    Nothing but the lock is touched. A broker that starts meanwhile waits for it.
+
+    Raises:
+        DataDirectoryError: the operating system refused.
+    """
+    fs = fs or OsFileSystem()
+    with _one_line_errors(path):
+        lock_handle = fs.open(path / _LOCK) if fs.exists(path / _LOCK) else None
+    if lock_handle is None:
+        yield False
+        return
+    try:
+        with _one_line_errors(path):
+            is_free = fs.try_lock(lock_handle)
+        yield is_free
+    finally:
+        fs.close(lock_handle)
 
 
 @contextmanager

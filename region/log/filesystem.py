@@ -16,12 +16,14 @@ import ctypes
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 IOV_MAX: Final = 1024  # buffers per pwritev; Linux refuses more
+_LOCK_POLL_S: Final = 0.05
 SECTOR_BYTES: Final = 512  # the largest piece that a disk writes whole or not at all
 Buffer = bytes | bytearray | memoryview
 _T = TypeVar("_T")
@@ -120,7 +122,16 @@ class FileSystem(Protocol):
 
 
 class OsFileSystem:
-    """The operating system's files."""
+    """The operating system's files.
+
+    Args:
+        lock_wait_s: how long `try_lock` waits for another process to let a lock go, >= 0; it blocks meanwhile.
+    """
+
+    _lock_wait_s = 0.0
+
+    def __init__(self, *, lock_wait_s: float = 0.0) -> None:
+        self._lock_wait_s = lock_wait_s
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
@@ -151,11 +162,16 @@ class OsFileSystem:
         os.fdatasync(handle)
 
     def try_lock(self, handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        deadline_s = time.monotonic() + self._lock_wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    return False
+                time.sleep(_LOCK_POLL_S)
+            else:
+                return True
 
     def fsync_directory(self, path: Path) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

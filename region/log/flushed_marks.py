@@ -7,6 +7,7 @@ Rule 1: a mark is written after the sync that it speaks of, and synced later, se
         that is behind never calls a whole log damaged, but damage above it passes for a torn tail.
 Rule 2: a mark is lowered durably before the log is cut below it; so it is never above what the disk must hold.
 Rule 3: while a replica lacks what its mark says, the mark stays: a restart does not forget the loss.
+Rule 4: a damaged row stays until every group has a mark again: whose it was, nobody knows (see is_damaged).
 
 Layout of `flushed-marks`, format 1 (big-endian; rows of 32 bytes, so none crosses a sector and each is old or new):
 
@@ -64,7 +65,12 @@ class FlushedMarks:
     """The marks of one data directory. Made by `open`; any thread."""
 
     def __init__(
-        self, fs: FileSystem, handle: int, rows: dict[GroupId, tuple[int, FlushedMark]], row_count: int
+        self,
+        fs: FileSystem,
+        handle: int,
+        rows: dict[GroupId, tuple[int, FlushedMark]],
+        damaged: dict[int, bytes],
+        row_count: int,
     ) -> None:
         self._fs = fs
         self._handle: int | None = handle
@@ -74,12 +80,15 @@ class FlushedMarks:
         self._content[:_ROW_BYTES] = _encode_header()
         for group, (row, mark) in rows.items():
             self._put(row, _encode_row(group, mark))
-        used = {row for row, _ in rows.values()}
+        for row, content in damaged.items():
+            self._put(row, content)
+        self._damaged = sorted(damaged)
+        used = {row for row, _ in rows.values()} | {*damaged}
         self._free = [row for row in range(row_count - 1, 0, -1) if row not in used]
 
     @classmethod
     def open(cls, fs: FileSystem, directory: Path) -> FlushedMarks:
-        """Load the marks of `directory`; a missing file is begun. A damaged row counts as no mark.
+        """Load the marks of `directory`; a missing file is begun. A damaged row is no mark of any group.
 
         Raises:
             DataDirectoryError: a format that this broker does not know.
@@ -89,8 +98,8 @@ class FlushedMarks:
         fresh = not fs.exists(path)
         handle = fs.open(path, create=True)
         raw = fs.pread(handle, fs.size(handle), 0)
-        rows = decode_marks(raw, path)
-        marks = cls(fs, handle, rows, max(1, -(-len(raw) // _ROW_BYTES)))
+        rows, damaged = decode_marks(raw, path)
+        marks = cls(fs, handle, rows, damaged, max(1, -(-len(raw) // _ROW_BYTES)))
         write_fully(fs, handle, [marks._content], 0)
         if fresh:
             fs.fsync_directory(directory)
@@ -100,6 +109,21 @@ class FlushedMarks:
         """Return the mark of a group; None if nothing of it was ever durable, or its row is damaged."""
         found = self._rows.get(group)
         return None if found is None else found[1]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Return whether there are damaged rows: a group without a mark may have had one."""
+        return bool(self._damaged)
+
+    def clear_damaged(self) -> None:
+        """Give up damaged rows durably: every group has its mark. Raises OSError."""
+        with self._lock:
+            for row in self._damaged:
+                self._put(row, _FREE)
+            self._write(self._damaged)
+            self._sync()
+            self._free += self._damaged
+            self._damaged = []
 
     def note(self, marks: Mapping[GroupId, FlushedMark]) -> int:
         """Write these marks, not synced. Returns the bytes written. Raises OSError."""
@@ -166,8 +190,8 @@ class FlushedMarks:
             self._fs.fdatasync(handle)
 
 
-def decode_marks(raw: bytes, path: Path) -> dict[GroupId, tuple[int, FlushedMark]]:
-    """Return (row, mark) of every group whose row is intact.
+def decode_marks(raw: bytes, path: Path) -> tuple[dict[GroupId, tuple[int, FlushedMark]], dict[int, bytes]]:
+    """Return (row, mark) of every group whose row is intact, and the damaged rows as they are.
 
     Raises:
         DataDirectoryError: an intact header of another format.
@@ -180,6 +204,7 @@ def decode_marks(raw: bytes, path: Path) -> dict[GroupId, tuple[int, FlushedMark
         if magic == _FILE_MAGIC and version != _FORMAT:
             raise DataDirectoryError(f"{path} has format {version}, this broker knows {_FORMAT}")
     rows: dict[GroupId, tuple[int, FlushedMark]] = {}
+    damaged: dict[int, bytes] = {}
     for row in range(1, len(raw) // _ROW_BYTES):
         content = raw[row * _ROW_BYTES : (row + 1) * _ROW_BYTES]
         if content == _FREE:
@@ -187,9 +212,10 @@ def decode_marks(raw: bytes, path: Path) -> dict[GroupId, tuple[int, FlushedMark
         group, chain, index, term, magic = _ROW.unpack_from(content)
         if magic != _ROW_MAGIC or not _is_intact(content):
             log.error("mark.damaged", path=str(path), row=row)
+            damaged[row] = content
             continue
         rows[GroupId(group)] = (row, FlushedMark(RaftIndex(index), Term(term), chain))
-    return rows
+    return rows, damaged
 
 
 def _is_intact(row: bytes) -> bool:

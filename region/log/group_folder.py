@@ -30,6 +30,7 @@ log = structlog.get_logger()
 _DIGITS: Final = 20
 _INSTALL: Final = ".install"
 _START: Final = ".start"
+DAMAGED_SUFFIX: Final = ".damaged"
 _LEFTOVERS: Final = (".tmp", ".staged", ".removed")
 _NUMBERED: Final = (".log", ".index", ".manifest")
 
@@ -147,12 +148,12 @@ def set_aside(fs: FileSystem, path: Path, position: int) -> None:
         tail = read_at(fs, handle, size - position, position)
     finally:
         fs.close(handle)
-    replace_file(fs, path.with_name(f"{path.stem}.{position}.damaged"), tail)
+    replace_file(fs, path.with_name(f"{path.stem}.{position}{DAMAGED_SUFFIX}"), tail)
 
 
 def set_aside_whole(fs: FileSystem, path: Path) -> None:
     """Take a segment behind the damage out of the log and keep it; durable when it returns."""
     if fs.exists(index_path(path)):
         fs.remove(index_path(path))
-    fs.rename(path, path.with_name(f"{path.name}.damaged"))
+    fs.rename(path, path.with_name(f"{path.name}{DAMAGED_SUFFIX}"))
     fs.fsync_directory(path.parent)

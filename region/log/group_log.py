@@ -24,6 +24,7 @@ from region.log.entry import FIRST_CHAIN, Entry
 from region.log.filesystem import Buffer, FileSystem
 from region.log.flushed_marks import FlushedMark, LostTail
 from region.log.group_folder import (
+    DAMAGED_SUFFIX,
     begin_install,
     begin_start,
     finish_install,
@@ -80,6 +81,7 @@ class GroupLog(LogReader):
         *,
         first_chain: int = FIRST_CHAIN,
         mark: FlushedMark | None = None,
+        is_mark_damaged: bool = False,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     ) -> GroupLog:
@@ -88,6 +90,7 @@ class GroupLog(LogReader):
         Args:
             first_chain: chain before index 1.
             mark: up to where the log is known to have been durable; None: nobody knows, and any damage is refused.
+            is_mark_damaged: there was perhaps a mark, and it cannot be read: a torn end is refused as well.
             segment_bytes_max: size at which a segment is sealed; a single larger entry still fits, alone.
             index_interval_bytes: distance of the points of the sparse index.
 
@@ -95,7 +98,14 @@ class GroupLog(LogReader):
             LogCorrupt: damage that no crash explains, without a mark; the text names file and position.
             OSError: from the file system.
         """
-        recovered = recover_log(directory, fs, first_chain=first_chain, interval_bytes=index_interval_bytes, mark=mark)
+        recovered = recover_log(
+            directory,
+            fs,
+            first_chain=first_chain,
+            interval_bytes=index_interval_bytes,
+            mark=mark,
+            is_mark_damaged=is_mark_damaged,
+        )
         return cls(
             directory,
             fs,
@@ -212,7 +222,7 @@ class GroupLog(LogReader):
         lost = self._state.lost
         if lost is not None and lost.is_reached_by(self._state.last_term, self._state.last_index):
             self._state.lost = None
-            remove_leftovers(self._fs, self.directory, ".damaged")
+            remove_leftovers(self._fs, self.directory, DAMAGED_SUFFIX)
             log.info("log.repaired", directory=str(self.directory), last_index=self.last_index)
         return syncs
 

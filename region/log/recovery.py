@@ -13,7 +13,9 @@ segment from a little before its checkpoint ends: what Raft begins with is check
     a missing or damaged segment whose index is no help,       cut there, `lost` = the end of the log as it was
       or damage above the newest manifest
     no readable manifest although the log begins above 1       all set aside, `lost` = the end of the log as it was
-    any damage, and no mark at all                             the start is refused: nobody knows what was promised
+    any damage, and no mark at all; no mark, and a part that   the start is refused: nobody knows what was promised
+      was set aside before; a mark that was damaged itself,
+      and a bad frame at the end
     bytes that the disk does not give back (Unreadable)        as above for a segment that its index file describes, an
                                                                index, and a manifest while another stands in; else
                                                                nothing is changed and the open fails: the bytes may be
@@ -42,7 +44,7 @@ from region.log.filesystem import (
     write_fully,
 )
 from region.log.flushed_marks import FlushedMark, LostTail
-from region.log.group_folder import remove_leftovers, set_aside, set_aside_whole, settle_folder
+from region.log.group_folder import DAMAGED_SUFFIX, remove_leftovers, set_aside, set_aside_whole, settle_folder
 from region.log.index import IndexFile, IndexFileError
 from region.log.log_state import LogBase, LogState, base_of
 from region.log.manifest import Manifest
@@ -65,24 +67,34 @@ class RecoveredLog:
 
 
 def recover_log(
-    directory: Path, fs: FileSystem, *, first_chain: int, interval_bytes: int, mark: FlushedMark | None
+    directory: Path,
+    fs: FileSystem,
+    *,
+    first_chain: int,
+    interval_bytes: int,
+    mark: FlushedMark | None,
+    is_mark_damaged: bool = False,
 ) -> RecoveredLog:
     """Read, check and if need be cut the log in `directory`; a missing directory is an empty log.
 
     Args:
         mark: up to where the log is known to have been durable; None: nobody knows.
+        is_mark_damaged: there was perhaps a mark, and it cannot be read.
 
     Raises:
         LogCorrupt: damage, and no mark; the text names file and position.
         OSError: from the file system; Unreadable: the disk does not give back what is needed.
     """
     content = settle_folder(fs, directory)
+    if mark is None:
+        _refuse_known_loss(fs, directory)
     manifests = ManifestFiles(fs, directory, content.manifests)
     recovery = _Recovery(
         directory=directory,
         fs=fs,
         interval_bytes=interval_bytes,
         mark=mark,
+        is_mark_damaged=is_mark_damaged,
         manifests=manifests,
         first_chain=first_chain,
     )
@@ -100,6 +112,7 @@ class _Recovery:
     fs: FileSystem
     interval_bytes: int
     mark: FlushedMark | None
+    is_mark_damaged: bool
     manifests: ManifestFiles
     first_chain: int
     base_known: bool = True
@@ -279,7 +292,8 @@ class _Recovery:
             LogCorrupt: it is, and there is no mark.
         """
         if self.mark is None:
-            if not stop.tear_explains:
+            # With its mark gone, a tear and damage to what was promised look the same.
+            if not stop.tear_explains or (self.is_mark_damaged and not stop.is_room):
                 raise LogCorrupt(path, stop.position, stop.reason)
         elif stop.index <= self.mark.index:
             log.critical("log.tail_lost", segment=str(path), position_bytes=stop.position, reason=stop.reason)
@@ -372,7 +386,18 @@ class _Recovery:
         if state.lost is not None:
             log.critical("log.lost", directory=str(self.directory), held=state.last_index, lost=state.lost.index)
         elif self.fs.exists(self.directory):
-            remove_leftovers(self.fs, self.directory, ".damaged")
+            remove_leftovers(self.fs, self.directory, DAMAGED_SUFFIX)
+
+
+def _refuse_known_loss(fs: FileSystem, directory: Path) -> None:
+    """Refuse a log of which a part was set aside when it had a mark: how far it had reached, nobody knows any more."""
+    if not fs.exists(directory):
+        return
+    for name in fs.list_directory(directory):
+        if name.endswith(DAMAGED_SUFFIX):
+            raise LogCorrupt(
+                directory / name, 0, "the log was cut there, and how far it had reached is not known any more"
+            )
 
 
 def _contradiction(fs: FileSystem, handle: int, file: IndexFile, *, whole: bool) -> str | None:

@@ -97,7 +97,7 @@ class LossyRegion:
         """Flip a bit of the first header of the group's active segment, and one of its flushed mark."""
         flip(max(self.folder(number).glob("*.log")), 9)
         marks = self.directory(number) / MARKS_NAME
-        row, _ = decode_marks(marks.read_bytes(), marks)[self.group_id]
+        row, _ = decode_marks(marks.read_bytes(), marks)[0][self.group_id]
         flip(marks, row * MARK_ROW_BYTES + 9)
 
     async def assert_nothing_lost(self) -> None:

@@ -29,6 +29,7 @@ REGION: Final[dict[int, str]] = {
     45: "the same",
     25: "a failed sync of a file that was only staged: a false alarm of the simulator",
     600716: "the mark of an idle group was never synced: its damaged entry passed for a torn tail after a power cut",
+    642371: "the mark of a log that was cut as damaged became unreadable itself: the loss was forgotten, and it voted",
     30299: "a sealed segment with an unreadable sector had its group refused at the start, not fetched again",
 }
 COORDINATOR: Final[dict[int, str]] = {

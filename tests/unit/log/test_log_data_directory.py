@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ import pytest
 
 from georelay.errors import DataDirectoryError
 from georelay.ids import BrokerId, GroupId
-from region.log.data_directory import DataDirectory
+from region.log.data_directory import DataDirectory, held_while_idle
+from region.log.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import EntryMaker, RecordingFileSystem
@@ -44,6 +46,72 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     first = open_directory(tmp_path)
     with pytest.raises(DataDirectoryError, match="in use by another process"):
         open_directory(tmp_path)
+    first.close()
+
+
+def test_an_idle_directory_is_held_for_a_moment_and_one_in_use_is_not(tmp_path: Path) -> None:
+    used = open_directory(tmp_path)
+    with held_while_idle(tmp_path) as is_idle:
+        assert not is_idle
+    used.close()
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with held_while_idle(tmp_path) as is_idle:
+        assert is_idle
+        with pytest.raises(DataDirectoryError, match="in use by another process"):
+            open_directory(tmp_path)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+    open_directory(tmp_path).close()
+
+
+def test_a_directory_that_nobody_ever_opened_is_not_held_and_not_made(tmp_path: Path) -> None:
+    with held_while_idle(tmp_path / "absent") as is_idle:
+        assert not is_idle
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_the_disk_does_not_give_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_directory(tmp_path).close()
+    fs = OsFileSystem()
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(fs, "open", refuse)
+    with pytest.raises(DataDirectoryError, match=r"cannot be used: .*Read-only file system"):
+        held_while_idle(tmp_path, fs).__enter__()
+
+
+def test_a_broker_that_starts_waits_for_who_holds_its_directory_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_directory(tmp_path).close()
+    polls = []
+    with ExitStack() as held:
+        assert held.enter_context(held_while_idle(tmp_path))
+
+        def sleep(seconds: float) -> None:
+            polls.append(seconds)
+            if len(polls) == 3:
+                held.close()
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        waiting = OsFileSystem(lock_wait_s=60)
+        DataDirectory.open(tmp_path, mesh_id="mesh-a", broker_id=BROKER, fs=waiting).close()
+    assert len(polls) == 3
+
+
+def test_a_broker_that_starts_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = open_directory(tmp_path)
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(DataDirectoryError, match="in use by another process"):
+        DataDirectory.open(tmp_path, mesh_id="mesh-a", broker_id=BROKER, fs=OsFileSystem(lock_wait_s=10))
+    assert 10 <= now_s[0] < 11
     first.close()
 
 

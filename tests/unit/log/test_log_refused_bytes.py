@@ -229,7 +229,7 @@ def test_a_row_moved_to_another_magic_or_checksum_is_no_mark(crash_fs: Callable[
     row = raw[32:60]
     row[-4:] = b"XXXX"
     raw[32:64] = checksummed(bytes(row))
-    assert flushed_marks.decode_marks(bytes(raw), DATA) == {GroupId(2): (2, two)}
+    assert flushed_marks.decode_marks(bytes(raw), DATA) == ({GroupId(2): (2, two)}, {1: bytes(raw[32:64])})
 
 
 def test_closed_marks_write_nothing_and_close_once(crash_fs: Callable[[int], CrashFileSystem]) -> None:

@@ -40,6 +40,7 @@ from region.log.filesystem import FileSystem, OsFileSystem
 log = structlog.get_logger()
 
 GC_THRESHOLDS: Final = (20_000, 20, 50)
+LOCK_WAIT_S: Final = 10.0  # a report may be sealing what the run before left; that takes a moment
 COLD_READERS: Final = 2  # threads; a third would only wait for the same disk
 
 
@@ -65,7 +66,7 @@ class Broker:
             config,
             clock=clock,
             rng=random.Random(),
-            file_system=file_system or OsFileSystem(),
+            file_system=file_system or OsFileSystem(lock_wait_s=LOCK_WAIT_S),
             executor=self._executor,
             recorder=self._traces.recorder,
             listeners=listeners,

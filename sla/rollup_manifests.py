@@ -1,7 +1,8 @@
 """What the roll-ups' manifests say: of an hour what it was made of and where its rows stand, of a day what it holds.
 
 Rule 1: a manifest is written whole and replaced whole; it names files, and a name is never used twice.
-Rule 2: a day holds an hour of a table while the hour's manifest names the very files that the day was made of. An hour
+Rule 2: a manifest that cannot be read is an error, never an hour or a day that nobody knows: what it names would go.
+Rule 3: a day holds an hour of a table while the hour's manifest names the very files that the day was made of. An hour
         that is rolled up again names others: with that one write its rows stand there, and no longer in its day.
 """
 
@@ -16,6 +17,10 @@ from typing import Any, Final
 
 MANIFEST_VERSION: Final = 1
 Parts = Mapping[str, Sequence[str]]  # table -> names of files
+
+
+class UnknownManifest(ValueError):
+    """Bytes that are no manifest that this version knows; the text says what they are and what to do."""
 
 
 class HourAction(enum.Enum):
@@ -43,7 +48,7 @@ class HourRun:
         built_at: ISO 8601, UTC. code_version: of the transforms.
         parts: table -> names of the files of its rows; None in manifests of before files were named: all in the
             hour's folder.
-        action: what the job did; not stored.
+        action: what the job did; left_out_rows: of a kept hour, rows of its files that it was not made of. Not stored.
     """
 
     hour_s: int
@@ -63,24 +68,30 @@ class HourRun:
     code_version: str
     parts: Parts | None = field(default=None, compare=False)
     action: HourAction = field(default=HourAction.CURRENT, compare=False)
+    left_out_rows: int = field(default=0, compare=False)
 
     def encode(self) -> bytes:
         """Return the manifest's bytes."""
         values = dataclasses.asdict(self)
-        del values["action"]
+        del values["action"], values["left_out_rows"]
         return json.dumps({"manifest_version": MANIFEST_VERSION} | values, sort_keys=True).encode() + b"\n"
 
     @classmethod
-    def decode(cls, raw: bytes) -> HourRun | None:
-        """Return the manifest, None when it is none that this version knows: the hour is built again."""
+    def decode(cls, raw: bytes) -> HourRun:
+        """Return the manifest.
+
+        Raises:
+            UnknownManifest: it is none that this version knows.
+        """
+        what_to_do = "restore it from a copy, or delete it: the hour is then rolled up from the traces that are left"
+        document = _document(raw, what_to_do)
         try:
-            values: dict[str, Any] = json.loads(raw)
-            if values.pop("manifest_version") != MANIFEST_VERSION:
-                return None
-            run = cls(**values)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
-        return run if run.parts is None or _are_parts(run.parts) else None
+            run = cls(**document)
+        except TypeError as error:
+            raise UnknownManifest(f"is damaged: {what_to_do}") from error
+        if run.parts is not None and not _are_parts(run.parts):
+            raise UnknownManifest(f"is damaged: {what_to_do}")
+        return run
 
     def parts_of(self, table: str) -> tuple[str, ...]:
         """Return the names of a table's files."""
@@ -128,26 +139,45 @@ class DayRun:
         return json.dumps(document, sort_keys=True).encode() + b"\n"
 
     @classmethod
-    def decode(cls, raw: bytes) -> DayRun | None:
-        """Return the manifest, None when it is none that this version knows."""
+    def decode(cls, raw: bytes) -> DayRun:
+        """Return the manifest.
+
+        Raises:
+            UnknownManifest: it is none that this version knows.
+        """
+        what_to_do = (
+            "restore it from a copy, or delete its folder: its hours are then rolled up from what traces are left"
+        )
+        document = _document(raw, what_to_do)
         try:
-            document = json.loads(raw)
-            if document["manifest_version"] != MANIFEST_VERSION:
-                return None
             files = {}
             for table, file in document["files"].items():
                 if not _is_name(file["name"]) or not _are_parts(file["holds"]):
-                    return None
+                    raise UnknownManifest(f"is damaged: {what_to_do}")
                 holds = {int(hour_s): tuple(names) for hour_s, names in file["holds"].items()}
                 files[table] = DayFile(name=file["name"], holds=holds)
             return cls(day_s=int(document["day_s"]), files=files)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UnknownManifest(f"is damaged: {what_to_do}") from error
 
     def holds(self, run: HourRun, table: str) -> bool:
         """Return whether this day has the rows that an hour's manifest names."""
         file = self.files.get(table)
         return file is not None and file.holds.get(run.hour_s) == run.parts_of(table)
+
+
+def _document(raw: bytes, what_to_do: str) -> dict[str, Any]:
+    """Return the values of a manifest of our version, its number taken out."""
+    try:
+        values: dict[str, Any] = json.loads(raw)
+        version = values.pop("manifest_version")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UnknownManifest(f"is damaged: {what_to_do}") from error
+    if isinstance(version, int) and version > MANIFEST_VERSION:
+        raise UnknownManifest(f"was written by a newer version of georelay-sla (manifest {version}): use that version")
+    if version != MANIFEST_VERSION:
+        raise UnknownManifest(f"is damaged: {what_to_do}")
+    return values
 
 
 def _is_name(name: object) -> bool:

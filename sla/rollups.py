@@ -12,6 +12,7 @@ Rule 2: a day's file takes the place of its hours' with the write of the day's m
 Rule 3: files that no manifest names any more stay until a later job, an hour or more behind: readers have time.
 Rule 4: one job writes at a time (a lock on `_runs/.lock`); readers need none.
 Rule 5: an hour that nothing is known of has no manifest; one in which nothing happened has one, and no rows.
+Rule 6: a manifest that cannot be read stops who needs it, before anything is written or deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 from sla.day_files import write_day
 from sla.errors import JobFailed, UsageError
 from sla.rollup_files_core import DAY_S, Merge, Reading, day_of, merges, needed, reading, sweep
-from sla.rollup_manifests import DayFile, DayRun, HourAction, HourRun
+from sla.rollup_manifests import DayFile, DayRun, HourAction, HourRun, UnknownManifest
 from sla.sources.layout import date_folder, hour_folder, parse_hour
 from sla.sources.location import Location
 from sla.tables import DDL, HOUR_S, RollupTable
@@ -81,15 +82,18 @@ class RollupStore:
     # Reading
 
     def run(self, hour_s: int) -> HourRun | None:
-        """Return the manifest of an hour, None when it was never rolled up."""
+        """Return the manifest of an hour, None when it was never rolled up.
+
+        Raises:
+            JobFailed: there is one that cannot be read; `day` and whatever reads manifests alike.
+        """
         run = self._stored_run(hour_s)
         return run if run is None or run.parts is not None else replace(run, parts=self._found_parts(hour_s))
 
     def _stored_run(self, hour_s: int) -> HourRun | None:
-        try:
-            return HourRun.decode((self.root / RUNS / hour_folder(hour_s) / RUN_NAME).read_bytes())
-        except FileNotFoundError:
-            return None
+        raw = _manifest(path := self.root / RUNS / hour_folder(hour_s) / RUN_NAME)
+        with _naming(path):
+            return None if raw is None else HourRun.decode(raw)
 
     def _found_parts(self, hour_s: int) -> dict[str, list[str]]:
         """Return the files of an hour whose manifest names none: what stands in its folders."""
@@ -100,10 +104,9 @@ class RollupStore:
 
     def day(self, day_s: int) -> DayRun | None:
         """Return the manifest of a day, None when its hours stand alone."""
-        try:
-            return DayRun.decode((self.root / RUNS / date_folder(day_s) / DAY_NAME).read_bytes())
-        except FileNotFoundError:
-            return None
+        raw = _manifest(path := self.root / RUNS / date_folder(day_s) / DAY_NAME)
+        with _naming(path):
+            return None if raw is None else DayRun.decode(raw)
 
     def runs(self, start_s: int | None = None, end_s: int | None = None) -> list[HourRun]:
         """Return the manifests of the hours that touch [start_s, end_s), in order; None: from the first, to the last.
@@ -125,7 +128,12 @@ class RollupStore:
 
     def days(self) -> list[int]:
         """Return the starts of the days of which anything is known, in order."""
-        days = (parse_hour(path.name, "hour=00") for path in (self.root / RUNS).glob("date=*"))
+        return self._dates(RUNS)
+
+    def _dates(self, *folders: str) -> list[int]:
+        """Return the starts of the days that have a folder in one of ours, in order."""
+        names = {path.name for folder in folders for path in (self.root / folder).glob("date=*")}
+        days = (parse_hour(name, "hour=00") for name in names)
         return sorted(int(day.timestamp()) for day in days if day is not None)
 
     def hours(self, day_s: int) -> list[int]:
@@ -133,6 +141,11 @@ class RollupStore:
         folder = self.root / RUNS / date_folder(day_s)
         hours = (parse_hour(folder.name, path.name) for path in folder.glob("hour=*"))
         return sorted(int(hour.timestamp()) for hour in hours if hour is not None)
+
+    def manifests(self, day_s: int) -> tuple[DayRun | None, list[HourRun]]:
+        """Return the manifests of a day and of its hours."""
+        day = self.day(day_s)  # first: what an hour says afterwards is newer, and decides
+        return day, [run for run in map(self.run, self.hours(day_s)) if run is not None]
 
     # Writing
 
@@ -151,7 +164,7 @@ class RollupStore:
             now_s: wall clock, seconds since 1970: says which of these files may go; None: now.
 
         Raises:
-            JobFailed: another job holds it for longer than LOCK_WAIT_S_MAX.
+            JobFailed: another job holds it for longer than LOCK_WAIT_S_MAX; a manifest of these days cannot be read.
         """
         (self.root / RUNS).mkdir(parents=True, exist_ok=True)
         with (self.root / RUNS / ".lock").open("w") as lock:
@@ -166,6 +179,8 @@ class RollupStore:
                     on_step("waiting for another job that writes roll-ups")
                     time.sleep(_LOCK_POLL_S)
             days = None if hours is None else {day_of(hour_s) for hour_s in hours}
+            for day_s in sorted(days or ()):
+                self.manifests(day_s)
             self._sweep(days, time.time() if now_s is None else now_s)
             yield
 
@@ -177,7 +192,7 @@ class RollupStore:
         folders = {path.split("/")[1] for path in known if path.count("/") > 1}
         unneeded = [
             relative
-            for day_s in self.days()
+            for day_s in self._dates(RUNS, *_TABLES)
             if days is None or day_s in days or date_folder(day_s) in folders
             for relative in self._unneeded(day_s)
         ]
@@ -200,29 +215,18 @@ class RollupStore:
             return {}  # they are seen for the first time, and stay longer
 
     def _unneeded(self, day_s: int) -> list[str]:
-        """Return the files of a day that no manifest names; what an unknown manifest may name is not among them."""
-        runs: list[HourRun] = []
-        days: dict[int, DayRun] = {}
-        unknown: list[str] = []
-        day = self.day(day_s)
-        if day is not None:
-            days[day_s] = day
-        elif (self.root / RUNS / date_folder(day_s) / DAY_NAME).exists():
-            unknown.append(f"{date_folder(day_s)}/day-")
-        for hour_s in self.hours(day_s):
-            run = self.run(hour_s)
-            if run is not None:
-                runs.append(run)
-            elif (self.root / RUNS / hour_folder(hour_s) / RUN_NAME).exists():
-                unknown.append(f"{hour_folder(hour_s)}/")
-        wanted = needed(runs, days, _TABLES)
+        """Return the files of a day that no manifest names; none while one of its manifests cannot be read."""
+        try:
+            day, runs = self.manifests(day_s)
+        except JobFailed:  # whoever needs the day is told; what its manifests may name stays
+            return []
+        wanted = needed(runs, {} if day is None else {day_s: day}, _TABLES)
         return [
             relative
             for table in _TABLES
             for folder, _, names in os.walk(self.root / table / date_folder(day_s))
             for name in names
             if (relative := os.path.relpath(os.path.join(folder, name), self.root)) not in wanted
-            and not relative.partition("/")[2].startswith(tuple(unknown))
         ]
 
     def staging(self) -> Path:
@@ -278,11 +282,9 @@ class RollupStore:
 
         Raises:
             OSError: a file cannot be read or written; what stood before still stands.
-            JobFailed: what was written does not read back.
+            JobFailed: what was written does not read back; a manifest cannot be read.
         """
-        hours = self.hours(day_s)
-        day = self.day(day_s)
-        runs = [run for run in map(self.run, hours) if run is not None]
+        day, runs = self.manifests(day_s)
         wanted = merges(day_s, runs, day, _TABLES, now_s=now_s)
         if not wanted:
             return False
@@ -335,11 +337,9 @@ class RollupSnapshot:
 
     def _of_day(self, day_s: int) -> list[HourRun]:
         if day_s not in self._runs:
-            # The day first: what an hour says afterwards is newer, and decides.
-            day = self._store.day(day_s)
+            day, self._runs[day_s] = self._store.manifests(day_s)
             if day is not None:
                 self._days[day_s] = day
-            self._runs[day_s] = [run for run in map(self._store.run, self._store.hours(day_s)) if run is not None]
         return self._runs[day_s]
 
     def reading(self, table: RollupTable, start_s: int | None = None, end_s: int | None = None) -> Reading:
@@ -366,6 +366,25 @@ class RollupSnapshot:
             return spark.createDataFrame([], DDL[table])
         rows = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
         return rows.where((rows["ts_s"] >= found.low_s) & (rows["ts_s"] < found.high_s))
+
+
+def _manifest(path: Path) -> bytes | None:
+    """Return the bytes of a manifest, None when there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise JobFailed(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which manifest is none."""
+    try:
+        yield
+    except UnknownManifest as error:
+        raise JobFailed(f"{path} {error}") from error
 
 
 def _sync(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -33,6 +34,8 @@ JAVA_STOP_SECONDS_MAX: Final = 10
 _QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 EXECUTOR_S_MAX: Final = 120
 CONNECT_S_MAX: Final = 10
+# Spark's own 200 parts of a shuffle are for a cluster: on one machine the parts cost more than what is in them.
+PARTITIONS_PER_CORE: Final = 8
 QUICK_BYTES_MAX: Final = 16 * 1024 * 1024  # of trace files; below it a fast start is worth more than fast code
 
 
@@ -59,6 +62,8 @@ def build_session(
     if is_local and not is_submitted:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     settings = {**_settings(is_local=is_local and not is_submitted, is_quick=is_quick), **conf}
+    if (cores := local_cores(master)) is not None and not is_submitted:
+        settings.setdefault("spark.sql.shuffle.partitions", str(cores * PARTITIONS_PER_CORE))
     builder = SparkSession.builder.appName("georelay-sla")
     if not is_submitted:
         builder = builder.master(master)
@@ -80,6 +85,15 @@ def build_session(
     if session.sparkContext.master.startswith("spark://"):
         _wait_for_executor(session)
     return session
+
+
+def local_cores(master: str) -> int | None:
+    """Return how many cores `local`, `local[N]` or `local[N,RETRIES]` takes; None for any other master."""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
+    if found is None:
+        return None
+    named = found[1]
+    return (os.cpu_count() or 1) if named == "*" else int(named or 1)
 
 
 def _secrets(settings: Mapping[str, str]) -> dict[str, str]:

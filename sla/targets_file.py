@@ -39,6 +39,7 @@ FILE_BYTES_MAX: Final = 64 * 1024
 TARGETS_MAX: Final = 50
 BURN_WINDOWS_MAX: Final = 10
 SCOPE_MAX: Final = 500
+SHOWN_CHARS_MAX: Final = 200
 BURN_MINUTES_MAX: Final = 31 * 24 * 60
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,20}")
@@ -64,11 +65,13 @@ def load_targets(path: Path | None = None) -> Targets:
         ours = resources.files("sla").joinpath(DEFAULT_NAME)
         return parse_targets(ours.read_text(encoding="utf-8"), source=DEFAULT_NAME)
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{path}: larger than {FILE_BYTES_MAX} bytes: no targets file")
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+        text = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not readable as a targets file: {error}") from error
+    if len(raw) > FILE_BYTES_MAX:
+        raise UsageError(f"{path}: larger than {FILE_BYTES_MAX} bytes: no targets file")
     return parse_targets(text, source=path.name)
 
 
@@ -80,7 +83,7 @@ def parse_targets(text: str, *, source: str) -> Targets:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of numbers with too many digits, and of brackets in brackets, too
         raise UsageError(f"{source}: no TOML: {error}") from error
     whole = _Table(document, where=source)
     version = whole.whole_number("schema_version", low=1)
@@ -203,6 +206,14 @@ def _burn_rule(table: _Table) -> BurnRule:
     return rule
 
 
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than some thousand digits
+        return "a number that is too long to show"
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
+
+
 class _Table:
     """One table of the file; keys are taken out as they are read, what is left is unknown."""
 
@@ -211,7 +222,7 @@ class _Table:
         self.where = where
 
     def wrong(self, key: str, value: object, hint: str) -> UsageError:
-        return UsageError(f"{self.where}: {key} = {value!r}: write {hint}")
+        return UsageError(f"{self.where}: {key} = {_shown(value)}: write {hint}")
 
     def refuse_rest(self) -> None:
         for key in self.values:

@@ -6,12 +6,13 @@ are wrong by is known here, because it was set: so every correction can be check
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 OPEN: Final = "INCONCLUSIVE"
 US_PER_MS: Final = 1_000
+UNKNOWN_SHARE_MAX: Final = 2  # one in so many: a clock is unknown until it was asked a few times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,21 @@ def corrections(rows: Iterable[Mapping[str, Any]], skews_ms: Mapping[str, int]) 
             )
         )
     return found
+
+
+def faults_of_corrections(lines: Sequence[Correction]) -> list[str]:
+    """Return what is wrong about corrections; a run that tested none is wrong, too."""
+    if not lines:
+        return ["no latency between regions was counted"]
+    faults = [f"{line.origin} -> {line.dest}: {line.outside} beyond their bound" for line in lines if line.outside]
+    faults += [
+        f"{line.origin} -> {line.dest}: nobody knew the clocks of {line.unknown} of {line.records} records"
+        for line in lines
+        if line.unknown * UNKNOWN_SHARE_MAX > line.records
+    ]
+    if not any(line.true_us for line in lines):
+        faults.append("no clock of these pairs was wrong: nothing was tested")
+    return faults
 
 
 def must_be_open(*, share_lo: float, share_hi: float, objective: float) -> bool:

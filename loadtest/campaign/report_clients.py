@@ -134,6 +134,7 @@ class _Reader:
             "log_level": LOG_LEVEL,
             "fetch.wait.max.ms": 100,
             "fetch.error.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1_000,  # by itself ten seconds: longer than anybody waits for a reader here
             "enable.auto.commit": False,
         }
         consumer = Consumer(

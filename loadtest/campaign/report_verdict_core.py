@@ -2,7 +2,8 @@
 
 Rule 1: stored is what any reader got: offsets are the same in every region. It lies between what was acknowledged and
         that with everything of unknown outcome.
-Rule 2: the report may call records untraced that its reader got, and nothing else may differ.
+Rule 2: the report may call records untraced that its reader got, as many as a kill explains, and nothing else may
+        differ. A client that keeps its place gets no record twice, and so no session may have been handed one twice.
 Rule 3: a producer that sends again is told of fewer refusals than brokers give. One that sends once may not have
         waited for the answer: what it does not know may have been refused, and is not stored then.
 """
@@ -65,13 +66,18 @@ def compare(
     books: Sequence[StreamBook],
     received: Mapping[str, Mapping[str, OffsetRanges]],
     accounts: Sequence[Mapping[str, Any]],
+    *,
+    untraced_max: Mapping[str, int] | None = None,
 ) -> list[PairLine]:
     """Return a line per stream and region.
 
     Args:
         received: region -> name of the stream -> offsets.
         accounts: `integrity.accounts` of report.json.
+        untraced_max: region -> untraced deliveries of each stream that the kill of a broker there explains; 0 for
+            the others.
     """
+    explained = untraced_max or {}
     by_place = {(row["topic"], row["origin"], row["partition"], row["dest"]): row for row in accounts}
     lines = []
     for book in books:
@@ -86,8 +92,13 @@ def compare(
             faults = [*of_clients]
             if stored.missing_from(mine):
                 faults.append(f"the reader lacks {stored.missing_from(mine)} stored records")
+            if mine.again:
+                faults.append(f"the reader got {mine.again} records again")
             faults += ["the report has no account"] if row is None else _faults_of_report(book, stored, mine, row)
             row = row or {}
+            untraced, most = row.get("untraced") or 0, explained.get(dest, 0)
+            if untraced > most:
+                faults.append(f"{untraced} deliveries are untraced, a kill explains {most}")
             lines.append(
                 PairLine(
                     stream=book.name,
@@ -95,8 +106,8 @@ def compare(
                     received=mine.size,
                     again=mine.again,
                     published=row.get("published", 0),
-                    delivered=row.get("delivered", 0),
-                    untraced=row.get("untraced", 0),
+                    delivered=row.get("delivered") or 0,
+                    untraced=untraced,
                     refused=row.get("refused", 0),
                     undecided=row.get("undecided", 0),
                     unsent=0 if book.is_retrying else book.sent - row.get("published", 0) - row.get("refused", 0),
@@ -104,6 +115,23 @@ def compare(
                 )
             )
     return lines
+
+
+def faults_of_integrity(streams: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the report saw repeated or reordered within a session.
+
+    Args:
+        streams: `integrity.streams` of report.json.
+    """
+    if not streams:
+        return ["the report judged the integrity of no stream"]
+    faults = []
+    for row in streams:
+        name = f"{row['origin']}.{row['topic']}" if row["origin"] else row["topic"]
+        for column, words in (("dup_unflagged", "repeated without saying so"), ("order_violations", "out of order")):
+            if row[column]:
+                faults.append(f"{name} in {row['dest']}: {row[column]} {words}")
+    return faults
 
 
 def _faults_of_clients(book: StreamBook, stored: OffsetRanges) -> list[str]:
@@ -123,7 +151,7 @@ def _faults_of_report(book: StreamBook, stored: OffsetRanges, mine: OffsetRanges
     faults = []
     if row["published"] != stored.size:
         faults.append(f"published {row['published']}, stored {stored.size}")
-    if row["delivered"] + row["untraced"] != mine.size:
+    if (row["delivered"] or 0) + (row["untraced"] or 0) != mine.size:
         faults.append(f"delivered {row['delivered']} and untraced {row['untraced']}, read {mine.size}")
     faults += [f"{name} {row[name]}" for name in ALWAYS_ZERO if row[name]]
     if row["adds_up"] is not True:

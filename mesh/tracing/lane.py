@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +20,10 @@ import pyarrow as pa
 from georelay.trace.schema import COMPLETE_KINDS, SCHEMA_VERSION, SCHEMAS, TraceKind
 from georelay.trace.spool import ROWS_PER_FRAME_MAX, SPOOL_FOLDER, SpoolHeader, SpoolRows, spool_name
 from mesh.tracing.latency_cells_core import Row
+from mesh.tracing.pace import no_rest
 
 ROWS_HELD_MAX: Final = 500_000  # waiting for a disk that fails: about 150 MB of Python objects at the very worst
+NESTED_ROWS_PER_CALL: Final = 25  # a call holds the interpreter to its end: 0.3 ms for so many histograms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,14 @@ class Identity:
         return f"{self.region}/{self.broker}"
 
 
-def batch_of(kind: TraceKind, rows: list[Row], *, first_row_seq: int, boot_id: str) -> Any:
-    """Return an Arrow record batch of rows whose values stand in the order of the kind's recorded columns."""
+def batch_of(
+    kind: TraceKind, rows: list[Row], *, first_row_seq: int, boot_id: str, rest: Callable[[], None] = no_rest
+) -> Any:
+    """Return an Arrow record batch of rows whose values stand in the order of the kind's recorded columns.
+
+    Args:
+        rest: called between two pieces of work.
+    """
     columns = iter(zip(*rows, strict=True))
     count = len(rows)
     schema = SCHEMAS[kind]
@@ -48,20 +56,36 @@ def batch_of(kind: TraceKind, rows: list[Row], *, first_row_seq: int, boot_id: s
         "boot_id": [boot_id] * count,
         "schema_version": [SCHEMA_VERSION] * count,
     }
-    arrays = [pa.array(stamps.get(field.name) or next(columns), type=field.type) for field in schema]
+    arrays = [_array(stamps.get(field.name) or next(columns), field.type, rest) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[object], type_: Any, rest: Callable[[], None]) -> Any:
+    """Return one column; a nested one is made in parts, with a rest after each."""
+    step = NESTED_ROWS_PER_CALL if pa.types.is_nested(type_) else len(values)
+    parts = []
+    for start in range(0, len(values), step):
+        parts.append(pa.array(values[start : start + step], type=type_))
+        rest()
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 class Lane:
     """The rows of one kind.
+
+    Args:
+        rest: called between two pieces of work.
 
     Attributes:
         rows_spooled: rows of the open spool; spool_bytes: its size.
         opened_ns: when the open spool was begun.
     """
 
-    def __init__(self, kind: TraceKind, directory: Path, identity: Identity) -> None:
+    def __init__(
+        self, kind: TraceKind, directory: Path, identity: Identity, *, rest: Callable[[], None] = no_rest
+    ) -> None:
         self.kind = kind
+        self._rest = rest
         self._folder = directory / SPOOL_FOLDER
         self._identity = identity
         self._next_row = 0
@@ -116,7 +140,7 @@ class Lane:
         return self._rows_waiting
 
     def _append(self, first_row_seq: int, rows: list[Row], now_ns: int) -> None:
-        batch = batch_of(self.kind, rows, first_row_seq=first_row_seq, boot_id=self._identity.boot_id)
+        batch = batch_of(self.kind, rows, first_row_seq=first_row_seq, boot_id=self._identity.boot_id, rest=self._rest)
         frame = SpoolRows.of(self.kind, batch, first_row_seq=first_row_seq, dropped=self._dropped).encode()
         if self._file is None:
             self._open(now_ns)
@@ -128,6 +152,7 @@ class Lane:
             raise
         self.spool_bytes += len(frame)
         self.rows_spooled += len(rows)
+        self._rest()
 
     def _open(self, now_ns: int) -> None:
         identity = self._identity

@@ -17,6 +17,8 @@ from georelay.trace.schema import LedgerKind
 NS_PER_S: Final = 1_000_000_000
 COMMITS_REMEMBERED: Final = 128  # per stream: how far a reader may be behind and still have a `deliver` latency
 
+NotedRow = tuple[int, int]  # its place in the journal, and its first_ns
+
 
 class RunJournal(Protocol):
     """Keeps open rows where a killed process does not take them along (mesh.tracing.open_rows)."""
@@ -35,7 +37,6 @@ class OffsetRun:
         "_close",
         "_journal",
         "_opened",
-        "_place",
         "attempt",
         "epoch",
         "first_ns",
@@ -48,6 +49,7 @@ class OffsetRun:
         "next_sequence",
         "origin",
         "partition",
+        "place",
         "second",
         "sequence",
         "session_epoch",
@@ -71,7 +73,7 @@ class OffsetRun:
         self._opened = opened
         self._close = close
         self._journal = journal
-        self._place = 0
+        self.place = 0  # in the journal, 0 for none
         self.names = b""  # the journal's own, made once
         self.is_open = False  # among the core's open runs
         self.kind = kind
@@ -104,8 +106,8 @@ class OffsetRun:
             ):
                 self.to_offset = to_offset
                 self.last_ns = now_ns
-                if self._place and self._journal is not None:
-                    self._journal.grown(self._place, to_offset, now_ns)
+                if self.place and self._journal is not None:
+                    self._journal.grown(self.place, to_offset, now_ns)
                 return sequence
             self._close(self)
         else:
@@ -119,7 +121,7 @@ class OffsetRun:
         self.first_ns = self.last_ns = now_ns
         self.second = second
         if self._journal is not None:
-            self._place = self._journal.begun(self)
+            self.place = self._journal.begun(self)
         return sequence
 
 

@@ -166,7 +166,8 @@ def encode_page(kind: TraceKind, page: Page) -> memoryview:
     """Return a page as an Arrow IPC stream."""
     schema = PAGE_SCHEMAS[kind].with_metadata({NEXT_KEY: str(page.next).encode()})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # the event loop needs the other cores
+    with pa.ipc.new_stream(sink, schema, options=options) as stream:
         for batch in page.batches:
             stream.write_batch(batch)
     return memoryview(sink.getvalue())

@@ -60,6 +60,7 @@ class RecorderStats:
             what is known of the clocks allows.
         sample_shift: batches are sampled with probability 2**-shift.
         drain_ns_max: longest time that one drain held the event loop.
+        rows_unkept: ledger rows that a kill would have taken before they were spooled, see OpenRows.
     """
 
     writer: WriterStats
@@ -68,6 +69,7 @@ class RecorderStats:
     impossible_latencies: int = 0
     sample_shift: int = 0
     drain_ns_max: int = 0
+    rows_unkept: int = 0
 
     @property
     def rows_written(self) -> int:
@@ -268,6 +270,7 @@ class Recorder:
             impossible_latencies=self._core.cells.impossible_latencies,
             sample_shift=self._core.sampler.shift,
             drain_ns_max=self._drain_ns_max,
+            rows_unkept=0 if self._open_rows is None else self._open_rows.unnoted,
         )
 
     def _on_timer(self) -> None:

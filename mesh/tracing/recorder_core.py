@@ -3,8 +3,8 @@
 Rule 1: a second's row is complete unless records of it are still under way; what comes later is another row.
 Rule 2: memory is bounded. Trace rows (delivery, outcome, probe, clock) that find no room are dropped and counted; a
         ledger row only when ROWS_WAITING_MAX of them wait, which no loop can produce in a second; histograms never.
-Rule 3: a drain looks at no more than RUNS_PER_DRAIN ranges: a broker with many consumers is asked several times, and
-        its loop is never held.
+Rule 3: a drain looks at no more than RUNS_PER_DRAIN ranges, and makes no more rows of refusals: a broker with many
+        consumers is asked several times, and its loop is never held.
 Rule 4: rows of histograms are made where they are written, in the writer's thread.
 """
 
@@ -20,7 +20,7 @@ from georelay.trace.schema import COMPLETE_KINDS, LedgerKind, Stage, TraceKind
 from mesh.tracing.aborted_core import CommittedEntry, OpenTransactions
 from mesh.tracing.delivery_core import DeliverySession
 from mesh.tracing.latency_cells_core import SAME_CLOCK, Cell, Correction, LatencyCells, Row
-from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, OffsetRun, RunJournal
+from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, NotedRow, OffsetRun, RunJournal
 from mesh.tracing.refusals_core import Refusals, RefusedCount, RefusedStream
 from mesh.tracing.sampling_core import Sampler
 
@@ -45,14 +45,14 @@ class Drained:
         cells: closed histograms.
         dropped: rows given up since the last drain, by kind.
         has_more: whether another drain would find more now.
-        through: the last second whose ledger rows are all in this drain or earlier ones; -1 unknown.
+        noted: the ledger rows that the journal has.
     """
 
     rows: dict[TraceKind, list[Row]] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
     dropped: dict[TraceKind, int] = field(default_factory=dict)
     has_more: bool = False
-    through: int = -1
+    noted: list[NotedRow] = field(default_factory=list)
     region: str = ""
     broker: str = ""
     region_name: Callable[[int], str] = str
@@ -64,12 +64,13 @@ class Drained:
             rows[TraceKind.LATENCY_HIST] = [
                 cell.row(dest=self.region, region_name=self.region_name) for cell in self.cells
             ]
-        if TraceKind.DELIVERY in rows:
-            name = self.region_name
-            rows[TraceKind.DELIVERY] = [
-                (name(row[0]) if row[0] else "", row[1], self.region, self.broker, *row[4:])
-                for row in rows[TraceKind.DELIVERY]
-            ]
+        deliveries = rows.get(TraceKind.DELIVERY, [])
+        if deliveries:
+            heads = {
+                origin: (self.region_name(origin) if origin else "", None, self.region, self.broker)
+                for origin in {row[0] for row in deliveries}
+            }
+            rows[TraceKind.DELIVERY] = [heads[row[0]] + row[4:] for row in deliveries]
         return rows
 
     def counts(self) -> dict[TraceKind, int]:
@@ -139,6 +140,7 @@ class RecorderCore:
         self._logs: dict[tuple[str, int, int], _Log] = {}
         self._rows: dict[TraceKind, list[Row]] = {kind: [] for kind in TraceKind}
         self._dropped: dict[TraceKind, int] = {}
+        self._noted: list[NotedRow] = []
         self._open_runs: deque[OffsetRun] = deque()
         self._to_sweep: list[tuple[str, int, int]] = []
         self._left_to_see = 0  # of a drain that was cut short
@@ -267,6 +269,8 @@ class RecorderCore:
 
     def _close_run(self, run: OffsetRun) -> None:
         """Make a ledger row of an open run."""
+        if run.place:
+            self._noted.append((run.place, run.first_ns))
         self.keep(
             TraceKind.LEDGER,
             (
@@ -320,9 +324,9 @@ class RecorderCore:
             self.sampler.turn()
         self._close_runs(this_second, final=final)
         self._forget_quiet_logs(now_ns)
-        for stream, count in self.refusals.take(this_second, final=final):
+        for stream, count in self.refusals.take(this_second, rows_max=RUNS_PER_DRAIN, final=final):
             self._keep_refusal(stream, count)
-        given_up = self.refusals.take_dropped()
+        given_up = self.refusals.take_dropped(this_second, final=final)
         if given_up:
             self._dropped[TraceKind.LEDGER] = self._dropped.get(TraceKind.LEDGER, 0) + given_up
         over = self.sampler.take_dropped()
@@ -332,14 +336,15 @@ class RecorderCore:
             rows={kind: rows for kind, rows in self._rows.items() if rows},
             cells=self.cells.close(this_second, final=final),
             dropped=self._dropped,
-            has_more=self._left_to_see > 0,
-            through=-1 if self._left_to_see else this_second - 1 + final,
+            has_more=self._left_to_see > 0 or self.refusals.are_left(this_second),
+            noted=self._noted,
             region=self._region,
             broker=self._broker,
             region_name=self._region_name,
         )
         self._rows = {kind: [] for kind in TraceKind}
         self._dropped = {}
+        self._noted = []
         return drained
 
     def _close_runs(self, this_second: int, *, final: bool) -> None:

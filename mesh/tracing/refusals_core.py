@@ -15,6 +15,7 @@ from georelay.trace.schema import LedgerKind
 from mesh.tracing.offset_run_core import NS_PER_S
 
 CELLS_MAX: Final = 20_000  # streams with refusals in one second
+DROPPED_MAX: Final = 20_000  # those that found no room
 
 
 class RefusedStream(NamedTuple):
@@ -40,33 +41,62 @@ class Refusals:
     """Counts of the running second, and those that are over and were not taken yet.
 
     Attributes:
-        dropped: rows given up because CELLS_MAX streams were refused in one second.
+        more_dropped: publishes of streams that were not even remembered as dropped.
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, RefusedStream], RefusedCount] = {}
-        self.dropped = 0
+        self._seconds: dict[int, dict[RefusedStream, RefusedCount]] = {}
+        self._cells = 0  # of all seconds
+        self._dropped: set[tuple[int, RefusedStream]] = set()
+        self.more_dropped = 0
 
     def add(self, stream: RefusedStream, records: int, now_ns: int) -> None:
         """Count records of a publish, >= 0, that ended at `now_ns`."""
         if records <= 0:
             return
-        key = (now_ns // NS_PER_S, stream)
-        cell = self._cells.get(key)
+        second = now_ns // NS_PER_S
+        cells = self._seconds.setdefault(second, {})
+        cell = cells.get(stream)
         if cell is None:
-            if len(self._cells) >= CELLS_MAX:
-                self.dropped += 1
+            if self._cells >= CELLS_MAX:
+                self._drop(second, stream)
                 return
-            cell = self._cells[key] = RefusedCount(now_ns)
+            cell = cells[stream] = RefusedCount(now_ns)
+            self._cells += 1
         cell.last_ns = max(cell.last_ns, now_ns)
         cell.records += records
 
-    def take(self, this_second: int, *, final: bool = False) -> list[tuple[RefusedStream, RefusedCount]]:
-        """Return the counts of the seconds before `this_second`, all of them when `final`, and forget them."""
-        over = [key for key in self._cells if final or key[0] < this_second]
-        return [(key[1], self._cells.pop(key)) for key in over]
+    def _drop(self, second: int, stream: RefusedStream) -> None:
+        if len(self._dropped) < DROPPED_MAX:
+            self._dropped.add((second, stream))
+        elif (second, stream) not in self._dropped:
+            self.more_dropped += 1
 
-    def take_dropped(self) -> int:
-        """Return the rows given up since the last call."""
-        dropped, self.dropped = self.dropped, 0
-        return dropped
+    def take(
+        self, this_second: int, *, rows_max: int = CELLS_MAX, final: bool = False
+    ) -> list[tuple[RefusedStream, RefusedCount]]:
+        """Return counts of the seconds before `this_second`, and forget them: `rows_max` of them, all when `final`."""
+        taken: list[tuple[RefusedStream, RefusedCount]] = []
+        for second in sorted(self._seconds):
+            if not final and second >= this_second:
+                break
+            cells = self._seconds[second]
+            while cells and (final or len(taken) < rows_max):
+                stream = next(iter(cells))
+                taken.append((stream, cells.pop(stream)))
+            if cells:
+                break
+            del self._seconds[second]
+        self._cells -= len(taken)
+        return taken
+
+    def are_left(self, this_second: int) -> bool:
+        """Return whether there are counts of the seconds before `this_second`."""
+        return any(second < this_second for second in self._seconds)
+
+    def take_dropped(self, this_second: int, *, final: bool = False) -> int:
+        """Return the rows given up in the seconds before `this_second`: one per stream and second."""
+        over = {key for key in self._dropped if final or key[0] < this_second}
+        self._dropped -= over
+        more, self.more_dropped = self.more_dropped, 0
+        return len(over) + more

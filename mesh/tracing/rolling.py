@@ -4,12 +4,13 @@ Rule 1: a file is written under a hidden name, synced, renamed, its folder synce
         in between makes the same file again, byte for byte in its rows, in the same place.
 Rule 2: a file holds consecutive row numbers; a jump inside a spool begins another file.
 Rule 3: what is behind the first damage of a spool is not read: its rows are missing in the numbers.
+Rule 4: a spool whose header is whole and of a version that this program does not know stays for one that does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +28,11 @@ from georelay.trace.spool import (
     SpoolError,
     SpoolHeader,
     SpoolRows,
+    bodies,
     broker_of_spool,
     read_spool,
 )
+from mesh.tracing.pace import no_rest
 
 ROWS_PER_FILE_MAX: Final = 131_072  # one row group; a spool is rolled when it has so many
 SPOOL_BYTES_MAX: Final = 64 << 20  # ... or is so large
@@ -56,21 +59,28 @@ class Rolled:
     lost_bytes: int
 
 
-def roll(spool_path: Path, directory: Path) -> Rolled:
+def roll(spool_path: Path, directory: Path, *, rest: Callable[[], None] = no_rest) -> Rolled:
     """Write the rows of a spool into files below `directory` and remove it.
+
+    Args:
+        rest: called between two pieces of work.
 
     Raises:
         OSError: the disk failed; the spool is as it was.
     """
+    raw = spool_path.read_bytes()
     try:
-        spool = read_spool(spool_path.read_bytes())
-    except SpoolError as error:  # not even its first frame was whole: a process died while it began
-        size_bytes = spool_path.stat().st_size
+        spool = read_spool(raw)
+    except SpoolError as error:
+        if next(bodies(raw), None) is not None:
+            log.warning("trace.spool_unknown", path=str(spool_path), reason=str(error))
+            return Rolled(files=(), rows=0, lost_bytes=0)
+        size_bytes = len(raw)  # not even its first frame was whole: a process died while it began
         log.warning("trace.spool_empty", path=str(spool_path), reason=str(error), lost_bytes=size_bytes)
         spool_path.unlink()
         return Rolled(files=(), rows=0, lost_bytes=size_bytes)
-    batches, lost_bytes = _readable(spool)
-    files = tuple(_write(spool.header, run, directory) for run in _runs(batches))
+    batches, lost_bytes = _readable(spool, rest)
+    files = tuple(_write(spool.header, run, directory, rest) for run in _runs(batches))
     rows = sum(frame.rows for frame, _ in batches)
     if lost_bytes:
         log.warning("trace.spool_damaged", path=str(spool_path), rows=rows, lost_bytes=lost_bytes)
@@ -93,7 +103,7 @@ def remove_unfinished(directory: Path, broker: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def _readable(spool: Spool) -> tuple[list[_Frame], int]:
+def _readable(spool: Spool, rest: Callable[[], None]) -> tuple[list[_Frame], int]:
     """Return the frames whose rows can be read, up to the first that cannot, and the bytes behind it."""
     frames: list[_Frame] = []
     for index, frame in enumerate(spool.rows):
@@ -102,6 +112,7 @@ def _readable(spool: Spool) -> tuple[list[_Frame], int]:
         except SpoolError as error:  # its checksum is right: it was written so
             log.warning("trace.frame_unreadable", kind=spool.header.kind.value, reason=str(error))
             return frames, spool.lost_bytes + sum(len(lost.message) for lost in spool.rows[index:])
+        rest()
     return frames, spool.lost_bytes
 
 
@@ -120,7 +131,7 @@ def _runs(frames: Iterable[_Frame]) -> Iterator[list[_Frame]]:
         yield run
 
 
-def _write(header: SpoolHeader, run: list[_Frame], directory: Path) -> Path:
+def _write(header: SpoolHeader, run: list[_Frame], directory: Path, rest: Callable[[], None]) -> Path:
     kind, first = header.kind, run[0][0].first_row_seq
     table = pa.Table.from_batches([batch for _, batch in run])
     metadata = TraceFileMetadata(
@@ -146,6 +157,7 @@ def _write(header: SpoolHeader, run: list[_Frame], directory: Path) -> Path:
         column_encoding=_DELTA_COLUMNS[kind],
         write_page_checksum=True,
     )
+    rest()
     sync(in_progress)
     in_progress.rename(folder / str(name))
     sync(folder)

@@ -4,6 +4,8 @@ Rule 1: rows come in the order of their numbers, run after run, each once, wheth
 Rule 2: [start, end) has the same rows whenever it is read, until retention deletes them; then it is PositionExpired,
         never fewer rows. Numbers that were never written (rows given up) are skipped: the jump shows how many.
 Rule 3: everything is bounded: rows and bytes of a page, files looked at per call.
+Rule 4: damage costs the rows that it hit: a file that cannot be read is skipped from then on, a frame alone. What has
+        nothing to do with the file, such as a process without free descriptors, is an error and no damage.
 
 Runs are ordered by the hour and the time of their newest file: runs of one broker never overlap. Not thread-safe; one
 thread at a time, never the event loop's.
@@ -12,6 +14,7 @@ thread at a time, never the event loop's.
 from __future__ import annotations
 
 import bisect
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -32,6 +35,7 @@ from mesh.tracing.shelf_index import ShelfFile, ShelfIndex, ShelfSpool
 SOURCES_PER_CALL_MAX: Final = 500
 FOOTERS_REMEMBERED_MAX: Final = 4_096
 RACES_MAX: Final = 5  # a file or spool that goes while it is looked at: look again
+DAMAGED_PER_CALL_MAX: Final = 100  # the next call goes on from there
 STEP_ROWS: Final = 1_000
 
 PAGE_SCHEMAS: Final = {
@@ -51,6 +55,10 @@ class PositionExpired(Exception):
     def __init__(self, position: TracePosition, oldest: TracePosition) -> None:
         super().__init__(f"position {position} is gone, the oldest is {oldest}")
         self.oldest = oldest
+
+
+class FileDamaged(OSError):
+    """A file turned out to be damaged while its rows were read; it is skipped from now on."""
 
 
 class PositionsReversed(ValueError):
@@ -172,11 +180,15 @@ class TraceShelf:
     # --- walking ---------------------------------------------------------------------------------
 
     def _tried(self, look: Callable[[], T]) -> T:
-        for _ in range(RACES_MAX - 1):
+        races, damaged = RACES_MAX - 1, DAMAGED_PER_CALL_MAX - 1
+        while races and damaged:
             try:
                 return look()
             except FileNotFoundError:  # rolled, compacted or expired meanwhile
                 self._index.forget()
+                races -= 1
+            except FileDamaged:
+                damaged -= 1
         return look()
 
     def _reach(self, kind: TraceKind, start: TracePosition, rows_max: int, until: TracePosition | None) -> Reach:
@@ -246,7 +258,8 @@ class TraceShelf:
             raise PositionExpired(start, self.oldest(kind))
         index = names.index(start.boot_id)
         first = self._next(chain[index], 0)
-        is_cut = index == 0 and first is not None and self._first(first) > start.row
+        has_file = any(file.first <= start.row for file in (*chain[index].plain, *chain[index].compacted))
+        is_cut = index == 0 and not has_file and first is not None and self._first(first) > start.row
         if is_cut and first is not None and self._dropped(first) < self._first(first):
             raise PositionExpired(start, self._oldest(chain))
         return index
@@ -352,18 +365,22 @@ class TraceShelf:
             return 0 if footer is None else footer.dropped
         return self._spools[source.path].frames[0].dropped
 
-    def _footer(self, file: ShelfFile) -> TraceFileMetadata | None:
+    @staticmethod
+    def _footer_key(file: ShelfFile) -> tuple[Path, int]:
         inode = file.path.stat().st_ino if file.is_compacted else 0  # one name may hold more after the next compaction
-        key = (file.path, inode)
+        return (file.path, inode)
+
+    def _footer(self, file: ShelfFile) -> TraceFileMetadata | None:
+        key = self._footer_key(file)
         if key in self._footers:
             self._footers.move_to_end(key)
             return self._footers[key]
         footer: TraceFileMetadata | None = None
         try:
             footer = TraceFileMetadata.decode(pq.read_metadata(file.path).metadata or {})
-        except FileNotFoundError:
-            raise
         except (pa.ArrowException, OSError, ValueError) as error:
+            if not _is_damage(error):
+                raise
             log.warning("trace.file_unreadable", path=str(file.path), reason=str(error))
         self._footers[key] = footer
         if len(self._footers) > FOOTERS_REMEMBERED_MAX:
@@ -402,7 +419,14 @@ class TraceShelf:
     def _rows(self, kind: TraceKind, source: _Source, first: int, stop: int) -> Iterator[tuple[int, Any]]:
         """Yield (number of the first row, rows) of [first, stop), STEP_ROWS at most each."""
         if isinstance(source, ShelfFile):
-            yield from self._rows_of_file(source, first, stop)
+            try:
+                yield from self._rows_of_file(source, first, stop)
+            except (pa.ArrowException, OSError) as error:
+                if not _is_damage(error):
+                    raise
+                log.warning("trace.file_unreadable", path=str(source.path), reason=str(error))
+                self._footers[self._footer_key(source)] = None
+                raise FileDamaged(str(source.path)) from error
             return
         spool = self._spools[source.path]
         with source.path.open("rb") as file:
@@ -410,8 +434,15 @@ class TraceShelf:
                 skip, end = max(0, first - frame.first), min(frame.rows, stop - frame.first)
                 if skip >= end:
                     continue
-                _, body = next(bodies(os.pread(file.fileno(), frame.size, frame.offset)))
-                rows = SpoolRows.decode(body).batch(kind, spool.schema_version)
+                try:
+                    for _, body in bodies(os.pread(file.fileno(), frame.size, frame.offset)):
+                        rows = SpoolRows.decode(body).batch(kind, spool.schema_version)
+                        break
+                    else:
+                        raise SpoolError("its checksum is wrong now")
+                except SpoolError as error:
+                    log.warning("trace.frame_unreadable", path=str(source.path), kind=kind.value, reason=str(error))
+                    continue
                 yield frame.first + skip, rows.slice(skip, end - skip)
 
     def _rows_of_file(self, source: ShelfFile, first: int, stop: int) -> Iterator[tuple[int, Any]]:
@@ -428,6 +459,11 @@ class TraceShelf:
                         yield number, batch
                         number += batch.num_rows
                 begin = end
+
+
+def _is_damage(error: Exception) -> bool:
+    """Return whether it is the file's fault: what Arrow finds wrong in it (without a number), or a disk's error."""
+    return not isinstance(error, OSError) or error.errno in (None, errno.EIO)
 
 
 def _stamped(kind: TraceKind, batch: Any, boot_id: str, first: int) -> Any:

@@ -1,6 +1,7 @@
 """The writer of trace files: rows in, spool and Parquet files out, in a thread of its own.
 
-Rule 1: at most 1000 rows are converted per call: a longer one would hold the interpreter lock and stall the broker.
+Rule 1: the thread works in short steps and rests after each (pace.py): the event loop waits for a step, never for
+        the rows of a second or for a file.
 Rule 2: a failing disk costs traces, never records.
 Rule 3: nothing here raises into the broker: what fails is logged, counted and tried again.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +22,19 @@ import structlog
 
 from georelay.trace.schema import COMPLETE_KINDS, RECORDED_COLUMNS, TraceKind
 from georelay.trace.spool import SpoolError, read_spool
+from mesh.tracing import memory_file
 from mesh.tracing.lane import Identity, Lane
-from mesh.tracing.open_rows import OpenRows, left_open, read_open_rows, without_spooled
+from mesh.tracing.offset_run_core import NotedRow
+from mesh.tracing.open_rows import (
+    ARENAS,
+    ROWS_MAX,
+    DamagedRowsError,
+    OpenRows,
+    left_open,
+    read_open_rows,
+    without_spooled,
+)
+from mesh.tracing.pace import Pace
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.retention import Retention
 from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, remove_unfinished, roll
@@ -29,6 +42,7 @@ from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, 
 SLOW_ROLL_PERIOD_S: Final = 60.0  # of kinds with a few rows per second: a file every few seconds would hold nothing
 DRAINS_QUEUED_MAX: Final = 120  # two minutes of a thread that stands still
 DRAINS_QUEUED_SOON: Final = 600  # of a drain in pieces, see Drained.has_more
+DRAINS_HURRIED: Final = 4  # behind so many there is no time for rests: the open rows have room for 8 seconds
 AGE_MS_MAX: Final = 30 * 86_400_000
 SIZE_BYTES_MAX: Final = 10 << 30
 
@@ -43,7 +57,7 @@ class WriterStats:
         rows_written: rows spooled, by kind; rows_dropped: rows given up, by kind.
         files_written, files_deleted: Parquet files. files, size_bytes: kept now.
         write_failures: calls that the disk refused. lost_bytes: of spools, behind their first damage.
-        busy_ns: time that the thread worked.
+        busy_ns: CPU time of the thread.
     """
 
     rows_written: dict[TraceKind, int] = field(default_factory=lambda: dict.fromkeys(TraceKind, 0))
@@ -67,7 +81,7 @@ class TraceWriter:
         roll_period_s: age at which a spool becomes a file, >= 0. Short: fresh reports; long: fewer files.
         slow_roll_period_s: the same for the kinds that no verdict is made of.
         age_ms_max, size_bytes_max: see Retention.
-        open_rows: is told which seconds are spooled.
+        open_rows: is told which of its rows are spooled.
     """
 
     def __init__(
@@ -90,7 +104,8 @@ class TraceWriter:
             kind: int(max(roll_period_s, 0.0 if kind in COMPLETE_KINDS else slow_roll_period_s) * 1e9)
             for kind in TraceKind
         }
-        self._lanes = {kind: Lane(kind, directory, identity) for kind in TraceKind}
+        self._rest = Pace(self._is_hurried)
+        self._lanes = {kind: Lane(kind, directory, identity, rest=self._rest) for kind in TraceKind}
         self._retention = Retention(
             directory,
             region=identity.region,
@@ -99,8 +114,11 @@ class TraceWriter:
             size_bytes_max=size_bytes_max,
         )
         self._unrolled: list[Path] = []  # spools whose turn it is
+        self._recovered: list[Path] = []  # files of open rows whose rows the ledger's lane has
+        self._noted: deque[NotedRow] = deque(maxlen=ARENAS * ROWS_MAX)  # rows that the ledger's lane has
         self._queue: queue.Queue[Drained | None] = queue.Queue()
         self._thread: threading.Thread | None = None
+        self._is_closing = False
         self.stats = WriterStats()
 
     def start(self) -> None:
@@ -119,10 +137,15 @@ class TraceWriter:
 
     def close(self) -> None:
         """Roll everything and end the thread. Blocks: call it outside the event loop."""
+        self._is_closing = True
         if self._thread is not None:
             self._queue.put_nowait(None)
             self._thread.join()
             self._thread = None
+
+    def _is_hurried(self) -> bool:
+        """Return whether somebody waits for the rows: whoever closes it, or called it without its thread."""
+        return self._thread is None or self._is_closing or self._queue.qsize() > DRAINS_HURRIED
 
     def _run(self) -> None:
         # The first conversion imports pandas where it is installed, and holds the interpreter for a quarter of a
@@ -131,12 +154,12 @@ class TraceWriter:
         self.recover()
         while True:
             drained = self._queue.get()
-            began_ns = time.perf_counter_ns()
+            began_ns = time.thread_time_ns()
             if drained is None:
                 self.roll()
                 return
             self.take(drained)
-            self.stats.busy_ns += time.perf_counter_ns() - began_ns
+            self.stats.busy_ns += time.thread_time_ns() - began_ns
 
     def recover(self) -> None:
         """Take over what earlier runs of this broker left: files to keep count of, and spools to roll."""
@@ -146,22 +169,50 @@ class TraceWriter:
             self._unrolled += left_over(self._directory, self._identity.broker)
         except OSError as error:
             self._failed("recover", error)
-        self._take_open_rows()
+        else:
+            self._take_open_rows()
         self._roll_spools()
 
     def _take_open_rows(self) -> None:
         """Spool the ledger rows that earlier runs had not spooled when they were killed."""
         identity = self._identity
         try:
-            for path in left_open(self._directory, identity.broker, identity.boot_id):
-                rows = read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
-                rows = without_spooled(rows, self._spooled_ledger())
-                if rows:
-                    log.info("trace.rows_recovered", rows=len(rows), broker=identity.broker)
-                    self._spool(self._lanes[TraceKind.LEDGER], rows, 0, self._clock_ns())
-                path.unlink()
-        except (OSError, ValueError) as error:
+            paths = left_open(self._directory, identity.broker, identity.boot_id)
+            spooled = self._spooled_ledger() if paths else []
+        except OSError as error:  # another start finds them
             self._failed("recover open rows", error)
+            return
+        recovered: list[tuple[object, ...]] = []
+        for path in paths:
+            try:
+                recovered += read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
+            except OSError as error:
+                self._failed(f"recover {path.name}", error)
+                continue
+            except DamagedRowsError as error:
+                log.warning("trace.open_rows_damaged", path=str(path), rows=error.damaged, broker=identity.broker)
+                recovered += error.rows
+            self._recovered.append(path)
+        rows = without_spooled(recovered, spooled)
+        if rows:
+            log.info("trace.rows_recovered", rows=len(rows), broker=identity.broker)
+            self._spool(self._lanes[TraceKind.LEDGER], rows, 0, self._clock_ns())
+        self._mark_spooled()
+
+    def _mark_spooled(self) -> None:
+        """Forget open rows whose ledger rows are spooled: all of them, or none while some wait for the disk."""
+        if self._lanes[TraceKind.LEDGER].rows_waiting:
+            return
+        if self._open_rows is not None:
+            self._open_rows.spooled(self._noted)
+        self._noted.clear()
+        paths, self._recovered = self._recovered, []
+        for path in paths:
+            try:
+                memory_file.remove(path)
+            except OSError as error:
+                self._failed(f"remove {path.name}", error)
+                self._recovered.append(path)
 
     def _spooled_ledger(self) -> list[tuple[object, ...]]:
         """Return the ledger rows of the spools that are left, in the order of their recorded columns."""
@@ -183,12 +234,13 @@ class TraceWriter:
         """Spool rows, and roll when it is time."""
         now_ns = self._clock_ns()
         rows = drained.finished()
+        self._rest()
         for kind, lane in self._lanes.items():
             mine, dropped = rows.get(kind, []), drained.dropped.get(kind, 0)
             if mine or dropped or lane.rows_waiting:
                 self._spool(lane, mine, dropped, now_ns)
-        if self._open_rows is not None and drained.through >= 0 and not self._lanes[TraceKind.LEDGER].rows_waiting:
-            self._open_rows.saved(drained.through)
+        self._noted.extend(drained.noted)
+        self._mark_spooled()
         due = [lane for lane in self._lanes.values() if self._is_due(lane, now_ns)]
         if due:
             self._roll_lanes(due)
@@ -220,6 +272,8 @@ class TraceWriter:
 
     def _roll_lanes(self, lanes: Iterable[Lane]) -> None:
         for lane in lanes:
+            if lane.kind is TraceKind.LEDGER and (lane.rows_waiting or self._recovered):
+                continue  # rows of its spool are in open rows, too: only while it is a spool the next run sees that
             spool = lane.rotate()
             if spool is not None:
                 self._unrolled.append(spool)
@@ -235,7 +289,7 @@ class TraceWriter:
         spools, self._unrolled = self._unrolled, []
         for spool in spools:
             try:
-                rolled = roll(spool, self._directory)
+                rolled = roll(spool, self._directory, rest=self._rest)
                 for path in rolled.files:
                     self._retention.added(path, self._clock_ns())
             except FileNotFoundError:  # removed by somebody: nothing left to do

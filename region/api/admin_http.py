@@ -5,7 +5,9 @@ Rule 2: where clients have to sign in, only /healthz and /readyz answer without 
         the access control lists before it does anything.
 Rule 3: pages of other sites change nothing through a browser, and names that were made to point here reach nothing: see
         mesh.listening.browser_guard.
-Rule 4: ready means "can commit", alive means "answers".
+Rule 4: one answer to a request: behind one that has begun, the connection ends. A second one would be read as the
+        answer to the next request, and every later one with it.
+Rule 5: ready means "can commit", alive means "answers".
 """
 
 from __future__ import annotations
@@ -48,8 +50,13 @@ log = structlog.get_logger()
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 SHUTDOWN_S: Final = 1.0
+ANSWERED: Final = web.RequestKey("answered", bool)  # the head of an answer leaves
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def _note_answer(request: web.Request, _: web.StreamResponse) -> None:
+    request[ANSWERED] = True
 
 
 class AdminHttp:
@@ -107,6 +114,7 @@ class AdminHttp:
         app = web.Application(
             middlewares=[self._errors, self._guard_browsers, self._sign_in], client_max_size=HTTP_BODY_BYTES_MAX
         )
+        app.on_response_prepare.append(_note_answer)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._render_metrics)
@@ -188,6 +196,9 @@ class AdminHttp:
             self._count(request, "INTERNAL")
         else:
             self._count(request, "OK")
+            return response
+        if ANSWERED in request and request.transport is not None:
+            request.transport.abort()  # so what is returned goes nowhere
         return response
 
     @web.middleware
@@ -208,6 +219,9 @@ class AdminHttp:
             )
             response = await handler(request)
             if request.method == "GET" and not self._sign_in_service.is_still_valid(principal):
+                if response.prepared:
+                    response.force_close()
+                    return response
                 raise Unauthenticated("the sign-in has ended while the request waited")
             return response
         return await handler(request)

@@ -106,6 +106,10 @@ class Coalescer:
             self._refused(topic, partition, len(records), error)
             raise
 
+    def note_refused(self, topic: str, partition: int, records: int, error: GeorelayError) -> None:
+        """Tell of records that are not even offered here, because others of their caller were refused."""
+        self._refused(topic, partition, records, error)
+
     def _publish(
         self, topic: str, partition: int, records: Sequence[NewRecord], level: AskedLevel
     ) -> list[asyncio.Future[Published]]:

@@ -100,11 +100,14 @@ class RecordPublisher:
         positions = self._by_partition(topic, records)
         waits: list[tuple[int, Sequence[int], asyncio.Future[Published]]] = []
         refused: list[GeorelayError] = []
-        for partition, indexes in positions.items():
+        places = iter(positions.items())
+        for partition, indexes in places:
             chosen = [records[index][0] for index in indexes]
             try:
                 futures = self._coalescer.publish(name, partition, chosen, level)
             except GeorelayError as error:
+                for other, untried in places:  # not tried: refused with it, and counted like it
+                    self._coalescer.note_refused(name, other, len(untried), error)
                 if not waits:  # nothing is on its way: simply refused
                     raise
                 refused.append(error)

@@ -27,6 +27,9 @@ class TraceCollector(Collector):
         for kind, count in stats.rows_dropped.items():
             dropped.add_metric((kind.value,), count)
         yield from (rows, dropped)
+        yield CounterMetricFamily(
+            "georelay_trace_rows_unkept", "Ledger rows in memory only until they are spooled", stats.rows_unkept
+        )
         yield CounterMetricFamily("georelay_trace_write_failures", "Trace writes that failed", writer.write_failures)
         yield CounterMetricFamily("georelay_trace_files", "Trace files written", writer.files_written)
         yield CounterMetricFamily("georelay_trace_files_deleted", "Trace files over retention", writer.files_deleted)

@@ -3,12 +3,15 @@
 Rule 1: refused while a leader is heard, unless there are two: of two controls with one generation each leads itself,
         and only a higher generation ends that.
 Rule 2: the replica of this region is best; without one that can be reached, what this region's controller pulled.
+Rule 3: one at a time: two would be two controls of one generation. What was true before a question is looked at again
+        after it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -62,13 +65,33 @@ class Recovering:
         self._control = control
         self._clock = clock
         self._rng = rng
+        self._is_under_way = False
 
     async def recover(self) -> JsonObject:
         """Begin a new generation in this region. Raises PolicyViolation."""
+        with self._alone():
+            return await self._recover()
+
+    async def recover_here(self) -> JsonObject:
+        """Begin with the replica of this broker. Raises PolicyViolation."""
+        with self._alone():
+            return await self._with_replica()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._is_under_way:
+            raise PolicyViolation("a recovery of mesh control is under way at this broker: wait for its end")
+        self._is_under_way = True
+        try:
+            yield
+        finally:
+            self._is_under_way = False
+
+    async def _recover(self) -> JsonObject:
         control, row = self._control, self._control.row()
         own = [] if row is None else [m for m in row.members if m.region == region_of(control.me) and not m.retired]
         if control.replica is not None:
-            return await self.recover_here()
+            return await self._with_replica()
         if row is not None and own and own[0].broker != control.me:
             envelope: JsonObject = {"generation": row.generation, "control_id": row.control_id, "body": {}}
             try:
@@ -79,15 +102,17 @@ class Recovering:
             return dict(result) if isinstance(result, dict) else {}
         return await self._from_cache()
 
-    async def recover_here(self) -> JsonObject:
-        """Begin with the replica of this broker. Raises PolicyViolation."""
+    async def _with_replica(self) -> JsonObject:
         control, replica = self._control, self._control.replica
         if replica is None:
             raise PolicyViolation("this broker holds no replica of mesh control: recover from another one")
         if not control.state.has_begun and replica.name.generation > 1 and replica.name.founder:
             raise PolicyViolation("a recovery ended half way here: start this broker again, then recover once more")
+        self._refuse_while_heard(replica)
         if replica.is_leader or replica.leader is not None:
             await self._refuse_while_led()
+            self._refuse_another(replica)
+            self._refuse_while_heard(replica)
         row, number = control.row(), replica.name.replica
         own = control.state.members.row(number)
         if own is None and row is not None:  # after an outage of all, nothing of the log is known as committed yet
@@ -107,6 +132,7 @@ class Recovering:
         if lost is None or not state.mesh.regions:
             raise PolicyViolation("this region never heard of mesh control: nothing can be recovered from here")
         await self._refuse_while_led()
+        self._refuse_another(None)
         registered = state.brokers.get(control.me)
         own = VoterRow(
             replica=max((member.replica for member in lost.members), default=0) + 1,
@@ -119,6 +145,15 @@ class Recovering:
         snapshot = remembered_snapshot(state, lost, own, control_id=name.control_id, at_us=at_us)
         await control.begin_anew(name, own, snapshot, instead_of=None)
         return _said(name)
+
+    def _refuse_another(self, replica: ControlReplica | None) -> None:
+        if self._control.replica is not replica:
+            raise PolicyViolation("this broker's replica of mesh control has changed meanwhile: recover once more")
+
+    def _refuse_while_heard(self, replica: ControlReplica) -> None:
+        """Believe a voter at once: it leaves a leader that falls silent. A slow answer is no reason to doubt it."""
+        if replica.hears_leader and not self._control.has_rival:
+            raise PolicyViolation("mesh control has a leader: nothing has to be recovered")
 
     async def _refuse_while_led(self) -> None:
         """Ask the leader, whoever it is: a learner has no election timeout, so it may believe in one that stepped down.

@@ -256,6 +256,11 @@ class ControlReplica:
             return None  # what it told itself while it led: hints of silent peers are hidden, its own is not
         return next((row for row in self._rows() if row.replica == number), None)
 
+    @property
+    def hears_leader(self) -> bool:
+        """Return whether this replica is a voter that leads, or heard its leader within an election timeout."""
+        return self._group is not None and self._group.node.hears_leader
+
     def is_alive(self, replica: int) -> bool:
         """Return whether a replica was heard lately."""
         return self.host.is_alive(BrokerId(replica))

@@ -29,6 +29,7 @@ ROLLUPS_NAME: Final = "rollups"
 PLAIN_WIDTH_CHARS: Final = 160  # of output that is not a terminal
 PROGRESS_EVERY_S: Final = 10  # a line, where no line can be drawn over
 SECONDS_MAX: Final = 10 * 366 * 86_400
+SETTLE_S_MAX: Final = 24 * 3_600  # later rows of an hour are not looked for
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -91,7 +92,7 @@ def period_of(arguments: argparse.Namespace, now_s: Callable[[], float] = time.t
     """Return the period that was asked for.
 
     Raises:
-        UsageError: the ends contradict each other.
+        UsageError: the ends contradict each other, or are more than ten years apart; an open end is now.
     """
     start, end = arguments.start, arguments.end
     if arguments.last is not None:
@@ -101,6 +102,10 @@ def period_of(arguments: argparse.Namespace, now_s: Callable[[], float] = time.t
         start = end - datetime.timedelta(seconds=arguments.last)
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must be before --to")
+    if start is not None:
+        last = datetime.datetime.fromtimestamp(now_s(), tz=datetime.UTC) if end is None else end
+        if (last - start).total_seconds() > SECONDS_MAX:
+            raise UsageError(f"{start.date()} to {last.date()}: 10 years at most; give a shorter period")
     return Period(start=start, end=end)
 
 
@@ -153,7 +158,10 @@ def moment(text: str) -> datetime.datetime:
         found = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no ISO 8601 time, such as 2025-01-31T12:00") from None
-    return found.replace(tzinfo=datetime.UTC) if found.tzinfo is None else found
+    try:
+        return found.replace(tzinfo=datetime.UTC) if found.tzinfo is None else found.astimezone(datetime.UTC)
+    except OverflowError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time that UTC has a date for") from None
 
 
 def duration_s(text: str) -> int:
@@ -162,6 +170,14 @@ def duration_s(text: str) -> int:
     seconds = int(match[1]) * _SECONDS_OF[match[2]] if match else 0
     if not 0 < seconds <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time, such as 90s, 15m, 24h or 30d")
+    return seconds
+
+
+def settle_s(text: str) -> int:
+    """Read how long an hour waits for late records, as seconds."""
+    seconds = duration_s(text)
+    if seconds > SETTLE_S_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than late records are looked for: 24h at most")
     return seconds
 
 

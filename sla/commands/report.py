@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -64,10 +65,10 @@ def add_settle(parser: argparse.ArgumentParser) -> None:
     """Add `--settle`."""
     parser.add_argument(
         "--settle",
-        type=a.duration_s,
-        default=a.duration_s(SETTLE_DEFAULT),
+        type=a.settle_s,
+        default=a.settle_s(SETTLE_DEFAULT),
         metavar="LENGTH",
-        help=f"how long after its end an hour waits for late records (default: {SETTLE_DEFAULT})",
+        help=f"how long after its end an hour waits for late records, 24h at most (default: {SETTLE_DEFAULT})",
     )
 
 
@@ -75,6 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from sla.jobs.report import FORMATS as FILES
     from sla.jobs.report import ReportRequest, run_report
     from sla.report.terminal import show
+    from sla.sources.sealing import seal_left_rows
 
     request = ReportRequest(
         traces=arguments.traces,
@@ -87,6 +89,8 @@ def _run(arguments: argparse.Namespace) -> int:
         master=arguments.master,
         conf=dict(arguments.conf),
     )
+    for line in seal_left_rows(request.traces):
+        sys.stderr.write(f"georelay-sla: {line}\n")
     with a.progress() as on_step:
         report = run_report(request, on_step)
     console = a.output_console()

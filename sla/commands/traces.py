@@ -173,8 +173,11 @@ def _rollup(arguments: argparse.Namespace) -> int:
         result = run_rollup(request, on_step)
     console = a.output_console()
     for run in result.hours:
+        hour = datetime.datetime.fromtimestamp(run.hour_s, tz=datetime.UTC)
+        if run.left_out_rows:
+            rows = things(run.left_out_rows, "row of its files is", "rows of its files are")
+            console.print(f"{hour:%Y-%m-%d %H}:00 UTC: kept as it was; {rows} not in it", highlight=False)
         if run.action is HourAction.BUILT:
-            hour = datetime.datetime.fromtimestamp(run.hour_s, tz=datetime.UTC)
             words = [things(sum(run.rows_read.values()), "row", "rows"), f"revision {run.revision}"]
             words += ["not final"] * (not run.is_final) + ["revised"] * run.is_revised
             words += [things(run.quarantined, "file set aside", "files set aside")] * bool(run.quarantined)

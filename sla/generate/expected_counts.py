@@ -171,13 +171,17 @@ def input_rows(files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
 
 
 def _add_silent(there: list[WrittenFile], row_of: Any) -> None:
-    """Add who wrote a kind in the hour before or after and not in the hour."""
+    """Add who wrote a kind in the hour before or after and not in the hour; of clock rows, in any hour before.
+
+    Nothing that is made here is as long as the week after which a broker counts as removed.
+    """
     wrote: dict[tuple[TraceKind, str, str], set[int]] = defaultdict(set)
     for file in there:
         wrote[file.kind, file.region, file.writer].add(file.hour_s)
     hours = [file.hour_s for file in there]
     for (kind, region, writer), mine in wrote.items():
         for hour_s in range(min(hours), max(hours) + 1, HOUR_S):
-            if hour_s not in mine and {hour_s - HOUR_S, hour_s + HOUR_S} & mine:
+            is_away = kind is TraceKind.CLOCK and min(mine) < hour_s
+            if hour_s not in mine and (is_away or {hour_s - HOUR_S, hour_s + HOUR_S} & mine):
                 row = row_of(hour_s, kind, region)
                 row["silent_writers"] = sorted({*row["silent_writers"], writer})

@@ -23,6 +23,7 @@ from sla.generate.world import NS_PER_S, Int64, World
 HOUR_NS: Final = 3_600 * NS_PER_S
 HOUR_S: Final = 3_600
 MIRROR_QUIET_HOURS: Final = 24
+READER_QUIET_HOURS: Final = 24
 TAIL_S: Final = 3_600  # after the publishing, in which deliveries may still come
 LOADED_PER_S: Final = 1_000
 COUNTS: Final = (
@@ -75,7 +76,8 @@ class LedgerBook:
         last_s = max(fault.at_s + max(0, fault.for_s) for fault in world.faults) if world.faults else 0
         last_s = world.start_ns // NS_PER_S + max(world.seconds, last_s) * 2 + TAIL_S
         seconds = last_s // HOUR_S * HOUR_S + HOUR_S - self._first_s
-        self._delivered = np.zeros((len(world.regions), seconds), dtype=np.int64)
+        self._seconds = seconds
+        self._deliveries: dict[tuple[int, int], list[LedgerRows]] = defaultdict(list)  # region, stream
         self._committed = np.zeros((len(world.streams), seconds), dtype=np.int64)
         self._handed: dict[tuple[int, int, int], IntervalSet] = defaultdict(IntervalSet)  # stream, region, hour
         self._refused: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -93,7 +95,7 @@ class LedgerBook:
                 self._refused[stream, region, hour] += records
             return
         if kind is LedgerKind.DELIVERED:
-            np.add.at(self._delivered[region], second, rows.end - rows.first)
+            self._deliveries[region, stream].append(rows)
             self._is_read[region, stream, np.unique(second // HOUR_S)] = True
             self._judge(region, stream, rows)
             return
@@ -342,14 +344,32 @@ class LedgerBook:
         """Return the rows of throughput_minute."""
         rows: list[dict[str, Any]] = []
         for region in range(len(self._world.regions)):
+            fresh, fresh_of_hour = self._fresh(region)
             for hour in range(1, self._is_read.shape[2]):
-                rows += self._throughput_hour(region, hour)
+                start = hour * HOUR_S
+                delivered = np.append(fresh_of_hour[start - HOUR_S : start], fresh[start : start + HOUR_S])
+                rows += self._throughput_hour(region, hour, delivered)
         return rows
 
-    def _throughput_hour(self, region: int, hour: int) -> list[dict[str, Any]]:
+    def _fresh(self, region: int) -> tuple[Int64, Int64]:
+        """Return per second the records above all that the region was handed of their stream: ever, and in the hour."""
+        ever, of_hour = (np.zeros(self._seconds, dtype=np.int64) for _ in range(2))
+        for (where, _), parts in self._deliveries.items():
+            if where != region:
+                continue
+            rows = LedgerRows.concat(parts)
+            rows = rows.take(np.lexsort((rows.deliver_seq, rows.session_epoch, rows.broker, rows.first_ns)))
+            second = rows.first_ns // NS_PER_S - self._first_s
+            np.add.at(ever, second, _above_reach(rows))
+            for hour in np.unique(second // HOUR_S).tolist():
+                mine = second // HOUR_S == hour
+                np.add.at(of_hour, second[mine], _above_reach(rows.take(mine)))
+        return ever, of_hour
+
+    def _throughput_hour(self, region: int, hour: int, delivered: Int64) -> list[dict[str, Any]]:
         window = slice((hour - 1) * HOUR_S, (hour + 1) * HOUR_S)
-        delivered = self._delivered[region, window]
-        offered = self._committed[self._is_read[region, :, hour], window].sum(axis=0)
+        is_read = self._is_read[region, :, max(0, hour - READER_QUIET_HOURS) : hour + 1].any(axis=1)
+        offered = self._committed[is_read, window].sum(axis=0)
         sums = {name: (_sums(values, 10), _sums(values, 60)) for name, values in (("d", delivered), ("o", offered))}
         rows = []
         for start in range(HOUR_S, 2 * HOUR_S, 60):
@@ -372,6 +392,13 @@ class LedgerBook:
                 }
             )
         return rows
+
+
+def _above_reach(rows: LedgerRows) -> Int64:
+    """Return of every row, in order, how many records lie above all rows before it."""
+    reach = np.append(0, np.maximum.accumulate(rows.end)[:-1])
+    above: Int64 = np.maximum(0, rows.end - np.maximum(rows.first, reach))
+    return above
 
 
 def _sums(values: Int64, seconds: int) -> Int64:

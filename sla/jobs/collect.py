@@ -1,8 +1,9 @@
 """Collects the facts of a period from the roll-ups: which rows are read, which sums are made, all Spark actions.
 
 Rule 1: latency is read from `hour` for whole hours and from `minute` for the ragged ends: a month is 720 hours, not
-        43 200 minutes. Burn rates and worst minutes read the counts of `minute`, and its histograms for own limits.
-Rule 2: every table is read from the start of the previous period, or from the longest burn window before the start.
+        43 200 minutes. Burn rates and worst minutes read the counts of `minute`, and its histograms for own limits;
+        of a long period only the newest part (Span.newest_start_s), and the longest burn window before it.
+Rule 2: every other table is read from the start of the previous period.
 Rule 3: what comes to the driver is bounded: sums per subject, at most SERIES_STEPS_MAX steps per line, WORST_MAX rows.
 """
 
@@ -115,7 +116,7 @@ class _Collecting:
         self._worst: tuple[WorstFacts, ...] = ()
         self._series: tuple[SeriesFacts, ...] = ()
         longest = max((rule.long_minutes for rule in targets.burn_rules), default=0)
-        self._counts_start_s = span.start_s - longest * MINUTE_S
+        self._counts_start_s = span.newest_start_s - longest * MINUTE_S
 
     def facts(self) -> Facts:
         def period(span: Span, name: str) -> PeriodFacts:
@@ -233,16 +234,7 @@ class _Collecting:
     # Minutes
 
     def count_minutes(self) -> None:
-        events = [
-            minute_counts.latency_events(
-                self._spark,
-                summary.with_home(self._counts(RollupTable.MINUTE), self._only_homes, []),
-                target,
-                self._first_bad(target),
-            )
-            for target in self._targets.of(LatencyTarget)
-        ]
-        counts = [minute_counts.latency_counts(rows) for rows in events]
+        counts = [minute_counts.latency_counts(rows) for rows in self._events(self._counts(RollupTable.MINUTE))]
         requests, probes = self._counts(RollupTable.REQUESTS_MINUTE), self._counts(RollupTable.AVAIL_MINUTE)
         counts += [minute_counts.request_counts(requests, target) for target in self._targets.of(RequestsTarget)]
         counts += [minute_counts.probe_counts(probes, target) for target in self._targets.of(ProbesTarget)]
@@ -253,9 +245,9 @@ class _Collecting:
         queries: list[Callable[[], list[Row]]] = [
             lambda: self._alerts(every),
             lambda: minute_counts.worst_minutes(
-                every, start_s=span.start_s, end_s=span.end_s, most=WORST_MAX
+                every, start_s=span.newest_start_s, end_s=span.end_s, most=WORST_MAX
             ).collect(),
-            lambda: self._topics(events),
+            self._topics,
         ]
         try:
             with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
@@ -264,6 +256,14 @@ class _Collecting:
             every.unpersist()
         self._burn = tuple(_burn_fact(row.asDict()) for row in alerts)
         self._worst = (*map(self._worst_minute, minutes), *map(_worst_topic, topics))
+
+    def _events(self, latency: DataFrame) -> list[DataFrame]:
+        """Return the events of every latency target from rows of minutes or hours."""
+        rows = summary.with_home(latency, self._only_homes, [])
+        return [
+            minute_counts.latency_events(self._spark, rows, target, self._first_bad(target))
+            for target in self._targets.of(LatencyTarget)
+        ]
 
     def _counts(self, table: RollupTable) -> DataFrame:
         return self._read(table, self._counts_start_s, self._span.end_s)
@@ -283,17 +283,15 @@ class _Collecting:
             return []
         span, events_min = self._span, self._targets.burn_events_min
         alerts: list[Row] = burn_alerts(
-            counts, rules, start_s=span.start_s, end_s=span.end_s, events_min=events_min
+            counts, rules, start_s=span.newest_start_s, end_s=span.end_s, events_min=events_min
         ).collect()
         return alerts
 
-    def _topics(self, events: list[DataFrame]) -> list[Row]:
+    def _topics(self) -> list[Row]:
+        events = self._events(self._latency_rows(self._span.start_s, self._span.end_s))
         if not events:
             return []
-        span = self._span
-        topics: list[Row] = minute_counts.worst_topics(
-            _union(events), start_s=span.start_s, end_s=span.end_s, most=WORST_MAX
-        ).collect()
+        topics: list[Row] = minute_counts.worst_topics(_union(events), most=WORST_MAX).collect()
         return topics
 
     def _worst_minute(self, row: Row) -> WorstFacts:
@@ -324,8 +322,8 @@ class _Collecting:
                     "probes - probes_ok",
                     "probes",
                 ),
-                _ratio("delivered_per_s", throughput, F.col("dest"), at_s, "delivered", f"{MINUTE_S}"),
-                _ratio("offered_per_s", throughput, F.col("dest"), at_s, "offered", f"{MINUTE_S}"),
+                _per_s("delivered_per_s", throughput, at_s, "delivered", step_s, span),
+                _per_s("offered_per_s", throughput, at_s, "offered", step_s, span),
             ]
         )
         with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
@@ -353,6 +351,14 @@ def first_bucket_beyond(limit_us: float) -> int:
 def _ratio(plot: str, rows: DataFrame, name: Any, at_s: Any, above: str, below: str) -> DataFrame:
     sums = rows.groupBy(name.alias("name"), at_s).agg(F.expr(f"sum({above}) / sum({below})").alias("value"))
     return sums.select(F.lit(plot).alias("plot"), "name", "at_s", F.col("value").cast("double").alias("value"))
+
+
+def _per_s(plot: str, rows: DataFrame, at_s: Any, records: str, step_s: int, span: Span) -> DataFrame:
+    """Return records per second of every step with data: of all its seconds in the span, idle minutes have no row."""
+    sums = rows.groupBy(F.col("dest").alias("name"), at_s).agg(F.sum(records).alias("records"))
+    seconds = F.least(F.col("at_s") + step_s, F.lit(span.end_s)) - F.greatest("at_s", F.lit(span.start_s))
+    value = (F.col("records") / seconds).cast("double")
+    return sums.select(F.lit(plot).alias("plot"), "name", "at_s", value.alias("value"))
 
 
 def _latency_points(row: Row) -> Iterable[tuple[str, float | None]]:

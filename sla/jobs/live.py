@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from georelay.errors import TracesExpired
 from sla.errors import JobFailed, UsageError
+from sla.jobs.rollup import spark_errors
 from sla.live.counting import KINDS, count, prepared
 from sla.live.reaching import Broker, Credentials, NotReached, check_url, find_brokers
 from sla.live.state_core import LiveState, advance
@@ -113,7 +114,8 @@ def run_live(
             raise JobFailed(f"Spark does not start (see {jvm_log}; `georelay-sla doctor` checks Java)") from error
         spark.dataSource.register(LiveSource)
         view = LiveView(request, store, spark, brokers=brokers, silent=silent)
-        return view.follow(on_step, is_stopped)
+        with spark_errors(jvm_log):
+            return view.follow(on_step, is_stopped)
 
 
 class LiveView:
@@ -148,11 +150,14 @@ class LiveView:
         try:
             while not is_stopped():
                 before, starts = self.state.batch, starts + 1
-                query = self._begin()
+                query = None
                 try:
+                    query = self._begin()
                     self._watch(query, on_step, is_stopped)
-                except StreamingQueryException as error:
-                    self._failed(error, may_repeat=starts < ONCE_STARTS_MAX)
+                except (PySparkException, Py4JError) as error:
+                    if query is not None and not isinstance(error, StreamingQueryException):
+                        raise  # Spark itself failed
+                    self._failed(error, is_begun=query is not None, may_repeat=starts < ONCE_STARTS_MAX)
                     pause_s = RESTART_S_MIN if self.state.batch > before else min(2 * pause_s, RESTART_S_MAX)
                     self._wait(pause_s, on_step, is_stopped)
                     continue
@@ -160,9 +165,10 @@ class LiveView:
                     break
             return self.state
         finally:
+            self.show()
             if query is not None and query.isActive:
                 query.stop()
-            self.show()
+                self.show()
 
     def _begin(self) -> StreamingQuery:
         request = self._request
@@ -227,12 +233,13 @@ class LiveView:
             self.show()
             time.sleep(min(1.0, pause_s))
 
-    def _failed(self, error: StreamingQueryException, *, may_repeat: bool) -> None:
-        """Note why the query ended. Raises JobFailed: no waiting mends it."""
+    def _failed(self, error: PySparkException | Py4JError, *, is_begun: bool, may_repeat: bool) -> None:
+        """Note why the query ended, or was not begun. Raises JobFailed: no waiting mends it."""
         self._error = reason_of(error)
         is_hopeless = any(f"{name}: " in str(error) for name in _HOPELESS)
-        is_over = self._request.is_once and not (may_repeat and _PASSING in str(error))
-        if is_over or is_hopeless:
+        is_passing = _PASSING in str(error)
+        is_over = self._request.is_once and not (may_repeat and is_passing)
+        if is_over or is_hopeless or not (is_begun or is_passing):
             advice = f"; delete {self._store.root} to begin anew" if TracesExpired.__name__ in str(error) else ""
             raise JobFailed(f"{self._error}{advice}") from error
 

@@ -3,7 +3,8 @@
 Rule 1: a short load test and a year go the same way: through the roll-ups.
 Rule 2: a report of a period is of whole minutes, rounded outward; integrity, clocks and inputs are of whole hours.
 Rule 3: every file is written whole and then renamed: a reader sees the old report or the new one.
-Rule 4: Spark is imported when there is something to report on: what is wrong with the traces is said at once.
+Rule 4: where no trace file is left, the roll-ups that stand are reported: they are never made again from less.
+Rule 5: Spark is imported when there is something to report on: what is wrong with the traces is said at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 from georelay.trace.schema import TraceKind
 from sla.errors import NoTraces, UsageError
 from sla.jobs.doctor import require_spark
-from sla.jobs.rollup_plan import KINDS, LATE_HOURS
+from sla.jobs.kept import kept_hours, kept_span, rollup_bytes
+from sla.jobs.rollup_plan import EARLY_HOURS, KINDS, LATE_HOURS
 from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
 from sla.judging.facts import HourFacts, Span
 from sla.judging.judge import judge
@@ -30,8 +32,9 @@ from sla.report.junit import to_junit
 from sla.report.markdown import to_markdown
 from sla.report.model import Made, QuarantinedFile, Report
 from sla.report.parquetout import to_parquet
-from sla.rollups import HourRun, RollupStore
+from sla.rollups import HourAction, HourRun, RollupStore
 from sla.sources.layout import Period
+from sla.sources.location import Location
 from sla.sources.manifest import GoodFile, TraceFiles
 from sla.tables import HOUR_S, MINUTE_S, RollupTable
 from sla.targets import Targets
@@ -102,25 +105,15 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
         on_step: called with a short text whenever the next step begins.
 
     Raises:
-        NoTraces: there is no file of the period, or every one had to be set aside.
+        NoTraces: there is no file of the period, or every one had to be set aside; and no roll-up of it stands.
         UsageError: a path, URI or period that cannot be used.
         JobFailed: Spark or the file system failed; the text says where its log is.
     """
     store = RollupStore.open(request.rollups)
     if request.out.exists() and not request.out.is_dir():
         raise UsageError(f"--out must be a directory, but {request.out} is a file")
-    files = run_verify(
-        VerifyRequest(
-            traces=request.traces,
-            period=request.period,
-            hours_after=LATE_HOURS,
-            proven=store.root / PROVEN_NAME,
-        ),
-        on_step,
-    )
-    if not files.good:
-        first = files.bad[0]
-        raise NoTraces(f"all {len(files.bad)} trace files are unreadable; the first: {first.relative}: {first.reason}")
+    files = _verified(request, store, on_step)
+    span = period_span(request.period, files, store)
     require_spark()
     request.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before hours of work
     from sla.jobs.rollup import JVM_LOG_NAME, spark_errors  # the first import of Spark
@@ -128,14 +121,61 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
 
     store.root.mkdir(parents=True, exist_ok=True)
     jvm_log = store.root / JVM_LOG_NAME
-    is_quick = files.of(*KINDS).size_bytes <= QUICK_BYTES_MAX
+    is_quick = bytes_to_read(files, store, request.targets, span) <= QUICK_BYTES_MAX
     on_step("starting Spark")
     with spark_errors(jvm_log):
         spark = build_session(master=request.master, conf=request.conf, is_quick=is_quick, jvm_log=jvm_log)
-        report = compute(spark, files, store, request, on_step)
+        report = compute(spark, files, store, request, span, on_step)
     on_step("writing the report")
     write(report, request.out, request.formats)
     return report
+
+
+def _verified(request: ReportRequest, store: RollupStore, on_step: Callable[[str], None]) -> TraceFiles:
+    """Return the trace files of the period; without a good one roll-ups of it must stand.
+
+    Raises:
+        NoTraces: there is neither.
+    """
+    verify = VerifyRequest(
+        traces=request.traces,
+        period=request.period,
+        hours_before=EARLY_HOURS,
+        hours_after=LATE_HOURS,
+        proven=store.root / PROVEN_NAME,
+    )
+    try:
+        files = run_verify(verify, on_step)
+    except NoTraces:
+        if not kept_hours(store, request.period):
+            raise
+        return TraceFiles(location=Location.open(request.traces), good=())
+    if not files.good and not kept_hours(store, request.period):
+        first = files.bad[0]
+        raise NoTraces(f"all {len(files.bad)} trace files are unreadable; the first: {first.relative}: {first.reason}")
+    return files
+
+
+def period_span(period: Period, files: TraceFiles, store: RollupStore) -> Span:
+    """Return the minutes of a report: those of the trace files; without any in the period, those of its roll-ups.
+
+    Raises:
+        NoTraces: there is neither.
+    """
+    try:
+        return span_of(period, files)
+    except NoTraces:
+        runs = kept_hours(store, period)
+        if not runs:
+            raise
+        return kept_span(store, period, runs)
+
+
+def bytes_to_read(files: TraceFiles, store: RollupStore, targets: Targets, span: Span) -> int:
+    """Return the bytes of the trace files, and of the roll-ups that stand, which a report of a period may read."""
+    longest_s = MINUTE_S * max((rule.long_minutes for rule in targets.burn_rules), default=0)
+    start_s = min(span.previous.first_hour_s, span.start_s - longest_s)
+    return files.of(*KINDS).size_bytes + rollup_bytes(store.root, start_s, span.end_hour_s)
 
 
 def compute(
@@ -143,16 +183,19 @@ def compute(
     files: TraceFiles,
     store: RollupStore,
     request: ReportRequest,
+    span: Span,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Roll up the hours of the period that need it, and judge it."""
+    """Roll up the hours of the period that need it, and judge it; without trace files the roll-ups stay as they are."""
     from sla.jobs.collect import collect
     from sla.jobs.rollup import roll_up
 
-    span = span_of(request.period, files)
     now_s = request.now_s()
     hours = range(span.first_hour_s, span.end_hour_s, HOUR_S)
-    runs = roll_up(spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step).hours
+    if files.good:
+        runs = roll_up(spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step).hours
+    else:
+        runs = kept_hours(store, request.period)
 
     snapshot = store.snapshot()
 
@@ -187,6 +230,8 @@ def span_of(period: Period, files: TraceFiles) -> Span:
     stretch the period: it ends with the hours of the folders.
     """
     counted = [file for file in files.good if file.kind in _KINDS_OF_PERIOD] or list(files.good)
+    if not counted:
+        raise NoTraces("no trace file of that period can be read")
     firsts = [file.hour_s if file.time_min_s is None else file.time_min_s for file in counted]
     lasts = [file.hour_s + HOUR_S - 1 if file.time_max_s is None else file.time_max_s for file in counted]
     folders = [file.hour_s for file in files.good]
@@ -223,6 +268,7 @@ def hour_facts(runs: Iterable[HourRun], span: Span) -> HourFacts:
         rolled_up=sum(run.files > 0 for run in mine),
         revised=sum(run.is_revised for run in mine),
         not_final=sum(not run.is_final for run in mine),
+        kept=sum(run.action is HourAction.KEPT for run in mine),
     )
 
 

@@ -3,23 +3,20 @@
 Rule 1: an hour is built again only when its rows, what the hour before hands on, or the code changed.
 Rule 2: hours are built in order: consumers' positions go from each to the next. Consecutive ones are one batch of
         Spark jobs; how they are batched changes nothing in the result.
-Rule 3: an hour without files and without anything carried into it is written without Spark.
+Rule 3: an hour without files and without anything carried into it is written without Spark; one before, or behind, all
+        that is known is not written at all.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
-import functools
 import hashlib
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +27,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sla.errors import JobFailed
+from sla.jobs.rollup_code import code_version
+from sla.jobs.rollup_inputs import InputRows, write_rows
 from sla.jobs.rollup_plan import (
     BATCH_BYTES_MAX,
+    EARLY_HOURS,
     HOURS_PER_BATCH,
     KINDS,
     LATE_HOURS,
@@ -40,6 +40,7 @@ from sla.jobs.rollup_plan import (
     HourInput,
     HourInputs,
     built,
+    check_length,
     decide,
     rows_by_kind,
 )
@@ -49,8 +50,7 @@ from sla.rollup_files_core import day_of
 from sla.rollups import HourAction, HourRun, RollupStore
 from sla.session import QUICK_BYTES_MAX, build_session
 from sla.sources.layout import Period
-from sla.sources.manifest import HourInputs as HourCompleteness
-from sla.sources.manifest import TraceFiles, hour_inputs
+from sla.sources.manifest import TraceFiles
 from sla.tables import DDL, HOUR_S, RollupTable
 from sla.transforms.latency import latency_by_hour
 
@@ -58,26 +58,6 @@ SETTLE_S: Final = 900
 QUERIES_AT_ONCE: Final = 2
 JVM_LOG_NAME: Final = "_spark.log"
 _STEP_EVERY_DAYS: Final = 10
-_CODE: Final = (
-    ("sla", "tables.py"),
-    ("sla", "hist_spark.py"),
-    ("sla.jobs", "rollup_tables.py"),
-    *(
-        ("sla.transforms", f"{name}.py")
-        for name in (
-            "availability",
-            "clock",
-            "integrity",
-            "latency",
-            "moments",
-            "positions",
-            "ranges",
-            "repeats",
-            "streams",
-            "throughput",
-        )
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +105,14 @@ def run_rollup(request: RollupRequest, on_step: Callable[[str], None] = lambda _
     store = RollupStore.open(request.rollups)
     proven = store.root / PROVEN_NAME
     files = run_verify(
-        VerifyRequest(traces=request.traces, period=request.period, hours_after=LATE_HOURS, proven=proven), on_step
+        VerifyRequest(
+            traces=request.traces,
+            period=request.period,
+            hours_before=EARLY_HOURS,
+            hours_after=LATE_HOURS,
+            proven=proven,
+        ),
+        on_step,
     )
     hours = hours_of(request.period, files)
     store.root.mkdir(parents=True, exist_ok=True)
@@ -162,19 +149,16 @@ def spark_errors(jvm_log: Path) -> Iterator[None]:
 
 
 def hours_of(period: Period, files: TraceFiles) -> list[int]:
-    """Return the starts of the hours that a period touches, those of the files where it is open."""
+    """Return the starts of the hours that a period touches, those of the files where it is open.
+
+    Raises:
+        UsageError: they are of more than ten years.
+    """
     folders = files.hours()
     first = int(period.start.timestamp()) if period.start is not None else min(folders, default=0)
     end = int(-(-period.end.timestamp() // 1)) if period.end is not None else max(folders, default=-HOUR_S) + HOUR_S
+    check_length(first, end)
     return list(range(first - first % HOUR_S, end, HOUR_S))
-
-
-def code_version() -> str:
-    """Return what stands for the code that makes roll-ups, 12 hex digits."""
-    digest = hashlib.sha256()
-    for package, name in _CODE:
-        digest.update(resources(package).joinpath(name).read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def roll_up(
@@ -191,10 +175,16 @@ def roll_up(
     """Build the hours that are missing or whose inputs changed.
 
     Args:
-        files: verified; those of LATE_HOURS behind the hours too, or late rows are not seen.
-        hours: starts, ascending, seconds since 1970.
+        files: verified; those of EARLY_HOURS before and of LATE_HOURS behind the hours too, or rows are not seen.
+        hours: starts, ascending, seconds since 1970. Those of which nothing is known are passed over.
         now_s: wall clock: decides which hours are final.
+
+    Raises:
+        UsageError: the hours are of more than ten years; the settle time is longer than late rows are looked for.
+        JobFailed: a manifest of these days cannot be read, or the file system failed.
     """
+    if hours:
+        check_length(hours[0], hours[-1] + HOUR_S)
     with store.writing(on_step, hours=hours, now_s=now_s):
         job = _Job(spark, files, store, settle_s=settle_s, now_s=now_s, is_forced=is_forced, on_step=on_step)
         result = RollupResult(hours=job.run(list(hours)))
@@ -232,6 +222,7 @@ class _Job:
         self._all = files
         self._inputs = HourInputs(files, settle_s=settle_s)
         self._store = store
+        self._input_rows = InputRows(files, self._inputs, store)
         self._settle_s = settle_s
         self._now_s = now_s
         self._is_forced = is_forced
@@ -246,6 +237,11 @@ class _Job:
             size_bytes = 0
             while at < len(hours):
                 hour_s = hours[at]
+                if not self._is_known(hour_s):
+                    if batch:
+                        break  # what the batch hands on decides whether there is anything to say of this hour
+                    at += 1
+                    continue
                 is_next = not batch or batch[-1][0].hour_s == hour_s - HOUR_S
                 size_bytes += self._inputs.of(hour_s).files.size_bytes
                 if batch and (not is_next or len(batch) == HOURS_PER_BATCH or size_bytes > BATCH_BYTES_MAX):
@@ -254,7 +250,7 @@ class _Job:
                 if decision.action is not HourAction.BUILT:
                     if batch:
                         break  # what the batch hands on decides whether this hour stays
-                    done.append(self._settle(wanted, found, decision))
+                    done.append(self._settle(made_of, found, decision))
                     at += 1
                     continue
                 batch.append((made_of, wanted, found))
@@ -262,6 +258,13 @@ class _Job:
             if batch:
                 done.extend(self._build(batch))
         return done
+
+    def _is_known(self, hour_s: int) -> bool:
+        """Return whether there is anything to say of an hour: of traces, of a roll-up, of what is handed on to it."""
+        if self._inputs.is_known(hour_s) or self._store.run(hour_s) is not None:
+            return True
+        before = self._store.run(hour_s - HOUR_S)
+        return before is not None and before.carry_out_hash != NO_CARRY and hour_s <= self._now_s
 
     def _look(self, hour_s: int, *, is_behind_batch: bool) -> tuple[HourInput, HourRun, HourRun | None, Decision]:
         made_of = self._inputs.of(hour_s)
@@ -289,17 +292,24 @@ class _Job:
         )
         return made_of, wanted, found, decide(wanted, found, is_forced=self._is_forced)
 
-    def _settle(self, wanted: HourRun, found: HourRun | None, decision: Decision) -> HourRun:
-        assert found is not None, wanted.hour_s  # an hour without a manifest is built
+    def _settle(self, made_of: HourInput, found: HourRun | None, decision: Decision) -> HourRun:
+        assert found is not None, made_of.hour_s  # an hour without a manifest is built
+        rows, left_out_rows = None, 0
         if decision.is_final_now:
             found = replace(found, is_final=True)
+            rows = self._input_rows.of(made_of.hour_s)  # who is silent is known only when the next hour came
+        elif decision.action is HourAction.KEPT:
+            left_out = made_of.rows_not_of(found)
+            left_out_rows = sum(left_out.values())
+            rows = self._input_rows.with_left_out(made_of.hour_s, left_out) if left_out else None
+        if rows is not None:
             staging = self._store.staging()
             try:
-                self._write_inputs(staging, [wanted.hour_s])  # who is silent is known only when the next hour came
+                write_rows(rows, self._staged(staging, RollupTable.INPUTS_HOUR, made_of.hour_s))
                 found = self._store.install(staging, found, [RollupTable.INPUTS_HOUR])
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-        return replace(found, action=decision.action)
+        return replace(found, action=decision.action, left_out_rows=left_out_rows)
 
     def _build(self, batch: list[tuple[HourInput, HourRun, HourRun | None]]) -> list[HourRun]:
         hours = [made_of.hour_s for made_of, _, _ in batch]
@@ -310,9 +320,11 @@ class _Job:
             self._write_tables(staging, hours)
             runs = []
             carry_hash = batch[0][1].carry_hash
-            for _, wanted, found in batch:
+            for made_of, wanted, found in batch:
                 out = _carry_hash(self._staged(staging, RollupTable.SESSIONS_HOUR, wanted.hour_s))
-                run = built(replace(wanted, carry_hash=carry_hash, carry_out_hash=out), found)
+                wanted = replace(wanted, carry_hash=carry_hash, carry_out_hash=out)
+                has_new_rows = found is not None and bool(made_of.rows_not_of(found))
+                run = built(wanted, found, has_new_rows=has_new_rows)
                 runs.append(self._store.install(staging, run))
                 carry_hash = out
             return runs
@@ -347,32 +359,9 @@ class _Job:
     def _staged(self, staging: Path, table: RollupTable, hour_s: int) -> Path:
         return staging / self._store.hour_path(table, hour_s).relative_to(self._store.root)
 
-    @functools.cached_property
-    def _completeness(self) -> dict[int, list[HourCompleteness]]:
-        """What there is of every hour, of all kinds, by the folders of the files."""
-        rows: dict[int, list[HourCompleteness]] = {}
-        for row in hour_inputs(self._all):
-            rows.setdefault(row.ts_s, []).append(row)
-        return rows
-
     def _write_inputs(self, staging: Path, hours: list[int]) -> None:
         for hour_s in hours:
-            of_hour = [dataclasses.asdict(row) | {"kind": row.kind.value} for row in self._completeness.get(hour_s, [])]
-            if of_hour:
-                path = self._staged(staging, RollupTable.INPUTS_HOUR, hour_s)
-                path.mkdir(parents=True)
-                pq.write_table(
-                    pa.Table.from_pylist(of_hour, schema=_INPUTS_SCHEMA), path / f"part-{uuid.uuid4().hex}.parquet"
-                )
-
-
-_INPUTS_SCHEMA: Final = pa.schema(
-    [
-        ("ts_s", pa.int64()), ("kind", pa.string()), ("region", pa.string()), ("files", pa.int64()),
-        ("bytes", pa.int64()), ("rows", pa.int64()), ("quarantined_files", pa.int64()), ("missing_rows", pa.int64()),
-        ("dropped_rows", pa.int64()), ("writers", pa.list_(pa.string())), ("silent_writers", pa.list_(pa.string())),
-    ]
-)  # fmt: skip
+            write_rows(self._input_rows.of(hour_s), self._staged(staging, RollupTable.INPUTS_HOUR, hour_s))
 
 
 def _carry_hash(folder: Path) -> str:

@@ -142,7 +142,7 @@ class HourTables:
             RollupTable.ACCOUNT_HOUR: accounts_by_hour(ledger, hours),
             RollupTable.STREAM_HOUR: streams_by_hour(ledger, hours),
             RollupTable.MIRROR_HOUR: mirrors_by_hour(ledger, mirrors, hours, settle_s=settle_s),
-            RollupTable.THROUGHPUT_MINUTE: throughput_by_minute(ledger, hours),
+            RollupTable.THROUGHPUT_MINUTE: throughput_by_minute(ledger, live, hours),
         }
 
     def _live(self, carry: DataFrame | None, inside: DataFrame) -> tuple[DataFrame | None, bool]:

@@ -15,7 +15,9 @@ refused        answered with an error, surely not stored, so in none of the othe
 Rule 1: what a region was handed or has in its mirror was published. When no row of a home names it (`unnamed`), the
         equation does not add up, by so many records: a ledger has a hole, or a broker made something up.
 Rule 2: rows of the hours around the period only tell whether a home names a record.
-Rule 3: without a row missing the check has an answer, yes or no; with rows missing or too many ranges it has none.
+Rule 3: without a row missing the check has an answer, yes or no; with rows missing it has none: what no home names may
+        be what is missing. Where no home is known, rows of any region may be a home's.
+Rule 4: of too many ranges to be added up only the sum and the hull are known: how many records, and up to where.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from sla.judging.facts import AccountFacts, IntegrityFacts
 from sla.judging.offset_sets import OffsetSet
 from sla.report.model import Account
 
+Reader = tuple[str, str, int, str, str]  # topic, origin, partition, region, group
+
 _Stream = tuple[str, str, int]
-_STORED = frozenset({LedgerKind.COMMIT, LedgerKind.REPLICATED})
+_STORED_NAMES = frozenset({LedgerKind.COMMIT.value, LedgerKind.REPLICATED.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class _Named:
     expired: OffsetSet
     refused: int
     undecided: int
-    is_whole: bool
+    published: int | None  # of ranges that are too many to be added up; else None
 
     @property
     def unnamed(self) -> OffsetSet:
@@ -79,6 +83,24 @@ def accounts_of(
     return tuple(rows)
 
 
+def pending_at_end(facts: Iterable[AccountFacts]) -> dict[Reader, int]:
+    """Return how many offsets above the highest that a reader was handed somebody knew as committed in the period.
+
+    A reader of a stream that nobody committed to or replicated in the period is left out.
+    """
+    ends: dict[_Stream, int] = {}
+    reaches: dict[Reader, int] = {}
+    for item in facts:
+        if item.is_inside and item.ranges:
+            stream, end = (item.topic, item.origin, item.partition), item.ranges[-1][1]
+            if item.kind == LedgerKind.DELIVERED.value:
+                reader = (*stream, item.region, item.group)
+                reaches[reader] = max(end, reaches.get(reader, 0))
+            elif item.kind in _STORED_NAMES:
+                ends[stream] = max(end, ends.get(stream, 0))
+    return {reader: max(0, ends[reader[:3]] - reach) for reader, reach in reaches.items() if reader[:3] in ends}
+
+
 def _named(items: list[AccountFacts]) -> _Named:
     def ranges(*kinds: LedgerKind, near: bool = False) -> OffsetSet:
         names = {kind.value for kind in kinds}
@@ -96,7 +118,7 @@ def _named(items: list[AccountFacts]) -> _Named:
         expired=ranges(LedgerKind.EXPIRED, near=True),
         refused=records(LedgerKind.REFUSED),
         undecided=records(LedgerKind.UNDECIDED),
-        is_whole=all(item.is_whole for item in items),
+        published=None if all(item.is_whole for item in items) else records(LedgerKind.COMMIT),
     )
 
 
@@ -110,6 +132,27 @@ def _account(
 ) -> Account:
     topic, origin, partition = stream
     dest, group = reader
+    if named.published is not None:
+        return Account(
+            topic=topic,
+            origin=origin,
+            partition=partition,
+            home=", ".join(named.homes),
+            dest=dest,
+            group=group,
+            published=named.published,
+            delivered=None,
+            pending=None,
+            lost=None,
+            untraced=None,
+            aborted=None,
+            expired=None,
+            not_asked=None,
+            unnamed=None,
+            refused=named.refused,
+            undecided=named.undecided,
+            adds_up=None,
+        )
     unnamed = named.unnamed
     known = OffsetSet.union([named.committed.ranges, unnamed.ranges])
     first, reach = handed.first, handed.end
@@ -119,8 +162,9 @@ def _account(
     not_aborted = between.without(named.aborted)
     hole = not_aborted.without(named.expired).size
     lost = min(hole, seen_lost)
-    is_whole = named.is_whole and not any(
-        completeness.missing_share(TraceKind.LEDGER, region) for region in {*named.homes, *([dest] if dest else [])}
+    homes = frozenset(named.homes) or completeness.regions
+    is_whole = not any(
+        completeness.missing_share(TraceKind.LEDGER, region) for region in homes | ({dest} if dest else frozenset())
     )
     return Account(
         topic=topic,
@@ -140,7 +184,7 @@ def _account(
         unnamed=unnamed.size,
         refused=named.refused,
         undecided=named.undecided,
-        adds_up=unnamed.size == 0 if is_whole or unnamed.size else None,
+        adds_up=unnamed.size == 0 if is_whole else None,
     )
 
 

@@ -1,7 +1,9 @@
 """How much of the traces is there: the share of events that nobody saw, per kind and region.
 
-Rule 1: rows that are numbered and gone, rows that a writer dropped, files that are unreadable, and hours in which a
-        broker wrote nothing at all are missing. Rows are the better measure; unreadable files count when they say more.
+Rule 1: rows that are numbered and gone, files that are unreadable, and hours in which a broker wrote nothing at all are
+        missing. Rows are the better measure; unreadable files count when they say more. Rows that a writer dropped are
+        numbered too: they are gone once, also where no file before them shows the jump. Rows that were read and that
+        no hour could be made of are as good as gone.
 Rule 2: a broker that writes no clock rows is silent: clock rows come every second. Of other kinds nothing may mean
         that nothing happened.
 """
@@ -24,6 +26,11 @@ class Completeness:
 
     def __init__(self, inputs: Iterable[InputFacts]) -> None:
         self._by_key = {(facts.kind, facts.region): facts for facts in inputs}
+
+    @property
+    def regions(self) -> frozenset[str]:
+        """Return the regions of which anything is known."""
+        return frozenset(region for _, region in self._by_key)
 
     def missing_share(self, kind: TraceKind, *regions: str) -> float:
         """Return the share of events without a row, in [0, 1]; the worst of the regions."""
@@ -51,8 +58,7 @@ class Completeness:
     def _missing(self, kind: str, region: str) -> float:
         facts = self._by_key.get((kind, region))
         clock = self._by_key.get((TraceKind.CLOCK.value, region))
-        gone = facts.missing_rows + facts.dropped_rows if facts else 0
-        rows = _share(gone, facts.rows if facts else 0)
+        rows = _share(facts.gone_rows + facts.left_out_rows, facts.rows) if facts else 0.0
         files = _share(facts.quarantined_files, facts.files) if facts else 0.0
         silent = _share(clock.silent_writer_hours, clock.writer_hours) if clock else 0.0
         return 1 - (1 - max(rows, files)) * (1 - silent)

@@ -8,9 +8,12 @@ Rule 3: no Spark here; `sla.jobs.collect` makes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 Histogram = tuple[tuple[int, int], ...]
 Subject = tuple[str, ...]  # pair, or region, or (region, source, op)
+
+NEWEST_S_MAX: Final = 31 * 86_400  # of alerts and worst minutes; what has burnt before is told by the budgets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,11 @@ class Span:
     def minutes(self) -> int:
         """Length."""
         return (self.end_s - self.start_s) // 60
+
+    @property
+    def newest_start_s(self) -> int:
+        """Where the part begins whose minutes are looked at one by one: at most the last NEWEST_S_MAX."""
+        return max(self.start_s, self.end_s - NEWEST_S_MAX)
 
     @property
     def probed(self) -> tuple[int, int]:
@@ -140,7 +148,7 @@ class ThroughputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityFacts:
-    """Sums of one stream and reader; `pending` is that of the last hour."""
+    """Sums of one stream and reader; `pending` is that of the last hour in which it was handed anything."""
 
     topic: str
     origin: str
@@ -195,7 +203,7 @@ class AccountFacts:
         kind: as in the ledger. group: of `delivered` only.
         is_inside: in the hours of the period, not in those around it.
         records: how many; ranges: their offsets, disjoint and ascending, none for kinds that name none.
-        is_whole: there were not too many ranges to be added up; else there are none.
+        is_whole: there were not too many ranges to be added up; else `ranges` has their hull alone.
     """
 
     kind: str
@@ -286,7 +294,13 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFacts:
-    """Sums of the trace files of one (kind, region) over the period's hours."""
+    """Sums of the trace files of one (kind, region) over the period's hours.
+
+    Args:
+        dropped_rows: given up by their writers; of `missing_rows` too when a file of theirs before is there.
+        gone_rows: the larger of the two, hour by hour.
+        left_out_rows: read, and in no other figure, nor in `rows`.
+    """
 
     kind: str
     region: str
@@ -296,9 +310,11 @@ class InputFacts:
     quarantined_files: int
     missing_rows: int
     dropped_rows: int
+    gone_rows: int
     writers: tuple[str, ...]
     writer_hours: int
     silent_writer_hours: int
+    left_out_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,12 +370,13 @@ class QuarantinedFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourFacts:
-    """State of the roll-ups of the period's hours."""
+    """State of the roll-ups of the period's hours; `kept`: traces that they were made of are gone."""
 
     expected: int
     rolled_up: int
     revised: int
     not_final: int
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,23 +6,22 @@ Rule 2: a redelivery that says so (attempt > 1, or another session of the group)
 Rule 3: repeats and reordering are seen, not inferred: missing rows cannot make them, so they are a breach anyway.
 Rule 4: what the account of a reader (sla.judging.accounts) cannot explain is a doubt: records that no home's ledger
         names, and records that a group was handed neither in one session nor in the next.
-Rule 5: aborted, expired and healed records are no loss; pending ones are not judged.
+Rule 5: aborted, expired and healed records are no loss; pending ones are not judged. A reader that was handed nothing
+        more is behind by what was committed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from georelay.trace.schema import TraceKind
-from sla.judging.accounts import accounts_of
+from sla.judging.accounts import Reader, accounts_of, pending_at_end
 from sla.judging.completeness import Completeness
 from sla.judging.facts import IntegrityFacts, PeriodFacts
 from sla.judging.verdict import Judgement, Verdict, worst
 from sla.report.model import Account, Integrity, IntegrityStream, IntegrityTotals, MirrorTotal, StreamTotal, Subject
 from sla.report.wording import things
 from sla.targets import IntegrityTarget
-
-_Reader = tuple[str, str, int, str, str]  # topic, origin, partition, region, group
 
 _NONE = IntegrityTarget(name="integrity")
 
@@ -58,7 +57,7 @@ def judge_reader(
 
 def _unexplained(account: Account | None) -> list[str]:
     doubts = []
-    if account is not None and account.adds_up is False:
+    if account is not None and account.adds_up is False and account.unnamed:
         records = things(account.unnamed, "record was", "records were")
         doubts.append(f"{records} delivered or replicated that no home's ledger names as committed")
     if account is not None and account.group and account.untraced:
@@ -83,11 +82,11 @@ def subjects_of(target: IntegrityTarget, period: PeriodFacts, *, completeness: C
     )
 
 
-def _reader(row: IntegrityFacts | Account) -> _Reader:
+def _reader(row: IntegrityFacts | Account) -> Reader:
     return row.topic, row.origin, row.partition, row.dest, row.group
 
 
-def _by_reader(accounts: Iterable[Account]) -> dict[_Reader, Account]:
+def _by_reader(accounts: Iterable[Account]) -> dict[Reader, Account]:
     return {_reader(account): account for account in accounts}
 
 
@@ -124,6 +123,7 @@ def integrity_section(
     }
     accounts = accounts_of(period.accounts, completeness, readers=period.integrity)
     account_of = _by_reader(accounts)
+    at_end = pending_at_end(period.accounts)
     readers = tuple(
         _reader_row(
             facts,
@@ -131,13 +131,14 @@ def integrity_section(
             completeness,
             account_of.get(_reader(facts)),
             published.get((facts.topic, facts.origin, facts.partition), 0),
+            _pending(facts, at_end),
         )
         for facts in sorted(period.integrity, key=reader_name)
     )
     streams = sorted(period.streams, key=lambda item: (item.topic, item.origin, item.partition))
     mirrors = sorted(period.mirrors, key=lambda item: (item.topic, item.origin, item.partition, item.region))
     return Integrity(
-        totals=_totals(period),
+        totals=_totals(period, at_end),
         readers=readers,
         streams=tuple(
             StreamTotal(
@@ -172,6 +173,7 @@ def _reader_row(
     completeness: Completeness,
     account: Account | None,
     published: int,
+    pending: int,
 ) -> IntegrityStream:
     is_complete = _is_complete(facts, completeness)
     meant = [target for target in targets if target.scope.has_region(facts.dest)] or [_NONE]
@@ -199,13 +201,18 @@ def _reader_row(
         aborted=facts.aborted,
         expired=facts.expired,
         order_violations=facts.order_violations,
-        pending=facts.pending,
+        pending=pending,
         verdict=verdict,
         reason=next(judgement.reason for judgement in judgements if judgement.verdict is verdict),
     )
 
 
-def _totals(period: PeriodFacts) -> IntegrityTotals:
+def _pending(facts: IntegrityFacts, at_end: Mapping[Reader, int]) -> int:
+    """Return what is pending at the period's end; of before the period only the stream's ends of its hours tell."""
+    return max(facts.pending, at_end.get(_reader(facts), 0))
+
+
+def _totals(period: PeriodFacts, at_end: Mapping[Reader, int]) -> IntegrityTotals:
     readers, streams = period.integrity, period.streams
     return IntegrityTotals(
         committed=sum(item.committed for item in streams),
@@ -219,5 +226,5 @@ def _totals(period: PeriodFacts) -> IntegrityTotals:
         unexplained=sum(item.unexplained for item in readers),
         healed_records=sum(item.healed_records for item in readers),
         order_violations=sum(item.order_violations for item in readers),
-        pending=sum(item.pending for item in readers),
+        pending=sum(_pending(item, at_end) for item in readers),
     )

@@ -128,6 +128,8 @@ def judge(
             integrity=integrity,
             detours=detours(homes_of(facts.now), facts.now.clocks, direct),
             span=facts.now.span,
+            hours_kept=hours.kept,
+            read=facts.now.inputs,
         ),
     )
 

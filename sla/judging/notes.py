@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging.accounts import account_name
 from sla.judging.budgets import iso
-from sla.judging.facts import Span
+from sla.judging.facts import NEWEST_S_MAX, InputFacts, Span
 from sla.judging.latency import Detour
 from sla.report.model import BurnWindow, ClockRow, Inputs, Integrity, LatencyPair, Made, Note, TargetResult
 from sla.report.next_steps import HOME_FAR_AWAY
@@ -28,13 +28,22 @@ def notes_of(
     integrity: Integrity,
     detours: Iterable[Detour],
     span: Span,
+    hours_kept: int = 0,
+    read: Iterable[InputFacts] = (),
 ) -> tuple[Note, ...]:
-    """Return every note that applies, warnings first."""
+    """Return every note that applies, warnings first.
+
+    Args:
+        read: what `inputs` is made of.
+    """
     clocks, pairs = tuple(clocks), tuple(pairs)
     found = [
         *_period(made, inputs),
+        *_kept(hours_kept),
+        *_newest(span),
         *_probed(span),
         *_inputs(inputs),
+        *_left_out(read),
         *_steps(clocks),
         *_unsync(clocks, pairs),
         *_pairs(pairs),
@@ -68,6 +77,20 @@ def _period(made: Made, inputs: Inputs) -> Iterator[Note]:
         yield _hint("HOURS_REVISED", f"{hours} changed after being final: traces came late")
 
 
+def _newest(span: Span) -> Iterator[Note]:
+    if span.newest_start_s > span.start_s:
+        days = things(NEWEST_S_MAX // 86_400, "day", "days")
+        text = f"alerts and worst minutes are of the last {days}, from {iso(span.newest_start_s)}"
+        yield _hint("ALERTS_OF_NEWEST_DAYS", f"{text}; everything else is of the whole period")
+
+
+def _kept(hours: int) -> Iterator[Note]:
+    if hours:
+        are, they = ("is", "it was") if hours == 1 else ("are", "they were")
+        text = f"{things(hours, 'hour', 'hours')} {are} from roll-ups alone: traces that {they} made of are gone"
+        yield _hint("HOURS_KEPT", text)
+
+
 def _probed(span: Span) -> Iterator[Note]:
     first_s, end_s = span.probed
     if (first_s, end_s) != (span.start_s, span.end_s):
@@ -99,6 +122,15 @@ def _inputs(inputs: Inputs) -> Iterator[Note]:
     if silent:
         names = _names(f"{row.region} ({row.silent_writer_hours} h)" for row in silent)
         yield _warning("WRITERS_SILENT", f"brokers wrote nothing for whole hours: {names}")
+
+
+def _left_out(inputs: Iterable[InputFacts]) -> Iterator[Note]:
+    found = [facts for facts in inputs if facts.left_out_rows]
+    if found:
+        rows = things(sum(facts.left_out_rows for facts in found), "row of traces is", "rows of traces are")
+        kinds = _names(f"{facts.kind} of {facts.region}" for facts in found)
+        why = "more than 24 hours from their time, or came when other traces of their hour were gone"
+        yield _warning("ROWS_LEFT_OUT", f"{rows} in no figure, and count as missing: {kinds}; they are {why}")
 
 
 def _steps(clocks: tuple[ClockRow, ...]) -> Iterator[Note]:
@@ -170,7 +202,7 @@ def _integrity(integrity: Integrity) -> Iterator[Note]:
 def _accounts(integrity: Integrity) -> Iterator[Note]:
     wrong = [row for row in integrity.accounts if row.adds_up is False]
     if wrong:
-        names = _names(f"{account_name(row)} ({count(row.unnamed)})" for row in wrong)
+        names = _names(f"{account_name(row)} ({count(row.unnamed or 0)})" for row in wrong)
         text = f"records were delivered or replicated that no home's ledger names as committed: {names}"
         yield _warning("ACCOUNT_OPEN", text)
 

@@ -3,15 +3,16 @@
 Rule 1: a minute is loaded when its best 10 s were offered the rate and a margin; at exactly the rate the edges of
         seconds would decide. It is met when its best 10 s delivered the rate; the first loaded minute after one that
         was not may be met by the next, because deliveries trail what is offered.
-Rule 2: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing.
+Rule 2: missing rows of the region hide what it delivered, those of a home what it was offered: the worse counts.
+Rule 3: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing.
 """
 
 from __future__ import annotations
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.schema import LedgerKind, TraceKind
 from sla.judging.budgets import budget_of
 from sla.judging.completeness import Completeness
-from sla.judging.facts import PeriodFacts, ThroughputFacts
+from sla.judging.facts import AccountFacts, PeriodFacts, ThroughputFacts
 from sla.judging.intervals import counted, widened
 from sla.judging.verdict import Judgement, Verdict
 from sla.report.model import Interval, Subject, ThroughputRegion, Unit
@@ -59,7 +60,7 @@ def subjects_of(target: ThroughputTarget, period: PeriodFacts, *, completeness: 
 def _subject(
     target: ThroughputTarget, facts: ThroughputFacts, period: PeriodFacts, completeness: Completeness
 ) -> Subject:
-    missing = completeness.missing_share(TraceKind.LEDGER, facts.dest)
+    missing = completeness.missing_share(TraceKind.LEDGER, facts.dest, *_homes(period, facts.dest))
     judgement = judge_region(facts, target=target, missing_share=missing)
     loaded = facts.loaded_minutes
     bad = loaded - facts.loaded_minutes_met
@@ -77,6 +78,18 @@ def _subject(
         else None,
         burn=(),
     )
+
+
+def _homes(period: PeriodFacts, dest: str) -> frozenset[str]:
+    """Return who committed what `dest` read; of all streams when no row says which those are."""
+    inside = [item for item in period.accounts if item.is_inside]
+    commits = [item for item in inside if item.kind == LedgerKind.COMMIT.value]
+    read = {_stream(item) for item in inside if item.kind == LedgerKind.DELIVERED.value and item.region == dest}
+    return frozenset(item.region for item in commits if not read or _stream(item) in read)
+
+
+def _stream(item: AccountFacts) -> tuple[str, str, int]:
+    return item.topic, item.origin, item.partition
 
 
 def region_rows(period: PeriodFacts, target: ThroughputTarget) -> tuple[ThroughputRegion, ...]:

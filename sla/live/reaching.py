@@ -2,7 +2,9 @@
 
 Rule 1: credentials are named by file and read where they are used; they are in no option, log, error or offset.
 Rule 2: a bearer token is sent over TLS or to this machine only, and no redirection is followed.
-Rule 3: every wait and every answer is bounded.
+Rule 3: every wait and every answer is bounded: the wait for its next bytes, the answer as a whole, and what its rows
+        take in memory.
+Rule 4: what an answer says of others (addresses, names) is checked: a wrong one concerns that one and nobody else.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ import contextlib
 import http.client
 import ipaddress
 import json
+import re
+import socket
 import ssl
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +26,20 @@ from urllib.parse import quote, urlencode, urlsplit
 import pyarrow as pa
 
 from georelay.errors import ConfigError, TracesExpired
-from georelay.limits import MIB
+from georelay.limits import MIB, REGION_NAME_CHARS_MAX
 from georelay.tls import client_contexts
 from georelay.trace.position import NEXT_KEY, TracePosition
 from georelay.trace.schema import TraceKind
 from sla.errors import JobFailed, UsageError
 
-ANSWER_S_MAX: Final = 10.0
+ANSWER_S_MAX: Final = 10.0  # for a connection, and for the next bytes of an answer
+WHOLE_ANSWER_S_MAX: Final = 60.0
 JSON_BYTES_MAX: Final = 4 * MIB
 PAGE_BYTES_MAX: Final = 128 * MIB
+PAGE_TABLE_BYTES_MAX: Final = 1_024 * MIB  # of its rows, unpacked
 TOKEN_BYTES_MAX: Final = 8_192
 SHOWN_CHARS_MAX: Final = 300
+_REGION: Final = re.compile(rf"[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}")
 _WRONG_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
@@ -95,14 +103,23 @@ class Server:
 
     Args:
         url: http(s)://host:port.
+        wait_s, whole_s: see ANSWER_S_MAX, WHOLE_ANSWER_S_MAX.
     """
 
-    def __init__(self, url: str, credentials: Credentials, *, wait_s: float = ANSWER_S_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        *,
+        wait_s: float = ANSWER_S_MAX,
+        whole_s: float = WHOLE_ANSWER_S_MAX,
+    ) -> None:
         parts = check_url(url)
         self.url = url
         self._host, self._port, self._is_tls = parts.hostname or "", parts.port, parts.scheme == "https"
         self._credentials = credentials
         self._wait_s = wait_s
+        self._whole_s = whole_s
         self._connection: http.client.HTTPConnection | None = None
         self._has_answered = False
 
@@ -119,7 +136,7 @@ class Server:
             return None
         try:
             found = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise NotReached(f"{self.url}{path} answers with something else than a JSON object")
@@ -131,8 +148,10 @@ class Server:
         with understood(self.url):
             if not found["is_writing"]:
                 return None
-            name, gateway = f"{found['region']}/{int(found['broker'])}", str(found.get("gateway", ""))
-            return Broker(name=name, url=self.url, gateway=gateway)
+            region, gateway = found["region"], str(found.get("gateway", ""))
+            if not _REGION.fullmatch(region):
+                raise ValueError(f"region {region!r}")
+            return Broker(name=f"{region}/{int(found['broker'])}", url=self.url, gateway=gateway)
 
     def positions(self, kind: TraceKind) -> tuple[TracePosition, TracePosition]:
         """Return the oldest and the latest position of a kind. Raises as `_get`."""
@@ -161,7 +180,7 @@ class Server:
         if raw is None:
             raise NoTracesHere(f"{self.url} serves no traces")
         try:
-            table = pa.ipc.open_stream(raw).read_all()
+            table = _table(raw)
             return table, TracePosition.parse(table.schema.metadata[NEXT_KEY].decode())
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise NotReached(f"{self.url}{path} answers with something else than a page of rows: {error}") from error
@@ -189,10 +208,11 @@ class Server:
             headers["Authorization"] = f"Bearer {token}"
         try:
             connection = self._connected()
-            connection.request("GET", target, headers=headers)
-            answer = connection.getresponse()
-            status = answer.status
-            raw = answer.read(bytes_max + 1)
+            with _cut_after(connection, self._whole_s):
+                connection.request("GET", target, headers=headers)
+                answer = connection.getresponse()
+                status = answer.status
+                raw = answer.read(bytes_max + 1)
             if len(raw) > bytes_max:
                 raise http.client.HTTPException(f"an answer over {bytes_max} bytes")
         except (OSError, http.client.HTTPException) as error:
@@ -233,7 +253,46 @@ class Server:
                 )
             else:
                 self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._wait_s)
+        if self._connection.sock is None:
+            self._connection.connect()
         return self._connection
+
+
+@contextlib.contextmanager
+def _cut_after(connection: http.client.HTTPConnection, most_s: float) -> Iterator[None]:
+    """End a connection that is still answering after `most_s`. Raises HTTPException instead of what comes of that."""
+    sock = connection.sock
+    is_cut = threading.Event()
+
+    def cut() -> None:
+        is_cut.set()
+        with contextlib.suppress(OSError):  # it has ended
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # below TLS, which may be in the middle of a record
+
+    timer = threading.Timer(most_s, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_cut.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_cut.is_set():
+        raise http.client.HTTPException(f"its answer takes longer than {most_s:g} s")
+
+
+def _table(raw: bytes) -> Any:
+    """Return the rows of a page. Raises ValueError: they are too large."""
+    reader = pa.ipc.open_stream(raw)
+    batches, size_bytes = [], 0
+    for batch in reader:
+        size_bytes += batch.nbytes
+        if size_bytes > PAGE_TABLE_BYTES_MAX:
+            raise ValueError(f"more than {PAGE_TABLE_BYTES_MAX} bytes of rows")
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema=reader.schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +335,9 @@ def find_brokers(urls: Iterable[str], credentials: Credentials) -> tuple[dict[st
         addresses.update(dict.fromkeys(named or ()))
     writers: dict[str, Broker] = {}
     for url in (*addresses, *gateways):
+        if not _is_url(url):
+            silent.append(f"a gateway names {url[:SHOWN_CHARS_MAX]!r}, which is no address")
+            continue
         with contextlib.closing(Server(url, credentials)) as server:
             try:
                 writer = server.writer()
@@ -321,6 +383,14 @@ def check_url(url: str) -> Any:
     if not is_right or parts.path.strip("/") or parts.query or parts.username is not None:
         raise UsageError(f"{url[:SHOWN_CHARS_MAX]!r} is no http://host:port or https://host:port")
     return parts
+
+
+def _is_url(url: str) -> bool:
+    try:
+        check_url(url)
+    except UsageError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from georelay.trace.schema import Stage
+from georelay.trace.schema import Stage, TraceKind
 from sla.judging.verdict import Verdict
 from sla.report import tables as t
 from sla.report import wording as w
@@ -142,7 +142,7 @@ def _page(report: Report) -> Page:
         steps=next_steps(report),
         targets=tuple(_target_line(target) for target in report.targets),
         cards=(_inputs_card(report), _clocks_card(report), _worst_card(report)),
-        notes=tuple(note for note in report.notes if note.code != "BUDGET_BURNING"),  # said in the alarm
+        notes=tuple(note for note in report.notes if note.code != w.BURNING_CODE),  # said in the alarm
         parts=tuple(_parts(report)),
         words=w.WORDS,
         code_version=made.code_version,
@@ -151,7 +151,7 @@ def _page(report: Report) -> Page:
 
 
 def _alarm(report: Report) -> str:
-    """Return which burn-rate alerts are on, those that page first; empty when none is."""
+    """Return which burn-rate alerts are on, the urgent ones first; empty when none is."""
     firing = [
         (window.severity, f"{target.name} {w.short(subject.name)}")
         for target in report.targets
@@ -163,7 +163,7 @@ def _alarm(report: Report) -> str:
     for severity in dict.fromkeys(sorted(severity for severity, _ in firing)):
         names = list(dict.fromkeys(name for found, name in firing if found == severity))
         more = f" and {len(names) - ALARMS_SHOWN} more" if len(names) > ALARMS_SHOWN else ""
-        parts.append(f"{severity}: {', '.join(names[:ALARMS_SHOWN])}{more}.")
+        parts.append(f"{w.urgency(severity)}: {', '.join(names[:ALARMS_SHOWN])}{more}.")
     return " ".join(parts)
 
 
@@ -207,21 +207,23 @@ def _is_certain(interval: Interval) -> bool:
 def _inputs_card(report: Report) -> Card:
     inputs = report.inputs
     rows = sum(row.rows for row in inputs.rows)
-    missing = sum(row.missing_rows for row in inputs.rows)
+    missing = sum(max(row.missing_rows, row.dropped_rows) for row in inputs.rows)  # dropped ones are numbered, too
     dropped = sum(row.dropped_rows for row in inputs.rows)
     aside = max(len(inputs.quarantined), sum(row.quarantined_files for row in inputs.rows))
-    silent = sum(row.silent_writer_hours for row in inputs.rows)
+    silent = sum(row.silent_writer_hours for row in inputs.rows if row.kind == TraceKind.CLOCK.value)
     wrong = [
         w.things(number, *words)
         for number, words in (
             (inputs.hours_expected - inputs.hours, ("hour without data", "hours without data")),
             (aside, ("file set aside", "files set aside")),
             (missing, ("row missing", "rows missing")),
-            (dropped, ("row dropped", "rows dropped")),
+            (dropped, ("of them dropped by its broker", "of them dropped by brokers")),
             (silent, ("silent writer hour", "silent writer hours")),
         )
         if number
     ]
+    if any(note.code == "ROWS_LEFT_OUT" for note in report.notes):
+        wrong.append("rows that are in no figure")
     writers = {writer for row in inputs.rows for writer in row.writers}
     return Card(
         title="Was everything counted?",
@@ -231,7 +233,7 @@ def _inputs_card(report: Report) -> Card:
             ("hours with data", f"{w.count(inputs.hours)} of {w.count(inputs.hours_expected)}"),
             ("trace rows read", w.count(rows)),
             ("from brokers and gateways", w.count(len(writers))),
-            ("rows missing or dropped", w.count(missing + dropped)),
+            ("rows missing, of these dropped", f"{w.count(missing)}, {w.count(dropped)}"),
             ("files set aside", w.count(aside)),
             ("hours revised since / not final", f"{w.count(inputs.hours_revised)} / {w.count(inputs.hours_not_final)}"),
         ),

@@ -25,7 +25,9 @@ def to_markdown(report: Report) -> str:
     if steps := next_steps(report):
         parts.append("What to do next:\n\n" + "\n".join(f"- {_escape(step)}" for step in steps))
     if report.notes:
-        parts.append("\n".join(f"- {'**Note:** ' * note.is_warning}{_escape(note.text)}" for note in report.notes))
+        parts.append(
+            "\n".join(f"- {'**Note:** ' * note.is_warning}{_escape(w.note_text(note))}" for note in report.notes)
+        )
     for table in all_tables(report):
         if table.key == "readers-not-passing":  # Markdown shows them among all readers
             continue

@@ -108,6 +108,7 @@ def throughput_tables(report: Report) -> list[TextTable]:
         text_table(
             "throughput",
             "Delivered records per second",
+            "A record counts once per region, when the first reader there gets it. "
             "A second is loaded when 1,000 records were offered in it, a minute when its best 10 seconds were offered "
             "more than the target. Only loaded minutes are judged: nobody can deliver what was not published.",
             "region|#delivered|#offered|#mean|#best 1 s|#best 10 s|#offered, best 10 s|#best 60 s"
@@ -221,13 +222,13 @@ def accounts_table(accounts: Iterable[Account]) -> TextTable:
                 row.dest or "nobody reads it",
                 row.group or w.NONE,
                 w.count(row.published),
-                w.count(row.delivered),
-                w.count(row.pending),
-                w.count(row.lost),
-                w.count(row.untraced),
-                w.count(row.aborted),
-                w.count(row.expired),
-                w.count(row.not_asked),
+                _count_or_unknown(row.delivered),
+                _count_or_unknown(row.pending),
+                _count_or_unknown(row.lost),
+                _count_or_unknown(row.untraced),
+                _count_or_unknown(row.aborted),
+                _count_or_unknown(row.expired),
+                _count_or_unknown(row.not_asked),
                 _adds_up(row),
                 w.count(row.refused),
                 w.count(row.undecided),
@@ -238,9 +239,15 @@ def accounts_table(accounts: Iterable[Account]) -> TextTable:
 
 
 def _adds_up(row: Account) -> str:
+    if row.unnamed is None:
+        return f"{w.UNKNOWN}: too many holes"
     if row.adds_up is None:
         return f"{w.UNKNOWN}: rows are missing"
     return "yes" if row.adds_up else f"no: {w.things(row.unnamed, 'record', 'records')} more than any home committed"
+
+
+def _count_or_unknown(records: int | None) -> str:
+    return w.UNKNOWN if records is None else w.count(records)
 
 
 def integrity_news(report: Report) -> str:

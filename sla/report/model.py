@@ -81,7 +81,7 @@ class BurnWindow:
         is_burning: at the end of the period both windows burn faster and the long one has enough events.
         is_firing: at the end of the period the alert is on: it is burning, and the long window is covered.
         is_partial: the long window is longer than the data; its rates are of what there is, and no alert.
-        firing_minutes: minutes of the period at whose end the alert was on.
+        firing_minutes: minutes of the period (of its last 31 days) at whose end the alert was on.
         worst_rate: highest rate of the long window in the period, where it was covered and had enough events.
         worst_at: when that was.
     """
@@ -202,8 +202,9 @@ class LatencyPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputRegion:
-    """Delivered records of one region. A second is loaded when as many as the target were offered in it.
+    """Delivered records of one region, each once however many read it.
 
+    A second is loaded when as many as the target were offered in it.
     `loaded_minutes`: minutes whose best 10 s were offered a margin above the target; `..._met`: whose best 10 s
     delivered the target. `mean_per_s` is over the minutes in which something was delivered.
     """
@@ -297,7 +298,8 @@ class Account:
         unnamed: delivered or replicated, and committed by no home's ledger.
         refused: records of publishes that were answered with an error and not stored.
         undecided: records of publishes with an unknown outcome; what of them is stored is published.
-        adds_up: whether `unnamed` is zero; None when rows of a ledger are missing or too many to be added up.
+        adds_up: whether `unnamed` is zero; None when rows of a ledger are missing, or its ranges are too many to be
+            added up: then how many were published is known, and nothing of what became of them.
     """
 
     topic: str
@@ -307,14 +309,14 @@ class Account:
     dest: str
     group: str
     published: int
-    delivered: int
-    pending: int
-    lost: int
-    untraced: int
-    aborted: int
-    expired: int
-    not_asked: int
-    unnamed: int
+    delivered: int | None
+    pending: int | None
+    lost: int | None
+    untraced: int | None
+    aborted: int | None
+    expired: int | None
+    not_asked: int | None
+    unnamed: int | None
     refused: int
     undecided: int
     adds_up: bool | None

@@ -54,7 +54,7 @@ def show(report: Report, console: Console) -> None:
     if news := integrity_news(report):
         console.print(Text(news))
     for note in report.notes:
-        console.print(Text(w.printable(note.text), style="yellow" if note.is_warning else "dim"))
+        console.print(Text(w.printable(w.note_text(note)), style="yellow" if note.is_warning else "dim"))
     console.print(Text(w.printable(report.headline), style=STYLES[report.verdict.value]))
 
 

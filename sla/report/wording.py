@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from typing import Final
 
 from sla.judging.verdict import Verdict
-from sla.report.model import Budget, BurnWindow, Interval
+from sla.report.model import Budget, BurnWindow, Interval, Note
 
 TOO_FEW: Final = "too few"
 UNKNOWN: Final = "unknown"
@@ -20,6 +21,9 @@ NAME_SHOWN_MAX: Final = 80  # three names of regions and their arrows fit
 _SHARE_STEPS: Final = 1_000_000  # four digits behind the point of a percentage
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIBI: Final = 1024
+BURNING_CODE: Final = "BUDGET_BURNING"
+_URGENCY: Final = {"page": "act now", "ticket": "look soon"}
+_WINDOW_SEVERITY: Final = re.compile(r"([0-9]+[smhd]\+[0-9]+[smhd]) (page|ticket)\b")  # no name has a plus sign
 WORD_OF_VERDICT: Final = {
     Verdict.PASS: "met",
     Verdict.BREACH: "missed",
@@ -51,6 +55,10 @@ WORDS: Final = (
         "burn rate",
         "how many times faster than planned a budget is being spent; an alert needs data for its whole window "
         "(Google SRE workbook, chapter 5)",
+    ),
+    (
+        "act now (page), look soon (ticket)",
+        "how urgent the targets file calls an alert: worth waking somebody up, or worth a look in working hours",
     ),
     (
         "floor",
@@ -172,10 +180,22 @@ def covered(window: BurnWindow) -> str:
     return f"has data for {minutes(window.covered_minutes)} of {minutes(window.long_minutes)}"
 
 
+def urgency(severity: str) -> str:
+    """Return what an alert's severity asks for, with its word in the targets file."""
+    return f"{_URGENCY[severity]} ({severity})" if severity in _URGENCY else severity
+
+
+def note_text(note: Note) -> str:
+    """Return a note for people: severities, which programs read as one word, say what they ask for."""
+    if note.code != BURNING_CODE:
+        return note.text
+    return _WINDOW_SEVERITY.sub(lambda found: f"{urgency(found[2])}, windows {found[1]}", note.text)
+
+
 def burn_state(window: BurnWindow) -> str:
     """Return what a burn-rate alert says at the end of the period; a window with part of its data says nothing yet."""
     if window.is_firing:
-        return f"ON ({window.severity})"
+        return f"ON: {urgency(window.severity)}"
     if window.is_partial:
         text = "too early: would be on" if window.is_burning else "too early"
         return f"{text}; {covered(window)}"

@@ -23,6 +23,7 @@ from sla.sources.layout import HOUR_S, FilePlace, hour_folder
 from sla.sources.location import Location
 
 DIGEST_BITS: Final = 256
+SILENT_HOURS_MAX: Final = 7 * 24  # a broker that is silent for longer was removed
 INPUT_DIGEST_KEY: Final = b"georelay.input_digest"
 INPUT_FILES_KEY: Final = b"georelay.input_files"
 
@@ -125,11 +126,15 @@ class HourInputs:
 
     Args:
         ts_s: begin of the hour, seconds since 1970 UTC.
-        files: good ones; `bytes` and `rows` are theirs.
+        files: good ones; `bytes` and `rows` are theirs, those of `left_out_rows` excepted.
         missing_rows: row numbers absent before files of this hour.
         dropped_rows: rows that the writers say they gave up since their file before.
         writers: as `us/1001`, of good files.
-        silent_writers: wrote this kind in the hour before or after, and nothing of it in this one.
+        silent_writers: wrote nothing of this kind in this hour, though they may have been there. Clock rows come every
+            second: whoever wrote them is silent until it is seen again, SILENT_HOURS_MAX at most. Of other kinds
+            nothing may be all there was: only the hours right before and after one with rows count.
+        left_out_rows: rows read that no figure has: about a time too far from the file's, or about an hour that
+            could not be made again when they came.
     """
 
     ts_s: int
@@ -143,6 +148,7 @@ class HourInputs:
     dropped_rows: int = 0
     writers: tuple[str, ...] = ()
     silent_writers: tuple[str, ...] = ()
+    left_out_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,20 +268,29 @@ def digest_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest())
 
 
-def hour_inputs(files: TraceFiles) -> tuple[HourInputs, ...]:
-    """Return the completeness of every hour, kind and region that has files or silent writers, in that order."""
+def hour_inputs(
+    files: TraceFiles, *, clock_seen: Mapping[str, int] | None = None, left_out: Mapping[str, int] | None = None
+) -> tuple[HourInputs, ...]:
+    """Return the completeness of every hour, kind and region that has files or silent writers, in that order.
+
+    Args:
+        clock_seen: who wrote clock rows before these files, as `us/1001` -> the last hour in which it did.
+        left_out: path of a file -> its rows that no hour is made of.
+    """
     found: dict[_Cell, HourInputs] = {}
     writers: dict[_Cell, set[str]] = {}  # who wrote, bad files included
     for file, missing, dropped in _losses(files.good):
         cell = _cell(file.place)
+        unused = (left_out or {}).get(file.relative, 0)
         before = found.get(cell, HourInputs(ts_s=cell[0], kind=cell[1], region=cell[2]))
         found[cell] = replace(
             before,
             files=before.files + 1,
             bytes=before.bytes + file.size_bytes,
-            rows=before.rows + file.metadata.rows,
+            rows=before.rows + file.metadata.rows - unused,
             missing_rows=before.missing_rows + missing,
             dropped_rows=before.dropped_rows + dropped,
+            left_out_rows=before.left_out_rows + unused,
             writers=_with(before.writers, file.place.writer),
         )
         writers.setdefault(cell, set()).add(file.place.writer)
@@ -284,7 +299,7 @@ def hour_inputs(files: TraceFiles) -> tuple[HourInputs, ...]:
         before = found.get(cell, HourInputs(ts_s=cell[0], kind=cell[1], region=cell[2]))
         found[cell] = replace(before, quarantined_files=before.quarantined_files + 1)
         writers.setdefault(cell, set()).add(bad.place.writer)
-    for cell, silent in _silent(writers, files.hours()):
+    for cell, silent in _silent(writers, files.hours(), clock_seen or {}):
         before = found.get(cell, HourInputs(ts_s=cell[0], kind=cell[1], region=cell[2]))
         found[cell] = replace(before, silent_writers=tuple(sorted(silent)))
     return tuple(found[cell] for cell in sorted(found, key=lambda cell: (cell[0], cell[1].value, cell[2])))
@@ -301,17 +316,28 @@ def _with(writers: tuple[str, ...], writer: str) -> tuple[str, ...]:
     return writers if writer in writers else tuple(sorted((*writers, writer)))
 
 
-def _silent(writers: Mapping[_Cell, set[str]], hours: list[int]) -> Iterator[tuple[_Cell, set[str]]]:
+def _silent(
+    writers: Mapping[_Cell, set[str]], hours: list[int], clock_seen: Mapping[str, int]
+) -> Iterator[tuple[_Cell, set[str]]]:
     """Yield who is silent between the first and the last hour that has any file."""
-    cells = {(hour + step, kind, region) for hour, kind, region in writers for step in (-HOUR_S, 0, HOUR_S)}
-    for cell in cells:
-        hour, kind, region = cell
-        if not hours[0] <= hour <= hours[-1]:
-            continue
-        beside = writers.get((hour - HOUR_S, kind, region), set()) | writers.get((hour + HOUR_S, kind, region), set())
-        silent = beside - writers.get(cell, set())
-        if silent:
-            yield cell, silent
+    silent: dict[_Cell, set[str]] = {}
+    for (hour, kind, region), there in writers.items():
+        for cell in ((hour - HOUR_S, kind, region), (hour + HOUR_S, kind, region)):
+            silent.setdefault(cell, set()).update(there - writers.get(cell, set()))
+    wrote: dict[tuple[str, str], list[int]] = {}
+    for writer, seen_s in clock_seen.items():
+        wrote.setdefault((writer.partition("/")[0], writer), []).append(seen_s)
+    for (hour, kind, region), there in writers.items():
+        if kind is TraceKind.CLOCK:
+            for writer in there:
+                wrote.setdefault((region, writer), []).append(hour)
+    for (region, writer), mine in wrote.items():
+        for earlier, later in pairwise([*sorted(mine), (hours[-1] if hours else 0) + HOUR_S]):
+            for hour in range(earlier + HOUR_S, min(later, earlier + (SILENT_HOURS_MAX + 1) * HOUR_S), HOUR_S):
+                silent.setdefault((hour, TraceKind.CLOCK, region), set()).add(writer)
+    for cell, names in silent.items():
+        if names and hours[0] <= cell[0] <= hours[-1]:
+            yield cell, names
 
 
 def _losses(files: Iterable[GoodFile]) -> Iterator[tuple[GoodFile, int, int]]:

@@ -17,7 +17,8 @@ from sla.transforms.moments import hour_of_ns
 from sla.transforms.ranges import merged_ranges
 
 ACCOUNT: Final = ["kind", *STREAM, "region", "group"]
-RANGES_MAX: Final = 10_000  # per account of a period; more are not added up
+RANGES_MAX: Final = 10_000  # per account of a period; of more only their hull is told
+_RANGES: Final = "array<struct<f: bigint, t: bigint>>"
 _COUNTED: Final = (LedgerKind.REFUSED.value, LedgerKind.UNDECIDED.value)
 
 
@@ -33,7 +34,7 @@ def accounts_by_hour(ledger: DataFrame, hours: list[int]) -> DataFrame:
     is_counted = F.col("kind").isin(*_COUNTED)
     ranges = _collected(merged_ranges(rows.where(~is_counted), keys), keys)
     counts = rows.where(is_counted).groupBy(*keys).agg(F.coalesce(F.sum("records"), F.lit(0)).alias("records"))
-    return ranges.unionByName(counts.withColumn("ranges", F.array().cast("array<struct<f: bigint, t: bigint>>")))
+    return ranges.unionByName(counts.withColumn("ranges", F.array().cast(_RANGES)))
 
 
 def account_sums(rows: DataFrame, *, start_s: int, end_s: int) -> DataFrame:
@@ -52,12 +53,14 @@ def account_sums(rows: DataFrame, *, start_s: int, end_s: int) -> DataFrame:
     )
     ranges = _collected(merged_ranges(single, keys), keys).drop("records")
     sums = inside.groupBy(*keys).agg(F.sum("records").alias("records"))
+    nothing = F.array().cast(_RANGES)
+    hull = F.array(F.struct(F.col("ranges")[0]["f"].alias("f"), F.element_at("ranges", -1)["t"].alias("t")))
     is_whole = F.coalesce(F.size("ranges") <= RANGES_MAX, F.lit(True))
     return sums.join(ranges, keys, "left").select(
         *keys,
         "records",
         is_whole.alias("is_whole"),
-        F.when(is_whole, F.coalesce("ranges", F.array().cast("array<struct<f: bigint, t: bigint>>"))).alias("ranges"),
+        F.when(is_whole, F.coalesce("ranges", nothing)).otherwise(hull.cast(_RANGES)).alias("ranges"),
     )
 
 

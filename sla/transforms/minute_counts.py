@@ -27,7 +27,7 @@ def latency_events(
     `dest` is the rest of the way: `eu`, or `us -> eu` by way of a home.
 
     Args:
-        minute: rows with `home`.
+        minute: rows of minutes or hours, with `home`.
         first_bad: way -> first bucket beyond its limit; None when the limit is the one that is counted exactly.
     """
     limits = spark.createDataFrame([(*way, bucket) for way, bucket in sorted(first_bad.items())], _LIMITS_DDL)
@@ -103,10 +103,9 @@ def worst_minutes(counts: DataFrame, *, start_s: int, end_s: int, most: int) -> 
     ).select(*SUBJECT, "ts_s", "total", "bad")
 
 
-def worst_topics(events: DataFrame, *, start_s: int, end_s: int, most: int) -> DataFrame:
-    """Return per target the `most` (topic, pair) of [start_s, end_s) with the most bad records."""
-    period = events.where((F.col("ts_s") >= start_s) & (F.col("ts_s") < end_s))
-    sums = period.groupBy("target", "topic", "origin", "dest").agg(
+def worst_topics(events: DataFrame, *, most: int) -> DataFrame:
+    """Return per target the `most` (topic, pair) of the events with the most bad records."""
+    sums = events.groupBy("target", "topic", "origin", "dest").agg(
         F.sum("total").alias("total"), F.sum("bad").alias("bad")
     )
     return _first(sums, ["topic", "origin", "dest"], most=most).drop("rank")

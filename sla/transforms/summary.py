@@ -132,7 +132,7 @@ def _neighbour(name: str, by_time: WindowSpec, step: int) -> Column:
 
 
 def integrity_sums(rows: DataFrame) -> DataFrame:
-    """Return per (is_now, stream, dest, group) the sums; `pending` is that of the last hour."""
+    """Return per (is_now, stream, dest, group) the sums; `pending` is that of its last hour with deliveries."""
     return rows.groupBy("is_now", *READER).agg(
         *(F.sum(name).alias(name) for name in _INTEGRITY), F.max_by("pending", "ts_s").alias("pending")
     )
@@ -173,23 +173,27 @@ def minutes_sums(rows: DataFrame, target: MinutesTarget, *, probed: tuple[int, i
         .withColumn("inside_s", F.when(F.col("is_now"), inside_s).otherwise(MINUTE_S))
         .where(F.col("inside_s") > 0)
     )
-    by_state = Window.partitionBy(*keys, "is_down").orderBy("ts_s")
-    runs = known.withColumn("run", F.col("ts_s") - MINUTE_S * F.row_number().over(by_state)).groupBy(
-        *keys, "is_down", "run"
+    # Only the minutes that were down are put in order: of a year they are few.
+    by_time = Window.partitionBy(*keys).orderBy("ts_s")
+    runs = (
+        known.where("is_down")
+        .withColumn("run", F.col("ts_s") - MINUTE_S * F.row_number().over(by_time))
+        .groupBy(*keys, "run")
+        .agg(F.count(F.lit(1)).alias("minutes"), F.min("ts_s").alias("first_s"))
     )
-    lengths = runs.agg(
-        F.count(F.lit(1)).alias("minutes"), F.sum("inside_s").alias("seconds"), F.min("ts_s").alias("first_s")
+    longest = runs.groupBy(*keys).agg(
+        F.max(F.struct("minutes", (-F.col("first_s")).alias("before_s"))).alias("longest")
     )
-    down = F.when(F.col("is_down"), F.struct("minutes", (-F.col("first_s")).alias("before_s")))
+    is_up = ~F.col("is_down")
     return (
-        lengths.groupBy(*keys)
+        known.groupBy(*keys)
         .agg(
-            F.sum(F.when(~F.col("is_down"), F.col("minutes")).otherwise(0)).alias("up"),
-            F.sum(F.when(F.col("is_down"), F.col("minutes")).otherwise(0)).alias("down"),
-            F.sum(F.when(~F.col("is_down"), F.col("seconds")).otherwise(0)).alias("up_s"),
-            F.sum(F.when(F.col("is_down"), F.col("seconds")).otherwise(0)).alias("down_s"),
-            F.max(down).alias("longest"),
+            F.count_if(is_up).alias("up"),
+            F.count_if("is_down").alias("down"),
+            F.sum(F.when(is_up, F.col("inside_s")).otherwise(0)).alias("up_s"),
+            F.sum(F.when(F.col("is_down"), F.col("inside_s")).otherwise(0)).alias("down_s"),
         )
+        .join(longest, keys, "left")
         .select(
             *keys,
             "up",
@@ -229,7 +233,9 @@ def input_sums(rows: DataFrame) -> DataFrame:
     sums = ("files", "bytes", "rows", "quarantined_files", "missing_rows", "dropped_rows")
     return rows.groupBy("is_now", "kind", "region").agg(
         *(F.sum(name).alias(name) for name in sums),
+        F.sum(F.greatest("missing_rows", "dropped_rows")).alias("gone_rows"),
         F.array_sort(F.array_distinct(F.flatten(F.collect_list("writers")))).alias("writers"),
         F.sum(F.size("writers")).alias("writer_hours"),
         F.sum(F.size("silent_writers")).alias("silent_writer_hours"),
+        F.sum(F.coalesce("left_out_rows", F.lit(0))).alias("left_out_rows"),
     )

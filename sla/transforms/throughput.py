@@ -1,12 +1,18 @@
-"""The roll-up `throughput_minute`: records per second that a region was handed and was offered.
+"""The roll-up `throughput_minute`: records per second that a region was handed and was offered, each record once.
 
-A ledger row never spans two seconds, so counting by `first_ns` is exact. Offered to a region are the records committed
-in the streams that somebody in it read in that hour. Windows end at each second of the minute and look back into the
-hour before; a minute in which nothing was delivered or offered has no row.
+delivered  records above all that anybody in the region had been handed of their stream: who reads them as well, or
+           again, adds nothing, however many groups there are; nor does what is handed over late, below that.
+offered    records committed in the streams that somebody in the region read in that hour or in the QUIET_S before it:
+           a region that is handed nothing for hours was offered what it missed.
+
+A ledger row never spans two seconds, so counting by `first_ns` is exact. Windows end at each second of the minute and
+look back into the hour before, of which they only know its own rows; a minute in which nothing was delivered or offered
+has no row.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -14,8 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from georelay.trace.schema import LedgerKind
 from sla.tables import HOUR_S, MINUTE_S, STREAM
-from sla.transforms.moments import hour_of, minute_of, second_of
-from sla.transforms.ranges import records
+from sla.transforms.moments import NS_PER_S, hour_of, minute_of, second_of
+from sla.transforms.positions import QUIET_S, SCOPE_UNIT
+from sla.transforms.ranges import BEFORE, records
 
 LOADED_PER_S: Final = 1_000
 SHORT_WINDOW_S: Final = 10
@@ -23,19 +30,25 @@ LONG_WINDOW_S: Final = 60
 _HOUR: Final = ["hour_s", "dest"]
 
 
-def throughput_by_minute(ledger: DataFrame, hours: list[int]) -> DataFrame:
+def throughput_by_minute(ledger: DataFrame, carry: DataFrame | None, hours: list[int]) -> DataFrame:
     """Return `throughput_minute` of some hours.
 
     Args:
         ledger: rows of the hours and of the minute before each.
-        hours: starts of the hours, s.
+        carry: from sla.transforms.positions.live_carry; None: nothing is known from before.
+        hours: starts of the hours, consecutive, s.
     """
     rows = ledger.withColumn("second", second_of("first_ns"))
-    delivered = rows.where(F.col("kind") == LedgerKind.DELIVERED.value).withColumn("dest", F.col("region"))
+    delivered = rows.where(F.col("kind") == LedgerKind.DELIVERED.value).withColumns(
+        {"dest": F.col("region"), "own_hour_s": hour_of("second")}
+    )
     committed = rows.where(F.col("kind") == LedgerKind.COMMIT.value)
-    read = delivered.select(hour_of("second").alias("hour_s"), "dest", *STREAM).distinct()
-    offered = _with_hours(committed, hours).join(read, ["hour_s", *STREAM], "inner")
-    seconds = _per_second(_with_hours(delivered, hours), "delivered").unionByName(
+    before = _before(delivered, carry, hours)
+    read = delivered.select(F.col("own_hour_s").alias("hour_s"), "dest", *STREAM)
+    if before is not None:
+        read = read.unionByName(before.select(*_HOUR, *STREAM))
+    offered = _with_hours(committed, hours).join(read.distinct(), ["hour_s", *STREAM], "inner")
+    seconds = _per_second(_with_hours(_fresh(delivered, before), hours), "delivered").unionByName(
         _per_second(offered, "offered"), allowMissingColumns=True
     )
     is_inside = hour_of("second") == F.col("hour_s")
@@ -47,6 +60,44 @@ def throughput_by_minute(ledger: DataFrame, hours: list[int]) -> DataFrame:
         .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("delivered", "offered")))
     )
     return _summary(whole)
+
+
+def _before(delivered: DataFrame, carry: DataFrame | None, hours: list[int]) -> DataFrame | None:
+    """Return per (hour_s, dest, STREAM) that was read in the QUIET_S before the hour how far: `reach_before`."""
+    parts = []
+    if len(hours) > 1:
+        inside = delivered.where(F.col("own_hour_s").isin(hours)).groupBy("own_hour_s", "dest", *STREAM)
+        parts.append(inside.agg(F.max("to_offset").alias("reach"), F.max("first_ns").alias("last_ns")))
+    if carry is not None:
+        units = carry.where(F.col("scope") == SCOPE_UNIT)
+        no_hour = F.lit(None).cast("bigint").alias("own_hour_s")
+        parts.append(units.select(no_hour, "dest", *STREAM, "reach", "last_ns"))
+    if not parts:
+        return None
+    later = F.filter(
+        F.array(*(F.lit(hour).cast("bigint") for hour in hours)),
+        lambda hour: (
+            (F.col("own_hour_s").isNull() | (hour > F.col("own_hour_s")))
+            & (F.col("last_ns") >= (hour - QUIET_S) * NS_PER_S)
+        ),
+    )
+    known = reduce(DataFrame.unionByName, parts).withColumn("hour_s", F.explode(later))
+    return known.groupBy(*_HOUR, *STREAM).agg(F.max("reach").alias("reach_before"))
+
+
+def _fresh(delivered: DataFrame, before: DataFrame | None) -> DataFrame:
+    """Cut off what somebody in the region had been handed already; rows of which nothing is left are left out."""
+    in_order = Window.partitionBy("own_hour_s", "dest", *STREAM).orderBy(
+        "first_ns", "broker", "session_epoch", "deliver_seq"
+    )
+    reach = F.max("to_offset").over(in_order.rowsBetween(*BEFORE))
+    rows = delivered.select(*STREAM, "dest", "own_hour_s", "second", "from_offset", "to_offset", reach.alias("reach"))
+    if before is not None:
+        known = before.withColumnRenamed("hour_s", "own_hour_s")
+        rows = rows.join(known, ["own_hour_s", "dest", *STREAM], "left")
+        rows = rows.withColumn("reach", F.greatest("reach", "reach_before"))
+    fresh_from = F.greatest("from_offset", "reach")  # skips null
+    return rows.withColumn("from_offset", fresh_from).where(F.col("from_offset") < F.col("to_offset"))
 
 
 def _with_hours(rows: DataFrame, hours: list[int]) -> DataFrame:

@@ -21,8 +21,9 @@ from sla.judging.accounts import accounts_of
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts
 from sla.judging.offset_sets import OffsetSet
+from sla.sources.sealing import seal_left_rows
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def facts_of(traces: Path) -> list[AccountFacts]:
@@ -50,6 +51,7 @@ async def test_every_record_is_accounted_for_though_a_broker_was_killed(tmp_path
     async with mesh:
         run = ReportRun(mesh, options, Console(quiet=True))
         await run.run()
+    seal_left_rows(mesh.traces)  # of brokers that a busy machine did not let end in time
     accounts = [asdict(account) for account in accounts_of(facts_of(mesh.traces), Completeness(()))]
     lines = compare(run.books(), run.received(), accounts)
     assert len(lines) == 2 * len(run.streams)

@@ -124,9 +124,11 @@ def minutes(**columns: Any) -> MinutesFacts:
 def inputs(**columns: Any) -> InputFacts:
     values: dict[str, Any] = {
         "kind": "ledger", "region": "eu", "files": 10, "bytes": 1_000, "rows": 900, "quarantined_files": 0,
-        "missing_rows": 0, "dropped_rows": 0, "writers": ("eu/2001",), "writer_hours": 10, "silent_writer_hours": 0,
+        "missing_rows": 0, "dropped_rows": 0, "writers": ("eu/2001",), "writer_hours": 10,
+        "silent_writer_hours": 0,
     }  # fmt: skip
-    return InputFacts(**(values | columns))
+    values |= columns
+    return InputFacts(**({"gone_rows": max(values["missing_rows"], values["dropped_rows"])} | values))
 
 
 def burn(**columns: Any) -> BurnFacts:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sla.judging.accounts import account_name, accounts_of
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts, Facts, InputFacts, PeriodFacts
-from sla.judging.integrity import subjects_of
+from sla.judging.integrity import integrity_section, subjects_of
 from sla.judging.judge import judge
 from sla.judging.offset_sets import OffsetSet
 from sla.judging.verdict import Verdict
@@ -51,7 +51,7 @@ def missing(region: str) -> Completeness:
         (
             InputFacts(
                 kind="ledger", region=region, files=1, bytes=1, rows=99, quarantined_files=0, missing_rows=1,
-                dropped_rows=0, writers=("x",), writer_hours=1, silent_writer_hours=0,
+                dropped_rows=0, gone_rows=1, writers=("x",), writer_hours=1, silent_writer_hours=0,
             ),
         )
     )  # fmt: skip
@@ -161,11 +161,62 @@ def test_with_rows_of_a_ledger_missing_nothing_is_said(region: str) -> None:
     assert account(*whole, completeness=missing("ap")).adds_up is True
 
 
-def test_too_many_ranges_are_not_added_up() -> None:
-    row = account(
-        facts("commit", "us", records=7, is_whole=False), facts("delivered", "eu", (0, 7)), completeness=WHOLE
-    )
-    assert row.adds_up is not True
+@pytest.mark.parametrize("region", ["us", "eu"])
+def test_what_no_home_names_is_no_answer_while_rows_of_the_homes_ledger_are_missing(region: str) -> None:
+    surplus = [facts("commit", "us", (0, 40), (45, 100)), facts("delivered", "eu", (0, 100))]
+    row = account(*surplus, completeness=missing(region))
+    assert (row.unnamed, row.adds_up) == (5, None)
+    assert account(*surplus, completeness=missing("ap")).adds_up is False
+
+
+def test_without_any_row_of_a_home_missing_rows_of_anybody_may_be_the_homes() -> None:
+    rows = [facts("commit", "us", (0, 1), is_inside=False), facts("delivered", "eu", (0, 100))]
+    assert account(*rows, completeness=missing("ap")).adds_up is None
+    assert account(*rows).adds_up is False
+
+
+def test_of_too_many_ranges_nothing_is_said_but_how_many_records_there_are() -> None:
+    # Of ranges that are too many only their hull is there.
+    rows = [
+        facts("commit", "us", (0, 50_000)),
+        facts("delivered", "eu", (0, 49_990), records=40_000, is_whole=False),
+    ]
+    row = account(*rows, lost=5)
+    assert (row.published, row.adds_up) == (50_000, None)
+    names = ("delivered", "pending", "lost", "untraced", "aborted", "expired", "not_asked", "unnamed")
+    assert [getattr(row, name) for name in names] == [None] * 8
+    many = account(facts("commit", "us", (0, 9_000), records=7, is_whole=False), facts("delivered", "eu", (0, 7)))
+    assert (many.published, many.delivered, many.adds_up) == (7, None, None)
+    cells = dict(zip([name for name, _ in accounts_table([row]).columns], accounts_table([row]).rows[0], strict=True))
+    assert (cells["delivered"], cells["pending"]) == ("unknown", "unknown")
+    assert cells["adds up"] == "unknown: too many holes"
+
+
+def pending(items: tuple[AccountFacts, ...], **columns: Any) -> tuple[int, int]:
+    """Return what is pending of one reader at the period's end, by its row and in all."""
+    period = build.period(accounts=items, integrity=(reader(dest="eu", **columns),))
+    section = integrity_section(period, targets=(), completeness=WHOLE)
+    return section.readers[0].pending, section.totals.pending
+
+
+def test_records_committed_after_the_last_delivery_are_pending() -> None:
+    # `pending` of the facts is that of the last hour with a delivery: the group was done then, and never came again.
+    handed = facts("delivered", "eu", (0, 100))
+    assert pending((facts("commit", "us", (0, 1_000_100)), handed)) == (1_000_000, 1_000_000)
+    assert pending((facts("commit", "us", (0, 40)), facts("replicated", "eu", (0, 120)), handed)) == (20, 20)
+    assert pending((facts("commit", "us", (0, 100)), handed)) == (0, 0)
+
+
+def test_a_backlog_of_before_the_period_is_pending_also_when_nothing_was_committed_in_it() -> None:
+    handed = facts("delivered", "eu", (0, 100))
+    assert pending((handed,), pending=7) == (7, 7)
+    assert pending((facts("commit", "us", (900, 1_000)), handed), pending=850) == (900, 900)
+    assert pending((), pending=7) == (7, 7)
+
+
+def test_too_many_ranges_still_have_an_end() -> None:
+    commits = facts("commit", "us", (0, 500), records=7, is_whole=False)
+    assert pending((commits, facts("delivered", "eu", (0, 450), records=3, is_whole=False))) == (50, 50)
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), max_size=12).map(
@@ -199,6 +250,7 @@ def test_the_equation_holds_for_any_ledgers(
         facts("delivered", "eu", *OffsetSet.union([handed]).ranges),
     ]
     row = account(*items)
+    assert row.unnamed is not None
     assert row.published + row.unnamed == sum(parts(row).values())
     assert row.adds_up is (row.unnamed == 0)
 
@@ -223,6 +275,16 @@ def test_spark_adds_up_what_the_ledgers_say(ledger: Any) -> None:
     (row,) = accounts_of(found, WHOLE)
     assert (row.published, row.delivered, row.pending, row.unnamed, row.refused) == (35, 30, 10, 5, 7)
     assert row.adds_up is False
+
+
+def test_of_more_ranges_than_are_added_up_their_hull_is_left(ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sla.transforms import accounts
+
+    monkeypatch.setattr(accounts, "RANGES_MAX", 2)
+    rows = ledger([(5, 6), (7, 8), (9, 12)], committed=[(0, 4), (6, 40)])
+    sums = accounts.account_sums(accounts.accounts_by_hour(rows, [0]), start_s=0, end_s=3_600).collect()
+    found = {row.kind: (row.records, row.is_whole, [(item.f, item.t) for item in row.ranges]) for row in sums}
+    assert found == {"delivered": (5, False, [(5, 12)]), "commit": (38, True, [(0, 4), (6, 40)])}
 
 
 def test_the_report_says_whether_the_equation_adds_up_and_warns_when_it_does_not() -> None:

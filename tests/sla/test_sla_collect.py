@@ -82,8 +82,8 @@ def _tables() -> Table:
         (SPAN.start_s, "eu", "gateway", "publish", 10, 10, 0, 0, 0, 10, 1),
     ]
     tables[RollupTable.INPUTS_HOUR] = [
-        (T0, "latency_hist", "eu", 2, 10, 100, 0, 0, 0, ["eu/2", "eu/1"], []),
-        (T0 + 3_600, "latency_hist", "eu", 2, 10, 100, 1, 5, 6, ["eu/1"], ["eu/2"]),
+        (T0, "latency_hist", "eu", 2, 10, 100, 0, 0, 0, ["eu/2", "eu/1"], [], None),  # of before rows were left out
+        (T0 + 3_600, "latency_hist", "eu", 2, 10, 100, 1, 5, 6, ["eu/1"], ["eu/2"], 7),
     ]
     return tables
 
@@ -206,6 +206,7 @@ def test_inputs_name_their_writers_once(facts: Facts) -> None:
     (item,) = facts.now.inputs
     assert (item.writers, item.writer_hours, item.silent_writer_hours) == (("eu/1", "eu/2"), 3, 1)
     assert (item.files, item.missing_rows, item.dropped_rows, item.quarantined_files) == (4, 5, 6, 1)
+    assert item.left_out_rows == 7
 
 
 def test_the_worst_minutes_and_topics_are_named(facts: Facts) -> None:
@@ -242,6 +243,42 @@ def test_a_silent_region_and_the_change_since_before_are_in_the_report(report: R
     assert {note.code for note in report.notes} >= {"PAIR_INFEASIBLE", "ROWS_MISSING", "MIRROR_BEHIND"}
 
 
+def test_of_a_long_period_only_the_newest_minutes_are_read_one_by_one(spark: Any) -> None:
+    from sla.jobs.collect import collect
+
+    span = Span(start_s=T0, end_s=T0 + 40 * 86_400)
+    old_s, new_s = T0 + 5 * 86_400, T0 + 30 * 86_400  # 35 and 10 days before its end
+    tables: Table = {table: [] for table in RollupTable}
+    for ts_s in (old_s, new_s):
+        tables[RollupTable.MINUTE].append(_latency(ts_s, "us", "eu", {20_000: 100, 90_000: 100}))
+        tables[RollupTable.HOUR].append(_latency(ts_s, "us", "eu", {20_000: 100, 90_000: 100}))
+    asked: dict[RollupTable, int] = {}
+
+    def read(table: RollupTable, start_s: int, end_s: int) -> Any:
+        asked[table] = min(start_s, asked.get(table, start_s))
+        rows = [row for row in tables[table] if start_s <= row[0] < end_s]
+        return spark.createDataFrame(rows, DDL[table])
+
+    facts = collect(spark, read, load_targets(), span)
+    three_days = 3 * 86_400  # the longest window of an alert
+    assert span.newest_start_s == span.end_s - 31 * 86_400
+    assert asked[RollupTable.MINUTE] == span.newest_start_s - three_days
+    assert {(item.what, item.name, item.at_s, item.bad) for item in facts.worst} == {
+        ("minute", "us -> eu", new_s, 100),
+        ("topic", "orders: us -> eu", None, 200),
+    }
+    (budget,) = {(item.n, item.n_good) for item in facts.now.latency}
+    assert budget == (400, 200)
+    report = judge(
+        facts, load_targets(), made=build.MADE, hours=HourFacts(expected=960, rolled_up=2, revised=0, not_final=0)
+    )
+    (note,) = (note for note in report.notes if note.code == "ALERTS_OF_NEWEST_DAYS")
+    assert note.text == (
+        f"alerts and worst minutes are of the last 31 days, from {iso(span.newest_start_s)}; "
+        "everything else is of the whole period"
+    )
+
+
 def test_no_data_at_all_is_no_data(spark: Any) -> None:
     from sla.jobs.collect import collect
 
@@ -261,3 +298,25 @@ def test_lines_have_at_most_720_steps(minutes: int, step_s: int) -> None:
     from sla.jobs.collect import series_step_s
 
     assert series_step_s(minutes) == step_s
+
+
+def test_a_line_of_records_per_second_counts_idle_minutes_and_no_second_outside_the_period(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sla.jobs import collect
+
+    monkeypatch.setattr(collect, "_STEPS_S", (3_600,))
+    rows = [(T0 + 1_800, 1_800), (T0 + 3_600, 60_000), (T0 + 7_200, 12_000), (T0 + 7_260, 6_000)]
+    empty = {table: spark.createDataFrame([], DDL[table]) for table in RollupTable}
+    throughput = spark.createDataFrame(
+        [(ts_s, "eu", n, n, 0, 0.0, 0.0, 0.0, 0, 0) for ts_s, n in rows], DDL[RollupTable.THROUGHPUT_MINUTE]
+    )
+    tables = empty | {RollupTable.THROUGHPUT_MINUTE: throughput}
+    collecting = collect._Collecting(spark, lambda table, *_: tables[table], load_targets(), SPAN)
+    collecting.collect_series()
+    lines = {line.plot: dict(line.points) for line in collecting._series}
+    assert lines["delivered_per_s"] == lines["offered_per_s"] == {
+        T0: 1.0,  # half an hour of it is in the period
+        T0 + 3_600: 60_000 / 3_600,
+        T0 + 7_200: 10.0,
+    }  # fmt: skip

@@ -249,6 +249,22 @@ def test_two_runs_at_once_are_refused(traces: Path) -> None:
     assert len(refused) == 1
 
 
+def test_an_own_file_that_comes_back_torn_is_told_and_nothing_of_the_group_is_deleted(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(table: Any, sink: Any, kind: TraceKind) -> None:
+        whole = pa.BufferOutputStream()
+        write(table, whole, kind)
+        sink.write(whole.getvalue().to_pybytes()[:-9])
+
+    before = rows(verified(traces))
+    write = compact._write
+    monkeypatch.setattr(compact, "_write", torn)
+    with pytest.raises(JobFailed, match="does not read back as it was written"):
+        compacted(traces)
+    assert rows(verified(traces)) == before
+
+
 def test_nothing_to_compact_is_no_traces(tmp_path: Path) -> None:
     with pytest.raises(NoTraces):
         compacted(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging import availability, integrity, throughput
 from sla.judging.completeness import Completeness
-from sla.judging.facts import Span
+from sla.judging.facts import AccountFacts, Span
 from sla.judging.latency import Detour, PairLimit, detours, homes_of, judge_pair, pair_limits, pair_rows
 from sla.judging.verdict import Verdict, worst
 from sla.report.model import Interval
@@ -284,7 +284,8 @@ def test_a_region_that_fell_silent_stays_in_every_pair() -> None:
     [
         ({}, {}, 0),
         ({"missing_rows": 100}, {}, 0.1),
-        ({"missing_rows": 60, "dropped_rows": 40}, {}, 0.1),
+        ({"missing_rows": 100, "dropped_rows": 100}, {}, 0.1),  # dropped ones are numbered: missing
+        ({"dropped_rows": 100}, {}, 0.1),
         ({"quarantined_files": 10}, {}, 0.5),
         ({"missing_rows": 100, "quarantined_files": 10}, {}, 0.5),
         ({}, {"silent_writer_hours": 10}, 0.5),
@@ -325,3 +326,26 @@ def test_a_span_knows_its_hours_and_the_period_before() -> None:
     span = Span(start_s=7_260, end_s=10_920)
     assert (span.minutes, span.first_hour_s, span.end_hour_s) == (61, 7_200, 14_400)
     assert span.previous == Span(start_s=3_600, end_s=7_260)
+
+
+def commits_and_deliveries(home: str, dest: str) -> tuple[AccountFacts, AccountFacts]:
+    stream: dict[str, Any] = {
+        "topic": "orders", "origin": "", "partition": 0, "is_inside": True, "records": 9, "is_whole": True,
+        "ranges": ((0, 9),),
+    }  # fmt: skip
+    return (
+        AccountFacts(kind="commit", region=home, group="", **stream),
+        AccountFacts(kind="delivered", region=dest, group="", **stream),
+    )
+
+
+@pytest.mark.parametrize(("home", "expected"), [("us", DOUBT), ("ap", PASS)])
+def test_rows_missing_at_the_home_may_hide_loaded_minutes_that_were_missed(home: str, expected: Verdict) -> None:
+    period = build.period(
+        throughput=(build.throughput(loaded_minutes=60, loaded_minutes_met=60),),
+        accounts=commits_and_deliveries("us", "eu"),
+        inputs=(build.inputs(region="eu"), build.inputs(region=home, rows=900, missing_rows=100)),
+    )
+    target = ThroughputTarget(name="throughput")
+    (subject,) = throughput.subjects_of(target, period, completeness=Completeness(period.inputs))
+    assert subject.verdict is expected

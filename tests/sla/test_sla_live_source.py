@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from aiohttp import web
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from georelay.errors import TracesExpired
+from georelay.trace.position import NEXT_KEY, TracePosition
 from georelay.trace.schema import TraceKind
 from sla import cli
 from sla.errors import JobFailed, UsageError
+from sla.live import reaching
 from sla.live.reaching import Credentials, NotReached, Server, check_url, find_brokers
 from sla.sources.broker import LiveReader, StreamOptions
 from tests.sla.live_brokers import START_S, TracedBroker, gateway_app, serving
@@ -248,7 +254,10 @@ def test_who_does_not_answer_is_named(mesh: Mesh) -> None:
         Server("http://127.0.0.1:1", Credentials()).positions(TraceKind.PROBE)
 
 
-@pytest.mark.parametrize("document", [{"regions": 3}, {"regions": [{}]}, {}, {"regions": [{"http": ["x"]}]}])
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("document", [{"regions": 3}, {"regions": [{}]}, {}])
 def test_a_server_that_is_something_else_is_named_and_breaks_nothing(document: dict[str, Any]) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(document)
@@ -256,10 +265,6 @@ def test_a_server_that_is_something_else_is_named_and_breaks_nothing(document: d
     app = web.Application()
     app.router.add_get("/{rest:.*}", answer)
     with serving(app) as (address,):
-        if "http" in str(document):
-            with pytest.raises(UsageError, match="is no http"):
-                find_brokers([f"http://{address}"], Credentials())
-            return
         found, (reason,) = find_brokers([f"http://{address}"], Credentials())
         assert found == {}
         assert reason.startswith(f"http://{address} answers with something that is not understood")
@@ -268,6 +273,76 @@ def test_a_server_that_is_something_else_is_named_and_breaks_nothing(document: d
             pytest.raises(NotReached, match="not understood"),
         ):
             server.positions(TraceKind.PROBE)
+
+
+@pytest.mark.parametrize("odd", ["eu-1:", "x", "u:p@x:1", "x:99999999", "[::1", ""])
+def test_an_odd_address_of_a_gateway_is_told_and_stops_the_view_of_nobody_else(tmp_path: Path, odd: str) -> None:
+    eu = TracedBroker(tmp_path / "eu", "eu/2001")
+    with serving(eu.app()) as (address,), serving(gateway_app([odd, address])) as (gateway,):
+        found, silent = find_brokers([f"http://{gateway}"], Credentials())
+    assert sorted(found) == ["eu/2001"]
+    assert [line for line in silent if repr(f"http://{odd}") in line and "a gateway names" in line] == silent != []
+
+
+@contextlib.contextmanager
+def one_answer(body: bytes, content_type: str = "application/json") -> Iterator[Server]:
+    """Serve one body at every path."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=content_type)
+
+    app = web.Application()
+    app.router.add_get("/{rest:.*}", answer)
+    with serving(app) as (address,), contextlib.closing(Server(f"http://{address}", Credentials())) as server:
+        yield server
+
+
+@pytest.mark.parametrize("region", ["a/b", "", "EU", "x" * 21, "a b"])
+def test_a_broker_whose_region_cannot_be_one_is_not_understood(region: str) -> None:
+    body = json.dumps({"is_writing": True, "region": region, "broker": 12, "gateway": ""}).encode()
+    with one_answer(body) as server, pytest.raises(NotReached, match="not understood"):
+        server.writer()
+
+
+def test_an_answer_that_is_nested_too_deeply_is_no_answer() -> None:
+    with one_answer(DEEP.encode()) as server, pytest.raises(NotReached, match="something else than a JSON object"):
+        server.writer()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_cut_off() -> None:
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/{rest:.*}", drip)
+    with serving(app) as (address,):
+        server = Server(f"http://{address}", Credentials(), wait_s=2.0, whole_s=0.4)
+        began_s = time.monotonic()
+        with contextlib.closing(server), pytest.raises(NotReached, match=r"its answer takes longer than 0\.4 s"):
+            server.json("/")
+        assert time.monotonic() - began_s < 2
+
+
+def test_a_page_that_grows_too_large_when_it_is_unpacked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([("x", pa.int64())], metadata={NEXT_KEY: b"b1/9"})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        for _ in range(8):
+            stream.write_batch(pa.record_batch([pa.array([0] * 10_000)], schema=schema))
+    body = sink.getvalue().to_pybytes()
+    start = TracePosition.parse("b1/0")
+    with one_answer(body, "application/octet-stream") as server:
+        table, end = server.page(TraceKind.PROBE, start, start)
+        assert (table.num_rows, str(end)) == (80_000, "b1/9")
+        monkeypatch.setattr(reaching, "PAGE_TABLE_BYTES_MAX", 200_000)
+        assert len(body) < 200_000
+        with pytest.raises(NotReached, match="more than 200000 bytes of rows"):
+            server.page(TraceKind.PROBE, start, start)
 
 
 def test_the_page_of_the_live_view_names_every_option() -> None:

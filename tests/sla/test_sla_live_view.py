@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError, StreamingQueryException
 
 from sla.errors import JobFailed, UsageError
 from sla.jobs import live as live_job
-from sla.jobs.live import LiveRequest, LiveView
+from sla.jobs.live import LiveRequest, LiveView, run_live
 from sla.live import state_core
+from sla.live.reaching import Broker
 from sla.live.state_core import MINUTE_S, WINDOW_S, BatchCounts, Counts, LiveState, MinuteKey, advance
 from sla.live.status_core import live_document
 from sla.live.store import KEPT_S, LiveStore
@@ -283,7 +285,10 @@ def follow(
 
     class Following(LiveView):
         def _begin(self) -> Any:
-            return Query(left.pop(0))
+            ending = left.pop(0)
+            if ending.startswith(NOT_BEGUN):
+                raise PySparkRuntimeError(ending)
+            return Query(ending)
 
     request = LiveRequest(sources=("http://x:1",), checkpoint=tmp_path, is_once=is_once)
     view = Following(request, LiveStore(tmp_path), spark=Any, brokers={}, silent=[])
@@ -295,6 +300,7 @@ def follow(
     return left, said
 
 
+NOT_BEGUN = "[PYTHON_DATA_SOURCE_ERROR]"
 BUSY = "[STREAM_FAILED] ... Python worker failed to connect back. SQLSTATE: XXKST"
 AWAY = "sla.errors.JobFailed: broker eu/2001 does not answer: refused"
 GONE = "georelay.errors.TracesExpired: http://x:1: position a/1 is gone"
@@ -322,3 +328,40 @@ def test_once_is_tried_again_only_when_the_machine_was_too_busy(
         follow(tmp_path, monkeypatch, [AWAY, "unread"], is_once=True)
     with pytest.raises(JobFailed, match="connect back"):
         follow(tmp_path, monkeypatch, [BUSY] * 9, is_once=True)
+
+
+@pytest.mark.parametrize("is_once", [True, False])
+def test_a_query_that_cannot_be_begun_on_a_busy_machine_is_begun_again_and_any_other_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_once: bool
+) -> None:
+    busy = f"{NOT_BEGUN} Python worker failed to connect back."
+    assert follow(tmp_path, monkeypatch, [busy, "", "unread"], is_once=is_once)[0] == (["unread"] if is_once else [])
+    with pytest.raises(JobFailed, match="the checkpoint is of another version"):
+        follow(tmp_path, monkeypatch, [f"{NOT_BEGUN} the checkpoint is of another version", "unread"], is_once=is_once)
+    assert "another version" in json.loads((tmp_path / "live.json").read_text())["reasons"][-1]
+
+
+def test_a_jvm_that_dies_is_one_line_and_the_view_is_shown_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead(Query):
+        @property
+        def isActive(self) -> bool:  # type: ignore[override]
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+        def awaitTermination(self, _: float) -> bool:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    class Sources:
+        def register(self, _: Any) -> None:
+            return None
+
+    class Spark:
+        dataSource = Sources()  # noqa: N815
+
+    monkeypatch.setattr(live_job, "find_brokers", lambda *_: ({"eu/1": Broker(name="eu/1", url="http://x:1")}, []))
+    monkeypatch.setattr(live_job, "build_session", lambda **_: Spark)
+    monkeypatch.setattr(LiveView, "_begin", lambda _: Dead(""))
+    with pytest.raises(JobFailed, match=r"Spark failed: .*Java side is empty.*spark\.log"):
+        run_live(LiveRequest(sources=("http://x:1",), checkpoint=tmp_path, is_once=True))
+    assert json.loads((tmp_path / "live.json").read_text())["state"] == "degraded"

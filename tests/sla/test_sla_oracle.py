@@ -247,13 +247,26 @@ ACCOUNTS = """
 """
 
 THROUGHPUT = """
-    WITH reads AS (SELECT DISTINCT region AS dest, topic, origin, "partition", hour FROM delivered),
-    grid AS (
+    WITH hours AS (SELECT DISTINCT first_ns // 3600000000000 AS hour FROM ledger),
+    reads AS (
+        SELECT DISTINCT region AS dest, topic, origin, "partition", hours.hour FROM delivered, hours
+        WHERE delivered.hour <= hours.hour AND first_ns >= (hours.hour - 24) * 3600000000000
+    ), grid AS (
         SELECT dest, hour, unnest(range(hour * 3600 - 60, hour * 3600 + 3600)) AS s
         FROM (SELECT DISTINCT dest, hour FROM reads)
+    ), reached AS (
+        SELECT *, max(to_offset) OVER (ever ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS stood,
+            max(to_offset) OVER (of_hour ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS stood_of_hour
+        FROM delivered WINDOW
+            ever AS (PARTITION BY region, topic, origin, "partition"
+                ORDER BY first_ns, broker, session_epoch, deliver_seq),
+            of_hour AS (PARTITION BY region, topic, origin, "partition", hour
+                ORDER BY first_ns, broker, session_epoch, deliver_seq)
     ), handed AS (
-        SELECT region AS dest, first_ns // 1000000000 AS s, sum(to_offset - from_offset) AS n
-        FROM delivered GROUP BY ALL
+        SELECT region AS dest, first_ns // 1000000000 AS s,
+            sum(greatest(0, to_offset - greatest(from_offset, coalesce(stood, 0)))) AS n,
+            sum(greatest(0, to_offset - greatest(from_offset, coalesce(stood_of_hour, 0)))) AS n_of_hour
+        FROM reached GROUP BY ALL
     ), commits AS (
         SELECT topic, origin, "partition", first_ns // 1000000000 AS s, sum(to_offset - from_offset) AS n
         FROM ledger WHERE kind = 'commit' GROUP BY ALL
@@ -261,7 +274,8 @@ THROUGHPUT = """
         SELECT dest, hour, s, sum(n) AS n FROM reads JOIN commits USING (topic, origin, "partition")
         WHERE s BETWEEN hour * 3600 - 60 AND hour * 3600 + 3599 GROUP BY ALL
     ), seconds AS (
-        SELECT grid.dest, grid.hour, grid.s, coalesce(handed.n, 0) AS d, coalesce(offers.n, 0) AS o
+        SELECT grid.dest, grid.hour, grid.s,
+            coalesce(if(grid.s < grid.hour * 3600, handed.n_of_hour, handed.n), 0) AS d, coalesce(offers.n, 0) AS o
         FROM grid LEFT JOIN handed USING (dest, s)
         LEFT JOIN offers ON offers.dest = grid.dest AND offers.hour = grid.hour AND offers.s = grid.s
     ), sums AS (

@@ -100,6 +100,25 @@ def test_lengths_of_time_have_a_readable_unit(minutes: float, text: str) -> None
     assert wording.minutes(minutes) == text
 
 
+def test_the_card_of_the_input_counts_a_dropped_row_once_and_silence_by_clocks_alone(report: m.Report) -> None:
+    def row(kind: str, **changes: Any) -> m.InputRow:
+        values = {"missing_rows": 0, "dropped_rows": 0, "silent_writer_hours": 0} | changes
+        return dataclasses.replace(report.inputs.rows[0], kind=kind, quarantined_files=0, **values)
+
+    def card(*rows: m.InputRow) -> str:
+        inputs = dataclasses.replace(report.inputs, rows=rows, quarantined=(), hours_expected=report.inputs.hours)
+        return first_screen(to_html(dataclasses.replace(report, inputs=inputs)))
+
+    assert "No: 100 rows missing, 100 of them dropped by brokers" in card(
+        row("probe", missing_rows=100, dropped_rows=100)
+    )
+    assert "rows missing, of these dropped107, 107" in card(
+        row("probe", missing_rows=100, dropped_rows=100), row("outcome", dropped_rows=7)
+    )
+    assert "Yes: nothing is known to be missing" in card(row("outcome", silent_writer_hours=3))
+    assert "No: 2 silent writer hours" in card(row("clock", silent_writer_hours=2))
+
+
 # --- report.json -----------------------------------------------------------------------------------------
 
 
@@ -241,14 +260,14 @@ def test_the_first_screen_says_verdicts_proof_budget_input_clocks_and_worst_pair
     for part in (
         "BREACH us -> ap: 99.9647 % of probes",
         "2026-11-20 00:00 UTC – 2026-11-22 00:00 UTC (2 days",
-        "Error budgets burning at the end of the period: page: probes us -> ap.",
+        "Error budgets burning at the end of the period: act now (page): probes us -> ap.",
         "99.99 % of probes come in time, every pair",
         "99.9646 % (99.9531 % to 99.9718 %)",
         "us -> ap: 61 bad of 172,800",
         "overspent, 3.5 x",
         "88 % left",
         "0 in all",
-        "No: 1 hour without data, 1 file set aside, 1,812 rows missing, 40 rows dropped, 2 silent writer hours",
+        "No: 1 hour without data, 1 file set aside, 1,812 rows missing, 40 of them dropped by brokers",
         "Not everywhere: 110,000 of 51,840,000 records could be in time or late",
         "us -> ap: 0.0354 % of probes failed",
         "ap -> eu, records late92,000 of 8,640,000",
@@ -393,7 +412,22 @@ def test_what_is_worst_comes_first_where_rows_may_be_cut_off(report: m.Report) -
     assert len(set(verdicts)) == 3
     alerts = [row[-1] for row in tables.burn_table(report).rows]
     early = "too early: would be on; has data for 2 days of 3 days"
-    assert alerts[:4] == ["ON (page)", "ON (page)", "off; was on for 3 min", early]
+    assert alerts[:4] == ["ON: act now (page)", "ON: act now (page)", "off; was on for 3 min", early]
+
+
+def test_an_alert_says_how_urgent_it_is_and_programs_read_one_word(report: m.Report) -> None:
+    screen = Console(file=io.StringIO(), width=200)
+    show(report, screen)
+    printed = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "probes: us -> ap: act now (page), windows 1h+5m" in printed
+    for text in (printed, to_markdown(report).replace("\\", ""), to_html(report)):
+        assert "act now (page)" in text and "page: probes" not in text and "1h+5m page" not in text
+    assert "probes: us -> ap: 1h+5m page" in to_json(report) and "act now" not in to_json(report)
+    note = m.Note(
+        code="BUDGET_BURNING", text="requests: us: 3d+6h ticket, ticket: 1h+5m page and 2 more", is_warning=True
+    )
+    said = "requests: us: look soon (ticket), windows 3d+6h, ticket: act now (page), windows 1h+5m and 2 more"
+    assert wording.note_text(note) == said
 
 
 def test_the_terminal_ends_with_the_verdict(report: m.Report) -> None:
@@ -401,7 +435,7 @@ def test_the_terminal_ends_with_the_verdict(report: m.Report) -> None:
     show(report, screen)
     lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[-1].startswith("BREACH: us -> ap: 99.9647 % of probes")
-    assert lines[-2] == "probes: us -> ap: 1h+5m page"
+    assert lines[-2] == "probes: us -> ap: act now (page), windows 1h+5m"
     assert [line for line in lines if line.startswith("│ PASS") and " billing " in line] == []  # a reader that passes
     assert any("overspent, 3.5 x" in line for line in lines)
 

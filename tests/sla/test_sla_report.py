@@ -348,6 +348,33 @@ def test_a_clean_run_passes_its_counts_are_exact_and_a_second_report_rolls_nothi
 
 @needs_java
 @pytest.mark.usefixtures("spark")
+def test_a_period_whose_traces_are_gone_is_reported_from_its_roll_ups(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, before, _ = report_of(traces, tmp_path, capsys, "--format", "json")
+    manifests = {path: path.read_bytes() for path in (tmp_path / "rollups").rglob("*.json")}
+    shutil.rmtree(traces)
+    status, after, printed = report_of(traces, tmp_path, capsys, "--format", "json", "--fail-on", "breach")
+    text = "1 hour is from roll-ups alone: traces that it was made of are gone"
+    assert {"code": "HOURS_KEPT", "text": text, "is_warning": False} in after["notes"]
+    assert (status, text in printed) == (0, True)
+    told = {"HOURS_KEPT", "MINUTES_CUT"}  # roll-ups know minutes, not seconds
+    for report in (before, after):
+        report["notes"] = [note for note in report["notes"] if note["code"] not in told]
+        del report["made"]["generated_at"]
+    assert after == before
+    assert {path: path.read_bytes() for path in manifests} == manifests
+    start = datetime.datetime.fromtimestamp(NOW_NS // 10**9, tz=UTC)
+    status, after, _ = report_of(
+        traces, tmp_path, capsys, "--from", start.isoformat(), "--format", "json", "--fail-on", "breach"
+    )
+    assert (status, after["latency"]) == (0, before["latency"])
+    status, _, err = run("report", "--traces", traces, "--last", "1h", capsys=capsys)
+    assert (status, "does not exist" in err) == (3, True)
+
+
+@needs_java
+@pytest.mark.usefixtures("spark")
 def test_injected_faults_breach_a_flipped_byte_is_named_and_the_caller_decides_what_fails(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from sla.errors import JobFailed
 from sla.rollup_files_core import CLOSED_AFTER_S, DAY_S, KEEP_S, merges, needed, reading, sweep
-from sla.rollup_manifests import DayFile, DayRun
+from sla.rollup_manifests import DayFile, DayRun, UnknownManifest
 from sla.rollups import HourRun, RollupStore
 from sla.tables import HOUR_S
 from tests.sla.rollup_days import (
@@ -157,18 +158,41 @@ def test_hours_whose_manifests_name_no_files_are_read_adopted_and_merged(tmp_pat
     assert seen(store) == [(0, "a"), (1, "b"), (2, "a")]
 
 
-def test_files_that_an_unknown_manifest_may_name_are_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["hour=02/_run.json", "_day.json"])
+@pytest.mark.parametrize("raw", [b'{"manifest_version": 2}', b"{torn"], ids=["newer", "torn"])
+def test_what_an_unreadable_manifest_may_name_is_neither_deleted_nor_passed_over(
+    tmp_path: Path, name: str, raw: bytes
+) -> None:
     store = RollupStore.open(tmp_path)
     job(store, {1: "a", 2: "a"})
-    job(store, {2: "b"}, now_s=DAY0_S)
-    for path in (*tmp_path.glob("_runs/*/_day.json"), *tmp_path.glob("_runs/*/hour=02/_run.json")):
-        path.write_text(json.dumps({"manifest_version": 2}))
+    (path,) = tmp_path.glob(f"_runs/*/{name}")
+    good = path.read_bytes()
+    path.write_bytes(raw)
     before = set(tmp_path.rglob("*.parquet"))
     for step in range(4):
-        job(store, {}, now_s=DAY0_S + step * KEEP_S)
-    gone = before - set(tmp_path.rglob("*.parquet"))
-    assert {path.parent.name for path in before - gone} >= {"hour=02", "date=2023-11-14"}
-    assert gone == set(), "the day cannot be read: the hour's own files are its rows again"
+        now_s = LATER_S + step * KEEP_S
+        with pytest.raises(JobFailed, match=re.escape(str(path))):
+            job(store, {1: "b"}, now_s=now_s)  # rows of the same day
+        with store.writing(now_s=now_s):  # a job elsewhere
+            pass
+    assert before <= set(tmp_path.rglob("*.parquet"))
+    with pytest.raises(JobFailed, match=re.escape(str(path))):
+        store.runs(DAY0_S, DAY0_S + DAY_S)
+    assert store.runs(DAY0_S + DAY_S) == []  # other days are read as before
+    path.write_bytes(good)
+    assert [word for _, word in seen(store)] in (["a", "a"], ["b", "a"])
+
+
+def test_files_of_a_job_that_was_killed_before_the_first_manifest_of_a_date_go_too(tmp_path: Path) -> None:
+    store = RollupStore.open(tmp_path)
+    job(store, {1: "a"}, now_s=DAY0_S)
+    for path in tmp_path.glob("_runs/date=*/hour=*/_run.json"):
+        path.unlink()
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
+    for step, is_there in ((0, True), (1, False)):
+        with store.writing(hours=[DAY0_S + HOUR_S], now_s=DAY0_S + step * KEEP_S):
+            assert bool(list(tmp_path.glob("*/date=*/hour=*/part-*"))) == is_there, step
 
 
 def test_a_column_that_came_later_is_null_in_a_day_of_older_hours(tmp_path: Path) -> None:
@@ -324,8 +348,9 @@ def test_a_job_that_is_killed_at_any_step_leaves_every_hour_once_and_the_next_jo
         b'{"manifest_version": 1, "day_s": 0, "files": {"t": {"name": "x", "holds": {"zero": []}}}}',
     ],
 )
-def test_a_days_manifest_that_is_none_is_as_good_as_none(raw: bytes) -> None:
-    assert DayRun.decode(raw) is None
+def test_a_days_manifest_that_is_none_is_told_from_none(raw: bytes) -> None:
+    with pytest.raises(UnknownManifest, match="newer" if b": 2" in raw else "damaged"):
+        DayRun.decode(raw)
 
 
 def test_manifests_keep_their_layout() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -345,6 +345,36 @@ def test_rows_missing_dropped_and_silent_are_counted_in_their_hour() -> None:
     assert hists[1].silent_writers == ("eu/2001",)
     assert (files.rows_missing(TraceKind.LEDGER), files.rows_dropped()) == (45, 11)
     assert (files.is_complete(TraceKind.LEDGER), files.is_complete(hist)) == (False, True)
+
+
+def silent_hours(*files: GoodFile, seen: dict[str, int] | None = None) -> dict[str, list[int]]:
+    """Return the hours (from T0) in which writers of clock rows are silent."""
+    found: dict[str, list[int]] = {}
+    for row in hour_inputs(manifest(*files), clock_seen=seen or {}):
+        for writer in row.silent_writers:
+            found.setdefault(writer, []).append((row.ts_s - T0) // HOUR_S)
+    return found
+
+
+def clock(hours: Iterable[int], broker: int = 2001) -> list[GoodFile]:
+    return [good(hour, hour * 10, hour * 10 + 9, broker=broker, kind=TraceKind.CLOCK) for hour in hours]
+
+
+def test_a_broker_without_clock_rows_is_silent_in_every_hour_until_it_is_seen_again() -> None:
+    all_day = clock(range(24))
+    assert silent_hours(*all_day, *clock([*range(8), *range(18, 24)], 2002)) == {"eu/2002": list(range(8, 18))}
+    assert silent_hours(*all_day, *clock(range(8), 2002)) == {"eu/2002": list(range(8, 24))}
+    assert silent_hours(*all_day, *clock(range(8, 24), 2002)) == {"eu/2002": [7]}  # it may be new
+    outcome = [good(hour, hour, hour, broker=2002, kind=TraceKind.OUTCOME) for hour in (0, 9)]
+    assert silent_hours(*all_day, *outcome) == {"eu/2002": [1, 8, 10]}  # nobody asked for anything, or it was silent
+
+
+def test_a_silence_that_began_before_the_files_goes_on_and_one_of_a_week_is_a_broker_that_was_removed() -> None:
+    long = clock(range(200))
+    assert silent_hours(*long, seen={"eu/2002": T0 - 3 * HOUR_S, "eu/2001": T0}) == {"eu/2002": list(range(166))}
+    assert silent_hours(*long, *clock([180], 2002)) == {"eu/2002": [179, *range(181, 200)]}
+    assert silent_hours(*long, seen={"eu/2002": T0 - 8 * 24 * HOUR_S}) == {}
+    assert silent_hours(*clock([5])[:0], seen={"eu/2002": T0}) == {}
 
 
 def test_the_hours_at_both_ends_name_nobody_silent_outside_them() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from dataclasses import fields
 from pathlib import Path
 
@@ -97,6 +100,13 @@ def test_a_file_may_say_everything_else() -> None:
         ("schema_version = 2", "schema_version 2 is not known; write 1"),
         (HEAD, "no [[target]]"),
         ("schema_version = [", "no TOML"),
+        ("schema_version = " + "[" * 3_000, "no TOML"),
+        ("schema_version = " + "9" * 5_000, "no TOML"),
+        (
+            "schema_version = 0x" + "f" * 20_000,
+            "schema_version = a number that is too long to show: write a whole number",
+        ),
+        (f'schema_version = "{"x" * 20_000}"', "xxx...: write a whole number"),
         (HEAD + "colour = 1\n" + LATENCY, "the key 'colour' is not known here"),
         (HEAD + '[[target]]\nkind = "latency"', "target 1: name is missing"),
         (HEAD + '[[target]]\nname = "A b"\nkind = "latency"', "name = 'A b': write up to 40 of a-z, 0-9 and -"),
@@ -159,6 +169,22 @@ def test_a_file_that_is_no_targets_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large.toml").write_bytes(b"#" * 70_000)
     with pytest.raises(UsageError, match="larger than 65536 bytes"):
         load_targets(tmp_path / "large.toml")
+
+
+def test_of_what_has_no_size_no_more_is_read_than_a_targets_file_may_have(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("wb") as file:
+            file.write(b"#" * 300_000)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with pytest.raises(UsageError, match="larger than 65536 bytes"):
+        load_targets(pipe)
+    writer.join(10)
+    assert not writer.is_alive()
 
 
 def test_scopes_mean_pairs_and_regions() -> None:

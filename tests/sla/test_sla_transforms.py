@@ -171,7 +171,7 @@ def test_throughput_looks_back_into_the_hour_before_and_counts_what_is_read(ledg
             row("delivered", 130, 2_599, 2_600),
         ]
     )
-    minutes = {row["ts_s"] - H0: row.asDict() for row in throughput_by_minute(table, [H0]).collect()}
+    minutes = {row["ts_s"] - H0: row.asDict() for row in throughput_by_minute(table, None, [H0]).collect()}
     assert set(minutes) == {0, 120}
     assert minutes[0] == {
         "ts_s": H0, "dest": "eu", "delivered": 1_999, "offered": 2_700, "max_1s": 1_000, "max_10s_mean": 259.9,

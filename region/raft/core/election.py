@@ -152,6 +152,11 @@ class Elector(Generic[E]):
     def _hears_leader(self) -> bool:
         return self.leader_id != NO_BROKER and self._elapsed < self._config.election_ticks
 
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this voter leads, or heard its leader within an election timeout; False for who cannot lead."""
+        return self._electable and self._hears_leader()
+
     def touch_leader(self, from_: BrokerId, term: Term) -> bool:
         """Take a heartbeat that says nothing new; False when `step` must see it."""
         if term != self.term or from_ != self.leader_id or from_ == self.id:

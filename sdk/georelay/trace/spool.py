@@ -8,8 +8,9 @@ Rule 3: nothing but SpoolError is raised on garbage, and no length in the file i
     first body: JSON {"spool": 1, "kind", "region", "broker", "boot_id", "opened_ns", "schema_version"}
     other bodies: u64 number of the first row | u32 rows | u64 rows given up so far | Arrow record batch message
 
-The message is that of the Arrow IPC format (https://arrow.apache.org/docs/format/Columnar.html, zstd body compression)
-without the schema, which is the kind's. Row numbers run on over the spools of a kind and boot: a jump is rows missing.
+The message is that of the Arrow IPC format (https://arrow.apache.org/docs/format/Columnar.html) without the schema,
+which is the kind's; the body of a large one is compressed (zstd). Row numbers run on over the spools of a kind and
+boot: a jump is rows missing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _REGION: Final = re.compile(r"[a-z0-9-]+")
 _BOOT_ID: Final = re.compile(r"[0-9a-z]+")
 _NAME: Final = re.compile(r"([a-z_]+)-([0-9]{1,9})-([0-9a-z]{1,32})-([0-9]{1,15})\.wal")
 _END_OF_STREAM_BYTES: Final = 8
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+# Arrow compresses each buffer by itself, in threads of its own: for the rows of a second that costs more than all else.
+PLAIN_BYTES_MAX: Final = 1 << 20
+_PACKED: Final = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 _SCHEMA_BYTES: Final = {kind: schema.serialize().size for kind, schema in SCHEMAS.items()}
 
 
@@ -117,11 +120,7 @@ class SpoolRows:
     @classmethod
     def of(cls, kind: TraceKind, batch: Any, *, first_row_seq: int, dropped: int) -> SpoolRows:
         """Return the frame of an Arrow record batch of the kind's schema."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMAS[kind], options=_OPTIONS) as stream:
-            stream.write_batch(batch)
-        whole = sink.getvalue()
-        message = whole.slice(_SCHEMA_BYTES[kind], whole.size - _SCHEMA_BYTES[kind] - _END_OF_STREAM_BYTES)
+        message = batch.serialize() if batch.nbytes <= PLAIN_BYTES_MAX else _packed(kind, batch)
         return cls(first_row_seq=first_row_seq, rows=batch.num_rows, dropped=dropped, message=message.to_pybytes())
 
     def encode(self) -> bytes:
@@ -161,6 +160,15 @@ class SpoolRows:
         for field in list(SCHEMAS[kind])[batch.num_columns :]:  # columns are only ever added at the end
             batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
         return batch
+
+
+def _packed(kind: TraceKind, batch: Any) -> Any:
+    """Return the message of a compressed record batch; without a stream around it Arrow makes plain ones only."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMAS[kind], options=_PACKED) as stream:
+        stream.write_batch(batch)
+    whole = sink.getvalue()
+    return whole.slice(_SCHEMA_BYTES[kind], whole.size - _SCHEMA_BYTES[kind] - _END_OF_STREAM_BYTES)
 
 
 def encode_frame(body: bytes) -> bytes:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from georelay.errors import BadRequest
 from region.api.topics_http import parse_topic
@@ -79,3 +83,42 @@ async def test_with_users_only_health_answers_without_credentials(edge: Edge, ht
     assert (await http.get(path, headers={"Authorization": basic("ann", "wrong")})).status == 401
     assert (await http.get(path, headers={"Authorization": basic("ann", "secret")})).status != 401
     assert (await http.get("/readyz")).status == 200
+
+
+async def raw_answer(edge: Edge, after: Callable[[], None]) -> bytes:
+    """Return all bytes that a GET is answered with whose handler has sent "PAGE" itself, then calls `after`."""
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        answer.content_length = 4
+        await answer.prepare(request)
+        await answer.write(b"PAGE")
+        after()
+        return answer
+
+    app = edge.admin.app()
+    app.router.add_get("/page", page)
+    async with TestServer(app) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /page HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            raw = await reader.read()
+        writer.close()
+    return raw
+
+
+async def test_a_sign_in_that_ends_while_a_page_is_sent_ends_the_connection_behind_it(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = edge.admin._sign_in_service
+    raw = await raw_answer(edge, lambda: monkeypatch.setattr(service, "is_still_valid", lambda _: False))
+    assert raw.startswith(b"HTTP/1.1 200 OK\r\n") and raw.endswith(b"\r\n\r\nPAGE")
+
+
+@pytest.mark.parametrize("error", [BadRequest("late"), ValueError("a bug"), web.HTTPGone()])
+async def test_no_second_answer_follows_one_that_has_begun(edge: Edge, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    raw = await raw_answer(edge, fail)
+    assert raw.count(b"HTTP/1.1") <= 1 and not raw.partition(b"PAGE")[2]

@@ -11,6 +11,7 @@ from georelay.errors import Busy, OutcomeUnknown, PolicyViolation, TooLarge
 from georelay.lane import RECORD_BYTES_MAX
 from georelay.lane_core import LaneLimits
 from region.api.coalescer import Coalescer, NewRecord
+from region.api.publishing import RecordPublisher
 
 Told = list[tuple[str, int, int, type[BaseException]]]
 
@@ -72,3 +73,17 @@ async def test_a_full_queue_tells_what_it_does_not_take(cluster: Any, coalescer:
     with pytest.raises(Busy):
         coalescer.publish("orders", 0, [record])
     assert told == [("orders", 0, 1, Busy)]
+
+
+@pytest.mark.parametrize("first_is_taken", [False, True])
+async def test_partitions_that_are_not_tried_after_a_refusal_are_told_too(
+    cluster: Any, coalescer: Any, told: Told, first_is_taken: bool
+) -> None:
+    topic = cluster.add_topic("wide", partitions=3) or cluster.topic("wide")
+    too_large = NewRecord(b"x" * (RECORD_BYTES_MAX + 1))
+    small = NewRecord(b"a")
+    records = [(small if first_is_taken else too_large, 0), (too_large, 1), (small, 2), (small, 2)]
+    with pytest.raises((TooLarge, OutcomeUnknown)):
+        await RecordPublisher(cluster, coalescer).begin(topic, "wide", records)
+    expected = [("wide", 1, 1, TooLarge), ("wide", 2, 2, TooLarge)]
+    assert told == (expected if first_is_taken else [("wide", 0, 1, TooLarge), *expected])

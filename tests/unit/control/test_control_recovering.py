@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -86,13 +87,22 @@ class WithAReplica(AfterTheVotersLostTheirDisks):
 
     known_disk = "mine"
 
-    def __init__(self, home: Any, state: Any, error: GeorelayError | None, *, is_leader: bool = False) -> None:
+    def __init__(
+        self,
+        home: Any,
+        state: Any,
+        error: GeorelayError | None,
+        *,
+        is_leader: bool = False,
+        hears_leader: bool = False,
+    ) -> None:
         super().__init__(home, error)
         self.gave_up = 0
         self.state = state
         self.replica = SimpleNamespace(
             name=ReplicaName(generation=1, control_id="a" * 32, replica=4, founder=False),
             is_leader=is_leader,
+            hears_leader=hears_leader,
             leader=VoterRow(replica=3, broker=3001, disk="there", address=""),  # type: ignore[arg-type]
             give_up_log=self._give_up,
         )
@@ -132,3 +142,95 @@ async def test_the_survivor_is_on_its_disk_also_when_control_never_heard_that_it
     broker.known_disk = ""  # a voter without a disk would be made again, empty, under the same number
     await recovering(broker).recover()
     assert broker.begun == [(2, 1001)]
+
+
+class Slow(WithAReplica):
+    """A broker whose question to the leader takes until `answer` is set."""
+
+    def __init__(self, home: Any, state: Any) -> None:
+        super().__init__(home, state, None)
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def call(self, method: str, _: Any, *, timeout_s: float) -> Any:
+        self.asked.set()
+        await self.answer.wait()
+        raise ControlUnavailable("nobody leads")
+
+    async def begin_anew(self, name: Any, own: Any, _: bytes, *, instead_of: Any) -> None:
+        self.begun.append((name.generation, own.broker))
+        self.replica = SimpleNamespace(name=name, is_leader=True, hears_leader=True, leader=own)
+
+
+async def test_of_two_recoveries_at_a_time_one_is_refused(home: Any, control: Any) -> None:
+    broker = Slow(home, control.state)
+    shell = recovering(broker)
+    first = asyncio.create_task(shell.recover())
+    await broker.asked.wait()
+    with pytest.raises(PolicyViolation, match="under way"):
+        await shell.recover()
+    with pytest.raises(PolicyViolation, match="under way"):
+        await shell.recover_here()
+    broker.answer.set()
+    assert (await first)["generation"] == 2
+    assert (broker.begun, broker.gave_up) == ([(2, 1001)], 1)
+    with pytest.raises(PolicyViolation, match="has a leader"):
+        await shell.recover()
+
+
+async def test_after_a_recovery_that_failed_another_may_begin(home: Any, control: Any) -> None:
+    broker = WithAReplica(home, control.state, None)
+    shell = recovering(broker)
+    with pytest.raises(PolicyViolation, match="has a leader"):
+        await shell.recover()
+    broker.error = ControlUnavailable("nobody leads")
+    assert (await shell.recover())["generation"] == 2
+
+
+async def test_a_replica_that_was_replaced_while_the_leader_was_asked_gives_nothing_up(home: Any, control: Any) -> None:
+    broker = Slow(home, control.state)
+    first = asyncio.create_task(recovering(broker).recover())
+    await broker.asked.wait()
+    broker.replica = SimpleNamespace(name=ReplicaName(generation=3, control_id="c" * 32, replica=4, founder=False))
+    broker.answer.set()
+    with pytest.raises(PolicyViolation, match="changed"):
+        await first
+    assert (broker.begun, broker.gave_up) == ([], 0)
+
+
+async def test_a_leader_elected_while_the_last_one_was_asked_ends_the_recovery(home: Any, control: Any) -> None:
+    broker = Slow(home, control.state)
+    first = asyncio.create_task(recovering(broker).recover())
+    await broker.asked.wait()
+    broker.replica.hears_leader = True
+    broker.answer.set()
+    with pytest.raises(PolicyViolation, match="has a leader"):
+        await first
+    assert (broker.begun, broker.gave_up) == ([], 0)
+
+
+async def test_a_replica_made_while_the_leader_was_asked_ends_a_recovery_without_one(remembering: Any) -> None:
+    broker = Slow(remembering, None)
+    broker.replica = None
+    first = asyncio.create_task(recovering(broker).recover())
+    await broker.asked.wait()
+    broker.replica = SimpleNamespace(name=ReplicaName(generation=1, control_id="a" * 32, replica=4, founder=False))
+    broker.answer.set()
+    with pytest.raises(PolicyViolation, match="changed"):
+        await first
+    assert broker.begun == []
+
+
+async def test_a_voter_that_hears_its_leader_refuses_however_slowly_that_one_answers(home: Any, control: Any) -> None:
+    late = OutcomeUnknown("control.status: no answer in time (broker 3001)")
+    broker = WithAReplica(home, control.state, late, hears_leader=True)
+    with pytest.raises(PolicyViolation, match="has a leader"):
+        await recovering(broker).recover()
+    assert (broker.begun, broker.gave_up) == ([], 0)
+
+
+async def test_of_two_leaders_with_one_generation_the_one_that_is_heard_does_not_refuse(
+    home: Any, control: Any
+) -> None:
+    broker = WithAReplica(home, control.state, None, hears_leader=True)
+    broker.has_rival = True
+    assert (await recovering(broker).recover())["generation"] == 2

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.campaign.clock_verdict_core import corrections, must_be_open, wrong_verdicts
+from loadtest.campaign.clock_verdict_core import corrections, faults_of_corrections, must_be_open, wrong_verdicts
 from loadtest.campaign.offset_ranges_core import OffsetRanges
-from loadtest.campaign.report_verdict_core import StreamBook, compare
+from loadtest.campaign.report_verdict_core import StreamBook, compare, faults_of_integrity
 
 ZERO = dict.fromkeys(("untraced", "pending", "lost", "aborted", "expired", "not_asked", "unnamed", "undecided"), 0)
 
@@ -28,8 +28,11 @@ def account(**changes: Any) -> dict[str, Any]:
     return row | ZERO | {"refused": 0, "adds_up": True} | changes
 
 
-def faults(account_row: dict[str, Any], *, read: Any = ((0, 100),), **changes: Any) -> tuple[str, ...]:
-    (line,) = compare([book(**changes)], {"eu": {"one": OffsetRanges(read)}}, [account_row])
+def faults(
+    account_row: dict[str, Any], *, read: Any = ((0, 100),), untraced_max: int = 0, **changes: Any
+) -> tuple[str, ...]:
+    received = {"eu": {"one": OffsetRanges(read)}}
+    (line,) = compare([book(**changes)], received, [account_row], untraced_max={"eu": untraced_max, "us": 99})
     return line.faults
 
 
@@ -37,8 +40,27 @@ def test_equal_books_have_no_fault() -> None:
     assert faults(account()) == ()
 
 
-def test_an_untraced_delivery_is_named_and_no_fault() -> None:
-    assert faults(account(delivered=93, untraced=7)) == ()
+def test_an_untraced_delivery_is_no_fault_where_a_broker_was_killed_and_not_more_than_a_kill_explains() -> None:
+    untraced = account(delivered=93, untraced=7)
+    assert faults(untraced, untraced_max=7) == ()
+    assert faults(untraced, untraced_max=6) == ("7 deliveries are untraced, a kill explains 6",)
+    assert faults(untraced) != ()
+
+
+def test_a_reader_that_got_a_record_twice_is_a_fault() -> None:
+    assert faults(account(), read=((0, 100), (40, 42))) == ("the reader got 2 records again",)
+
+
+def integrity_row(**changes: Any) -> dict[str, Any]:
+    row = {"topic": "orders", "origin": "us", "partition": 0, "dest": "eu", "group": ""}
+    return row | {"dup_unflagged": 0, "order_violations": 0} | changes
+
+
+def test_repeats_and_reorderings_that_the_report_saw_are_faults() -> None:
+    assert faults_of_integrity([integrity_row(), integrity_row(dest="us")]) == []
+    assert faults_of_integrity([integrity_row(dup_unflagged=3)]) == ["us.orders in eu: 3 repeated without saying so"]
+    assert faults_of_integrity([integrity_row(origin="", order_violations=2)]) == ["orders in eu: 2 out of order"]
+    assert faults_of_integrity([]) == ["the report judged the integrity of no stream"]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +138,27 @@ def test_a_correction_is_held_against_the_clocks_as_they_were_set() -> None:
     ]
     (line,) = corrections(rows, {"us": 30, "eu": -80})
     assert (line.true_us, line.error_max_us, line.outside, line.unknown, line.records) == (110_000, 500, 1, 10, 30)
+
+
+SKEWS = {"us": 30, "eu": -80}
+
+
+def test_corrections_that_were_never_made_or_never_needed_are_faults() -> None:
+    right = hist("us", "eu", 110_300, 400)
+    assert faults_of_corrections(corrections([right, right], SKEWS)) == []
+    assert faults_of_corrections(corrections([right, hist("us", "eu", 120_000, 400)], SKEWS)) == [
+        "us -> eu: 1 beyond their bound"
+    ]
+    unknown = hist("us", "eu", None, None)
+    assert faults_of_corrections(corrections([unknown], SKEWS)) == [
+        "us -> eu: nobody knew the clocks of 10 of 10 records"
+    ]
+    assert faults_of_corrections(corrections([right, unknown], SKEWS)) == []
+    assert faults_of_corrections(corrections([right, unknown, unknown], SKEWS)) != []
+    assert faults_of_corrections(corrections([hist("us", "ap", 0, 400)], {"eu": 5})) == [
+        "no clock of these pairs was wrong: nothing was tested"
+    ]
+    assert faults_of_corrections([]) == ["no latency between regions was counted"]
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,20 @@ def test_a_leader_that_steps_down_follows_in_its_term_and_keeps_its_vote(led: An
     led.elect(2)
 
 
+def test_a_voter_says_that_it_hears_its_leader_until_an_election_timeout_and_a_learner_never_does(
+    cluster_class: Any,
+) -> None:
+    cluster = cluster_class(3, learners=[4])
+    assert not cluster.node(2).hears_leader
+    cluster.elect(1)
+    cluster.settle()
+    assert [cluster.node(member).hears_leader for member in (1, 2, 3, 4)] == [True, True, True, False]
+    assert cluster.node(4).leader_id == 1
+    cluster.isolate(1)
+    cluster.tick(10, 2)
+    assert [cluster.node(member).hears_leader for member in (2, 3)] == [False, True]
+
+
 def test_a_learner_never_campaigns(cluster_class: Any) -> None:
     cluster = cluster_class(3, learners=[4])
     cluster.tick(100, 4)

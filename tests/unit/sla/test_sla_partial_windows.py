@@ -71,10 +71,10 @@ def test_a_window_with_part_of_its_data_is_a_note_and_no_alarm() -> None:
     assert not any(note.is_warning for note in report.notes if note.code.startswith("BURN"))
     page, text = to_html(report), to_markdown(report)
     assert 'class="alarm"' not in page
-    assert "page: latency us" not in page
+    assert "act now (page): latency us" not in page
     for output in (page, text):
         assert "too early: would be on; has data for 2 min of 6 h" in output
-        assert "ON (" not in output
+        assert "ON: " not in output
 
 
 def test_a_quiet_window_with_part_of_its_data_says_that_it_is_too_early_and_no_more() -> None:

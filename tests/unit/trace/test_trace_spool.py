@@ -9,6 +9,7 @@ import pytest
 
 from georelay.trace.schema import SCHEMAS, TraceKind
 from georelay.trace.spool import (
+    PLAIN_BYTES_MAX,
     ROWS_PER_FRAME_MAX,
     SpoolError,
     SpoolHeader,
@@ -121,3 +122,14 @@ def test_a_count_that_disagrees_with_the_rows_is_refused() -> None:
 def test_the_broker_stands_in_the_name() -> None:
     assert broker_of_spool(spool_name(TraceKind.LATENCY_HIST, 2001, "b0", 7)) == 2001
     assert broker_of_spool("latency_hist-2001-b0-000007.parquet") is None
+
+
+@pytest.mark.parametrize("topic_chars", [10, 2_000])
+def test_only_a_large_frame_is_compressed(topic_chars: int) -> None:
+    row = {"second": 1, "region": "eu", "gateway": "g" * topic_chars, "op": "publish", "attempts": 1, "ok": 1,
+           "client_error": 0, "server_error": 0, "timeout": 0, "offered": 1, "schema_version": 3}  # fmt: skip
+    whole = pa.RecordBatch.from_pylist([row] * 1_000, schema=SCHEMAS[TraceKind.OUTCOME])
+    rows = SpoolRows.of(TraceKind.OUTCOME, whole, first_row_seq=0, dropped=0)
+    assert rows.batch(TraceKind.OUTCOME) == whole
+    assert (whole.nbytes > PLAIN_BYTES_MAX) == (topic_chars == 2_000)
+    assert (len(rows.message) < whole.nbytes) == (topic_chars == 2_000)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, TraceKind
-from mesh.tracing import refusals_core
+from mesh.tracing import recorder_core, refusals_core
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.refusals_core import Refusals, RefusedStream
 
@@ -58,3 +58,40 @@ def test_no_record_is_counted_twice_or_forgotten(events: list[tuple[int, int, in
             taken += sum(count.records for _, count in refusals.take(at_ns // SECOND))
     taken += sum(count.records for _, count in refusals.take(0, final=True))
     assert taken == sum(records for _, records, _ in events)
+
+
+def test_a_drain_makes_no_more_rows_of_refusals_than_it_looks_at_ranges(core: RecorderCore, monkeypatch: Any) -> None:
+    monkeypatch.setattr(recorder_core, "RUNS_PER_DRAIN", 4)
+    for partition in range(10):
+        core.refusals.add(ORDERS._replace(partition=partition), 1, SECOND)
+    pieces = []
+    while True:
+        drained = core.drain(2 * SECOND)
+        pieces.append(len(drained.rows.get(TraceKind.LEDGER, [])))
+        if not drained.has_more:
+            break
+    assert pieces == [4, 4, 2]
+    core.refusals.add(ORDERS, 1, 2 * SECOND)
+    assert not core.drain(2 * SECOND).has_more
+
+
+def test_a_broker_that_stops_hands_over_all_refusals_at_once(core: RecorderCore, monkeypatch: Any) -> None:
+    monkeypatch.setattr(recorder_core, "RUNS_PER_DRAIN", 4)
+    for partition in range(10):
+        core.refusals.add(ORDERS._replace(partition=partition), 1, SECOND)
+    drained = core.drain(SECOND, final=True)
+    assert (len(drained.rows[TraceKind.LEDGER]), drained.has_more) == (10, False)
+
+
+def test_publishes_of_one_stream_and_second_without_room_are_one_row_dropped(
+    core: RecorderCore, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(refusals_core, "CELLS_MAX", 1)
+    for at_ns in (SECOND, SECOND, 2 * SECOND):
+        for partition in range(3):
+            core.refusals.add(ORDERS._replace(partition=partition), 1, at_ns)
+    assert core.drain(3 * SECOND).dropped == {TraceKind.LEDGER: 2 + 3}
+    for _ in range(2):
+        core.refusals.add(ORDERS._replace(partition=8), 1, 3 * SECOND)
+        core.refusals.add(ORDERS._replace(partition=9), 1, 3 * SECOND)
+    assert core.drain(4 * SECOND).dropped == {TraceKind.LEDGER: 1}

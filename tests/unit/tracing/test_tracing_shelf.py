@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from georelay.trace.files import TraceFileName
@@ -225,18 +228,24 @@ def test_other_brokers_in_the_same_directory_are_not_read(broker: Broker) -> Non
     assert other.shelf.latest(KIND) == TracePosition("a0", 7)
 
 
+def compact(first: Path, *, rows: int) -> None:
+    """Make the file that compaction makes of `rows` rows from the first file on."""
+    merged = Broker(first.parent / "merged")
+    merged.write(rows)
+    merged.roll()
+    (made,) = merged.directory.rglob("probe-*.parquet")
+    name = TraceFileName.parse(first.name)
+    assert name is not None
+    made.rename(first.with_name(f"probe-2001-a0-{name.sequence:012d}.parquet"))
+    shutil.rmtree(merged.directory)
+
+
 def test_a_compacted_file_serves_while_what_it_was_made_of_goes(broker: Broker) -> None:
     for _ in range(3):
         broker.write(4)
         broker.roll()
     files = sorted(broker.directory.rglob("probe-*.parquet"))
-    merged = Broker(broker.directory.parent / "merged")
-    merged.write(12)
-    merged.roll()
-    (made,) = merged.directory.rglob("probe-*.parquet")
-    name = TraceFileName.parse(files[0].name)
-    assert name is not None
-    made.rename(files[0].with_name(f"probe-2001-a0-{name.sequence:012d}.parquet"))
+    compact(files[0], rows=12)
     until = TracePosition("a0", 12)
     assert broker.read(TracePosition("a0", 0), until) == list(range(12))
     files[1].unlink()
@@ -311,3 +320,86 @@ def test_a_compacted_file_that_was_made_anew_with_more_rows_is_read_to_its_end(b
     (made,) = more.directory.rglob("probe-*.parquet")
     made.replace(compacted)
     assert broker.read(TracePosition("a0", 2), broker.shelf.latest(KIND)) == list(range(2, 9))
+
+
+def damage_page(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[30] ^= 0xFF  # in the first page; the footer is whole
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damaged", [1, 8])
+def test_files_with_a_damaged_page_are_skipped_and_stop_nobody(broker: Broker, damaged: int) -> None:
+    for _ in range(damaged + 2):
+        broker.write(3)
+        broker.roll()
+    files = sorted(broker.directory.rglob("*.parquet"))
+    for path in files[1:-1]:
+        damage_page(path)
+    until = broker.shelf.latest(KIND)
+    rows = 3 * (damaged + 2)
+    wanted = [0, 1, 2, rows - 3, rows - 2, rows - 1]
+    assert broker.read(TracePosition("a0", 0), until) == wanted
+    assert broker.read(TracePosition("a0", 4), until) == wanted[3:]
+    assert broker.shelf.reach(KIND, TracePosition("a0", 0), rows_max=100).rows == 6
+
+
+def test_a_damaged_file_is_read_from_the_compacted_one_that_has_its_rows(broker: Broker) -> None:
+    for _ in range(2):
+        broker.write(3)
+        broker.roll()
+    first, _ = sorted(broker.directory.rglob("*.parquet"))
+    compact(first, rows=6)
+    damage_page(first)
+    assert broker.read(TracePosition("a0", 0), TracePosition("a0", 6)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_process_without_free_descriptors_takes_no_file_for_damaged(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.write(3)
+    broker.roll()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for name in ("ParquetFile", "read_metadata"):
+        with monkeypatch.context() as patched:
+            patched.setattr(pq, name, refuse)
+            with pytest.raises(OSError, match="Too many"):
+                broker.read(TracePosition("a0", 0), TracePosition("a0", 3))
+        assert broker.read(TracePosition("a0", 0), TracePosition("a0", 3)) == [0, 1, 2]
+        broker.shelf = TraceShelf(broker.directory, region="eu", broker=2001)
+
+
+def test_a_frame_of_a_spool_that_the_disk_damaged_later_is_skipped(broker: Broker) -> None:
+    for _ in range(3):
+        broker.write(2)
+    until = broker.shelf.latest(KIND)
+    (spool,) = (broker.directory / ".spool").iterdir()
+    raw = bytearray(spool.read_bytes())
+    frames = broker.shelf._spools[spool].frames
+    raw[frames[1].offset + 40] ^= 0xFF
+    spool.write_bytes(raw)
+    assert broker.read(TracePosition("a0", 0), until) == [0, 1, 4, 5]
+
+
+def test_a_damaged_first_file_is_skipped_and_no_expiry(broker: Broker) -> None:
+    for _ in range(2):
+        broker.write(3)
+        broker.roll()
+    damage_page(min(broker.directory.rglob("*.parquet")))
+    assert broker.read(broker.shelf.oldest(KIND), TracePosition("a0", 6)) == [3, 4, 5]
+    assert broker.read(TracePosition("a0", 0), TracePosition("a0", 6)) == [3, 4, 5]
+
+
+def test_more_damage_than_a_call_looks_at_is_left_to_the_next(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf_module, "DAMAGED_PER_CALL_MAX", 2)
+    for _ in range(4):
+        broker.write(1)
+        broker.roll()
+    for path in sorted(broker.directory.rglob("*.parquet"))[:3]:
+        damage_page(path)
+    with pytest.raises(OSError, match=r"probe-2001-a0-.*\.parquet"):
+        broker.read(TracePosition("a0", 0), TracePosition("a0", 4))
+    assert broker.read(TracePosition("a0", 0), TracePosition("a0", 4)) == [3]

@@ -12,6 +12,7 @@ import pytest
 
 from georelay.trace.files import TraceFileMetadata
 from georelay.trace.schema import LATENCY_HIST_SCHEMA, LEDGER_SCHEMA, SCHEMA_VERSION, SCHEMAS, Operation, TraceKind
+from georelay.trace.spool import SpoolHeader
 from mesh.tracing import lane as lane_module
 from mesh.tracing import rolling
 from mesh.tracing import writer as writer_module
@@ -293,6 +294,23 @@ def test_an_empty_spool_is_removed_and_counted(tmp_path: Path) -> None:
     writer = make_writer(tmp_path)
     writer.recover()
     assert (list((tmp_path / ".spool").iterdir()), writer.stats.lost_bytes) == ([], 2)
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 1])
+def test_a_spool_of_a_version_that_is_not_known_stays_for_the_program_that_knows_it(
+    tmp_path: Path, version: int
+) -> None:
+    (tmp_path / ".spool").mkdir()
+    spool = tmp_path / ".spool" / "ledger-2001-old-000000.wal"
+    header = SpoolHeader(
+        kind=TraceKind.LEDGER, region="eu", broker=2001, boot_id="old", opened_ns=NOW_NS, schema_version=version
+    )
+    raw = header.encode() + b"frames"
+    spool.write_bytes(raw)
+    writer = make_writer(tmp_path)
+    writer.recover()
+    writer.roll()
+    assert (spool.read_bytes(), writer.stats.lost_bytes, writer.stats.files_written) == (raw, 0, 0)
 
 
 def test_files_over_their_age_are_deleted_with_their_folders(core: RecorderCore, tmp_path: Path) -> None:

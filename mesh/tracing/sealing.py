@@ -1,0 +1,108 @@
+"""Makes trace files of what a killed broker left: its next start does the same, a report need not wait for it.
+
+Rule 1: only for a broker that does not run: the caller holds the lock of its data directory.
+Rule 2: open rows go into a spool first, then their file goes, then spools become files: killed between any two of
+        these and done again, every row is there once.
+Rule 3: what the disk refuses ends it, and everything that is left is left as it was: nothing is held in memory only.
+Rule 4: nothing is deleted for its age or size: that is the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from georelay.trace.schema import RECORDED_COLUMNS, TraceKind
+from georelay.trace.spool import SpoolError, read_spool
+from mesh.tracing import memory_file
+from mesh.tracing.lane import Identity, Lane
+from mesh.tracing.latency_cells_core import Row
+from mesh.tracing.open_rows import DamagedRowsError, left_open, read_open_rows, without_spooled
+from mesh.tracing.rolling import left_over, remove_unfinished, roll
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What was made.
+
+    Args:
+        rows: of all kinds, in the files. open_rows: those of them that no spool had.
+        files: trace files. lost_bytes: of spools, behind their first damage.
+        damaged_rows: open rows that made no sense, and are lost.
+    """
+
+    rows: int
+    open_rows: int
+    files: int
+    lost_bytes: int
+    damaged_rows: int
+
+
+def is_left(directory: Path, broker: int) -> bool:
+    """Return whether runs of a broker left anything that is no trace file yet."""
+    return bool(left_open(directory, broker, "") or left_over(directory, broker))
+
+
+def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
+    """Make trace files of what earlier runs of a broker left.
+
+    Args:
+        directory: the trace directory.
+        identity: of the broker, with a name of a run that was never used before.
+        now_ns: wall clock, ns since 1970: says in which hour's folder open rows come.
+
+    Raises:
+        OSError: the disk refused; done again, it goes on where it ended.
+    """
+    remove_unfinished(directory, identity.broker)
+    spools = left_over(directory, identity.broker)
+    opened = left_open(directory, identity.broker, identity.boot_id)
+    lane = Lane(TraceKind.LEDGER, directory, identity)
+    open_rows = 0
+    damaged_rows = 0
+    try:
+        spooled = _ledger_rows(spools) if opened else []
+        for path in opened:
+            try:
+                rows = read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
+            except DamagedRowsError as error:
+                log.warning("trace.open_rows_damaged", path=str(path), rows=error.damaged, broker=identity.broker)
+                rows, damaged_rows = error.rows, damaged_rows + error.damaged
+            rows = without_spooled(rows, spooled)
+            lane.take(rows, 0, now_ns)
+            open_rows += len(rows)
+            memory_file.remove(path)
+    finally:
+        spool = lane.rotate()
+    if spool is not None:
+        spools.append(spool)
+    rolled = [roll(path, directory) for path in spools]
+    return Sealed(
+        rows=sum(each.rows for each in rolled),
+        open_rows=open_rows,
+        files=sum(len(each.files) for each in rolled),
+        lost_bytes=sum(each.lost_bytes for each in rolled),
+        damaged_rows=damaged_rows,
+    )
+
+
+def _ledger_rows(spools: Iterable[Path]) -> list[Row]:
+    """Return the ledger rows of spools that can be read, in the order of their recorded columns."""
+    rows: list[Row] = []
+    for path in spools:
+        if not path.name.startswith(f"{TraceKind.LEDGER.value}-"):
+            continue
+        try:
+            spool = read_spool(path.read_bytes())
+            for frame in spool.rows:
+                batch = frame.batch(TraceKind.LEDGER, spool.header.schema_version)
+                columns = [batch.column(name).to_pylist() for name in RECORDED_COLUMNS[TraceKind.LEDGER]]
+                rows += zip(*columns, strict=True)
+        except SpoolError:  # what can be read of it is counted when it is rolled
+            continue
+    return rows

@@ -1,0 +1,93 @@
+"""What a region delivered and was offered, when several read the same, read again, or are handed nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sla.tables import DDL as ROLLUP_DDL
+from sla.tables import HOUR_S, RollupTable
+from sla.transforms.throughput import throughput_by_minute
+
+Rows = Callable[..., Any]
+S = 10**9
+H0 = 1_000 * HOUR_S
+
+
+def row(kind: str, second: int, first: int, end: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": kind, "region": "us" if kind == "commit" else "eu", "first_ns": (H0 + second) * S,
+        "from_offset": first, "to_offset": end,
+    } | changes  # fmt: skip
+
+
+def minutes_of(table: Any, carry: Any = None, hours: tuple[int, ...] = (0,)) -> dict[tuple[str, int], Any]:
+    rows = throughput_by_minute(table, carry, [H0 + hour * HOUR_S for hour in hours]).collect()
+    return {(row["dest"], row["ts_s"] - H0): row for row in rows}
+
+
+def test_groups_that_read_the_same_and_repeats_do_not_add_up_to_a_rate_that_nobody_got(ledger: Rows) -> None:
+    # 1,100/s are committed; each of two groups is handed half of it, and a storm of redeliveries comes on top.
+    rows = [row("commit", second, 1_100 * second, 1_100 * (second + 1)) for second in range(20)]
+    for group, session in (("a", 1), ("b", 2)):
+        rows += [
+            row("delivered", second, 550 * second, 550 * (second + 1), group=group, session_epoch=session)
+            for second in range(20)
+        ]
+    rows += [
+        row("delivered", second, 0, 550, group="a", session_epoch=1, attempt=2, deliver_seq=1) for second in range(20)
+    ]
+    (found,) = minutes_of(ledger(extra=rows)).values()
+    assert (found["delivered"], found["offered"]) == (11_000, 22_000)
+    assert (found["max_1s"], found["max_10s_mean"], found["loaded_seconds_met"]) == (550, 550.0, 0)
+
+
+def test_what_an_earlier_hour_was_handed_is_not_delivered_again_by_a_reader_that_begins_at_the_oldest(
+    spark: Any, ledger: Rows
+) -> None:
+    def unit(dest: str, reach: int, last_s: int) -> dict[str, Any]:
+        return {
+            "ts_s": H0 - HOUR_S, "scope": "unit", "origin": "", "dest": dest, "topic": "orders", "partition": 0,
+            "group": "", "broker": "2001", "session_epoch": 1, "reach": reach, "ranges": [(0, reach)],
+            "last_ns": (H0 + last_s) * S,
+        }  # fmt: skip
+
+    carry = spark.createDataFrame(
+        [unit("eu", 500, -10), unit("ap", 900, -86_401)], ROLLUP_DDL[RollupTable.SESSIONS_HOUR]
+    )
+    table = ledger(
+        extra=[
+            row("delivered", 1, 0, 600, session_epoch=2),
+            row("delivered", 1, 0, 600, region="ap", broker="3001"),  # forgotten after a day
+            row("delivered", HOUR_S + 1, 100, 700, session_epoch=3),
+        ]
+    )
+    found = minutes_of(table, carry, (0, 1))
+    assert {key: item["delivered"] for key, item in found.items()} == {
+        ("eu", 0): 100,
+        ("ap", 0): 600,
+        ("eu", HOUR_S): 100,
+    }
+
+
+def test_a_region_that_is_handed_nothing_for_hours_was_offered_what_it_missed(spark: Any, ledger: Rows) -> None:
+    table = ledger(
+        extra=[
+            row("commit", 0, 0, 10),
+            row("delivered", 0, 0, 10),
+            row("commit", HOUR_S, 10, 5_010),
+            row("commit", 2 * HOUR_S, 5_010, 5_011),
+            row("commit", 25 * HOUR_S, 6_000, 6_001),  # a day after it was last handed anything
+        ]
+    )
+    found = minutes_of(table, None, tuple(range(26)))
+    assert {key: (item["delivered"], item["offered"]) for key, item in found.items()} == {
+        ("eu", 0): (10, 10),
+        ("eu", HOUR_S): (0, 5_000),
+        ("eu", 2 * HOUR_S): (0, 1),
+    }
+    assert found["eu", HOUR_S]["loaded_seconds"] == 1

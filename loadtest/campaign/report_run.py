@@ -480,7 +480,7 @@ async def run_report_campaign(options: argparse.Namespace, console: Console) -> 
         for line in verdicts_of(document):
             console.print(line, markup=False, highlight=False)
         faults = [f"{line.stream} in {line.dest}: {fault}" for line in lines for fault in line.faults]
-        faults += faults_of_integrity(document["integrity"]["streams"])
+        faults += faults_of_integrity(document["integrity"])
         if options.clocks:
             corrected = corrections(latency_rows(traces), options.clocks)
             console.print(clocks_table(corrected))

@@ -117,16 +117,17 @@ def compare(
     return lines
 
 
-def faults_of_integrity(streams: Sequence[Mapping[str, Any]]) -> list[str]:
+def faults_of_integrity(integrity: Mapping[str, Any]) -> list[str]:
     """Return what the report saw repeated or reordered within a session.
 
     Args:
-        streams: `integrity.streams` of report.json.
+        integrity: that part of report.json.
     """
-    if not streams:
-        return ["the report judged the integrity of no stream"]
+    readers = integrity["readers"]
+    if not readers:
+        return ["the report judged the integrity of no reader"]
     faults = []
-    for row in streams:
+    for row in readers:
         name = f"{row['origin']}.{row['topic']}" if row["origin"] else row["topic"]
         for column, words in (("dup_unflagged", "repeated without saying so"), ("order_violations", "out of order")):
             if row[column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from loadtest.campaign.clock_verdict_core import corrections, faults_of_corrections, must_be_open, wrong_verdicts
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.campaign.report_verdict_core import StreamBook, compare, faults_of_integrity
+from sla.report.jsonout import to_json
+from tests.sla.sample_report import sample_report
 
 ZERO = dict.fromkeys(("untraced", "pending", "lost", "aborted", "expired", "not_asked", "unnamed", "undecided"), 0)
 
@@ -51,16 +54,22 @@ def test_a_reader_that_got_a_record_twice_is_a_fault() -> None:
     assert faults(account(), read=((0, 100), (40, 42))) == ("the reader got 2 records again",)
 
 
-def integrity_row(**changes: Any) -> dict[str, Any]:
-    row = {"topic": "orders", "origin": "us", "partition": 0, "dest": "eu", "group": ""}
-    return row | {"dup_unflagged": 0, "order_violations": 0} | changes
+def integrity_rows(*changes: dict[str, Any]) -> dict[str, Any]:
+    """Return that part of a real report.json with these readers, all of them like its first one otherwise."""
+    integrity: dict[str, Any] = json.loads(to_json(sample_report()))["integrity"]
+    row = integrity["readers"][0] | {"topic": "orders", "origin": "us", "dest": "eu"}
+    return integrity | {"readers": [row | {"dup_unflagged": 0, "order_violations": 0} | change for change in changes]}
 
 
 def test_repeats_and_reorderings_that_the_report_saw_are_faults() -> None:
-    assert faults_of_integrity([integrity_row(), integrity_row(dest="us")]) == []
-    assert faults_of_integrity([integrity_row(dup_unflagged=3)]) == ["us.orders in eu: 3 repeated without saying so"]
-    assert faults_of_integrity([integrity_row(origin="", order_violations=2)]) == ["orders in eu: 2 out of order"]
-    assert faults_of_integrity([]) == ["the report judged the integrity of no stream"]
+    assert faults_of_integrity(integrity_rows({}, {"dest": "us"})) == []
+    assert faults_of_integrity(integrity_rows({"dup_unflagged": 3})) == [
+        "us.orders in eu: 3 repeated without saying so"
+    ]
+    assert faults_of_integrity(integrity_rows({"origin": "", "order_violations": 2})) == [
+        "orders in eu: 2 out of order"
+    ]
+    assert faults_of_integrity(integrity_rows()) == ["the report judged the integrity of no reader"]
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,17 @@ Rule 4: nothing is deleted for its age or size: that is the broker's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from georelay.trace.schema import RECORDED_COLUMNS, TraceKind
-from georelay.trace.spool import SpoolError, read_spool
+from georelay.trace.schema import TraceKind
 from mesh.tracing import memory_file
 from mesh.tracing.lane import Identity, Lane
-from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.open_rows import DamagedRowsError, left_open, read_open_rows, without_spooled
 from mesh.tracing.rolling import left_over, remove_unfinished, roll
+from mesh.tracing.spooled_ledger import spooled_ledger
 
 log = structlog.get_logger()
 
@@ -66,7 +64,7 @@ def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
     open_rows = 0
     damaged_rows = 0
     try:
-        spooled = _ledger_rows(spools) if opened else []
+        spooled = spooled_ledger(spools) if opened else []
         for path in opened:
             try:
                 rows = read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
@@ -89,20 +87,3 @@ def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
         lost_bytes=sum(each.lost_bytes for each in rolled),
         damaged_rows=damaged_rows,
     )
-
-
-def _ledger_rows(spools: Iterable[Path]) -> list[Row]:
-    """Return the ledger rows of spools that can be read, in the order of their recorded columns."""
-    rows: list[Row] = []
-    for path in spools:
-        if not path.name.startswith(f"{TraceKind.LEDGER.value}-"):
-            continue
-        try:
-            spool = read_spool(path.read_bytes())
-            for frame in spool.rows:
-                batch = frame.batch(TraceKind.LEDGER, spool.header.schema_version)
-                columns = [batch.column(name).to_pylist() for name in RECORDED_COLUMNS[TraceKind.LEDGER]]
-                rows += zip(*columns, strict=True)
-        except SpoolError:  # what can be read of it is counted when it is rolled
-            continue
-    return rows

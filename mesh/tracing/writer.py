@@ -20,8 +20,7 @@ from typing import Final
 import pyarrow as pa
 import structlog
 
-from georelay.trace.schema import COMPLETE_KINDS, RECORDED_COLUMNS, TraceKind
-from georelay.trace.spool import SpoolError, read_spool
+from georelay.trace.schema import COMPLETE_KINDS, TraceKind
 from mesh.tracing import memory_file
 from mesh.tracing.lane import Identity, Lane
 from mesh.tracing.offset_run_core import NotedRow
@@ -38,6 +37,7 @@ from mesh.tracing.pace import Pace
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.retention import Retention
 from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, remove_unfinished, roll
+from mesh.tracing.spooled_ledger import spooled_ledger
 
 SLOW_ROLL_PERIOD_S: Final = 60.0  # of kinds with a few rows per second: a file every few seconds would hold nothing
 DRAINS_QUEUED_MAX: Final = 120  # two minutes of a thread that stands still
@@ -178,7 +178,7 @@ class TraceWriter:
         identity = self._identity
         try:
             paths = left_open(self._directory, identity.broker, identity.boot_id)
-            spooled = self._spooled_ledger() if paths else []
+            spooled = spooled_ledger(self._unrolled) if paths else []
         except OSError as error:  # another start finds them
             self._failed("recover open rows", error)
             return
@@ -213,22 +213,6 @@ class TraceWriter:
             except OSError as error:
                 self._failed(f"remove {path.name}", error)
                 self._recovered.append(path)
-
-    def _spooled_ledger(self) -> list[tuple[object, ...]]:
-        """Return the ledger rows of the spools that are left, in the order of their recorded columns."""
-        rows: list[tuple[object, ...]] = []
-        for path in self._unrolled:
-            if not path.name.startswith(f"{TraceKind.LEDGER.value}-"):
-                continue
-            try:
-                spool = read_spool(path.read_bytes())
-                for frame in spool.rows:
-                    batch = frame.batch(TraceKind.LEDGER, spool.header.schema_version)
-                    columns = [batch.column(name).to_pylist() for name in RECORDED_COLUMNS[TraceKind.LEDGER]]
-                    rows += zip(*columns, strict=True)
-            except SpoolError:  # what can be read of it is counted and told when it is rolled
-                continue
-        return rows
 
     def take(self, drained: Drained) -> None:
         """Spool rows, and roll when it is time."""

@@ -10,12 +10,14 @@ the past waits for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from georelay.trace.schema import Stage
 from mesh.tracing.latency_cells_core import Cell, LatencyCells, Row
 from mesh.tracing.offset_run_core import NS_PER_S, OffsetRun
 from mesh.tracing.sampling_core import LATE_US, Sampler, SampleReason, stream_seed
+
+ATTEMPT_MAX: Final = 32_767  # the column has 16 bits
 
 
 class StreamFacts(Protocol):
@@ -108,8 +110,10 @@ class DeliverySession:
             received_ns: wall clock of that broker when it did.
             delivered_ns: wall clock here and now.
             size_bytes: of the batch, 0 unknown.
-            attempt: 1 for the first time; more when a queue hands it out again.
+            attempt: 1 for the first time; more when a queue hands it out again, >= 1. A queue may do so without end:
+                from ATTEMPT_MAX on all are that.
         """
+        attempt = min(attempt, ATTEMPT_MAX)
         to_offset = base_offset + record_count
         if base_offset < self.start_offset:
             base_offset = self.start_offset

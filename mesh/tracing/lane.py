@@ -4,6 +4,7 @@ Rule 1: rows are numbered before anything can lose them: whatever is missing can
 Rule 2: a row is in the spool as soon as the writer has it: a killed process loses what its loop had not handed over.
 Rule 3: while the disk fails, complete kinds (histograms, ledger) wait in memory up to ROWS_HELD_MAX, then the oldest
         are given up; rows of the others are given up at once. Both are counted.
+Rule 4: a row that no file can hold (a number beyond its column, a name that is no text) is given up by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import structlog
 
 from georelay.trace.schema import COMPLETE_KINDS, SCHEMA_VERSION, SCHEMAS, TraceKind
 from georelay.trace.spool import ROWS_PER_FRAME_MAX, SPOOL_FOLDER, SpoolHeader, SpoolRows, spool_name
@@ -24,6 +26,9 @@ from mesh.tracing.pace import no_rest
 
 ROWS_HELD_MAX: Final = 500_000  # waiting for a disk that fails: about 150 MB of Python objects at the very worst
 NESTED_ROWS_PER_CALL: Final = 25  # a call holds the interpreter to its end: 0.3 ms for so many histograms
+_REFUSALS: Final = (ValueError, TypeError, OverflowError)  # of Arrow, which has subclasses of the first two
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +120,28 @@ class Lane:
         try:
             while self._waiting:
                 first, part = self._waiting[0]
-                self._append(first, part, now_ns)
+                try:
+                    frame = self._frame(first, part)
+                except _REFUSALS as error:
+                    self._waiting.popleft()
+                    self._refused(first, part, error)
+                    continue
+                self._append(frame, len(part), now_ns)
                 self._waiting.popleft()
                 self._rows_waiting -= len(part)
         except OSError:
             self._shed()
             raise
+
+    def _refused(self, first: int, part: list[Row], error: Exception) -> None:
+        """Give up a row that no frame can hold; of several, look which ones it is."""
+        if len(part) == 1:
+            self._rows_waiting -= 1
+            self._dropped += 1
+            log.warning("trace.row_refused", kind=self.kind.value, row=first, reason=str(error))
+            return
+        half = len(part) // 2
+        self._waiting.extendleft([(first + half, part[half:]), (first, part[:half])])
 
     def _shed(self) -> None:
         limit = ROWS_HELD_MAX if self.kind in COMPLETE_KINDS else 0
@@ -139,9 +160,11 @@ class Lane:
         """Return the rows that the disk would not take yet."""
         return self._rows_waiting
 
-    def _append(self, first_row_seq: int, rows: list[Row], now_ns: int) -> None:
+    def _frame(self, first_row_seq: int, rows: list[Row]) -> bytes:
         batch = batch_of(self.kind, rows, first_row_seq=first_row_seq, boot_id=self._identity.boot_id, rest=self._rest)
-        frame = SpoolRows.of(self.kind, batch, first_row_seq=first_row_seq, dropped=self._dropped).encode()
+        return SpoolRows.of(self.kind, batch, first_row_seq=first_row_seq, dropped=self._dropped).encode()
+
+    def _append(self, frame: bytes, rows: int, now_ns: int) -> None:
         if self._file is None:
             self._open(now_ns)
         assert self._file is not None
@@ -151,7 +174,7 @@ class Lane:
             self._cut()
             raise
         self.spool_bytes += len(frame)
-        self.rows_spooled += len(rows)
+        self.rows_spooled += rows
         self._rest()
 
     def _open(self, now_ns: int) -> None:

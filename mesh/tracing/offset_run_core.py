@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from georelay.trace.schema import LedgerKind
@@ -28,6 +29,24 @@ class RunJournal(Protocol):
 
     def grown(self, place: int, to_offset: int, last_ns: int) -> None:
         """Note that the row at a place has grown."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LateRange:
+    """Committed offsets [from_offset, to_offset) of one epoch that are named later than they committed.
+
+    Args:
+        first_us, last_us: append times at the home of the first and the last of them, us since 1970; of one second.
+        first_index, last_index: of their entries in the group's log.
+    """
+
+    epoch: int
+    from_offset: int
+    to_offset: int
+    first_us: int
+    last_us: int
+    first_index: int = 0
+    last_index: int = 0
 
 
 class OffsetRun:

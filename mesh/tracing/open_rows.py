@@ -12,7 +12,8 @@ few bytes into a shared mapping of a file, no system call. Whoever starts after 
 Rule 1: the file is in memory (memory_file): no disk can hold up or end who writes into it. Where there is no such
         memory it is on the traces' disk, with its blocks allocated before it is mapped: there is room for whatever is
         written, but a disk that fails or is frozen can do both.
-Rule 2: what finds no room (too many rows in a second, names that are too long) is not noted, and counted in `unnoted`.
+Rule 2: what finds no room (too many rows in a second, names that are too long, no file) is not noted, and counted in
+        `unnoted`. So is a row whose room is taken ARENAS seconds later although no spool has it.
 Rule 3: each row is marked by itself when it is spooled, before its spool can become a file: `spooled_ns` is its
         `first_ns` then. A mark that comes when another row has the place says nothing about that one.
 Rule 4: the kernel writes pages of a mapping back in any order: after a crash of the machine the file may say anything.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import operator
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +34,10 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.trace.schema import LedgerKind
 from georelay.trace.spool import SPOOL_FOLDER
 from mesh.tracing import memory_file
+from mesh.tracing.delivery_core import ATTEMPT_MAX
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import NS_PER_S, NotedRow, OffsetRun
 
@@ -44,6 +48,7 @@ ROWS_MAX: Final = 1_024  # of one second
 ROW_BYTES: Final = 512
 ARENA_BYTES: Final = 4_096 + ROWS_MAX * ROW_BYTES
 FILE_BYTES: Final = HEADER_BYTES + ARENAS * ARENA_BYTES
+PARTITION_MAX: Final = (1 << 31) - 1  # the column has 32 bits
 MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # proc_sys_kernel(5)
 _BOOT_AT: Final = 64
 _BOOT_BYTES: Final = 36
@@ -53,6 +58,7 @@ _ROW: Final = struct.Struct("@qqqqqqqqqqH")
 _SPOOLED: Final = struct.Struct("@q")
 _SPOOLED_AT: Final = 16
 _NAMES_MAX: Final = ROW_BYTES - _ROW.size
+_KINDS: Final = frozenset(kind.value for kind in LedgerKind)
 NOWHERE: Final = 0  # no row is in the header
 
 log = structlog.get_logger()
@@ -73,13 +79,14 @@ class OpenRows:
         self._path = directory / SPOOL_FOLDER / f"open-{broker}-{boot_id}.rows"
         self._region_name = region_name
         self._map: mmap.mmap | None = None
+        self._file: Path | None = None  # in memory; None on disk
         self._counts = [0] * ARENAS
         self._seconds = [-1] * ARENAS
         self.unnoted = 0
 
     def open(self) -> None:
         """Make and map the file; when the disk refuses, whatever its reason, nothing is noted."""
-        memory_file.give_back()
+        memory_file.give_back(self._path.parent)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             for path in self._path.parent.glob(f"open-{self._broker}-*.rows"):
@@ -96,6 +103,7 @@ class OpenRows:
             return
         memory[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] = _boot_field()
         memory[: len(MAGIC)] = MAGIC
+        self._file = memory_file.in_memory(self._path)
         self._map = memory
 
     def close(self) -> None:
@@ -131,10 +139,12 @@ class OpenRows:
         """Note a new row and return its place, NOWHERE when it has none."""
         memory = self._map
         if memory is None:
+            self.unnoted += 1
             return NOWHERE
         arena = run.second % ARENAS
         begin = HEADER_BYTES + arena * ARENA_BYTES
         if self._seconds[arena] != run.second:
+            self.unnoted += _count_unspooled(memory, begin + 4_096, self._counts[arena])
             self._seconds[arena], self._counts[arena] = run.second, 0
             _ARENA.pack_into(memory, begin, run.second, 0)
         count = self._counts[arena]
@@ -174,9 +184,11 @@ class OpenRows:
             _GROWS.pack_into(self._map, place, to_offset, last_ns)
 
     def spooled(self, rows: Iterable[NotedRow]) -> None:
-        """Mark rows that are spooled; called in the writer's thread."""
+        """Mark rows that are spooled, or given up; called from any thread."""
         memory = self._map
         if memory is not None:
+            if self._file is not None:
+                memory_file.touch(self._file)
             for place, first_ns in rows:
                 _SPOOLED.pack_into(memory, place + _SPOOLED_AT, first_ns)
 
@@ -186,6 +198,21 @@ def left_open(directory: Path, broker: int, boot_id: str) -> list[Path]:
     paths = (directory / SPOOL_FOLDER).glob(f"open-{broker}-*.rows")
     own = f"open-{broker}-{boot_id}.rows"
     return sorted(path for path in paths if path.name != own and not memory_file.is_dangling(path))
+
+
+def last_noted_second(directory: Path, broker: int, boot_id: str, *, now_s: int) -> int:
+    """Return the newest second up to now, since 1970, of which an earlier run noted a row; 0 when none tells."""
+    newest = 0
+    for path in left_open(directory, broker, boot_id):
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            log.info("trace.open_rows_unread", path=str(path), reason=str(error))
+            continue
+        if len(raw) == FILE_BYTES and raw.startswith(MAGIC) and _is_of_this_boot(raw):
+            arenas = (_ARENA.unpack_from(raw, HEADER_BYTES + arena * ARENA_BYTES) for arena in range(ARENAS))
+            newest = max([newest, *(second for second, rows in arenas if rows and second <= now_s)])
+    return newest
 
 
 class DamagedRowsError(ValueError):
@@ -212,8 +239,7 @@ def read_open_rows(raw: bytes, *, region: str, broker: int) -> list[Row]:
     """
     if len(raw) != FILE_BYTES or not raw.startswith(MAGIC):
         return []
-    noted, now = raw[_BOOT_AT : _BOOT_AT + _BOOT_BYTES], _boot_field()
-    if noted != now and any(noted) and any(now):
+    if not _is_of_this_boot(raw):
         log.info("trace.open_rows_outdated", broker=broker, reason="the machine has booted since")
         return []
     rows, damaged = [], 0
@@ -236,8 +262,20 @@ def machine_boot() -> str:
         return ""
 
 
+def _is_of_this_boot(raw: bytes) -> bool:
+    noted, now = raw[_BOOT_AT : _BOOT_AT + _BOOT_BYTES], _boot_field()
+    return noted == now or not any(noted) or not any(now)
+
+
 def _boot_field() -> bytes:
     return machine_boot().encode()[:_BOOT_BYTES].ljust(_BOOT_BYTES, b"\0")
+
+
+def _count_unspooled(memory: mmap.mmap, begin: int, rows: int) -> int:
+    """Return how many of so many rows from a place on are not marked; 0.1 ms for ROWS_MAX."""
+    with memoryview(memory) as whole, whole[begin : begin + rows * ROW_BYTES].cast("q") as fields:
+        step = ROW_BYTES // fields.itemsize
+        return sum(map(operator.ne, fields[2::step], fields[4::step]))
 
 
 def _unspooled(raw: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
@@ -258,11 +296,24 @@ def _row(raw: bytes, place: int, region: str, broker: int) -> Row | None:
         names: Any = json.loads(raw[place + _ROW.size : place + _ROW.size + size])
     except ValueError:
         return None
-    if not isinstance(names, list) or len(names) != 4 or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or len(names) != 4 or not all(map(_is_text, names)) or names[0] not in _KINDS:
+        return None
+    if not 0 <= partition <= PARTITION_MAX or not 0 <= attempt <= ATTEMPT_MAX:
         return None
     kind, origin, topic, group = names
     head = (kind, region, str(broker), origin, topic, partition, epoch, group or None)
     return (*head, first, to, first_ns, last_ns, attempt, session, sequence, None)
+
+
+def _is_text(name: object) -> bool:
+    """Return whether a column can hold a name: half of a surrogate pair is valid JSON, and no text."""
+    if not isinstance(name, str):
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def without_spooled(rows: Iterable[Row], spooled: Iterable[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ Rule 4: rows of histograms are made where they are written, in the writer's thre
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ from georelay.trace.schema import COMPLETE_KINDS, LedgerKind, Stage, TraceKind
 from mesh.tracing.aborted_core import CommittedEntry, OpenTransactions
 from mesh.tracing.delivery_core import DeliverySession
 from mesh.tracing.latency_cells_core import SAME_CLOCK, Cell, Correction, LatencyCells, Row
-from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, NotedRow, OffsetRun, RunJournal
+from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, LateRange, NotedRow, OffsetRun, RunJournal
 from mesh.tracing.refusals_core import Refusals, RefusedCount, RefusedStream
 from mesh.tracing.sampling_core import Sampler
 
@@ -31,6 +31,7 @@ TRACE_ROWS_WAITING_MAX: Final = 20_000  # per other kind
 RUNS_PER_DRAIN: Final = 2_000  # about 2 ms
 LOGS_PER_DRAIN: Final = 500
 QUIET_NS: Final = 30 * NS_PER_S
+LATE_NS_MAX: Final = 23 * 3_600 * NS_PER_S  # reports look for rows of an hour in the 24 hours behind it
 ROWS_PER_S_MAX: Final = 500
 
 Describe = Callable[[Any], Row]
@@ -201,9 +202,7 @@ class RecorderCore:
         if to_offset <= from_offset:
             return
         key = (topic, origin, partition)
-        log = self._logs.get(key)
-        if log is None:
-            log = self._logs[key] = _Log()
+        log = self._log_of(key)
         self._run_of(log, kind, key).extend(epoch, from_offset, to_offset, now_ns)
         if kind is LedgerKind.EXPIRED:
             return
@@ -217,6 +216,66 @@ class RecorderCore:
             self._count_replications(log, topic, home, entries, now_ns)
         for first, end in log.transactions.committed(entries):
             self._run_of(log, LedgerKind.ABORTED, key).extend(epoch, first, end, now_ns)
+
+    def named_late(
+        self,
+        kind: LedgerKind,
+        ranges: Iterable[LateRange],
+        *,
+        topic: str,
+        origin: int,
+        partition: int,
+        now_ns: int,
+    ) -> None:
+        """Name committed ranges at their append time, because nobody knows when they committed.
+
+        They may have been named before. So no latency is counted of them; and they are rows at once, without the
+        journal, whose arenas are of the newest seconds. What is older than LATE_NS_MAX is left out.
+        """
+        for late in ranges:
+            if late.first_us * 1_000 >= now_ns - LATE_NS_MAX:
+                self._keep_late(
+                    kind,
+                    (topic, origin, partition),
+                    late.epoch,
+                    (late.from_offset, late.to_offset),
+                    (late.first_us * 1_000, late.last_us * 1_000),
+                )
+
+    def aborted_late(
+        self,
+        entries: Iterable[CommittedEntry],
+        *,
+        topic: str,
+        origin: int,
+        partition: int,
+        epoch: int,
+        oldest_ns: int,
+    ) -> None:
+        """Follow the transactions of entries that are named late; what a marker of them aborted is named likewise.
+
+        Args:
+            oldest_ns: markers that were appended before are followed, and name nothing.
+        """
+        key = (topic, origin, partition)
+        log = self._log_of(key)
+        for entry in entries:
+            at_ns = entry.header().append_us * 1_000
+            for aborted in log.transactions.committed((entry,)):
+                if at_ns >= oldest_ns:
+                    self._keep_late(LedgerKind.ABORTED, key, epoch, aborted, (at_ns, at_ns))
+
+    def left(self, *, topic: str, origin: int, partition: int) -> None:
+        """Forget the open transactions of a stream that this broker leads no longer: others see how they end."""
+        log = self._logs.get((topic, origin, partition))
+        if log is not None:
+            log.transactions = OpenTransactions()
+
+    def _log_of(self, key: tuple[str, int, int]) -> _Log:
+        log = self._logs.get(key)
+        if log is None:
+            log = self._logs[key] = _Log()
+        return log
 
     def _run_of(self, log: _Log, kind: LedgerKind, key: tuple[str, int, int]) -> OffsetRun:
         run = log.runs.get(kind)
@@ -292,6 +351,19 @@ class RecorderCore:
                 None,
             ),
         )
+
+    def _keep_late(
+        self,
+        kind: LedgerKind,
+        key: tuple[str, int, int],
+        epoch: int,
+        offsets: tuple[int, int],
+        times_ns: tuple[int, int],
+    ) -> None:
+        topic, origin, partition = key
+        home = self._region_name(origin) if origin else ""
+        head = (kind.value, self._region, self._broker, home, topic, partition, epoch, None)
+        self.keep(TraceKind.LEDGER, (*head, *offsets, *times_ns, 1, 0, 0, None))
 
     def _keep_refusal(self, stream: RefusedStream, count: RefusedCount) -> None:
         self.keep(

@@ -52,11 +52,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """What became of one spool: its files, their rows, and the bytes behind its first damage."""
+    """What became of one spool: its files, their rows, the bytes behind its first damage; or that it stays."""
 
-    files: tuple[Path, ...]
-    rows: int
-    lost_bytes: int
+    files: tuple[Path, ...] = ()
+    rows: int = 0
+    lost_bytes: int = 0
+    is_left: bool = False
 
 
 def roll(spool_path: Path, directory: Path, *, rest: Callable[[], None] = no_rest) -> Rolled:
@@ -74,11 +75,11 @@ def roll(spool_path: Path, directory: Path, *, rest: Callable[[], None] = no_res
     except SpoolError as error:
         if next(bodies(raw), None) is not None:
             log.warning("trace.spool_unknown", path=str(spool_path), reason=str(error))
-            return Rolled(files=(), rows=0, lost_bytes=0)
+            return Rolled(is_left=True)
         size_bytes = len(raw)  # not even its first frame was whole: a process died while it began
         log.warning("trace.spool_empty", path=str(spool_path), reason=str(error), lost_bytes=size_bytes)
         spool_path.unlink()
-        return Rolled(files=(), rows=0, lost_bytes=size_bytes)
+        return Rolled(lost_bytes=size_bytes)
     batches, lost_bytes = _readable(spool, rest)
     files = tuple(_write(spool.header, run, directory, rest) for run in _runs(batches))
     rows = sum(frame.rows for frame, _ in batches)

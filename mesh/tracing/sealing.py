@@ -32,6 +32,7 @@ class Sealed:
         rows: of all kinds, in the files. open_rows: those of them that no spool had.
         files: trace files. lost_bytes: of spools, behind their first damage.
         damaged_rows: open rows that made no sense, and are lost.
+        left_spools: spools that stay as they are: of another version, or of no sense.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class Sealed:
     files: int
     lost_bytes: int
     damaged_rows: int
+    left_spools: int
 
 
 def is_left(directory: Path, broker: int) -> bool:
@@ -82,8 +84,9 @@ def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
     rolled = [roll(path, directory) for path in spools]
     return Sealed(
         rows=sum(each.rows for each in rolled),
-        open_rows=open_rows,
+        open_rows=open_rows - lane.dropped,
         files=sum(len(each.files) for each in rolled),
         lost_bytes=sum(each.lost_bytes for each in rolled),
-        damaged_rows=damaged_rows,
+        damaged_rows=damaged_rows + lane.dropped,
+        left_spools=sum(each.is_left for each in rolled),
     )

@@ -138,14 +138,14 @@ class TraceShelf:
         return self._tried(lambda: self._oldest(self._chain(kind, BEGINNING, oldest_only=True)))
 
     def latest(self, kind: TraceKind) -> TracePosition:
-        """Return the position behind the last row there is; BEGINNING without any."""
+        """Return the position behind the last row that can be read; BEGINNING without any."""
 
         def look() -> TracePosition:
-            for run in reversed(self._chain(kind, None)):
-                sources: list[_Source] = [*run.plain[-1:], *run.compacted[-1:], *(spool for _, spool in run.spools)]
-                ends = [self._end(source) for source in sources]
-                if max(ends, default=0) > 0:
-                    return TracePosition(run.boot_id, max(ends))
+            for start in (None, BEGINNING):  # the newest runs, or all when nothing of those can be read
+                for run in reversed(self._chain(kind, start)):
+                    end = max(map(self._known_end, self._last_of(run)), default=0)
+                    if end > 0:
+                        return TracePosition(run.boot_id, end)
             return BEGINNING
 
         return self._tried(look)
@@ -358,6 +358,14 @@ class TraceShelf:
             return 0 if footer is None else footer.last_row_seq + 1
         last = self._spools[source.path].frames[-1]
         return last.first + last.rows
+
+    @staticmethod
+    def _last_of(run: _Run) -> list[_Source]:
+        return [*run.plain[-1:], *run.compacted[-1:], *(spool for _, spool in run.spools)]
+
+    def _known_end(self, source: _Source) -> int:
+        """Return the number behind the last row; of a file that cannot be read its first, which its name has."""
+        return self._end(source) or self._first(source)
 
     def _dropped(self, source: _Source) -> int:
         if isinstance(source, ShelfFile):

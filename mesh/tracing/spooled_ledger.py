@@ -10,6 +10,11 @@ from georelay.trace.spool import SpoolError, read_spool
 from mesh.tracing.latency_cells_core import Row
 
 
+def is_ledger(spool: Path) -> bool:
+    """Return whether a spool holds ledger rows, by its name."""
+    return spool.name.startswith(f"{TraceKind.LEDGER.value}-")
+
+
 def spooled_ledger(spools: Iterable[Path]) -> list[Row]:
     """Return the ledger rows of spools that can be read, in the order of their recorded columns.
 
@@ -18,7 +23,7 @@ def spooled_ledger(spools: Iterable[Path]) -> list[Row]:
     """
     rows: list[Row] = []
     for path in spools:
-        if not path.name.startswith(f"{TraceKind.LEDGER.value}-"):
+        if not is_ledger(path):
             continue
         try:
             spool = read_spool(path.read_bytes())

@@ -4,6 +4,8 @@ Rule 1: the thread works in short steps and rests after each (pace.py): the even
         the rows of a second or for a file.
 Rule 2: a failing disk costs traces, never records.
 Rule 3: nothing here raises into the broker: what fails is logged, counted and tried again.
+Rule 4: ledger spools of earlier runs become files once the open rows of those runs are spooled here and their files
+        are gone: only beside them the next start sees which open rows a spool has.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import structlog
 from georelay.trace.schema import COMPLETE_KINDS, TraceKind
 from mesh.tracing import memory_file
 from mesh.tracing.lane import Identity, Lane
+from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import NotedRow
 from mesh.tracing.open_rows import (
     ARENAS,
@@ -37,11 +40,12 @@ from mesh.tracing.pace import Pace
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.retention import Retention
 from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, remove_unfinished, roll
-from mesh.tracing.spooled_ledger import spooled_ledger
+from mesh.tracing.spooled_ledger import is_ledger, spooled_ledger
 
 SLOW_ROLL_PERIOD_S: Final = 60.0  # of kinds with a few rows per second: a file every few seconds would hold nothing
 DRAINS_QUEUED_MAX: Final = 120  # two minutes of a thread that stands still
 DRAINS_QUEUED_SOON: Final = 600  # of a drain in pieces, see Drained.has_more
+OPEN_ROWS_TRIES_MAX: Final = 30  # one per roll: what cannot be read after so many is given up
 DRAINS_HURRIED: Final = 4  # behind so many there is no time for rests: the open rows have room for 8 seconds
 AGE_MS_MAX: Final = 30 * 86_400_000
 SIZE_BYTES_MAX: Final = 10 << 30
@@ -114,7 +118,10 @@ class TraceWriter:
             size_bytes_max=size_bytes_max,
         )
         self._unrolled: list[Path] = []  # spools whose turn it is
+        self._held: list[Path] = []  # ledger spools of earlier runs that left open rows
         self._recovered: list[Path] = []  # files of open rows whose rows the ledger's lane has
+        self._is_open_left = False  # there are more such files, perhaps
+        self._open_tries = 0
         self._noted: deque[NotedRow] = deque(maxlen=ARENAS * ROWS_MAX)  # rows that the ledger's lane has
         self._queue: queue.Queue[Drained | None] = queue.Queue()
         self._thread: threading.Thread | None = None
@@ -166,29 +173,40 @@ class TraceWriter:
         try:
             remove_unfinished(self._directory, self._identity.broker)
             self._retention.load(self._clock_ns())
-            self._unrolled += left_over(self._directory, self._identity.broker)
-        except OSError as error:
+            spools = left_over(self._directory, self._identity.broker)
+        except OSError as error:  # another start finds them
             self._failed("recover", error)
         else:
+            self._held = [path for path in spools if is_ledger(path)]
+            self._unrolled += [path for path in spools if not is_ledger(path)]
             self._take_open_rows()
         self._roll_spools()
 
     def _take_open_rows(self) -> None:
         """Spool the ledger rows that earlier runs had not spooled when they were killed."""
         identity = self._identity
+        self._open_tries += 1
+        self._is_open_left = True
         try:
-            paths = left_open(self._directory, identity.broker, identity.boot_id)
-            spooled = spooled_ledger(self._unrolled) if paths else []
-        except OSError as error:  # another start finds them
+            found = left_open(self._directory, identity.broker, identity.boot_id)
+            paths = [path for path in found if path not in self._recovered]
+            spooled = self._spooled() if paths else []
+        except OSError as error:
             self._failed("recover open rows", error)
             return
-        recovered: list[tuple[object, ...]] = []
+        self._is_open_left = False
+        recovered: list[Row] = []
         for path in paths:
             try:
                 recovered += read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
+            except FileNotFoundError:  # removed by somebody
+                continue
             except OSError as error:
                 self._failed(f"recover {path.name}", error)
-                continue
+                if self._open_tries < OPEN_ROWS_TRIES_MAX:
+                    self._is_open_left = True
+                    continue
+                log.warning("trace.open_rows_lost", path=str(path), broker=identity.broker)
             except DamagedRowsError as error:
                 log.warning("trace.open_rows_damaged", path=str(path), rows=error.damaged, broker=identity.broker)
                 recovered += error.rows
@@ -198,6 +216,22 @@ class TraceWriter:
             log.info("trace.rows_recovered", rows=len(rows), broker=identity.broker)
             self._spool(self._lanes[TraceKind.LEDGER], rows, 0, self._clock_ns())
         self._mark_spooled()
+
+    def _spooled(self) -> list[Row]:
+        """Return the ledger rows of earlier runs' spools. Raises OSError, in the end for no spool any more."""
+        rows: list[Row] = []
+        for path in list(self._held):
+            try:
+                rows += spooled_ledger([path])
+            except FileNotFoundError:  # removed by somebody
+                self._held.remove(path)
+            except OSError as error:
+                if self._open_tries < OPEN_ROWS_TRIES_MAX:
+                    raise
+                self._failed(f"recover {path.name}", error)
+                self._held.remove(path)
+                self._unrolled.append(path)
+        return rows
 
     def _mark_spooled(self) -> None:
         """Forget open rows whose ledger rows are spooled: all of them, or none while some wait for the disk."""
@@ -213,6 +247,9 @@ class TraceWriter:
             except OSError as error:
                 self._failed(f"remove {path.name}", error)
                 self._recovered.append(path)
+        if not self._recovered and not self._is_open_left:
+            self._unrolled += self._held
+            self._held = []
 
     def take(self, drained: Drained) -> None:
         """Spool rows, and roll when it is time."""
@@ -255,6 +292,8 @@ class TraceWriter:
         self._roll_lanes(self._lanes.values())
 
     def _roll_lanes(self, lanes: Iterable[Lane]) -> None:
+        if self._is_open_left:
+            self._take_open_rows()
         for lane in lanes:
             if lane.kind is TraceKind.LEDGER and (lane.rows_waiting or self._recovered):
                 continue  # rows of its spool are in open rows, too: only while it is a spool the next run sees that

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from georelay.trace.schema import LedgerKind
 from mesh.tracing.aborted_core import CommittedEntry
+from mesh.tracing.offset_run_core import LateRange
 
 
 class CommitRecorder(Protocol):
     """Who writes down what became readable, and when (mesh.tracing.recorder)."""
+
+    @property
+    def named_before_us(self) -> int:
+        """Append time, us since 1970, before which an earlier run has named what was committed; 0: not known."""
 
     def committed(
         self,
@@ -40,3 +46,23 @@ class CommitRecorder(Protocol):
         entries: Sequence[CommittedEntry] = (),
     ) -> None:
         """Note offsets [from_offset, to_offset) committed at a mirror."""
+
+    def named_late(
+        self, kind: LedgerKind, ranges: Sequence[LateRange], *, topic: str, origin: int, partition: int
+    ) -> None:
+        """Note ranges that committed when nobody who leads was there to say so; they may have been named before."""
+
+    def aborted_late(
+        self,
+        entries: Sequence[CommittedEntry],
+        *,
+        topic: str,
+        origin: int,
+        partition: int,
+        epoch: int,
+        oldest_us: int,
+    ) -> None:
+        """Follow the transactions in entries of which `named_late` is told."""
+
+    def left(self, *, topic: str, origin: int, partition: int) -> None:
+        """Note that this broker leads the group of a stream no longer."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionN
 from mesh.listening.listeners import Listeners
 from mesh.replication.mesh_links import BrokerAddress, MeshLinks
 from region.broker.audit_room import AuditRoom
+from region.broker.commit_names import CommitNames
 from region.broker.commit_recorder import CommitRecorder
 from region.broker.controller_machine import ControllerMachine
 from region.broker.core_parts import identity_of, link_addresses, make_controller, make_transport
@@ -45,12 +46,11 @@ from region.broker.region_directory import RegionDirectory
 from region.broker.transaction_coordinators import register_transactions
 from region.config import BrokerConfig, split_address
 from region.controller.assignment import Assignment
-from region.controller.topic import INTERNAL_PREFIX, TopicDefinition
+from region.controller.topic import TopicDefinition
 from region.coordination.region_coordinators import RegionCoordinators
 from region.geo.resolution import Resolver
 from region.log.data_directory import DataDirectory
 from region.log.disk_space import DiskLevel, DiskSpace
-from region.log.entry import Entry
 from region.log.errors import LogCorrupt
 from region.log.filesystem import FileSystem
 from region.log.flusher import Flusher
@@ -97,7 +97,7 @@ class BrokerCore:
         self.budget = TailBudget()
         self._clock = clock
         self._rng = rng
-        self._recorder = recorder
+        self._names = CommitNames(me=config.broker_id, recorder=recorder, clock=clock)
         self._make_transport = make_transport
         self._make_flusher = make_flusher
         self._executor = executor
@@ -555,18 +555,20 @@ class BrokerCore:
     # --- streams ---------------------------------------------------------------------------------
 
     def _stream_joined(self, stream: HostedStream) -> None:
-        stream.on_committed = self._committed
+        stream.on_committed = self._names.committed
         stream.on_leadership = self._leadership_changed
         stream.lanes.verifier = self._transactions
         stream.geo = self.geo.attach(stream)
 
     def _stream_left(self, stream: HostedStream) -> None:
         self.links.mirror_stopped(stream.key)
+        self._names.left(stream)
         if stream.geo is not None:
             stream.geo.close()
 
     def _leadership_changed(self, stream: Stream) -> None:
         assert isinstance(stream, HostedStream)
+        self._names.leadership(stream)
         if stream.is_leader and stream.is_mirroring:
             self.links.mirror_started(stream)
         else:
@@ -576,22 +578,3 @@ class BrokerCore:
         """Return the other brokers of this region that are heard."""
         known = self.controller.state.brokers
         return [row for row in known if row != self.config.broker_id and self.host.is_alive(row)]
-
-    def _committed(self, stream: Stream, entries: Sequence[Entry]) -> None:
-        if not stream.is_leader or stream.topic.startswith(INTERNAL_PREFIX):
-            return  # what brokers write for themselves is nobody's delivery
-        owning = [entry for entry in entries if entry.record_count]
-        if not owning:
-            return
-        note = self._recorder.committed if stream.is_home else self._recorder.replicated
-        note(
-            topic=stream.topic,
-            origin=stream.key.origin,
-            partition=stream.partition,
-            epoch=stream.epoch,
-            from_offset=owning[0].base_offset,
-            to_offset=owning[-1].next_offset,
-            now_ns=self._clock.wall_ns(),
-            home=stream.home,
-            entries=owning,
-        )

@@ -2,9 +2,12 @@
 
 Rule 1: refused while a leader is heard, unless there are two: of two controls with one generation each leads itself,
         and only a higher generation ends that.
-Rule 2: the replica of this region is best; without one that can be reached, what this region's controller pulled.
+Rule 2: the replica of this region is best; without one that can be reached and holds a whole state, what this region's
+        controller pulled. The broker that control knows as holder begins also without its replica: it may have lost it.
 Rule 3: one at a time: two would be two controls of one generation. What was true before a question is looked at again
         after it.
+Rule 4: a log is given up last: a refused recovery leaves a replica that goes on. Only a log of which nothing is known
+        as committed, and that turns out not to hold a state, may be refused where nothing was pulled either.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class RecoveredControl(Protocol):
 
     me: BrokerId
     disk: str
+    enabled: bool  # whether it may hold a replica
     state: ControlState
     controller: ControllerService
     replica: ControlReplica | None
@@ -73,9 +77,11 @@ class Recovering:
             return await self._recover()
 
     async def recover_here(self) -> JsonObject:
-        """Begin with the replica of this broker. Raises PolicyViolation."""
+        """Begin with the replica that this broker is known to hold. Raises PolicyViolation."""
         with self._alone():
-            return await self._with_replica()
+            if self._control.replica is None:
+                return await self._from_cache()
+            return await self._with_replica(self._control.replica)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -88,54 +94,99 @@ class Recovering:
             self._is_under_way = False
 
     async def _recover(self) -> JsonObject:
-        control, row = self._control, self._control.row()
-        own = [] if row is None else [m for m in row.members if m.region == region_of(control.me) and not m.retired]
-        if control.replica is not None:
-            return await self._with_replica()
-        if row is not None and own and own[0].broker != control.me:
-            envelope: JsonObject = {"generation": row.generation, "control_id": row.control_id, "body": {}}
-            try:
-                answer = await control.ask(own[0].broker, f"{PREFIX}recover", envelope, timeout_s=RECOVER_S)
-            except HomeUnreachable:
-                return await self._from_cache()
-            result = Fields(answer, "answer").value("ok")
-            return dict(result) if isinstance(result, dict) else {}
-        return await self._from_cache()
+        if self._control.replica is None:
+            return await self._elsewhere()
+        return await self._with_replica(self._control.replica)
 
-    async def _with_replica(self) -> JsonObject:
-        control, replica = self._control, self._control.replica
-        if replica is None:
-            raise PolicyViolation("this broker holds no replica of mesh control: recover from another one")
-        if not control.state.has_begun and replica.name.generation > 1 and replica.name.founder:
+    async def _elsewhere(self) -> JsonObject:
+        """Leave it to the broker of this region that control knows as holder, if that is another one."""
+        control, row, holder = self._control, self._control.row(), self._holder()
+        if row is None or holder is None or holder.broker == control.me:
+            return await self._from_cache()
+        envelope: JsonObject = {"generation": row.generation, "control_id": row.control_id, "body": {}}
+        try:
+            answer = await control.ask(holder.broker, f"{PREFIX}recover", envelope, timeout_s=RECOVER_S)
+        except HomeUnreachable:
+            return await self._from_cache()
+        result = Fields(answer, "answer").value("ok")
+        return dict(result) if isinstance(result, dict) else {}
+
+    def _holder(self) -> VoterRow | None:
+        """Return the replica of this region as control is known here."""
+        row, region = self._control.row(), region_of(self._control.me)
+        own = [] if row is None else [m for m in row.members if m.region == region and not m.retired]
+        return own[0] if own else None
+
+    def _is_replaced(self, name: ReplicaName) -> bool:
+        """Return whether control made a newer replica in this region."""
+        row, holder = self._control.row(), self._holder()
+        if row is None or holder is None or row.generation < name.generation:
+            return False
+        return holder.replica > name.replica
+
+    async def _with_replica(self, replica: ControlReplica) -> JsonObject:
+        control, state, number = self._control, self._control.state, replica.name.replica
+        if not state.has_begun and replica.name.generation > 1 and replica.name.founder:
             raise PolicyViolation("a recovery ended half way here: start this broker again, then recover once more")
         self._refuse_while_heard(replica)
-        if replica.is_leader or replica.leader is not None:
+        if not state.has_begun and self._is_replaced(replica.name):
+            return await self._elsewhere()
+        if replica.is_leader or replica.leader is not None or not state.has_begun:
             await self._refuse_while_led()
             self._refuse_another(replica)
             self._refuse_while_heard(replica)
-        row, number = control.row(), replica.name.replica
-        own = control.state.members.row(number)
+        row = control.row()
+        own = state.members.row(number)
         if own is None and row is not None:  # after an outage of all, nothing of the log is known as committed yet
             own = row.member(number)
-        if own is None:
+        if own is None and state.has_begun:
+            if self._is_replaced(replica.name):
+                return await self._elsewhere()
             raise PolicyViolation("this replica of mesh control is none any more; recover from another one")
-        own = replace(own, disk=control.disk)  # control may not have heard yet that it was made
+        if own is None:
+            self._remembered(replica)
         replica.give_up_log()
+        own = own or state.members.row(number)
+        is_whole = state.has_begun and state.is_open
+        if own is None or (not is_whole and control.controller.state.mesh.regions):
+            return await self._begin_remembered(replica)
+        own = replace(own, disk=control.disk)  # control may not have heard yet that it was made
         name = self._name(replica.name.generation + 1, number)
-        snapshot = recovered_snapshot(control.state, own, control_id=name.control_id)
+        snapshot = recovered_snapshot(state, own, control_id=name.control_id)
         await control.begin_anew(name, own, snapshot, instead_of=replica)
         return _said(name)
 
     async def _from_cache(self) -> JsonObject:
         """Begin with what this region's controller pulled: no replica of this region can be reached."""
-        control, lost, state = self._control, self._control.row(), self._control.controller.state
-        if lost is None or not state.mesh.regions:
-            raise PolicyViolation("this region never heard of mesh control: nothing can be recovered from here")
+        control, replica = self._control, self._control.replica
+        if not control.enabled:
+            raise PolicyViolation("this broker holds no replica of mesh control, and may hold none: recover at another")
+        self._remembered(replica)
         await self._refuse_while_led()
-        self._refuse_another(None)
+        self._refuse_another(replica)
+        return await self._begin_remembered(replica)
+
+    def _remembered(self, replica: ControlReplica | None) -> ControlRow:
+        """Return who control was as known here.
+
+        Raises:
+            PolicyViolation: nothing was ever pulled, or nothing of the replica's generation: what that one ordered has
+                indexes that a beginning from an older one would give out again.
+        """
+        lost = self._control.row()
+        if lost is None or not self._control.controller.state.mesh.regions:
+            raise PolicyViolation("this region never heard of mesh control: nothing can be recovered from here")
+        if replica is not None and lost.generation < replica.name.generation:
+            text = f"this region has nothing of generation {replica.name.generation} of mesh control"
+            raise PolicyViolation(f"{text}: recover from another one")
+        return lost
+
+    async def _begin_remembered(self, replica: ControlReplica | None) -> JsonObject:
+        control, lost, state = self._control, self._remembered(replica), self._control.controller.state
         registered = state.brokers.get(control.me)
+        numbers = [member.replica for member in lost.members] + ([] if replica is None else [replica.name.replica])
         own = VoterRow(
-            replica=max((member.replica for member in lost.members), default=0) + 1,
+            replica=max(numbers, default=0) + 1,
             broker=control.me,
             disk=control.disk,
             address="" if registered is None else registered.link,
@@ -143,7 +194,7 @@ class Recovering:
         name = self._name(lost.generation + 1, own.replica)
         at_us = self._clock.wall_ns() // 1000
         snapshot = remembered_snapshot(state, lost, own, control_id=name.control_id, at_us=at_us)
-        await control.begin_anew(name, own, snapshot, instead_of=None)
+        await control.begin_anew(name, own, snapshot, instead_of=replica)
         return _said(name)
 
     def _refuse_another(self, replica: ControlReplica | None) -> None:

@@ -8,8 +8,8 @@ Rule 3: the survivor counts everything that its log holds, committed as far as i
         acknowledged may be among it. What only the others had is lost, and indexes leave a gap that covers it.
         Epochs need none: those of every generation are numbers of its own (mesh.home.epoch_core). An attempt that is
         under way goes on in a new epoch: with the lost majority its own may have ended at another home.
-Rule 4: where no replica is left at all, a region's controller stands in with what it pulled: in a mesh of one region
-        that is everything that was ever answered.
+Rule 4: where no replica is left at all, or only one that never held the whole state, a region's controller stands in
+        with what it pulled: in a mesh of one region that is everything that was ever answered.
 """
 
 from __future__ import annotations

@@ -258,8 +258,11 @@ class ControlReplica:
 
     @property
     def hears_leader(self) -> bool:
-        """Return whether this replica is a voter that leads, or heard its leader within an election timeout."""
-        return self._group is not None and self._group.node.hears_leader
+        """Return whether this replica is a voter that leads, or heard its leader within an election timeout.
+
+        One whose group stopped hears nobody: no time passes in it, so what it heard last would stay new for ever.
+        """
+        return self._group is not None and not self._group.stopped and self._group.node.hears_leader
 
     def is_alive(self, replica: int) -> bool:
         """Return whether a replica was heard lately."""

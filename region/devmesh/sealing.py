@@ -5,7 +5,8 @@
     {"sealed": [{"broker": "us-1", "rows": 28, "open_rows": 3, "files": 2}, ...], "notes": ["a line for people", ...]}
 
 Rule 1: a broker that runs is left alone: who holds the lock of its data directory runs.
-Rule 2: what cannot be sealed is a note: a report of what there is beats none.
+Rule 2: what cannot be sealed is a note: a report of what there is beats none. That is also so for a broker whose data
+        directory is gone: nothing says whether it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,17 +59,25 @@ def seal_mesh(traces: Path, clock_ns: Callable[[], int] = time.time_ns) -> JsonO
     for name, region, broker in ((f"{n}-{i}", n, broker_id(number, i)) for n, number in regions for i in indexes):
         try:
             found = _seal(traces, directory / "brokers" / name, region, broker, clock_ns)
-        except (DataDirectoryError, OSError) as error:
+        except (DataDirectoryError, OSError, ValueError) as error:  # Arrow's, too
             reason = " ".join(str(error).split())
             notes.append(f"what {name} left is not sealed, its newest rows are not in the report: {reason}")
             continue
         if found is not None:
-            sealed.append({"broker": name, "rows": found.rows, "open_rows": found.open_rows, "files": found.files})
-            if found.damaged_rows:
-                notes.append(f"{found.damaged_rows:,} open rows of {name} made no sense: they are not in the report")
-            if found.lost_bytes:
-                notes.append(f"{found.lost_bytes:,} bytes of what {name} left are damaged; their rows count as missing")
+            if found.files:
+                sealed.append({"broker": name, "rows": found.rows, "open_rows": found.open_rows, "files": found.files})
+            notes += _missing(name, found)
     return {"sealed": list(sealed), "notes": list(notes)}
+
+
+def _missing(name: str, found: Sealed) -> Iterator[str]:
+    """Yield a line for everything of a broker that is in no trace file now."""
+    if found.left_spools:
+        yield f"spools of {name} that this version cannot read: {found.left_spools:,}; their rows are not in the report"
+    if found.damaged_rows:
+        yield f"{found.damaged_rows:,} open rows of {name} made no sense: they are not in the report"
+    if found.lost_bytes:
+        yield f"{found.lost_bytes:,} bytes of what {name} left are damaged; their rows count as missing"
 
 
 def _seal(traces: Path, data_dir: Path, region: str, broker: BrokerId, clock_ns: Callable[[], int]) -> Sealed | None:

@@ -104,10 +104,13 @@ class DataDirectory:
                 _lock(fs, path, lock_handle)
                 fs.make_directory(path / _GROUPS)
                 fs.make_directory(path / _TRASH)
-                disk_id = _read_or_make_format(fs, path, mesh_id, broker_id)
+                disk_id, found_format = _read_or_make_format(fs, path, mesh_id, broker_id)
                 for name in fs.list_directory(path / _TRASH):
                     remove_tree(fs, path / _TRASH / name)
-                marks = FlushedMarks.open(fs, path)
+                marks = _open_marks(fs, path, found_format)
+                if found_format == _FORMAT_BEFORE:  # after its marks are begun: from then on they are expected
+                    _write_format(fs, path, mesh_id, broker_id, disk_id)
+                    log.info("data_directory.upgraded", path=str(path), from_format=1, to_format=DIRECTORY_FORMAT)
             except BaseException:
                 fs.close(lock_handle)
                 raise
@@ -121,8 +124,7 @@ class DataDirectory:
 
     def group_ids(self) -> list[GroupId]:
         """Return the groups that have a folder, in order."""
-        names = self.fs.list_directory(self.path / _GROUPS)
-        return sorted(GroupId(int(name)) for name in names if name.isascii() and name.isdigit())
+        return _group_ids(self.fs, self.path)
 
     def open_group(self, group: GroupId) -> GroupLog:
         """Recover the log of a group; `lost` of the answer says whether damage has shortened it.
@@ -215,19 +217,18 @@ class DataDirectory:
 
 @contextmanager
 def held_while_idle(path: Path, fs: FileSystem | None = None) -> Iterator[bool]:
-    """Hold the lock of a data directory, without waiting; yields False when a process has it, or nobody ever had.
+    """Hold the lock of a data directory, without waiting; yields False when a process has it.
 
     Nothing but the lock is touched. A broker that starts meanwhile waits for it.
 
     Raises:
-        DataDirectoryError: the operating system refused.
+        DataDirectoryError: nobody ever had it, the directory may be gone; or the operating system refused.
     """
     fs = fs or OsFileSystem()
     with _one_line_errors(path):
         lock_handle = fs.open(path / _LOCK) if fs.exists(path / _LOCK) else None
     if lock_handle is None:
-        yield False
-        return
+        raise DataDirectoryError(f"data directory {path} has no {_LOCK} file: it is lost, or no broker ever used it")
     try:
         with _one_line_errors(path):
             is_free = fs.try_lock(lock_handle)
@@ -273,14 +274,28 @@ def _refuse_foreign(fs: FileSystem, path: Path) -> None:
         raise DataDirectoryError(f"data directory {path} is not empty and has no {_FORMAT} file: choose an empty one")
 
 
-def _read_or_make_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId) -> str:
+def _group_ids(fs: FileSystem, path: Path) -> list[GroupId]:
+    names = fs.list_directory(path / _GROUPS)
+    return sorted(GroupId(int(name)) for name in names if name.isascii() and name.isdigit())
+
+
+def _open_marks(fs: FileSystem, path: Path, found_format: int) -> FlushedMarks:
+    has_groups = bool(_group_ids(fs, path))
+    marks = FlushedMarks.open(fs, path, are_expected=has_groups and found_format == DIRECTORY_FORMAT)
+    if marks.is_damaged and not has_groups:
+        marks.clear_damaged()  # nothing was promised
+    return marks
+
+
+def _read_or_make_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId) -> tuple[str, int]:
+    """Return the disk id and the format that the directory has."""
     if fs.exists(path / _FORMAT):
-        return _check_format(fs, read_file(fs, path / _FORMAT), path, mesh_id, broker_id)
+        return _check_format(read_file(fs, path / _FORMAT), path, mesh_id, broker_id)
     disk_id = str(uuid.uuid4())
     fs.fsync_directory(path.parent)
     _write_format(fs, path, mesh_id, broker_id, disk_id)
     log.info("data_directory.made", path=str(path), broker=broker_id, disk=disk_id)
-    return disk_id
+    return disk_id, DIRECTORY_FORMAT
 
 
 def _write_format(fs: FileSystem, path: Path, mesh_id: str, broker_id: BrokerId, disk_id: str) -> None:
@@ -293,8 +308,8 @@ def _crc_of(about: dict[str, object]) -> int:
     return int(crc32c(json.dumps(fields, sort_keys=True).encode()))
 
 
-def _check_format(fs: FileSystem, raw: bytes, path: Path, mesh_id: str, broker_id: BrokerId) -> str:
-    """Return the disk id of a FORMAT file that fits; one of the format before is written anew.
+def _check_format(raw: bytes, path: Path, mesh_id: str, broker_id: BrokerId) -> tuple[str, int]:
+    """Return the disk id and the format of a FORMAT file that fits.
 
     Raises:
         DataDirectoryError: it does not fit.
@@ -313,7 +328,4 @@ def _check_format(fs: FileSystem, raw: bytes, path: Path, mesh_id: str, broker_i
         raise DataDirectoryError(f"data directory {path} belongs to mesh {mesh!r}, not to {mesh_id!r}")
     if broker != broker_id:
         raise DataDirectoryError(f"data directory {path} belongs to broker {broker}, not to broker {broker_id}")
-    if version == _FORMAT_BEFORE:
-        _write_format(fs, path, mesh_id, broker_id, str(disk))
-        log.info("data_directory.upgraded", path=str(path), from_format=version, to_format=DIRECTORY_FORMAT)
-    return str(disk)
+    return str(disk), int(version)

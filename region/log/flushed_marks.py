@@ -7,7 +7,8 @@ Rule 1: a mark is written after the sync that it speaks of, and synced later, se
         that is behind never calls a whole log damaged, but damage above it passes for a torn tail.
 Rule 2: a mark is lowered durably before the log is cut below it; so it is never above what the disk must hold.
 Rule 3: while a replica lacks what its mark says, the mark stays: a restart does not forget the loss.
-Rule 4: a damaged row stays until every group has a mark again: whose it was, nobody knows (see is_damaged).
+Rule 4: a damaged row stays until every group has a mark again: whose it was, nobody knows (see is_damaged). A bad
+        header and a row that is cut short are damaged rows: a sector or an end of the file is gone, and rows with it.
 
 Layout of `flushed-marks`, format 1 (big-endian; rows of 32 bytes, so none crosses a sector and each is old or new):
 
@@ -87,8 +88,11 @@ class FlushedMarks:
         self._free = [row for row in range(row_count - 1, 0, -1) if row not in used]
 
     @classmethod
-    def open(cls, fs: FileSystem, directory: Path) -> FlushedMarks:
-        """Load the marks of `directory`; a missing file is begun. A damaged row is no mark of any group.
+    def open(cls, fs: FileSystem, directory: Path, *, are_expected: bool = False) -> FlushedMarks:
+        """Load the marks of `directory`; a missing file is begun, durably. A damaged row is no mark of any group.
+
+        Args:
+            are_expected: groups here may have marks, so a file that is missing or empty is damaged.
 
         Raises:
             DataDirectoryError: a format that this broker does not know.
@@ -99,8 +103,13 @@ class FlushedMarks:
         handle = fs.open(path, create=True)
         raw = fs.pread(handle, fs.size(handle), 0)
         rows, damaged = decode_marks(raw, path)
+        if not raw and are_expected:
+            log.error("mark.damaged", path=str(path), row=0)
+            damaged[0] = _FREE
         marks = cls(fs, handle, rows, damaged, max(1, -(-len(raw) // _ROW_BYTES)))
         write_fully(fs, handle, [marks._content], 0)
+        if not raw:
+            fs.fdatasync(handle)  # before any group is made: an empty file beside one has lost its rows
         if fresh:
             fs.fsync_directory(directory)
         return marks
@@ -119,10 +128,10 @@ class FlushedMarks:
         """Give up damaged rows durably: every group has its mark. Raises OSError."""
         with self._lock:
             for row in self._damaged:
-                self._put(row, _FREE)
+                self._put(row, _FREE if row else _encode_header())
             self._write(self._damaged)
             self._sync()
-            self._free += self._damaged
+            self._free += [row for row in self._damaged if row]
             self._damaged = []
 
     def note(self, marks: Mapping[GroupId, FlushedMark]) -> int:
@@ -191,22 +200,23 @@ class FlushedMarks:
 
 
 def decode_marks(raw: bytes, path: Path) -> tuple[dict[GroupId, tuple[int, FlushedMark]], dict[int, bytes]]:
-    """Return (row, mark) of every group whose row is intact, and the damaged rows as they are.
+    """Return (row, mark) of every group whose row is intact, and the damaged rows as they are, the header's is 0.
 
     Raises:
         DataDirectoryError: an intact header of another format.
     """
     header = raw[:_ROW_BYTES]
-    if raw and (len(header) < _ROW_BYTES or not _is_intact(header)):
-        log.error("mark.damaged", path=str(path), row=0)  # the header: it is written anew
+    rows: dict[GroupId, tuple[int, FlushedMark]] = {}
+    damaged: dict[int, bytes] = {}
     if len(header) == _ROW_BYTES and _is_intact(header):
         magic, version, _ = _HEADER.unpack_from(header)
         if magic == _FILE_MAGIC and version != _FORMAT:
             raise DataDirectoryError(f"{path} has format {version}, this broker knows {_FORMAT}")
-    rows: dict[GroupId, tuple[int, FlushedMark]] = {}
-    damaged: dict[int, bytes] = {}
-    for row in range(1, len(raw) // _ROW_BYTES):
-        content = raw[row * _ROW_BYTES : (row + 1) * _ROW_BYTES]
+    elif raw:
+        log.error("mark.damaged", path=str(path), row=0)
+        damaged[0] = _padded(header)
+    for row in range(1, -(-len(raw) // _ROW_BYTES)):
+        content = _padded(raw[row * _ROW_BYTES : (row + 1) * _ROW_BYTES])
         if content == _FREE:
             continue
         group, chain, index, term, magic = _ROW.unpack_from(content)
@@ -216,6 +226,11 @@ def decode_marks(raw: bytes, path: Path) -> tuple[dict[GroupId, tuple[int, Flush
             continue
         rows[GroupId(group)] = (row, FlushedMark(RaftIndex(index), Term(term), chain))
     return rows, damaged
+
+
+def _padded(row: bytes) -> bytes:
+    """Return a row that is cut short as one that is neither intact nor free, also when it is read again."""
+    return row.ljust(_ROW_BYTES, b"\xff")
 
 
 def _is_intact(row: bytes) -> bool:

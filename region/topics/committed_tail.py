@@ -7,7 +7,7 @@ up never costs the live readers their memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from georelay.ids import Offset
@@ -111,6 +111,11 @@ class CommittedTail:
                 break
             end += 1
         return entries[row:end]
+
+    def newest_first(self) -> Iterator[Entry]:
+        """Yield what is in memory, the newest entry first; nothing may be added meanwhile."""
+        for row in range(len(self._entries) - 1, self._head - 1, -1):
+            yield self._entries[row]
 
     def clear(self) -> None:
         """Drop everything, for example before the stream is removed."""

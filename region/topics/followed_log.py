@@ -35,6 +35,7 @@ from region.topics.producer_table_core import ProducerTable, Row
 from region.topics.skip_core import decode_skip
 from region.topics.stream_state import StreamState
 from region.topics.transaction_table_core import AbortedTransaction, Change, Kind, TransactionTable
+from region.topics.unnamed_core import UnnamedRanges
 
 log = structlog.get_logger()
 
@@ -86,6 +87,7 @@ class FollowedLog:
         self.fences = FenceBook()
         self.orphan_book = OrphanBook()
         self.tail = CommittedTail(budget)
+        self.unnamed = UnnamedRanges()
         self.proposer: Proposer | None = None
         self.geo: StreamGeo | None = None
         self._commits = CommitWaiters()
@@ -232,6 +234,7 @@ class FollowedLog:
         self._base = (manifest.index, manifest.state)
         self.bounds.restore(start=state.start, newest=state.newest, skipped_records=state.skipped_records)
         self.tail.clear()
+        self.unnamed.clear()
         self._wake()
 
     # --- following the group's log ----------------------------------------------------------------
@@ -255,6 +258,7 @@ class FollowedLog:
     def recovered(self, entry: Entry) -> None:
         """Follow one entry found on disk."""
         self.appended(entry)
+        self.unnamed.recovered(entry)
 
     def appended(self, entry: Entry) -> None:
         """Follow one appended entry. Raises InvariantBroken: a control entry that makes no sense."""
@@ -350,6 +354,7 @@ class FollowedLog:
         self.transactions.truncated(from_index)
         self.fences.truncated(from_index)
         self.orphan_book.truncated(from_index)
+        self.unnamed.truncated(from_index, newest)
         if not self.producers.truncated(from_index):
             self.producers = self._producers_below(from_index)
         self._commits.fail(from_index)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from georelay.errors import GeorelayError
-from georelay.ids import BrokerId
+from georelay.ids import BrokerId, region_of
 from tests.sim.violation import Violation
 
 LOOK_AT_MAX = 10_000
@@ -19,12 +19,13 @@ RECOVER_AGAIN_LOOKS = 50
 
 
 class ControlRules:
-    """Looks at the brokers of one world again and again."""
+    """Looks at the brokers of one world again and again; `seed`: of the world."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, seed: int) -> None:
         self.orderers: set[tuple[int, str]] = set()
         self._given: dict[int, tuple[str, bytes]] = {}
         self._looks_since_recovery = RECOVER_AGAIN_LOOKS
+        self._seed = seed
 
     def look(self, lives: Mapping[BrokerId, Any]) -> None:
         """Check what the brokers hold now. Raises Violation."""
@@ -51,7 +52,7 @@ class ControlRules:
             self._looks_since_recovery += 1
             if self._looks_since_recovery > RECOVER_AGAIN_LOOKS and _majority_is_lost(lives):
                 self._looks_since_recovery = 0
-                _recover(lives)
+                _recover(lives, choice=self._seed)
             yield "mesh control has no leader"
             return
         members = leader.control.state.members
@@ -77,10 +78,15 @@ def _majority_is_lost(lives: Mapping[BrokerId, Any]) -> bool:
     return 2 * len(lost) >= len(row.voters)
 
 
-def _recover(lives: Mapping[BrokerId, Any]) -> None:
-    """Do what an operator does: begin a new generation where a replica is left, else anywhere."""
-    ranked = sorted(lives.items(), key=lambda item: (item[1].core.control.replica is None, item[0]))
-    life = ranked[0][1]
+def _recover(lives: Mapping[BrokerId, Any], *, choice: int) -> None:
+    """Do what an operator does: begin a new generation in a region where a replica is left, else anywhere.
+
+    It is the region that is asked, through whichever of its brokers a gateway chooses, and always that one: each has to
+    know what to do.
+    """
+    ranked = sorted(lives, key=lambda broker: (lives[broker].core.control.replica is None, broker))
+    asked = sorted((broker for broker in lives if region_of(broker) == region_of(ranked[0])), reverse=True)
+    life = lives[asked[choice % len(asked)]]
 
     async def recover() -> None:
         try:

@@ -23,21 +23,12 @@ from tests.sim.disk import SimDisk
 from tests.sim.flushing import SimFlusher
 from tests.sim.host_watch import HostWatch
 from tests.sim.link_carrier import LinkCarrier
+from tests.sim.named_records import NamedRecords, NamingRecorder
 from tests.sim.network import Network, SimTransport
 from tests.sim.patching import replaced
 
 MESH_ID: Final = "sim"
 RETENTION_EVERY_MS: Final = 400  # the shipping interval is longer than a world lasts
-
-
-class NoRecorder:
-    """Takes what would go into the SLA report."""
-
-    def committed(self, **_: Any) -> None:
-        """Forget it."""
-
-    def replicated(self, **_: Any) -> None:
-        """Forget it."""
 
 
 class CoreLife:
@@ -56,9 +47,11 @@ class CoreLife:
         on_started: Callable[[BrokerId], None],
         on_failed: Callable[[BrokerId, str], None],
         power_cut: Callable[[], None],
+        named: NamedRecords,
         level: int = FEATURE_LEVEL_MAX,
     ) -> None:
         """Begin a life; `level`: the highest feature level that this version of the broker knows."""
+        self._recorder = NamingRecorder(config.region_number, named)
         self.level = level
         self.me = config.broker_id
         self.loop = loop
@@ -125,7 +118,7 @@ class CoreLife:
             rng=self._rng,
             file_system=self.disk,
             executor=self._executor,
-            recorder=NoRecorder(),
+            recorder=self._recorder,
             make_flusher=partial(SimFlusher, loop=loop, disk=self.disk, power_cut=self._power_cut, rng=self._rng),
             make_transport=partial(make_transport, network, loop),
             make_links=partial(

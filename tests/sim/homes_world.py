@@ -6,6 +6,7 @@ Runs the shipping BrokerCore, mesh control included. What it holds, once everyth
 - acknowledged-gone: what the home alone acknowledged is in the stream, or in an orphan branch of some region.
 - stored-twice: no batch of a producer is in the stream twice.
 - histories-differ: all regions have one history, one epoch table, and one home.
+- unnamed: what is readable in a region was named by one of its brokers (named_records.py).
 """
 
 from __future__ import annotations
@@ -315,6 +316,9 @@ class HomesWorld(MeshWorld):
         facts = {(stream.end.digest, tuple(stream.epoch_table()), stream.home) for stream in leaders.values()}
         if len(facts) != 1:
             raise Violation("histories-differ", str(facts))
+        for stream in leaders.values():
+            self.named.check(stream)
+        self.marks["names.late"] = self.named.late
         history: dict[tuple[int, int], int] = {}
         for header in self._headers(leaders[self.regions[0]], _read_all):
             key = (header.producer_id, header.base_sequence)

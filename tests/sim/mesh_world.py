@@ -2,7 +2,7 @@
 
 Runs the shipping BrokerCore: data directory, Raft groups, controller, streams, housekeeping and inter-region links.
 Beside the rules of each group (ledger.py) it holds that a mirror commits what its home committed, at the same offsets,
-and that after the heal every mirror is whole.
+and that after the heal every mirror is whole, and every record named (named_records.py).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.sim.faults import Nemesis
 from tests.sim.ledger import DurableLog, GroupLedger
 from tests.sim.limits import small_limits
 from tests.sim.link_carrier import LinkCarrier
+from tests.sim.named_records import NamedRecords
 from tests.sim.operators import Operator
 from tests.sim.sim_broker import DATA_PATH
 from tests.sim.violation import RAISED, Violation
@@ -66,6 +67,7 @@ class MeshWorld(BrokerWorld):
         self.homes: dict[StreamKey, GroupLedger] = {}
         self.mirrors: dict[tuple[StreamKey, RegionNumber], GroupLedger] = {}
         self.producers: list[Producer] = []
+        self.named = NamedRecords()
         self.tick_ms = self.rng.choice((50, 100, 100))
         self.period_ns = self.rng.choice(PERIODS_MS) * NS_PER_MS
         self.join(broker_id(region, number) for region in self.regions for number in range(1, settings.brokers + 1))
@@ -75,7 +77,7 @@ class MeshWorld(BrokerWorld):
         }
         self._lived: set[BrokerId] = set()
         self.operator: Operator | None = None
-        self.control_rules = ControlRules()
+        self.control_rules = ControlRules(seed=seed)
         wan_ns = self.rng.choice((1, 10, 40)) * NS_PER_MS
         for one in self.brokers:
             for other in self.brokers:
@@ -103,6 +105,7 @@ class MeshWorld(BrokerWorld):
             on_started=lambda me: self.note("started", me),
             on_failed=self.process_failed,
             power_cut=lambda: self.crash(broker, power=True, restart_ns=None),
+            named=self.named,
             level=self._next_level(broker),
         )
 
@@ -238,6 +241,15 @@ class MeshWorld(BrokerWorld):
             begun = self.clockwork.now_ns
             self._until(self._unsettled, settings.heal_ms, "not-live")
             self.marks["heal.ms"] = (self.clockwork.now_ns - begun) // NS_PER_MS
+            for name, _ in self.streams_wanted():
+                self._check_names(name)
+            self.marks["names.late"] = self.named.late
+
+    def _check_names(self, name: str) -> None:
+        for region in self.regions:
+            for stream in self.replicas(name, region):
+                if stream.is_leader:
+                    self.named.check(stream)
 
     def _until(self, missing_now: Any, wait_ms: int, rule: str) -> None:
         deadline = self.clockwork.now_ns + wait_ms * NS_PER_MS

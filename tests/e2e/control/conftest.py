@@ -27,10 +27,21 @@ SECONDS = 30.0
 class NoRecorder:
     """Nobody looks at what was delivered."""
 
+    named_before_us = 0
+
     def committed(self, **_: Any) -> None:
         """Forget it."""
 
     def replicated(self, **_: Any) -> None:
+        """Forget it."""
+
+    def named_late(self, *_: Any, **__: Any) -> None:
+        """Forget it."""
+
+    def aborted_late(self, *_: Any, **__: Any) -> None:
+        """Forget it."""
+
+    def left(self, **_: Any) -> None:
         """Forget it."""
 
 

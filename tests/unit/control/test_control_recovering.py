@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from georelay.clock import SystemClock
 from georelay.errors import ControlUnavailable, GeorelayError, OutcomeUnknown, PolicyViolation
 from region.control.recovering import Recovering
 from region.control.replica import ReplicaName
-from region.controller.commands import LearnMesh
+from region.controller.commands import DefineTopic, LearnMesh
 from region.controller.effects import Done
 from region.controller.mesh_rows import ControlRow, RegionRow, VoterRow
 
@@ -30,7 +31,7 @@ LOST = ControlRow(
 class AfterTheVotersLostTheirDisks:
     """A broker without a replica whose questions about a leader end with `error`, or with an answer."""
 
-    me, disk, has_rival = 1001, "mine", False
+    me, disk, has_rival, enabled = 1001, "mine", False, True
     replica: Any = None
 
     def __init__(self, home: Any, error: GeorelayError | None) -> None:
@@ -98,6 +99,7 @@ class WithAReplica(AfterTheVotersLostTheirDisks):
     ) -> None:
         super().__init__(home, error)
         self.gave_up = 0
+        self.snapshots: list[bytes] = []
         self.state = state
         self.replica = SimpleNamespace(
             name=ReplicaName(generation=1, control_id="a" * 32, replica=4, founder=False),
@@ -114,9 +116,10 @@ class WithAReplica(AfterTheVotersLostTheirDisks):
     def _give_up(self) -> None:
         self.gave_up += 1
 
-    async def begin_anew(self, name: Any, own: Any, _: bytes, *, instead_of: Any) -> None:
+    async def begin_anew(self, name: Any, own: Any, snapshot: bytes, *, instead_of: Any) -> None:
         assert instead_of is self.replica and own.disk == "mine"
         self.begun.append((name.generation, own.broker))
+        self.snapshots.append(snapshot)
 
 
 async def test_a_learner_that_never_heard_its_leader_step_down_does_not_keep_a_generation_from_beginning(
@@ -234,3 +237,131 @@ async def test_of_two_leaders_with_one_generation_the_one_that_is_heard_does_not
     broker = WithAReplica(home, control.state, None, hears_leader=True)
     broker.has_rival = True
     assert (await recovering(broker).recover())["generation"] == 2
+
+
+async def test_who_is_asked_for_a_replica_that_it_lost_begins_with_what_its_controller_pulled(remembering: Any) -> None:
+    control = AfterTheVotersLostTheirDisks(remembering, ControlUnavailable("nobody leads"))
+    assert (await recovering(control).recover_here())["generation"] == 2
+    assert control.begun == [(2, 1001)]
+
+
+async def test_a_broker_that_may_hold_no_replica_begins_no_generation(remembering: Any) -> None:
+    control = AfterTheVotersLostTheirDisks(remembering, ControlUnavailable("nobody leads"))
+    control.enabled = False
+    for attempt in (recovering(control).recover, recovering(control).recover_here):
+        with pytest.raises(PolicyViolation, match="may hold none"):
+            await attempt()
+    assert control.begun == []
+
+
+OWN = VoterRow(replica=4, broker=1001, disk="mine", address="")  # type: ignore[arg-type]
+NEWER = VoterRow(replica=5, broker=1002, disk="there", address="")  # type: ignore[arg-type]
+
+
+class WithAnEmptyReplica(WithAReplica):
+    """A broker whose replica was made just before the majority was lost; `row` says which replicas control has.
+
+    Its log may hold what makes its state whole: nothing of it is known as committed before the log is given up.
+    """
+
+    def __init__(
+        self, home: Any, state: Any, error: GeorelayError, *rows: VoterRow, applies: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(home, state, error)
+        self.replica.leader = None
+        self.rows = rows
+        self.applies = applies
+        self.asked: list[int] = []
+
+    def row(self) -> ControlRow:
+        return replace(LOST, members=self.rows)
+
+    def _give_up(self) -> None:
+        super()._give_up()
+        self.applies()
+
+    async def ask(self, broker: int, *_: Any, **__: Any) -> Any:
+        self.asked.append(broker)
+        return {"ok": {"generation": 2}}
+
+
+NOBODY_LEADS = ControlUnavailable("nobody leads")
+
+
+@pytest.mark.parametrize("rows", [(), (OWN,)], ids=["unheard of", "known"])
+async def test_a_replica_that_never_held_the_state_gives_way_to_what_its_controller_pulled(
+    remembering: Any, make_control: Any, rows: tuple[VoterRow, ...]
+) -> None:
+    broker = WithAnEmptyReplica(remembering, make_control().state, NOBODY_LEADS, *LOST.members, *rows)
+    assert (await recovering(broker).recover())["generation"] == 2
+    assert broker.begun == [(2, 1001)]
+
+
+@pytest.mark.parametrize("rows", [(), (OWN,)], ids=["unheard of", "known"])
+async def test_what_a_replica_has_in_its_log_is_better_than_what_its_controller_pulled(
+    remembering: Any, make_control: Any, make_topic: Any, rows: tuple[VoterRow, ...]
+) -> None:
+    made = make_control()
+
+    def apply_log() -> None:
+        made.begin(remembering.state, founder=1001)
+        made.open()
+        made.define(DefineTopic(definition=make_topic("unpulled", 7)))
+        for _ in range(3):  # replicas 2 to 4: the last one is this broker's
+            made.state.members._rows.clear()
+            made.append("members", {"do": "add", "broker": 1001, "address": "h:1"})
+
+    broker = WithAnEmptyReplica(remembering, made.state, NOBODY_LEADS, *LOST.members, *rows, applies=apply_log)
+    assert (await recovering(broker).recover())["generation"] == 2
+    assert broker.begun == [(2, 1001)] and b"unpulled" in broker.snapshots[0]
+
+
+async def test_a_replica_that_never_held_the_state_leaves_the_recovery_to_a_newer_one_of_its_region(
+    remembering: Any, make_control: Any
+) -> None:
+    broker = WithAnEmptyReplica(remembering, make_control().state, NOBODY_LEADS, NEWER)
+    assert (await recovering(broker).recover())["generation"] == 2
+    assert (broker.asked, broker.begun, broker.gave_up) == ([1002], [], 0)
+
+
+async def test_nothing_is_given_up_where_nothing_is_known(home: Any, make_control: Any) -> None:
+    broker = WithAnEmptyReplica(home, make_control().state, NOBODY_LEADS, *LOST.members)
+    with pytest.raises(PolicyViolation, match="never heard of mesh control"):
+        await recovering(broker).recover()
+    assert (broker.begun, broker.gave_up) == ([], 0)
+
+
+async def test_a_replica_that_was_retired_recovers_nothing_and_goes_on(remembering: Any, control: Any) -> None:
+    broker = WithAnEmptyReplica(remembering, control.state, NOBODY_LEADS, *LOST.members)
+    with pytest.raises(PolicyViolation, match="none any more"):
+        await recovering(broker).recover()
+    assert (broker.begun, broker.gave_up) == ([], 0)
+
+
+async def test_a_replica_that_was_retired_leaves_the_recovery_to_the_one_in_its_place(
+    remembering: Any, control: Any
+) -> None:
+    broker = WithAnEmptyReplica(remembering, control.state, NOBODY_LEADS, NEWER)
+    assert (await recovering(broker).recover())["generation"] == 2
+    assert (broker.asked, broker.begun, broker.gave_up) == ([1002], [], 0)
+
+
+async def test_a_leader_that_answers_keeps_the_log_of_a_replica_without_state(
+    remembering: Any, make_control: Any
+) -> None:
+    broker = WithAnEmptyReplica(remembering, make_control().state, NOBODY_LEADS, *LOST.members)
+    broker.error = None
+    with pytest.raises(PolicyViolation, match="has a leader"):
+        await recovering(broker).recover()
+    assert (broker.begun, broker.gave_up) == ([], 0)
+
+
+@pytest.mark.parametrize("rows", [LOST.members, (NEWER,)], ids=["its own region's is lost", "another broker has it"])
+async def test_a_replica_without_state_begins_no_second_control_of_its_own_generation(
+    remembering: Any, make_control: Any, rows: tuple[VoterRow, ...]
+) -> None:
+    broker = WithAnEmptyReplica(remembering, make_control().state, NOBODY_LEADS, *rows)
+    broker.replica.name = replace(broker.replica.name, generation=2)  # of which this region has not pulled anything yet
+    with pytest.raises(PolicyViolation, match="nothing of generation 2"):
+        await recovering(broker).recover()
+    assert (broker.asked, broker.begun, broker.gave_up) == ([], [], 0)

@@ -63,9 +63,9 @@ def test_an_idle_directory_is_held_for_a_moment_and_one_in_use_is_not(tmp_path: 
     open_directory(tmp_path).close()
 
 
-def test_a_directory_that_nobody_ever_opened_is_not_held_and_not_made(tmp_path: Path) -> None:
-    with held_while_idle(tmp_path / "absent") as is_idle:
-        assert not is_idle
+def test_a_directory_that_nobody_ever_opened_is_one_line_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="absent has no LOCK file: it is lost, or no broker ever used it"):
+        held_while_idle(tmp_path / "absent").__enter__()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from mesh.tracing.writer import TraceWriter
 
 NOW = 1_700_000_000 * 10**9
 LINK = "open-2001-b0.rows"
+DAY_S = 86_400
 
 
 @pytest.fixture
@@ -161,3 +163,131 @@ def test_a_report_that_seals_what_a_killed_run_left_gives_its_memory_back(memory
     killed(rows)
     found = seal(traces, Identity(region="eu", broker=2001, boot_id="s0"), NOW)
     assert (found.open_rows, list(memory.iterdir())) == (1, [])
+
+
+def age(memory: Path, seconds: float) -> None:
+    """Let the runs have shown their last sign so long ago."""
+    for path in memory.iterdir():
+        os.utime(path, (path.stat().st_mtime - seconds,) * 2)
+
+
+def rows_after_the_next_start(traces: Path) -> int:
+    rows = opened(traces, "b1")
+    after = writer(traces, "b1", rows)
+    after.recover()
+    after.roll()
+    rows.close()
+    return len(list(traces.rglob("ledger-*.parquet")))
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 10 * DAY_S])
+def test_rows_of_a_directory_that_was_moved_are_there_for_its_next_start(
+    memory: Path, tmp_path: Path, idle_s: float
+) -> None:
+    rows = opened(tmp_path / "old")
+    deliver(rows)
+    killed(rows)
+    (tmp_path / "old").rename(tmp_path / "new")
+    age(memory, idle_s)
+    assert rows_after_the_next_start(tmp_path / "new") == 1
+    assert list(memory.iterdir()) == []
+
+
+def other_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_file, "_view", lambda: 4_026_531_999)
+
+
+@pytest.mark.parametrize("same_path", [True, False])
+def test_a_start_in_another_container_leaves_the_rows_of_a_broker_whose_folder_it_does_not_see(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_path: bool
+) -> None:
+    traces, hidden = tmp_path / "a", tmp_path / "hidden"
+    rows = opened(traces)
+    deliver(rows)
+    killed(rows)
+    age(memory, DAY_S / 2)
+    traces.rename(hidden)  # what the other container sees of it
+    with monkeypatch.context() as patched:
+        other_view(patched)
+        own = traces if same_path else tmp_path / "b"
+        other = OpenRows(own, region="eu", broker=2002, boot_id="z", region_name=str)
+        other.open()
+        other.close()
+    if same_path:
+        shutil.rmtree(traces)
+    hidden.rename(traces)
+    assert rows_after_the_next_start(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("is_other_view", "idle_s", "stays"),
+    [(False, 60, True), (False, 3_600, False), (True, 3_600, True), (True, 2 * DAY_S, False)],
+)
+def test_memory_of_a_deleted_directory_is_given_back_after_a_while(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other_view: bool, idle_s: float, stays: bool
+) -> None:
+    killed(opened(tmp_path / "deleted"))
+    shutil.rmtree(tmp_path / "deleted")
+    age(memory, idle_s)
+    if is_other_view:
+        other_view(monkeypatch)
+    opened(tmp_path / "b").close()
+    assert bool(list(memory.iterdir())) == stays
+
+
+def test_a_kernel_without_namespaces_gives_nothing_back_in_a_hurry(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_file, "MOUNTS", tmp_path / "absent")
+    killed(opened(tmp_path / "a"))
+    (tmp_path / "a" / SPOOL_FOLDER / LINK).unlink()
+    opened(tmp_path / "b").close()
+    assert len(list(memory.iterdir())) == 1
+    age(memory, 2 * DAY_S)
+    opened(tmp_path / "b").close()
+    assert list(memory.iterdir()) == []
+
+
+def test_a_run_shows_that_it_lives_whenever_rows_are_spooled(memory: Path, traces: Path) -> None:
+    rows = opened(traces)
+    age(memory, DAY_S)
+    (made,) = memory.iterdir()
+    before_ns = made.stat().st_mtime_ns
+    rows.spooled([])
+    assert made.stat().st_mtime_ns >= before_ns + int(0.9 * DAY_S * 1e9)
+    made.unlink()
+    rows.spooled([])  # somebody has removed it: the mapping is still there
+    rows.close()
+
+
+@pytest.mark.parametrize("reason", ["on disk", "refused"])
+def test_a_disk_that_refuses_the_time_of_a_file_costs_nothing(
+    memory: Path, traces: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    if reason == "on disk":
+        monkeypatch.setattr(os.path, "ismount", lambda _: False)
+    rows = opened(traces)
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    rows.spooled([])
+    rows.close()
+
+
+def test_links_that_cannot_be_looked_at_keep_all_memory(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(opened(tmp_path / "a"))
+    (tmp_path / "a" / SPOOL_FOLDER / LINK).unlink()
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refuse)
+        memory_file.give_back(tmp_path / "b" / SPOOL_FOLDER)
+    assert len(list(memory.iterdir())) == 1
+    memory_file.give_back(tmp_path / "b" / SPOOL_FOLDER)
+    assert list(memory.iterdir()) == []

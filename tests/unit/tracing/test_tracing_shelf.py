@@ -403,3 +403,49 @@ def test_more_damage_than_a_call_looks_at_is_left_to_the_next(broker: Broker, mo
     with pytest.raises(OSError, match=r"probe-2001-a0-.*\.parquet"):
         broker.read(TracePosition("a0", 0), TracePosition("a0", 4))
     assert broker.read(TracePosition("a0", 0), TracePosition("a0", 4)) == [3]
+
+
+def damage_newest(broker: Broker, boot_id: str) -> None:
+    newest = max(broker.directory.rglob(f"*-{boot_id}-*.parquet"), key=lambda path: path.name)
+    newest.write_bytes(newest.read_bytes()[:-8] + bytes(8))
+
+
+def test_the_end_is_behind_what_can_be_read_when_the_newest_file_is_damaged(broker: Broker) -> None:
+    for rows in (3, 4):
+        broker.write(rows)
+        broker.roll()
+    damage_newest(broker, "a0")
+    assert broker.shelf.latest(KIND) == TracePosition("a0", 3)
+    assert broker.read(BEGINNING, broker.shelf.latest(KIND)) == [0, 1, 2]
+    broker.write(2)
+    broker.roll()
+    assert broker.read(TracePosition("a0", 3), broker.shelf.latest(KIND)) == [7, 8]
+
+
+def test_the_end_is_in_an_older_run_or_hour_when_nothing_of_the_newest_can_be_read(broker: Broker) -> None:
+    broker.write(3)
+    broker.roll()
+    broker.now_ns += 2 * HOUR_NS
+    for boot_id in ("9b", "9c"):
+        broker.boot(boot_id)
+        broker.write(4)
+        broker.roll()
+        damage_newest(broker, boot_id)
+    assert broker.shelf.latest(KIND) == TracePosition("a0", 3)
+    broker.boot("9d")
+    broker.write(1)
+    assert broker.shelf.latest(KIND) == TracePosition("9d", 1)
+    assert broker.read(TracePosition("a0", 3), TracePosition("9d", 1)) == [11]
+
+
+def test_a_file_that_turns_out_to_be_damaged_while_it_is_read_moves_the_end_before_it_and_not_to_the_beginning(
+    broker: Broker,
+) -> None:
+    for rows in (3, 3):
+        broker.write(rows)
+        broker.roll()
+    assert broker.shelf.latest(KIND) == TracePosition("a0", 6)
+    damage_page(max(broker.directory.rglob("*.parquet")))
+    assert broker.read(BEGINNING, TracePosition("a0", 6)) == [0, 1, 2]
+    assert broker.shelf.latest(KIND) == TracePosition("a0", 3)
+    assert broker.shelf.reach(KIND, TracePosition("a0", 6), rows_max=10).rows == 0

@@ -1,0 +1,185 @@
+"""Ranges that are named later than they committed: at the second of their append, without latencies, maybe twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, Stage, TraceKind
+from georelay.wire.control_batch import build_marker
+from georelay.wire.header import TRANSACTIONAL
+from mesh.tracing.aborted_core import ATTRIBUTES_AT
+from mesh.tracing.offset_run_core import LateRange, OffsetRun
+from mesh.tracing.recorder import NAMED_WITHIN_S, Recorder, TraceSettings
+from mesh.tracing.recorder_core import LATE_NS_MAX, Drained, RecorderCore
+
+SECOND = 1_000_000_000
+NOW_NS = 1_700_000_000 * SECOND
+HOUR_NS = 3_600 * SECOND
+
+
+def late(first: int, end: int, at_ns: int, *, epoch: int = 1) -> LateRange:
+    return LateRange(epoch=epoch, from_offset=first, to_offset=end, first_us=at_ns // 1_000, last_us=at_ns // 1_000 + 7)
+
+
+def name(core: RecorderCore, *ranges: LateRange, kind: LedgerKind = LedgerKind.COMMIT) -> None:
+    core.named_late(kind, ranges, topic="orders", origin=1, partition=3, now_ns=NOW_NS)
+
+
+def ledger(drained: Drained) -> list[dict[str, Any]]:
+    found = drained.finished().get(TraceKind.LEDGER, [])
+    return [dict(zip(RECORDED_COLUMNS[TraceKind.LEDGER], row, strict=True)) for row in found]
+
+
+class Entry:
+    """What the recorder asks of a committed entry."""
+
+    def __init__(self, base: int, count: int, *, append_us: int, payload: bytes) -> None:
+        self.base_offset, self.record_count = base, count
+        self.received_ns, self.append_us, self.entry_region, self.producer_id = 1, append_us, 1, 7
+        self.payload = memoryview(payload)
+
+    def header(self) -> Entry:
+        return self
+
+
+def written(base: int, *, append_us: int) -> Entry:
+    payload = bytearray(61)
+    payload[ATTRIBUTES_AT] = TRANSACTIONAL
+    return Entry(base, 10, append_us=append_us, payload=bytes(payload))
+
+
+def marker(offset: int, *, append_us: int, is_commit: bool = False) -> Entry:
+    raw = build_marker(producer_id=7, producer_epoch=0, is_commit=is_commit, coordinator_epoch=0, timestamp_ms=0)
+    return Entry(offset, 1, append_us=append_us, payload=bytes(raw))
+
+
+def abort(core: RecorderCore, *entries: Entry, oldest_ns: int = 0) -> None:
+    core.aborted_late(entries, topic="orders", origin=1, partition=3, epoch=2, oldest_ns=oldest_ns)
+
+
+def test_a_late_range_is_a_row_at_once_with_its_append_time(core: RecorderCore) -> None:
+    at_ns = NOW_NS - 5 * SECOND
+    name(core, late(10, 20, at_ns), late(20, 21, at_ns + SECOND, epoch=2), kind=LedgerKind.REPLICATED)
+    drained = core.drain(NOW_NS)
+    rows = ledger(drained)
+    assert rows[0] == {
+        "kind": "replicated", "region": "eu", "broker": "2001", "origin": "us", "topic": "orders", "partition": 3,
+        "epoch": 1, "group": None, "from_offset": 10, "to_offset": 20, "first_ns": at_ns, "last_ns": at_ns + 7_000,
+        "attempt": 1, "session_epoch": 0, "deliver_seq": 0, "records": None,
+    }  # fmt: skip
+    assert [(row["epoch"], row["from_offset"]) for row in rows] == [(1, 10), (2, 20)]
+    assert drained.cells == []
+
+
+def test_the_running_row_of_a_stream_goes_on_beside_a_late_one(core: RecorderCore) -> None:
+    def commit(first: int) -> None:
+        core.log_advanced(
+            LedgerKind.COMMIT, topic="orders", origin=1, partition=3, epoch=1, from_offset=first, to_offset=first + 5,
+            now_ns=NOW_NS,
+        )  # fmt: skip
+
+    commit(20)
+    name(core, late(0, 20, NOW_NS - SECOND))
+    commit(25)
+    rows = ledger(core.drain(0, final=True))
+    assert sorted((row["from_offset"], row["to_offset"]) for row in rows) == [(0, 20), (20, 30)]
+
+
+def test_a_late_range_has_no_commit_time_that_a_reader_could_be_measured_by(core: RecorderCore) -> None:
+    name(core, late(0, 10, NOW_NS - SECOND))
+    session = core.open_session(topic="orders", origin=1, partition=3, offset=0)
+    session.caught_up(0)
+    session.delivered(
+        epoch=1, base_offset=0, record_count=10, entry_region=1, received_ns=NOW_NS - SECOND, delivered_ns=NOW_NS
+    )
+    assert [cell.stage for cell in core.drain(0, final=True).cells] == [Stage.TOTAL]
+
+
+def test_what_a_report_looks_for_no_longer_is_not_named(core: RecorderCore) -> None:
+    assert LATE_NS_MAX < 24 * HOUR_NS
+    name(core, late(0, 1, NOW_NS - LATE_NS_MAX - 1_000), late(1, 2, NOW_NS - LATE_NS_MAX))
+    assert [row["from_offset"] for row in ledger(core.drain(NOW_NS))] == [1]
+
+
+def test_late_ranges_leave_the_open_rows_of_the_newest_seconds_alone() -> None:
+    noted: list[OffsetRun] = []
+
+    class Journal:
+        def begun(self, run: OffsetRun) -> int:
+            noted.append(run)
+            return 1
+
+        def grown(self, place: int, to_offset: int, last_ns: int) -> None:
+            raise AssertionError
+
+    core = RecorderCore(region="eu", broker=1, first_session=1, region_name=str, journal=Journal())
+    name(core, late(0, 10, NOW_NS - 8 * SECOND))
+    drained = core.drain(NOW_NS)
+    assert (noted, drained.noted, len(ledger(drained))) == ([], [], 1)
+
+
+def test_a_transaction_that_ends_in_late_entries_is_named_at_the_second_of_its_marker(core: RecorderCore) -> None:
+    abort(core, written(0, append_us=5_000_000), marker(10, append_us=6_500_000))
+    (row,) = ledger(core.drain(NOW_NS))
+    assert (row["kind"], row["from_offset"], row["to_offset"]) == ("aborted", 0, 10)
+    assert (row["first_ns"], row["last_ns"], row["epoch"]) == (6_500_000_000, 6_500_000_000, 2)
+
+
+def test_a_transaction_that_began_in_late_entries_is_named_whole_when_it_ends(core: RecorderCore) -> None:
+    abort(core, written(0, append_us=5_000_000))
+    entries = [written(10, append_us=7_000_000), marker(20, append_us=7_000_000)]
+    core.log_advanced(
+        LedgerKind.COMMIT, topic="orders", origin=1, partition=3, epoch=2, from_offset=10, to_offset=21, now_ns=NOW_NS,
+        home=1, entries=entries,
+    )  # fmt: skip
+    rows = [row for row in ledger(core.drain(0, final=True)) if row["kind"] == "aborted"]
+    assert [(row["from_offset"], row["to_offset"]) for row in rows] == [(0, 20)]
+
+
+def test_markers_that_were_named_long_ago_end_their_transactions_and_name_nothing(core: RecorderCore) -> None:
+    abort(core, written(0, append_us=5_000_000), marker(10, append_us=6_000_000), oldest_ns=6_500_000_000)
+    abort(core, written(11, append_us=7_000_000), marker(21, append_us=7_000_000), oldest_ns=6_500_000_000)
+    assert [(row["from_offset"], row["to_offset"]) for row in ledger(core.drain(NOW_NS))] == [(11, 21)]
+
+
+def test_who_leads_no_longer_forgets_transactions_whose_end_others_see(core: RecorderCore) -> None:
+    abort(core, written(0, append_us=5_000_000))
+    core.left(topic="orders", origin=1, partition=3)
+    core.left(topic="unknown", origin=1, partition=3)
+    abort(core, written(50, append_us=8_000_000), marker(60, append_us=8_000_000))
+    assert [(row["from_offset"], row["to_offset"]) for row in ledger(core.drain(NOW_NS))] == [(50, 60)]
+
+
+async def test_a_recorder_takes_late_ranges_and_their_transactions(tmp_path: Path) -> None:
+    recorder = Recorder(
+        region="eu", broker=2001, boot_id="b", region_name=str, settings=TraceSettings(directory=tmp_path),
+        clock_ns=lambda: NOW_NS,
+    )  # fmt: skip
+    where: dict[str, Any] = {"topic": "orders", "origin": 0, "partition": 3}
+    now_us = NOW_NS // 1_000
+    old = [written(0, append_us=0), marker(10, append_us=0)]
+    new = [written(20, append_us=now_us), marker(30, append_us=now_us)]
+    recorder.named_late(LedgerKind.COMMIT, [late(0, 31, NOW_NS - 25 * HOUR_NS), late(20, 31, NOW_NS)], **where)
+    recorder.aborted_late([*old, *new], epoch=1, oldest_us=0, **where)
+    recorder.left(**where)
+    rows = ledger(recorder._core.drain(NOW_NS))
+    assert [(row["kind"], row["from_offset"]) for row in rows] == [("commit", 20), ("aborted", 20)]
+
+
+async def test_a_recorder_knows_until_when_a_killed_run_surely_named_what_it_committed(tmp_path: Path) -> None:
+    killed, after, later = (
+        Recorder(
+            region="eu", broker=2001, boot_id=boot, region_name=str, settings=TraceSettings(directory=tmp_path),
+            clock_ns=lambda: NOW_NS,
+        )
+        for boot in ("b0", "b1", "b2")
+    )  # fmt: skip
+    killed._open_rows.open()  # type: ignore[union-attr]
+    killed.committed(topic="t", origin=0, partition=0, epoch=1, from_offset=0, to_offset=1, now_ns=NOW_NS - 5 * SECOND)
+    after.start()
+    assert after.named_before_us == (NOW_NS // SECOND - 5 - NAMED_WITHIN_S) * 1_000_000
+    await after.close()
+    later.start()
+    assert later.named_before_us == 0  # the run before was stopped
+    await later.close()

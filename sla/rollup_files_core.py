@@ -4,7 +4,8 @@ Rule 1: a reader takes what manifests name, never what a folder holds; an hour's
         own, never in both (see sla.rollup_manifests).
 Rule 2: a day is merged when nothing late can come any more, hour by hour of every table; one hour that is rolled up
         again takes its rows back, and the day is merged once more.
-Rule 3: what no manifest names stays for KEEP_S after a job first saw it so: a reader that took the manifests before
+Rule 3: the sums of a day count only for the whole day, and while they hold the very files that its hours name.
+Rule 4: what no manifest names stays for KEEP_S after a job first saw it so: a reader that took the manifests before
         still finds its files.
 """
 
@@ -71,6 +72,28 @@ def reading(table: str, runs: Sequence[HourRun], days: Mapping[int, DayRun]) -> 
     )
 
 
+def whole_days(
+    sums: str, table: str, runs: Iterable[HourRun], days: Mapping[int, DayRun], *, start_s: int, end_s: int
+) -> dict[int, str]:
+    """Return the paths of the sums of the days that lie in [start_s, end_s) as a whole, by the start of the day.
+
+    Args:
+        sums: name of the sums of a table, see sla.day_sums.
+        runs: all hours of these days.
+        days: by their start; days without a manifest are left out.
+    """
+    named: dict[int, dict[int, tuple[str, ...]]] = {}
+    for run in runs:
+        if parts := run.parts_of(table):
+            named.setdefault(day_of(run.hour_s), {})[run.hour_s] = parts
+    found = {}
+    for day_s, holds in named.items():
+        file = days[day_s].files.get(sums) if day_s in days else None
+        if file is not None and file.holds == holds and start_s <= day_s and day_s + DAY_S <= end_s:
+            found[day_s] = f"{sums}/{date_folder(day_s)}/{file.name}"
+    return found
+
+
 def day_of(hour_s: int) -> int:
     """Return the start of the day of a moment, seconds since 1970 UTC."""
     return hour_s - hour_s % DAY_S
@@ -100,6 +123,11 @@ class Merge:
     holds: Mapping[int, tuple[str, ...]]
 
 
+def is_closed(day_s: int, *, now_s: float) -> bool:
+    """Return whether nothing late of a day can come any more."""
+    return now_s >= day_s + DAY_S + CLOSED_AFTER_S
+
+
 def merges(
     day_s: int, runs: Iterable[HourRun], day: DayRun | None, tables: Iterable[str], *, now_s: float
 ) -> list[Merge]:
@@ -111,7 +139,7 @@ def merges(
         day: the manifest that stands.
         now_s: wall clock, seconds since 1970.
     """
-    if now_s < day_s + DAY_S + CLOSED_AFTER_S:
+    if not is_closed(day_s, now_s=now_s):
         return []
     runs = list(runs)
     found = []

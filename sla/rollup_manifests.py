@@ -2,6 +2,7 @@
 
 Rule 1: a manifest is written whole and replaced whole; it names files, and a name is never used twice.
 Rule 2: a manifest that cannot be read is an error, never an hour or a day that nobody knows: what it names would go.
+        It has a checksum of its own bytes, so what a disk or a hand changed in it is no other manifest.
 Rule 3: a day holds an hour of a table while the hour's manifest names the very files that the day was made of. An hour
         that is rolled up again names others: with that one write its rows stand there, and no longer in its day.
 """
@@ -11,11 +12,21 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
+HOUR_DAMAGED: Final = (
+    "is damaged: restore it from a copy, or delete it: the hour is then rolled up from the traces that are left"
+)
+DAY_DAMAGED: Final = (
+    "is damaged: restore it from a copy, or delete its folder: its hours are then rolled up from what traces are left"
+)
+_WITHOUT_CHECKSUM: Final = 1  # the version before; such manifests are still read
+_CHECKSUM: Final = re.compile(rb', "crc32": (\d{1,10})\}\n\Z')
 Parts = Mapping[str, Sequence[str]]  # table -> names of files
 
 
@@ -74,7 +85,7 @@ class HourRun:
         """Return the manifest's bytes."""
         values = dataclasses.asdict(self)
         del values["action"], values["left_out_rows"]
-        return json.dumps({"manifest_version": MANIFEST_VERSION} | values, sort_keys=True).encode() + b"\n"
+        return _encoded(values)
 
     @classmethod
     def decode(cls, raw: bytes) -> HourRun:
@@ -83,15 +94,29 @@ class HourRun:
         Raises:
             UnknownManifest: it is none that this version knows.
         """
-        what_to_do = "restore it from a copy, or delete it: the hour is then rolled up from the traces that are left"
-        document = _document(raw, what_to_do)
+        document = _document(raw, HOUR_DAMAGED)
         try:
             run = cls(**document)
         except TypeError as error:
-            raise UnknownManifest(f"is damaged: {what_to_do}") from error
-        if run.parts is not None and not _are_parts(run.parts):
-            raise UnknownManifest(f"is damaged: {what_to_do}")
+            raise UnknownManifest(HOUR_DAMAGED) from error
+        if not run._has_types():
+            raise UnknownManifest(HOUR_DAMAGED)
         return run
+
+    def _has_types(self) -> bool:
+        """Return whether every value is of the type that it says: what was decoded may be anything."""
+        numbers = (self.hour_s, self.revision, self.files, self.quarantined, self.missing_rows, self.settle_s)
+        texts = (self.input_hash, self.carry_hash, self.carry_out_hash, self.built_at, self.code_version)
+        return (
+            all(map(_is_number, numbers))
+            and all(isinstance(flag, bool) for flag in (self.is_final, self.is_revised))
+            and all(isinstance(text, str) for text in texts)
+            and isinstance(self.rows_read, Mapping)
+            and all(map(_is_number, self.rows_read.values()))
+            and isinstance(self.row_ranges, Mapping)
+            and all(map(_are_ranges, self.row_ranges.values()))
+            and (self.parts is None or _are_parts(self.parts))
+        )
 
     def parts_of(self, table: str) -> tuple[str, ...]:
         """Return the names of a table's files."""
@@ -135,8 +160,7 @@ class DayRun:
     def encode(self) -> bytes:
         """Return the manifest's bytes."""
         files = {table: {"name": file.name, "holds": file.holds} for table, file in self.files.items()}
-        document = {"manifest_version": MANIFEST_VERSION, "day_s": self.day_s, "files": files}
-        return json.dumps(document, sort_keys=True).encode() + b"\n"
+        return _encoded({"day_s": self.day_s, "files": files})
 
     @classmethod
     def decode(cls, raw: bytes) -> DayRun:
@@ -145,20 +169,19 @@ class DayRun:
         Raises:
             UnknownManifest: it is none that this version knows.
         """
-        what_to_do = (
-            "restore it from a copy, or delete its folder: its hours are then rolled up from what traces are left"
-        )
-        document = _document(raw, what_to_do)
+        document = _document(raw, DAY_DAMAGED)
+        if document.keys() != {"day_s", "files"} or not _is_number(document["day_s"]):
+            raise UnknownManifest(DAY_DAMAGED)
         try:
             files = {}
             for table, file in document["files"].items():
                 if not _is_name(file["name"]) or not _are_parts(file["holds"]):
-                    raise UnknownManifest(f"is damaged: {what_to_do}")
+                    raise UnknownManifest(DAY_DAMAGED)
                 holds = {int(hour_s): tuple(names) for hour_s, names in file["holds"].items()}
                 files[table] = DayFile(name=file["name"], holds=holds)
-            return cls(day_s=int(document["day_s"]), files=files)
+            return cls(day_s=document["day_s"], files=files)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UnknownManifest(f"is damaged: {what_to_do}") from error
+            raise UnknownManifest(DAY_DAMAGED) from error
 
     def holds(self, run: HourRun, table: str) -> bool:
         """Return whether this day has the rows that an hour's manifest names."""
@@ -166,18 +189,42 @@ class DayRun:
         return file is not None and file.holds.get(run.hour_s) == run.parts_of(table)
 
 
-def _document(raw: bytes, what_to_do: str) -> dict[str, Any]:
-    """Return the values of a manifest of our version, its number taken out."""
+def _encoded(values: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a manifest of our version, its checksum last: it is that of the bytes without it."""
+    document = json.dumps({"manifest_version": MANIFEST_VERSION} | dict(values), sort_keys=True).encode()
+    return document[:-1] + b', "crc32": %d}\n' % zlib.crc32(document)
+
+
+def _document(raw: bytes, damaged: str) -> dict[str, Any]:
+    """Return the values of a manifest of our version or of the one before, number and checksum taken out."""
     try:
         values: dict[str, Any] = json.loads(raw)
         version = values.pop("manifest_version")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UnknownManifest(f"is damaged: {what_to_do}") from error
-    if isinstance(version, int) and version > MANIFEST_VERSION:
+        raise UnknownManifest(damaged) from error
+    if _is_number(version) and version > MANIFEST_VERSION:
         raise UnknownManifest(f"was written by a newer version of georelay-sla (manifest {version}): use that version")
-    if version != MANIFEST_VERSION:
-        raise UnknownManifest(f"is damaged: {what_to_do}")
+    if not _is_number(version) or version < _WITHOUT_CHECKSUM:
+        raise UnknownManifest(damaged)
+    if version > _WITHOUT_CHECKSUM:
+        found = _CHECKSUM.search(raw)
+        if found is None or zlib.crc32(raw[: found.start()] + b"}") != values.pop("crc32", None):
+            raise UnknownManifest(damaged)
     return values
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int  # what JSON has: true is of another type
+
+
+def _are_ranges(ranges: object) -> bool:
+    # A loop, and types compared: of a year these are hundreds of thousands.
+    if not isinstance(ranges, list):
+        return False
+    for pair in ranges:
+        if type(pair) is not list or len(pair) != 2 or type(pair[0]) is not int or type(pair[1]) is not int:
+            return False
+    return True
 
 
 def _is_name(name: object) -> bool:

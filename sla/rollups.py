@@ -2,6 +2,7 @@
 
     <root>/<table>/date=YYYY-MM-DD/hour=HH/part-*.parquet
     <root>/<table>/date=YYYY-MM-DD/day-*.parquet
+    <root>/<sums>/date=YYYY-MM-DD/day-*.parquet
     <root>/_runs/date=YYYY-MM-DD/hour=HH/_run.json
     <root>/_runs/date=YYYY-MM-DD/_day.json
 
@@ -12,7 +13,9 @@ Rule 2: a day's file takes the place of its hours' with the write of the day's m
 Rule 3: files that no manifest names any more stay until a later job, an hour or more behind: readers have time.
 Rule 4: one job writes at a time (a lock on `_runs/.lock`); readers need none.
 Rule 5: an hour that nothing is known of has no manifest; one in which nothing happened has one, and no rows.
-Rule 6: a manifest that cannot be read stops who needs it, before anything is written or deleted.
+Rule 6: a manifest that cannot be read, or that is of another time than its folder, stops who needs it, before anything
+        is written or deleted.
+Rule 7: while a job holds the lock nobody else writes manifests: it reads those of an hour once.
 """
 
 from __future__ import annotations
@@ -24,15 +27,16 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sla.day_files import write_day
+from sla.day_sums import DAY_SUMS, write_sums
 from sla.errors import JobFailed, UsageError
-from sla.rollup_files_core import DAY_S, Merge, Reading, day_of, merges, needed, reading, sweep
-from sla.rollup_manifests import DayFile, DayRun, HourAction, HourRun, UnknownManifest
+from sla.rollup_files_core import DAY_S, Merge, Reading, day_of, is_closed, merges, needed, reading, sweep, whole_days
+from sla.rollup_manifests import DAY_DAMAGED, HOUR_DAMAGED, DayFile, DayRun, HourAction, HourRun, UnknownManifest
 from sla.sources.layout import date_folder, hour_folder, parse_hour
 from sla.sources.location import Location
 from sla.tables import DDL, HOUR_S, RollupTable
@@ -50,6 +54,7 @@ LOCK_WAIT_S_MAX: Final = 600
 _LOCK_POLL_S: Final = 1.0
 _STAGING_PREFIX: Final = ".staging-"
 _TABLES: Final = tuple(table.value for table in RollupTable)
+_FOLDERS: Final = (*_TABLES, *(sums.name for sums in DAY_SUMS.values()))
 
 
 class RollupStore:
@@ -62,6 +67,7 @@ class RollupStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._location = Location.open(root)
+        self._known: dict[int, HourRun] | None = None  # what stands, while this process holds the lock
 
     @classmethod
     def open(cls, where: str | Path) -> RollupStore:
@@ -91,9 +97,18 @@ class RollupStore:
         return run if run is None or run.parts is not None else replace(run, parts=self._found_parts(hour_s))
 
     def _stored_run(self, hour_s: int) -> HourRun | None:
+        if self._known is not None and hour_s in self._known:
+            return self._known[hour_s]
         raw = _manifest(path := self.root / RUNS / hour_folder(hour_s) / RUN_NAME)
+        if raw is None:
+            return None
         with _naming(path):
-            return None if raw is None else HourRun.decode(raw)
+            run = HourRun.decode(raw)
+            if run.hour_s != hour_s:
+                raise UnknownManifest(HOUR_DAMAGED)
+        if self._known is not None:
+            self._known[hour_s] = run
+        return run
 
     def _found_parts(self, hour_s: int) -> dict[str, list[str]]:
         """Return the files of an hour whose manifest names none: what stands in its folders."""
@@ -105,8 +120,13 @@ class RollupStore:
     def day(self, day_s: int) -> DayRun | None:
         """Return the manifest of a day, None when its hours stand alone."""
         raw = _manifest(path := self.root / RUNS / date_folder(day_s) / DAY_NAME)
+        if raw is None:
+            return None
         with _naming(path):
-            return None if raw is None else DayRun.decode(raw)
+            day = DayRun.decode(raw)
+            if day.day_s != day_s:
+                raise UnknownManifest(DAY_DAMAGED)
+        return day
 
     def runs(self, start_s: int | None = None, end_s: int | None = None) -> list[HourRun]:
         """Return the manifests of the hours that touch [start_s, end_s), in order; None: from the first, to the last.
@@ -138,8 +158,12 @@ class RollupStore:
 
     def hours(self, day_s: int) -> list[int]:
         """Return the starts of a day's hours that have a folder for their manifest, in order."""
-        folder = self.root / RUNS / date_folder(day_s)
-        hours = (parse_hour(folder.name, path.name) for path in folder.glob("hour=*"))
+        date = date_folder(day_s)
+        try:
+            names = os.listdir(self.root / RUNS / date)
+        except FileNotFoundError:
+            return []
+        hours = (parse_hour(date, name) for name in names)
         return sorted(int(hour.timestamp()) for hour in hours if hour is not None)
 
     def manifests(self, day_s: int) -> tuple[DayRun | None, list[HourRun]]:
@@ -178,11 +202,15 @@ class RollupStore:
                         raise JobFailed(f"another job writes to {self.root}; wait for it or end it") from None
                     on_step("waiting for another job that writes roll-ups")
                     time.sleep(_LOCK_POLL_S)
-            days = None if hours is None else {day_of(hour_s) for hour_s in hours}
-            for day_s in sorted(days or ()):
-                self.manifests(day_s)
-            self._sweep(days, time.time() if now_s is None else now_s)
-            yield
+            self._known = {}
+            try:
+                days = None if hours is None else {day_of(hour_s) for hour_s in hours}
+                for day_s in sorted(days or ()):
+                    self.manifests(day_s)
+                self._sweep(days, time.time() if now_s is None else now_s)
+                yield
+            finally:
+                self._known = None
 
     def _sweep(self, days: set[int] | None, now_s: float) -> None:
         """Delete what killed jobs left, and what nobody needs for long enough."""
@@ -192,7 +220,7 @@ class RollupStore:
         folders = {path.split("/")[1] for path in known if path.count("/") > 1}
         unneeded = [
             relative
-            for day_s in self._dates(RUNS, *_TABLES)
+            for day_s in self._dates(RUNS, *_FOLDERS)
             if days is None or day_s in days or date_folder(day_s) in folders
             for relative in self._unneeded(day_s)
         ]
@@ -223,8 +251,8 @@ class RollupStore:
         wanted = needed(runs, {} if day is None else {day_s: day}, _TABLES)
         return [
             relative
-            for table in _TABLES
-            for folder, _, names in os.walk(self.root / table / date_folder(day_s))
+            for folder_name in _FOLDERS
+            for folder, _, names in os.walk(self.root / folder_name / date_folder(day_s))
             for name in names
             if (relative := os.path.relpath(os.path.join(folder, name), self.root)) not in wanted
         ]
@@ -270,10 +298,14 @@ class RollupStore:
 
     def write_run(self, run: HourRun) -> None:
         """Write the manifest of an hour."""
+        if self._known is not None:
+            self._known.pop(run.hour_s, None)  # what is read next is what stands
         self._location.write_whole(f"{RUNS}/{hour_folder(run.hour_s)}/{RUN_NAME}", run.encode())
 
     def merge(self, day_s: int, *, now_s: float) -> bool:
-        """Merge the hours of a day into a file per table if it is time; return whether there was anything to do.
+        """Merge the hours of a day into a file per table, and add these up, if it is time.
+
+        Return whether there was anything to do.
 
         Call it with the lock held.
 
@@ -285,16 +317,21 @@ class RollupStore:
             JobFailed: what was written does not read back; a manifest cannot be read.
         """
         day, runs = self.manifests(day_s)
-        wanted = merges(day_s, runs, day, _TABLES, now_s=now_s)
-        if not wanted:
+        if not is_closed(day_s, now_s=now_s):
             return False
-        for run in runs:
-            self._adopted(run.hour_s)
-        files = {} if day is None else dict(day.files)
+        wanted = merges(day_s, runs, day, _TABLES, now_s=now_s)
+        if wanted:
+            for run in runs:
+                self._adopted(run.hour_s)
+        stood = {} if day is None else dict(day.files)
+        files = dict(stood)
         for merge in wanted:
             files.pop(merge.table, None)
             if merge.holds:
                 files[merge.table] = self._merged(day_s, merge)
+        self._sum_up(day_s, files)
+        if files == stood:
+            return False
         raw = DayRun(day_s=day_s, files=files).encode()
         self._location.write_whole(f"{RUNS}/{date_folder(day_s)}/{DAY_NAME}", raw)
         return True
@@ -303,6 +340,18 @@ class RollupStore:
         name = f"day-{uuid.uuid4().hex}.parquet"
         write_day(self._location, merge, f"{merge.table}/{date_folder(day_s)}/{name}")
         return DayFile(name=name, holds=merge.holds)
+
+    def _sum_up(self, day_s: int, files: dict[str, DayFile]) -> None:
+        """Add the sums of a day to its files, where they are not those of the files that stand."""
+        for table, sums in DAY_SUMS.items():
+            source, found = files.get(table.value), files.get(sums.name)
+            if source is None:
+                files.pop(sums.name, None)
+            elif found is None or found.holds != source.holds:
+                name, date = f"day-{uuid.uuid4().hex}.parquet", date_folder(day_s)
+                paths = {"source": f"{table.value}/{date}/{source.name}", "target": f"{sums.name}/{date}/{name}"}
+                write_sums(self._location, sums, day_s=day_s, **paths)
+                files[sums.name] = DayFile(name=name, holds=source.holds)
 
 
 class RollupSnapshot:
@@ -342,9 +391,19 @@ class RollupSnapshot:
                 self._days[day_s] = day
         return self._runs[day_s]
 
-    def reading(self, table: RollupTable, start_s: int | None = None, end_s: int | None = None) -> Reading:
-        """Return where the rows of a table with `ts_s` in [start_s, end_s) stand."""
-        found = reading(table.value, self.runs(start_s, end_s), self._days)
+    def reading(
+        self,
+        table: RollupTable,
+        start_s: int | None = None,
+        end_s: int | None = None,
+        *,
+        without_days: Collection[int] = (),
+    ) -> Reading:
+        """Return where the rows of a table with `ts_s` in [start_s, end_s) stand, those of some days left out."""
+        runs = self.runs(start_s, end_s)
+        if without_days:
+            runs = [run for run in runs if day_of(run.hour_s) not in without_days]
+        found = reading(table.value, runs, self._days)
         low_s = found.low_s if start_s is None else max(start_s, found.low_s)
         high_s = found.high_s if end_s is None else min(end_s, found.high_s)
         return replace(found, low_s=low_s, high_s=high_s)
@@ -353,7 +412,22 @@ class RollupSnapshot:
         self, spark: SparkSession, table: RollupTable, start_s: int | None = None, end_s: int | None = None
     ) -> DataFrame:
         """Return the rows of a table with `ts_s` in [start_s, end_s), of hours that have a manifest."""
-        found = self.reading(table, start_s, end_s)
+        return self._rows(spark, table, self.reading(table, start_s, end_s))
+
+    def read_sums(self, spark: SparkSession, table: RollupTable, start_s: int, end_s: int) -> DataFrame:
+        """Return rows that add up to those of `read`: of a whole day one per key where its sums stand.
+
+        Their `ts_s` is the start of the day; columns that are not summed are null. Only tables of sla.day_sums.
+        """
+        sums = DAY_SUMS[table]
+        days = whole_days(sums.name, table.value, self.runs(start_s, end_s), self._days, start_s=start_s, end_s=end_s)
+        if not days:
+            return self.read(spark, table, start_s, end_s)
+        rows = spark.read.schema(DDL[table]).parquet(*(_escaped(self._store.root / path) for path in days.values()))
+        rest = self.reading(table, start_s, end_s, without_days=days.keys())
+        return rows.unionAll(self._rows(spark, table, rest)) if rest.day_files or rest.hour_files else rows
+
+    def _rows(self, spark: SparkSession, table: RollupTable, found: Reading) -> DataFrame:
         frames = []
         for paths, is_of_days in ((found.day_files, True), (found.hour_files, False)):
             if paths:

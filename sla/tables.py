@@ -15,7 +15,7 @@ account_hour: which offsets the ledgers name, see sla.transforms.accounts.
 sessions_hour: what later hours need of the consumers' positions and of their streams; nobody else reads it.
 avail_minute: probes by their due second. requests_minute: requests at brokers and at gateways, never summed together.
 clock_hour: how a peer's clock stood (`offset_us`: theirs minus ours). inputs_hour: what was read and what was not;
-    `left_out_rows` are in no other table, see sla.jobs.rollup_inputs.
+    `left_out_rows` and `too_late_rows` are in no other table, see sla.jobs.rollup_inputs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ DDL: Final = {
     RollupTable.INPUTS_HOUR: """
         ts_s BIGINT, kind STRING, region STRING,
         files BIGINT, bytes BIGINT, rows BIGINT, quarantined_files BIGINT, missing_rows BIGINT, dropped_rows BIGINT,
-        writers ARRAY<STRING>, silent_writers ARRAY<STRING>, left_out_rows BIGINT
+        writers ARRAY<STRING>, silent_writers ARRAY<STRING>,
+        left_out_rows BIGINT, gone_rows BIGINT, too_late_rows BIGINT
     """,
 }
 

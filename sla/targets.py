@@ -2,6 +2,7 @@
 
 Rule 1: a target is judged per subject (pair, region, stream) and never averaged over them.
 Rule 2: a pair is named `us -> eu`: where records entered, where they were delivered.
+Rule 3: a target of some topics or groups counts their records alone; what light allows a pair is that of all records.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ QUANTILES: Final = (0.5, 0.95, 0.99, 0.999)
 
 MINUTES_OF_UNIT: Final = {"m": 1, "h": 60, "d": 24 * 60}
 ARROW: Final = " -> "
+NO_GROUP: Final = "-"  # how a targets file and a report write the consumers without a group, '' in traces
+GROUP_STAGES: Final = frozenset({Stage.DELIVER, Stage.TOTAL})  # of the others nobody's group has any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class LatencyTarget:
         threshold_ms: limit of `stage`, in (0, 600 000].
         own_limit_margin_ms: a pair whose floor leaves no room is judged against floor + this, >= 0.
         local_ms_max: of a pair's local p50, how much may count towards "no room", >= 0.
+        topics, groups: whose records count, all when empty; '' are the consumers without a group. `groups` only with a
+            stage of GROUP_STAGES.
         is_required: without data for any pair the whole report has none.
     """
 
@@ -64,7 +69,14 @@ class LatencyTarget:
     scope: Scope = ALL
     own_limit_margin_ms: float = 20.0
     local_ms_max: float = 10.0
+    topics: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
     is_required: bool = True
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether it is about some topics or groups only."""
+        return bool(self.topics or self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +100,11 @@ class ThroughputTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityTarget:
-    """At most so many records of a stream and reader lost, repeated without saying so, or out of order; >= 0 each."""
+    """At most so many records of a stream and reader lost, repeated without saying so, or out of order; >= 0 each.
+
+    Args:
+        topics, groups: whose readers are meant, all when empty; '' are the consumers without a group.
+    """
 
     kind: ClassVar[TargetKind] = TargetKind.INTEGRITY
     name: str
@@ -96,7 +112,14 @@ class IntegrityTarget:
     duplicates_max: int = 0
     reordered_max: int = 0
     scope: Scope = ALL
+    topics: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
     is_required: bool = True
+
+    def has_reader(self, *, dest: str, topic: str, group: str) -> bool:
+        """Return whether readers of a topic in a region are meant; `group` '' are those without one."""
+        is_meant = (not self.topics or topic in self.topics) and (not self.groups or group in self.groups)
+        return is_meant and self.scope.has_region(dest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +209,11 @@ class Targets:
     def shown(self, kind: type[_Kind]) -> tuple[_Kind, ...]:
         """Return the targets of a kind; without any the default one, which tables are made for and nobody judges."""
         return self.of(kind) or (kind(name=kind.kind.value),)
+
+
+def group_text(group: str) -> str:
+    """Return a group as a targets file writes it."""
+    return group or NO_GROUP
 
 
 def duration_text(minutes: int) -> str:

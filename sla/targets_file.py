@@ -14,12 +14,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from georelay.limits import TOPIC_NAME_CHARS_MAX
 from georelay.trace.schema import Operation, Stage
 from sla.errors import UsageError
 from sla.report.model import TargetKind
 from sla.targets import (
     ARROW,
+    GROUP_STAGES,
     MINUTES_OF_UNIT,
+    NO_GROUP,
     BurnRule,
     IntegrityTarget,
     LatencyTarget,
@@ -39,10 +42,13 @@ FILE_BYTES_MAX: Final = 64 * 1024
 TARGETS_MAX: Final = 50
 BURN_WINDOWS_MAX: Final = 10
 SCOPE_MAX: Final = 500
+NAMES_MAX: Final = 100  # of topics, of groups
+GROUP_CHARS_MAX: Final = 255  # as brokers allow
 SHOWN_CHARS_MAX: Final = 200
 BURN_MINUTES_MAX: Final = 31 * 24 * 60
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,20}")
+_TOPIC: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARS_MAX}}}")  # as brokers allow
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 _KINDS: Final[Mapping[str, type[Target]]] = {
     "latency": LatencyTarget,
@@ -131,7 +137,11 @@ def _target(table: _Table) -> Target:
         if key in table.values:
             values[item.name] = _READERS[item.name](table, key, kind.kind)
     table.refuse_rest()
-    return kind(**values)
+    target = kind(**values)
+    if isinstance(target, LatencyTarget) and target.groups and target.stage not in GROUP_STAGES:
+        text = f"{target.stage.value} is of no group; leave groups out, or write deliver or total"
+        raise UsageError(f"{table.where}: groups with stage = {target.stage.value!r}: {text}")
+    return target
 
 
 def _scope(table: _Table, key: str, kind: TargetKind) -> Scope:
@@ -151,6 +161,30 @@ def _subject(table: _Table, key: str, item: object, kind: TargetKind, what: str)
     if len(regions) != (2 if kind in _PAIR_KINDS else 1) or not all(map(_REGION.fullmatch, regions)):
         raise table.wrong(key, item, f"a list of {what}")
     return ARROW.join(regions)
+
+
+def _topics(table: _Table, key: str, _: TargetKind) -> frozenset[str]:
+    hint = f'all or a list of topics, up to {NAMES_MAX} names of letters, digits, ".", "_" and "-"'
+    return _names(table, key, is_name=lambda name: _TOPIC.fullmatch(name) is not None, hint=hint)
+
+
+def _groups(table: _Table, key: str, _: TargetKind) -> frozenset[str]:
+    hint = f'all or a list of groups, up to {NAMES_MAX} names; "{NO_GROUP}" are the consumers without one'
+    names = _names(table, key, is_name=lambda name: 0 < len(name) <= GROUP_CHARS_MAX, hint=hint)
+    return frozenset("" if name == NO_GROUP else name for name in names)
+
+
+def _names(table: _Table, key: str, *, is_name: Callable[[str], bool], hint: str) -> frozenset[str]:
+    """Return the names of a list; none for the word that means all of them."""
+    value = table.values.pop(key)
+    if value == "all":
+        return frozenset()
+    if not isinstance(value, list) or not 0 < len(value) <= NAMES_MAX:
+        raise table.wrong(key, value, hint)
+    for item in value:
+        if not isinstance(item, str) or not is_name(item):
+            raise table.wrong(key, item, hint)
+    return frozenset(value)
 
 
 def _operations(table: _Table, key: str, _: TargetKind) -> frozenset[Operation]:
@@ -178,6 +212,8 @@ _READERS: Final[Mapping[str, Callable[[_Table, str, TargetKind], Any]]] = {
     "threshold_ms": _number(0.001, 600_000),
     "stage": _stage,
     "scope": _scope,
+    "topics": _topics,
+    "groups": _groups,
     "own_limit_margin_ms": _number(0, 600_000),
     "local_ms_max": _number(0, 600_000),
     "is_required": lambda table, key, _: table.flag(key),

@@ -117,8 +117,10 @@ class SlaBench:
         mib = sum(path.stat().st_size for path in files) / 2**20
         places = ["--traces", str(traces), "--rollups", str(store), "--out", str(self.folder / "report-year")]
         period = ["--from", first.isoformat(), "--to", end.isoformat()]
-        cost = self._job("report", *places, *period, *self._options(master, self.properties_file))
-        self.on_line(f"  {master}: report of {end - first}, {len(files):,} files of days of {mib:.0f} MiB: {cost}")
+        self.on_line(f"  {master}: {end - first} of roll-ups, {len(files):,} files of days of {mib:.0f} MiB")
+        for which in ("first report, which adds the sums of its days", "next report"):
+            cost = self._job("report", *places, *period, *self._options(master, self.properties_file))
+            self.on_line(f"  {master}: {which}: {cost}")
 
     def _options(self, master: str, properties_file: Path | None) -> list[str]:
         options = ["--master", master]

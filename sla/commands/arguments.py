@@ -20,17 +20,20 @@ from typing import Final, NoReturn, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from sla.errors import UsageError
+from sla.errors import NoTraces, UsageError
 from sla.sources.layout import Period
+from sla.sources.location import KNOWN_SCHEMES, Location
 from sla.spark_properties import read_properties
 
 TRACES_DEFAULT: Final = "traces"
+TRACES_OF_MESH: Final = "georelay-data/traces"  # where `georelay up` writes them
+TRACES_VARIABLE: Final = "GEORELAY_TRACES"
 ROLLUPS_NAME: Final = "rollups"
 PLAIN_WIDTH_CHARS: Final = 160  # of output that is not a terminal
 PROGRESS_EVERY_S: Final = 10  # a line, where no line can be drawn over
 SECONDS_MAX: Final = 10 * 366 * 86_400
 SETTLE_S_MAX: Final = 24 * 3_600  # later rows of an hour are not looked for
-_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
+_URI: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -56,9 +59,9 @@ def add_traces(parser: argparse.ArgumentParser) -> None:
     """Add `--traces` and `--rollups`."""
     parser.add_argument(
         "--traces",
-        default=os.environ.get("GEORELAY_TRACES", TRACES_DEFAULT),
         metavar="URI",
-        help="directory or s3://, gs://, abfs:// URI the brokers' files are in (default: $GEORELAY_TRACES or ./traces)",
+        help="directory or s3://, gs://, abfs:// URI the brokers' files are in (default: "
+        f"${TRACES_VARIABLE}, else ./{TRACES_DEFAULT}, else ./{TRACES_OF_MESH} of `georelay up`)",
     )
     parser.add_argument(
         "--rollups", metavar="DIR", help=f"directory of the roll-ups (default: {ROLLUPS_NAME} beside the traces)"
@@ -109,22 +112,62 @@ def period_of(arguments: argparse.Namespace, now_s: Callable[[], float] = time.t
     return Period(start=start, end=end)
 
 
-def beside_traces(arguments: argparse.Namespace, name: str) -> Path:
+def traces_of(arguments: argparse.Namespace) -> str:
+    """Return where the traces are: what was said, else what the environment says, else the first default there is.
+
+    Raises:
+        UsageError: a URI of a scheme that nobody reads.
+        NoTraces: nobody said it, and none of the defaults is there.
+    """
+    said = arguments.traces or os.environ.get(TRACES_VARIABLE)
+    if said:
+        scheme = _URI.match(said)
+        if scheme is not None and scheme[1] not in KNOWN_SCHEMES:
+            known = ", ".join(KNOWN_SCHEMES)
+            raise UsageError(f"--traces {said}: unknown scheme {scheme[1]!r}; write a directory or {known}://")
+        return str(said)
+    for found in (TRACES_DEFAULT, TRACES_OF_MESH):
+        if Path(found).exists():
+            return found
+    raise NoTraces(
+        f"no traces: neither {TRACES_DEFAULT} nor {TRACES_OF_MESH} (of `georelay up`) is in this directory; "
+        "say with --traces where they are"
+    )
+
+
+def beside_traces(traces: str, name: str) -> Path:
     """Return a directory beside the traces; below the working directory when these are in an object store."""
-    return Path(name) if _URI.match(arguments.traces) else Path(arguments.traces).resolve().parent / name
+    root = _directory(traces)
+    return Path(name) if root is None else root.resolve().parent / name
 
 
 def rollups_of(arguments: argparse.Namespace) -> str:
-    """Return where the roll-ups are.
+    """Return the directory of the roll-ups.
 
     Raises:
-        UsageError: the traces are in an object store and nobody said where the roll-ups go.
+        UsageError: it cannot be one; or the traces are in an object store and nobody said where the roll-ups go.
+        NoTraces: nobody said where the traces are, either.
     """
     if arguments.rollups is not None:
-        return str(arguments.rollups)
-    if _URI.match(arguments.traces):
+        root = _directory(arguments.rollups)
+        if root is None:
+            where = "a directory, mounted on every machine of a cluster"
+            raise UsageError(f"--rollups must be {where}, not {arguments.rollups}")
+        if root.exists() and not root.is_dir():
+            raise UsageError(f"--rollups must be a directory, but {root} is a file")
+        return str(root)
+    traces = traces_of(arguments)
+    if _directory(traces) is None:
         raise UsageError("the traces are in an object store: say with --rollups DIR where the roll-ups go")
-    return str(beside_traces(arguments, ROLLUPS_NAME))
+    return str(beside_traces(traces, ROLLUPS_NAME))
+
+
+def _directory(where: str) -> Path | None:
+    """Return the path of a directory or file:// URI, None for any other URI."""
+    scheme = _URI.match(where)
+    if scheme is None:
+        return Path(where)
+    return Path(Location.open(where).root) if scheme[1] == "file" else None
 
 
 @contextlib.contextmanager

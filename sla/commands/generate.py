@@ -29,7 +29,9 @@ def register(commands: a.Subparsers) -> None:
         f"Faults, with what is left out: {faults}.",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory; it must have no traces yet")
-    parser.add_argument("--start", type=a.moment, metavar="TIME", help="first moment (default: the last full hour)")
+    parser.add_argument(
+        "--start", type=a.moment, metavar="TIME", help="first moment, 1970 to 2259 (default: the last full hour)"
+    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--seconds", type=int, default=SECONDS_DEFAULT, help=f"length of the traffic (default: {SECONDS_DEFAULT})"

@@ -11,6 +11,7 @@ from typing import Final
 from rich.text import Text
 
 from sla.commands import arguments as a
+from sla.errors import UsageError
 from sla.judging.verdict import Verdict
 from sla.targets_file import load_targets
 
@@ -78,12 +79,16 @@ def _run(arguments: argparse.Namespace) -> int:
     from sla.report.terminal import show
     from sla.sources.sealing import seal_left_rows
 
+    period, targets = a.period_of(arguments), load_targets(arguments.targets)
+    if arguments.out is not None and arguments.out.exists() and not arguments.out.is_dir():
+        raise UsageError(f"--out must be a directory, but {arguments.out} is a file")
+    rollups, traces = a.rollups_of(arguments), a.traces_of(arguments)  # behind what needs no traces to be wrong
     request = ReportRequest(
-        traces=arguments.traces,
-        rollups=a.rollups_of(arguments),
-        period=a.period_of(arguments),
-        targets=load_targets(arguments.targets),
-        out=arguments.out if arguments.out is not None else a.beside_traces(arguments, "report"),
+        traces=traces,
+        rollups=rollups,
+        period=period,
+        targets=targets,
+        out=arguments.out if arguments.out is not None else a.beside_traces(traces, "report"),
         formats=arguments.format,
         settle_s=arguments.settle,
         master=arguments.master,

@@ -54,11 +54,12 @@ def _verify(arguments: argparse.Namespace) -> int:
     from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
     from sla.sources.verify import Depth
 
+    period, rollups, traces = a.period_of(arguments), a.rollups_of(arguments), a.traces_of(arguments)
     request = VerifyRequest(
-        traces=arguments.traces,
-        period=a.period_of(arguments),
+        traces=traces,
+        period=period,
         depth=Depth.ALL if arguments.deep else Depth.NEW,
-        proven=Path(a.rollups_of(arguments)) / PROVEN_NAME,
+        proven=Path(rollups) / PROVEN_NAME,
         quarantine=arguments.quarantine,
         is_moving=not arguments.no_quarantine,
     )
@@ -125,7 +126,10 @@ def _add_compact(commands: a.Subparsers) -> None:
 def _compact(arguments: argparse.Namespace) -> int:
     from sla.jobs.compact import CompactRequest, run_compact
 
-    request = CompactRequest(traces=arguments.traces, period=a.period_of(arguments), older_than_s=arguments.older_than)
+    if arguments.rollups is not None:
+        a.rollups_of(arguments)  # nothing of them is read or written, but what cannot be one is refused
+    period = a.period_of(arguments)
+    request = CompactRequest(traces=a.traces_of(arguments), period=period, older_than_s=arguments.older_than)
     with a.progress() as on_step:
         done = run_compact(request, on_step)
     a.output_console().print(
@@ -155,13 +159,13 @@ def _add_rollup(commands: a.Subparsers) -> None:
 
 
 def _rollup(arguments: argparse.Namespace) -> int:
-    period, rollups = a.period_of(arguments), a.rollups_of(arguments)
+    period, rollups, traces = a.period_of(arguments), a.rollups_of(arguments), a.traces_of(arguments)
     require_spark()
     from sla.jobs.rollup import RollupRequest, run_rollup  # the first import of Spark
     from sla.rollups import HourAction
 
     request = RollupRequest(
-        traces=arguments.traces,
+        traces=traces,
         rollups=rollups,
         period=period,
         settle_s=arguments.settle,

@@ -143,7 +143,8 @@ def input_rows(files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
 
     def row_of(hour_s: int, kind: TraceKind, region: str) -> dict[str, Any]:
         head = {"ts_s": hour_s, "kind": kind.value, "region": region}
-        counts = dict.fromkeys(("files", "bytes", "rows", "quarantined_files", "missing_rows", "dropped_rows"), 0)
+        names = ("files", "bytes", "rows", "quarantined_files", "missing_rows", "dropped_rows", "gone_rows")
+        counts = dict.fromkeys(names, 0)
         return rows.setdefault((hour_s, kind.value, region), {**head, **counts, "writers": [], "silent_writers": []})
 
     by_run: dict[tuple[TraceKind, str, str], list[WrittenFile]] = defaultdict(list)
@@ -161,11 +162,15 @@ def input_rows(files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
         run.sort(key=lambda file: file.first_row_seq)
         first = run[0]
         if first.first_row_seq <= first.dropped:
-            row_of(first.hour_s, first.kind, first.region)["dropped_rows"] += first.dropped
+            row = row_of(first.hour_s, first.kind, first.region)
+            row["dropped_rows"] += first.dropped
+            row["gone_rows"] += first.dropped
         for earlier, later in pairwise(run):
             row = row_of(later.hour_s, later.kind, later.region)
-            row["missing_rows"] += later.first_row_seq - earlier.first_row_seq - earlier.rows
+            missing = later.first_row_seq - earlier.first_row_seq - earlier.rows
+            row["missing_rows"] += missing
             row["dropped_rows"] += later.dropped - earlier.dropped
+            row["gone_rows"] += max(missing, later.dropped - earlier.dropped)
     _add_silent(there, row_of)
     return list(rows.values())
 

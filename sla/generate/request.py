@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,10 @@ BROKERS_MAX: Final = 9
 COUNT_MAX: Final = 1_000
 MS_MAX: Final = 600_000
 HEAL_S_MAX: Final = 3_600  # the grid of latencies ends at 2**32 us
+# Times are int64 nanoseconds since 1970 (they end in April 2262), and hours before 1970 have no number. The room at
+# both ends is for clocks that are wrong and for what is on the way when publishing ends.
+START_MIN: Final = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)
+END_MAX: Final = datetime.datetime(2260, 1, 1, tzinfo=datetime.UTC)
 _REGION: Final = re.compile(r"[a-z0-9-]{1,20}")
 
 
@@ -201,7 +206,7 @@ class GenerateRequest:
 
     Args:
         out: directory that gets `traces/` and `expected.json`; made when missing, `traces` must not exist in it.
-        start: first moment, UTC, a whole second.
+        start: first moment, a whole second; not before START_MIN, and the end not behind END_MAX.
         seconds: length of the publishing, 1 to SECONDS_MAX; deliveries end a little later.
         regions: names, 1 to REGIONS_MAX; all pairs are 12 to 50 ms apart unless a fault says otherwise.
         rate_per_s: records published per second in the whole mesh, 1 to RATE_MAX.
@@ -231,6 +236,13 @@ class GenerateRequest:
     roll_s: int = 300
     settle_s: int = 900
 
+    @property
+    def length_s(self) -> int:
+        """Return the length of the publishing: `seconds`, or what `rows` need."""
+        if self.rows is None:
+            return self.seconds
+        return max(1, math.ceil(self.rows * self.batch_records / (self.rate_per_s * len(self.regions))))
+
     def check(self) -> None:
         """Refuse what cannot be generated.
 
@@ -254,6 +266,11 @@ class GenerateRequest:
                 raise UsageError(f"--regions: {region!r} is no name of a region ([a-z0-9-], 20 characters at most)")
         if self.start.tzinfo is None or self.start.microsecond:
             raise UsageError("--start must be a whole second with a time zone, such as 2026-01-01T00:00:00Z")
+        # In seconds: no date can be added to at the end of the calendar.
+        if self.start < START_MIN or (END_MAX - self.start).total_seconds() < self.length_s:
+            span = f"{START_MIN:%Y-%m-%d} to {END_MAX:%Y-%m-%d}"
+            text = f"{self.length_s} s from {self.start:%Y-%m-%dT%H:%M:%SZ}"
+            raise UsageError(f"{text}: synthetic traces must lie from {span}; change --start")
         for fault in self.faults:
             self._check_fault(fault)
 

@@ -34,7 +34,7 @@ from sla.generate.world import NS_PER_S, Int64, World
 CHUNK_DELIVERIES_MAX: Final = 1_500_000
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
-FOR_EVER_NS: Final = 1 << 62
+FOR_EVER_NS: Final = (1 << 63) - 1  # the last moment there is; 1 << 62 is in 2116
 
 
 def run_generate(request: GenerateRequest, on_step: Callable[[str], None] = lambda _: None) -> Expected:

@@ -5,7 +5,6 @@ Times are integer nanoseconds of one true clock that nobody in the world has; re
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -68,10 +67,7 @@ class World:
     def of(cls, request: GenerateRequest) -> World:
         """Build the world of a checked request."""
         rng = np.random.default_rng([request.seed, 1])
-        regions = len(request.regions)
-        seconds = request.seconds
-        if request.rows is not None:
-            seconds = max(1, math.ceil(request.rows * request.batch_records / (request.rate_per_s * regions)))
+        seconds = request.length_s
         faults = tuple(made for fault in request.faults for made in _decided(fault, request, seconds=seconds, rng=rng))
         topics = tuple(f"{'orders' if index % 2 == 0 else 'events'}-{index}" for index in range(request.topics))
         groups = tuple("" if index % 2 == 0 else f"workers-{index}" for index in range(request.topics))

@@ -1,20 +1,24 @@
 """Collects the facts of a period from the roll-ups: which rows are read, which sums are made, all Spark actions.
 
-Rule 1: latency is read from `hour` for whole hours and from `minute` for the ragged ends: a month is 720 hours, not
-        43 200 minutes. Burn rates and worst minutes read the counts of `minute`, and its histograms for own limits;
-        of a long period only the newest part (Span.newest_start_s), and the longest burn window before it.
+Rule 1: what only adds up is read as sums of whole days where they stand (sla.day_sums): a year is 365 of them. Latency
+        is read from `hour` for whole hours besides, and from `minute` for the ragged ends. Burn rates and worst
+        minutes read the counts of `minute`, and its histograms for own limits; of a long period only the newest part
+        (Span.newest_start_s), and the longest burn window before it.
 Rule 2: every other table is read from the start of the previous period.
-Rule 3: what comes to the driver is bounded: sums per subject, at most SERIES_STEPS_MAX steps per line, WORST_MAX rows.
+Rule 3: what comes to the driver is bounded: sums per subject, at most SERIES_STEPS_MAX steps per line, WORST_MAX rows,
+        and counts per minute for alerts, COUNT_ROWS_MAX at once.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -32,6 +36,7 @@ from sla.judging.facts import (
     LatencyFacts,
     MinutesFacts,
     MirrorFacts,
+    NamedFacts,
     PeriodFacts,
     ProbeFacts,
     RequestFacts,
@@ -42,6 +47,7 @@ from sla.judging.facts import (
     WorstFacts,
 )
 from sla.judging.latency import Way, quantiles_of, way_limits
+from sla.rollup_files_core import DAY_S
 from sla.tables import HOUR_S, MINUTE_S, RollupTable
 from sla.targets import (
     ARROW,
@@ -52,15 +58,16 @@ from sla.targets import (
     Targets,
     ThroughputTarget,
 )
-from sla.transforms import minute_counts, summary
+from sla.transforms import minute_counts, narrowed, summary
 from sla.transforms.accounts import account_sums
-from sla.transforms.burn import burn_alerts
+from sla.transforms.burn import SUBJECT, burn_alerts
 
 Read = Callable[[RollupTable, int, int], DataFrame]
 _Fact = TypeVar("_Fact")
 
 QUERIES_AT_ONCE: Final = 2  # on little data Spark spends its time planning, one thread per query
 WORST_MAX: Final = 10
+COUNT_ROWS_MAX: Final = 4_000_000  # of counts per minute and subject in the driver at once, some 60 bytes each
 SERIES_STEPS_MAX: Final = 720
 _STEPS_S: Final = (60, 300, 900, 3_600, 21_600, 86_400, 604_800)
 
@@ -71,14 +78,18 @@ def collect(
     targets: Targets,
     span: Span,
     on_step: Callable[[str], None] = lambda _: None,
+    *,
+    read_sums: Read | None = None,
 ) -> Facts:
     """Collect everything that `sla.judging.judge` needs.
 
     Args:
         read: returns the rows of a roll-up table with `ts_s` in [start, end).
+        read_sums: returns rows of a table of sla.day_sums that add up to these, of a whole day perhaps only one per
+            key at the start of the day; None: like `read`.
         on_step: called with a short text whenever the next step begins.
     """
-    collecting = _Collecting(spark, read, targets, span)
+    collecting = _Collecting(spark, read, targets, span, read_sums)
     on_step("summing latencies, clocks and inputs")
     collecting.sum_latency_clocks_and_inputs()
     on_step("summing throughput, integrity and availability")
@@ -105,9 +116,12 @@ class _Both:
 
 
 class _Collecting:
-    def __init__(self, spark: SparkSession, read: Read, targets: Targets, span: Span) -> None:
+    def __init__(
+        self, spark: SparkSession, read: Read, targets: Targets, span: Span, read_sums: Read | None = None
+    ) -> None:
         self._spark = spark
-        self._read = read
+        self._read = _once(read)
+        self._read_sums = self._read if read_sums is None else _once(read_sums)
         self._targets = targets
         self._span = span
         self._both: dict[str, _Both] = {}
@@ -134,11 +148,7 @@ class _Collecting:
     # Sums
 
     def sum_latency_clocks_and_inputs(self) -> None:
-        span = self._span
-        # Each period alone: an hour that both touch must be cut where one ends.
-        both = (span.previous, span)
-        rows = _union(self._latency_rows(part.start_s, part.end_s) for part in both)
-        latency = summary.with_is_now(rows, span.start_s)
+        latency = self._of_both(self._latency_rows)
         homes = summary.topic_homes(latency)
         ways = summary.with_home(latency, homes.where("is_only"), ["is_now"])
         self._only_homes = homes.where("is_only AND is_now").select("origin", "topic", "home")
@@ -148,8 +158,21 @@ class _Collecting:
                 "homes": (summary.home_sums(homes), _as(HomeFacts)),
                 "clocks": (summary.clock_sums(self._hours(RollupTable.CLOCK_HOUR)), _as(ClockFacts)),
                 "inputs": (summary.input_sums(self._hours(RollupTable.INPUTS_HOUR)), _as(InputFacts)),
+                **self._narrowed(ways),
             }
         )
+
+    def _narrowed(self, ways: DataFrame) -> dict[str, tuple[DataFrame, Callable[[dict[str, Any]], Any]]]:
+        """Return the queries for latency targets of some topics or groups; none without such a target."""
+        targets = [target for target in self._targets.of(LatencyTarget) if target.is_narrowed]
+        if not targets:
+            return {}
+        rows = narrowed.of_targets(ways, targets)
+        keys = ["is_now", "target", "is_untold", *summary.PAIR, "home", "stage"]
+        return {
+            "narrowed": (summary.latency_sums(rows, keys), _latency_fact),
+            "named": (narrowed.names(rows, targets), _as(NamedFacts)),
+        }
 
     def sum_others(self) -> None:
         probes = self._minutes(RollupTable.AVAIL_MINUTE)
@@ -169,8 +192,8 @@ class _Collecting:
                 "streams": (summary.stream_sums(hours(RollupTable.STREAM_HOUR)), _as(StreamFacts)),
                 "mirrors": (summary.mirror_sums(hours(RollupTable.MIRROR_HOUR)), _as(MirrorFacts)),
                 "accounts": (self._accounts(), _account_fact),
-                "requests": (summary.request_sums(self._minutes(RollupTable.REQUESTS_MINUTE)), _as(RequestFacts)),
-                "probes": (summary.probe_sums(probes), _as(ProbeFacts)),
+                "requests": (summary.request_sums(self._sums(RollupTable.REQUESTS_MINUTE)), _as(RequestFacts)),
+                "probes": (summary.probe_sums(self._sums(RollupTable.AVAIL_MINUTE)), _as(ProbeFacts)),
                 "minutes": (
                     _union(
                         summary.minutes_sums(probes, target, probed=self._span.probed).withColumn(
@@ -186,7 +209,9 @@ class _Collecting:
     def _accounts(self) -> DataFrame:
         """Return the accounts of this period only: nobody compares them with those of the one before."""
         start_s, end_s = self._span.first_hour_s, self._span.end_hour_s
-        rows = self._read(RollupTable.ACCOUNT_HOUR, start_s - HOUR_S, end_s + HOUR_S)
+        account = RollupTable.ACCOUNT_HOUR
+        before, behind = self._read(account, start_s - HOUR_S, start_s), self._read(account, end_s, end_s + HOUR_S)
+        rows = _union([before, self._read_sums(account, start_s, end_s), behind])  # no day on both sides of an end
         return account_sums(rows, start_s=start_s, end_s=end_s).withColumn("is_now", F.lit(True))
 
     def _missing_of_ledger(self) -> DataFrame:
@@ -211,16 +236,31 @@ class _Collecting:
         with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
             self._both |= dict(zip(queries, pool.map(run, queries.values()), strict=True))
 
-    def _latency_rows(self, start_s: int, end_s: int) -> DataFrame:
-        """Return latency rows that cover [start, end): whole hours of `hour`, minutes around them."""
+    def _of_both(self, rows: Callable[[int, int], DataFrame]) -> DataFrame:
+        """Return rows of both periods, each read alone: an hour or a day that both touch must be cut where one ends."""
+        both = (self._span.previous, self._span)
+        return summary.with_is_now(_union(rows(part.start_s, part.end_s) for part in both), self._span.start_s)
+
+    def _sums(self, table: RollupTable) -> DataFrame:
+        return self._of_both(lambda start_s, end_s: self._read_sums(table, start_s, end_s))
+
+    def _latency_rows(self, start_s: int, end_s: int, step_s: int = DAY_S) -> DataFrame:
+        """Return latency rows that add up to those of [start, end) and of every step in it.
+
+        Whole days and hours, and minutes around them.
+        """
         first_s, last_s = start_s + -start_s % HOUR_S, end_s - end_s % HOUR_S
         if first_s >= last_s:
             return self._read(RollupTable.MINUTE, start_s, end_s)
-        rows = self._read(RollupTable.HOUR, first_s, last_s)
+        rows = self._reading(step_s)(RollupTable.HOUR, first_s, last_s)
         for edge_start_s, edge_end_s in ((start_s, first_s), (last_s, end_s)):
             if edge_start_s < edge_end_s:
                 rows = rows.unionByName(self._read(RollupTable.MINUTE, edge_start_s, edge_end_s))
         return rows
+
+    def _reading(self, step_s: int) -> Read:
+        """Return how rows that are summed step by step are read."""
+        return self._read if step_s % DAY_S else self._read_sums
 
     def _minutes(self, table: RollupTable) -> DataFrame:
         rows = self._read(table, self._span.previous.start_s, self._span.end_s)
@@ -240,28 +280,50 @@ class _Collecting:
         counts += [minute_counts.probe_counts(probes, target) for target in self._targets.of(ProbesTarget)]
         if not counts:
             return
-        every = _union(counts).cache()
-        span = self._span
-        queries: list[Callable[[], list[Row]]] = [
-            lambda: self._alerts(every),
-            lambda: minute_counts.worst_minutes(
-                every, start_s=span.newest_start_s, end_s=span.end_s, most=WORST_MAX
-            ).collect(),
-            self._topics,
-        ]
-        try:
-            with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-                alerts, minutes, topics = pool.map(lambda query: query(), queries)
-        finally:
-            every.unpersist()
-        self._burn = tuple(_burn_fact(row.asDict()) for row in alerts)
-        self._worst = (*map(self._worst_minute, minutes), *map(_worst_topic, topics))
+        every = _union(counts)
+        with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+            topics = pool.submit(self._topics)
+            self._judge_minutes(every)
+            self._worst = (*self._worst, *map(_worst_topic, topics.result()))
+
+    def _judge_minutes(self, counts: DataFrame) -> None:
+        """Find alerts and the worst minutes, of as many subjects at once as the driver has room for."""
+        span, rules = self._span, self._targets.burn_rules
+        alerts: list[dict[str, Any]] = []
+        worst: list[pa.Table] = []
+        parts = 1 + self._count_rows() // COUNT_ROWS_MAX
+        for number in range(parts):
+            is_mine = F.pmod(F.hash("a", "b"), F.lit(parts)) == number
+            rows = (counts if parts == 1 else counts.where(is_mine)).toArrow()
+            alerts += burn_alerts(
+                rows,
+                rules,
+                start_s=span.newest_start_s,
+                end_s=span.end_s,
+                events_min=self._targets.burn_events_min,
+            )
+            worst.append(
+                minute_counts.worst_minutes(rows, start_s=span.newest_start_s, end_s=span.end_s, most=WORST_MAX)
+            )
+        alerts.sort(key=lambda alert: (alert["target"], alert["a"], alert["b"], alert["rule"]))
+        minutes = minute_counts.worst_minutes(
+            pa.concat_tables(worst), start_s=span.newest_start_s, end_s=span.end_s, most=WORST_MAX
+        )
+        self._burn = tuple(map(_burn_fact, alerts))
+        self._worst = tuple(map(self._worst_minute, minutes.to_pylist()))
+
+    def _count_rows(self) -> int:
+        """Return the rows of the counts at most: a minute of every subject."""
+        subjects = sum(len(self._first_bad(target)) for target in self._targets.of(LatencyTarget))
+        subjects += len(self._both["requests"].now) * len(self._targets.of(RequestsTarget))
+        subjects += len(self._both["probes"].now) * len(self._targets.of(ProbesTarget))
+        return subjects * ((self._span.end_s - self._counts_start_s) // MINUTE_S)
 
     def _events(self, latency: DataFrame) -> list[DataFrame]:
         """Return the events of every latency target from rows of minutes or hours."""
         rows = summary.with_home(latency, self._only_homes, [])
         return [
-            minute_counts.latency_events(self._spark, rows, target, self._first_bad(target))
+            minute_counts.latency_events(self._spark, narrowed.of_target(rows, target), target, self._first_bad(target))
             for target in self._targets.of(LatencyTarget)
         ]
 
@@ -277,16 +339,6 @@ class _Collecting:
             if target.scope.has_pair(way[0], way[1])
         }
 
-    def _alerts(self, counts: DataFrame) -> list[Row]:
-        rules = self._targets.burn_rules
-        if not rules:
-            return []
-        span, events_min = self._span, self._targets.burn_events_min
-        alerts: list[Row] = burn_alerts(
-            counts, rules, start_s=span.newest_start_s, end_s=span.end_s, events_min=events_min
-        ).collect()
-        return alerts
-
     def _topics(self) -> list[Row]:
         events = self._events(self._latency_rows(self._span.start_s, self._span.end_s))
         if not events:
@@ -294,10 +346,11 @@ class _Collecting:
         topics: list[Row] = minute_counts.worst_topics(_union(events), most=WORST_MAX).collect()
         return topics
 
-    def _worst_minute(self, row: Row) -> WorstFacts:
-        is_pair = row.target not in {target.name for target in self._targets.of(RequestsTarget)}
-        name = f"{row.a}{ARROW}{row.b}" if is_pair else f"{row.b} in {row.a}"
-        return WorstFacts(target=row.target, what="minute", name=name, at_s=row.ts_s, total=row.total, bad=row.bad)
+    def _worst_minute(self, row: dict[str, Any]) -> WorstFacts:
+        target, a, b = (row[name] for name in SUBJECT)
+        is_pair = target not in {target.name for target in self._targets.of(RequestsTarget)}
+        name = f"{a}{ARROW}{b}" if is_pair else f"{b} in {a}"
+        return WorstFacts(target=target, what="minute", name=name, at_s=row["ts_s"], total=row["total"], bad=row["bad"])
 
     # Plots
 
@@ -308,10 +361,11 @@ class _Collecting:
         if step_s < HOUR_S:
             latency = self._read(RollupTable.MINUTE, span.start_s, span.end_s)
         else:
-            latency = self._latency_rows(span.start_s, span.end_s)
+            latency = self._latency_rows(span.start_s, span.end_s, step_s)
         totals = latency.where(F.col("stage") == Stage.TOTAL.value).withColumn("at_s", at_s)
-        probes = self._read(RollupTable.AVAIL_MINUTE, span.start_s, span.end_s)
-        throughput = self._read(RollupTable.THROUGHPUT_MINUTE, span.start_s, span.end_s)
+        read = self._reading(step_s)
+        probes = read(RollupTable.AVAIL_MINUTE, span.start_s, span.end_s)
+        throughput = read(RollupTable.THROUGHPUT_MINUTE, span.start_s, span.end_s)
         others = _union(
             [
                 _ratio(
@@ -340,6 +394,11 @@ class _Collecting:
             SeriesFacts(plot=plot, name=name, points=tuple(sorted(points)))
             for (plot, name), points in sorted(lines.items())
         )
+
+
+def _once(read: Read) -> Read:
+    """Look for the files of the same rows only once."""
+    return functools.cache(read)
 
 
 def first_bucket_beyond(limit_us: float) -> int:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sla.errors import NoTraces
+from sla.errors import JobFailed, NoTraces
 from sla.judging.facts import Span
 from sla.judging.probed import with_probed
 from sla.rollup_files_core import DAY_S
@@ -44,6 +45,7 @@ def kept_span(store: RollupStore, period: Period, runs: Iterable[HourRun]) -> Sp
 
     Raises:
         NoTraces: they have rows outside of it only.
+        JobFailed: a roll-up cannot be read.
     """
     runs = list(runs)
     found = _Found(store)
@@ -70,22 +72,34 @@ def rollup_bytes(root: Path, start_s: int, end_s: int) -> int:
         root: of the roll-ups.
         start_s, end_s: seconds since 1970.
     """
+    return sum(
+        _day_bytes(root / table.value, day_s, start_s, end_s)
+        for table in RollupTable
+        for day_s in range(start_s - start_s % DAY_S, end_s, DAY_S)
+    )
+
+
+def _day_bytes(table: Path, day_s: int, start_s: int, end_s: int) -> int:
+    """Return the bytes of a day's own files, and of those of its hours that touch [start_s, end_s)."""
     total = 0
-    for table in RollupTable:
-        for day_s in range(start_s - start_s % DAY_S, end_s, DAY_S):
-            day = root / table.value / date_folder(day_s)
-            total += _files_bytes(day)
-            hours = range(max(day_s, start_s - start_s % HOUR_S), min(day_s + DAY_S, end_s), HOUR_S)
-            total += sum(_files_bytes(root / table.value / hour_folder(hour_s)) for hour_s in hours)
+    hours = {
+        hour_folder(hour_s).partition("/")[2]
+        for hour_s in range(max(day_s, start_s - start_s % HOUR_S), min(day_s + DAY_S, end_s), HOUR_S)
+    }
+    for entry in _entries(table / date_folder(day_s)):
+        if entry.is_file():
+            total += entry.stat().st_size
+        elif entry.name in hours:
+            total += sum(file.stat().st_size for file in _entries(entry) if file.is_file())
     return total
 
 
-def _files_bytes(folder: Path) -> int:
+def _entries(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return sum(entry.stat().st_size for entry in entries if entry.is_file())
+            return list(entries)
     except FileNotFoundError:  # no rows, or a job merges the day meanwhile
-        return 0
+        return []
 
 
 def _ends(period: Period) -> tuple[int | None, int | None]:
@@ -128,10 +142,18 @@ class _Found:
         has_probes = table is RollupTable.AVAIL_MINUTE
         minutes: dict[int, int] = {}
         for path in (*found.day_files, *found.hour_files):
-            rows = pq.ParquetFile(self._root / path).read(columns=["ts_s", *["probes"] * has_probes])
+            rows = _read(self._root / path, ["ts_s", *["probes"] * has_probes])
             rows = rows.filter(pc.and_(pc.greater_equal(rows["ts_s"], hour_s), pc.less(rows["ts_s"], hour_s + HOUR_S)))
             counted = rows.group_by("ts_s").aggregate([("probes", "max")] if has_probes else [])
             counts = counted["probes_max"].to_pylist() if has_probes else [0] * counted.num_rows
             for minute_s, probes in zip(counted["ts_s"].to_pylist(), counts, strict=True):
                 minutes[minute_s] = max(minutes.get(minute_s, 0), probes or 0)
         return minutes
+
+
+def _read(path: Path, columns: list[str]) -> pa.Table:
+    try:
+        return pq.ParquetFile(path).read(columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise JobFailed(f"{path} cannot be read: {first_line}") from error

@@ -3,7 +3,9 @@
 Rule 1: a short load test and a year go the same way: through the roll-ups.
 Rule 2: a report of a period is of whole minutes, rounded outward; integrity, clocks and inputs are of whole hours.
 Rule 3: every file is written whole and then renamed: a reader sees the old report or the new one.
-Rule 4: where no trace file is left, the roll-ups that stand are reported: they are never made again from less.
+Rule 4: where no trace file is left, the roll-ups that stand are reported: they are never made again from less. Files
+        that cannot be read are files: the hours of them are rolled up, and say what is missing. A directory that is
+        not there is no directory without files.
 Rule 5: Spark is imported when there is something to report on: what is wrong with the traces is said at once.
 """
 
@@ -22,7 +24,7 @@ from georelay.trace.schema import TraceKind
 from sla.errors import NoTraces, UsageError
 from sla.jobs.doctor import require_spark
 from sla.jobs.kept import kept_hours, kept_span, rollup_bytes
-from sla.jobs.rollup_plan import EARLY_HOURS, KINDS, LATE_HOURS
+from sla.jobs.rollup_plan import EARLY_HOURS, KINDS, LATE_HOURS, check_length
 from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
 from sla.judging.facts import HourFacts, Span
 from sla.judging.judge import judge
@@ -33,7 +35,7 @@ from sla.report.markdown import to_markdown
 from sla.report.model import Made, QuarantinedFile, Report
 from sla.report.parquetout import to_parquet
 from sla.rollups import HourAction, HourRun, RollupStore
-from sla.sources.layout import Period
+from sla.sources.layout import Period, find_places
 from sla.sources.location import Location
 from sla.sources.manifest import GoodFile, TraceFiles
 from sla.tables import HOUR_S, MINUTE_S, RollupTable
@@ -105,7 +107,8 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
         on_step: called with a short text whenever the next step begins.
 
     Raises:
-        NoTraces: there is no file of the period, or every one had to be set aside; and no roll-up of it stands.
+        NoTraces: the trace directory does not exist; there is no file of the period, or every one had to be set
+            aside, and no roll-up of it stands.
         UsageError: a path, URI or period that cannot be used.
         JobFailed: Spark or the file system failed; the text says where its log is.
     """
@@ -117,14 +120,18 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
     require_spark()
     request.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before hours of work
     from sla.jobs.rollup import JVM_LOG_NAME, spark_errors  # the first import of Spark
-    from sla.session import QUICK_BYTES_MAX, build_session
+    from sla.session import LIGHT_ROLLUP_BYTES_MAX, LIGHT_TRACE_BYTES_MAX, QUICK_BYTES_MAX, build_session
 
     store.root.mkdir(parents=True, exist_ok=True)
     jvm_log = store.root / JVM_LOG_NAME
-    is_quick = bytes_to_read(files, store, request.targets, span) <= QUICK_BYTES_MAX
+    size_bytes, trace_bytes = bytes_to_read(files, store, request.targets, span), files.of(*KINDS).size_bytes
+    is_quick = size_bytes <= QUICK_BYTES_MAX
+    is_light = trace_bytes <= LIGHT_TRACE_BYTES_MAX and size_bytes <= LIGHT_ROLLUP_BYTES_MAX
     on_step("starting Spark")
     with spark_errors(jvm_log):
-        spark = build_session(master=request.master, conf=request.conf, is_quick=is_quick, jvm_log=jvm_log)
+        spark = build_session(
+            master=request.master, conf=request.conf, is_quick=is_quick, is_light=is_light, jvm_log=jvm_log
+        )
         report = compute(spark, files, store, request, span, on_step)
     on_step("writing the report")
     write(report, request.out, request.formats)
@@ -135,7 +142,7 @@ def _verified(request: ReportRequest, store: RollupStore, on_step: Callable[[str
     """Return the trace files of the period; without a good one roll-ups of it must stand.
 
     Raises:
-        NoTraces: there is neither.
+        NoTraces: there is neither, or no such directory.
     """
     verify = VerifyRequest(
         traces=request.traces,
@@ -147,9 +154,11 @@ def _verified(request: ReportRequest, store: RollupStore, on_step: Callable[[str
     try:
         files = run_verify(verify, on_step)
     except NoTraces:
-        if not kept_hours(store, request.period):
+        traces = Location.open(request.traces)
+        is_there = not traces.is_local or traces.is_directory()
+        if not is_there or not kept_hours(store, request.period):
             raise
-        return TraceFiles(location=Location.open(request.traces), good=())
+        return TraceFiles(location=traces, good=())
     if not files.good and not kept_hours(store, request.period):
         first = files.bad[0]
         raise NoTraces(f"all {len(files.bad)} trace files are unreadable; the first: {first.relative}: {first.reason}")
@@ -161,14 +170,18 @@ def period_span(period: Period, files: TraceFiles, store: RollupStore) -> Span:
 
     Raises:
         NoTraces: there is neither.
+        UsageError: it is longer than ten years.
+        JobFailed: a roll-up cannot be read.
     """
     try:
-        return span_of(period, files)
+        span = span_of(period, files)
     except NoTraces:
         runs = kept_hours(store, period)
         if not runs:
             raise
-        return kept_span(store, period, runs)
+        span = kept_span(store, period, runs)
+    check_length(span.start_s, span.end_s)
+    return span
 
 
 def bytes_to_read(files: TraceFiles, store: RollupStore, targets: Targets, span: Span) -> int:
@@ -186,29 +199,33 @@ def compute(
     span: Span,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Roll up the hours of the period that need it, and judge it; without trace files the roll-ups stay as they are."""
+    """Roll up the hours of the period that need it, and judge it; without any file the roll-ups stay as they are."""
     from sla.jobs.collect import collect
     from sla.jobs.rollup import roll_up
 
     now_s = request.now_s()
     hours = range(span.first_hour_s, span.end_hour_s, HOUR_S)
-    if files.good:
-        runs = roll_up(spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step).hours
+    snapshot = store.snapshot()
+    if files.good or files.bad:
+        runs = roll_up(
+            spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step, snapshot=snapshot
+        ).hours
     else:
         runs = kept_hours(store, request.period)
-
-    snapshot = store.snapshot()
 
     def read(table: RollupTable, start_s: int, end_s: int) -> DataFrame:
         return snapshot.read(spark, table, start_s, end_s)
 
-    facts = collect(spark, read, request.targets, span, on_step)
+    def read_sums(table: RollupTable, start_s: int, end_s: int) -> DataFrame:
+        return snapshot.read_sums(spark, table, start_s, end_s)
+
+    facts = collect(spark, read, request.targets, span, on_step, read_sums=read_sums)
     on_step("judging")
     return judge(
         facts,
         request.targets,
         made=_made(request, span, now_s),
-        hours=hour_facts(runs, span),
+        hours=hour_facts(runs, span, is_without_traces=not _has_traces(files)),
         quarantined=_quarantined(files, span),
     )
 
@@ -260,15 +277,24 @@ def _seconds(files: Iterable[GoodFile]) -> tuple[int, int] | None:
     return (min(firsts), max(lasts)) if firsts and len(firsts) == len(lasts) == len(known) else None
 
 
-def hour_facts(runs: Iterable[HourRun], span: Span) -> HourFacts:
+def _has_traces(files: TraceFiles) -> bool:
+    """Return whether the trace directory holds any trace file, of whatever period."""
+    return bool(files.good or files.bad or find_places(files.location, Period()))
+
+
+def hour_facts(runs: Iterable[HourRun], span: Span, *, is_without_traces: bool = False) -> HourFacts:
     """Return the state of the period's hours; one without any file has no data."""
     mine = [run for run in runs if span.first_hour_s <= run.hour_s < span.end_hour_s]
+    kept = [run for run in mine if run.action is HourAction.KEPT]
+    unseen = sum(not run.is_final for run in kept)
     return HourFacts(
         expected=(span.end_hour_s - span.first_hour_s) // HOUR_S,
         rolled_up=sum(run.files > 0 for run in mine),
         revised=sum(run.is_revised for run in mine),
-        not_final=sum(not run.is_final for run in mine),
-        kept=sum(run.action is HourAction.KEPT for run in mine),
+        not_final=sum(not run.is_final for run in mine) - unseen,
+        kept=len(kept),
+        unseen=unseen,
+        is_without_traces=is_without_traces,
     )
 
 

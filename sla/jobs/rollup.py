@@ -47,7 +47,7 @@ from sla.jobs.rollup_plan import (
 from sla.jobs.rollup_tables import HourTables, check_rows, write_table
 from sla.jobs.verify import PROVEN_NAME, VerifyRequest, run_verify
 from sla.rollup_files_core import day_of
-from sla.rollups import HourAction, HourRun, RollupStore
+from sla.rollups import HourAction, HourRun, RollupSnapshot, RollupStore
 from sla.session import QUICK_BYTES_MAX, build_session
 from sla.sources.layout import Period
 from sla.sources.manifest import TraceFiles
@@ -171,6 +171,7 @@ def roll_up(
     now_s: float,
     is_forced: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
+    snapshot: RollupSnapshot | None = None,
 ) -> RollupResult:
     """Build the hours that are missing or whose inputs changed.
 
@@ -178,6 +179,7 @@ def roll_up(
         files: verified; those of EARLY_HOURS before and of LATE_HOURS behind the hours too, or rows are not seen.
         hours: starts, ascending, seconds since 1970. Those of which nothing is known are passed over.
         now_s: wall clock: decides which hours are final.
+        snapshot: of the store, new: looks at these hours while the manifests that the job read are still known.
 
     Raises:
         UsageError: the hours are of more than ten years; the settle time is longer than late rows are looked for.
@@ -189,6 +191,8 @@ def roll_up(
         job = _Job(spark, files, store, settle_s=settle_s, now_s=now_s, is_forced=is_forced, on_step=on_step)
         result = RollupResult(hours=job.run(list(hours)))
         _merge_days(store, hours, now_s=now_s, on_step=on_step)
+        if snapshot is not None and hours:
+            snapshot.runs(hours[0], hours[-1] + HOUR_S)
         return result
 
 
@@ -297,7 +301,10 @@ class _Job:
         rows, left_out_rows = None, 0
         if decision.is_final_now:
             found = replace(found, is_final=True)
-            rows = self._input_rows.of(made_of.hour_s)  # who is silent is known only when the next hour came
+            # Who is silent is known only when the next hour came.
+            rows = self._input_rows.joined(made_of.hour_s, is_new=True)
+        elif decision.action is HourAction.CURRENT:
+            rows = self._input_rows.joined(made_of.hour_s)  # more than this hour may be known of the time before
         elif decision.action is HourAction.KEPT:
             left_out = made_of.rows_not_of(found)
             left_out_rows = sum(left_out.values())

@@ -14,6 +14,7 @@ MODULES: Final = (
     "georelay.trace.schema",
     "sla.hist_spark",
     "sla.jobs.rollup_inputs",
+    "sla.jobs.rollup_known",
     "sla.jobs.rollup_plan",
     "sla.jobs.rollup_tables",
     "sla.sources.manifest",

@@ -2,7 +2,10 @@
 
 Rule 1: an hour's row tells of the files in its folder, whatever their rows are about.
 Rule 2: rows that no hour is made of are read once more, their time alone: a file may hold both kinds.
-Rule 3: what came for an hour that cannot be made again is added to what its rows say, and never taken back.
+Rule 3: an hour that nothing changed in gets the rows that say more now: another period was listed, or files that were
+        there all the time were not known. What is known of it is never taken back.
+Rule 4: what came for an hour that cannot be made again is in a column of its own beside what its rows say, and never
+        taken back.
 """
 
 from __future__ import annotations
@@ -20,20 +23,22 @@ import pyarrow.parquet as pq
 
 from georelay.trace.schema import TraceKind
 from sla.errors import JobFailed
+from sla.jobs.rollup_known import WEEK_S, KnownBeside
 from sla.jobs.rollup_plan import HourInputs
 from sla.rollups import RollupStore
-from sla.sources.manifest import SILENT_HOURS_MAX, TIME_COLUMNS, GoodFile, TraceFiles, hour_inputs
+from sla.sources.manifest import TIME_COLUMNS, GoodFile, TraceFiles, hour_inputs
 from sla.tables import HOUR_S, RollupTable
 
 Row = dict[str, Any]
 LeftOut = Mapping[tuple[TraceKind, str], int]  # kind, region -> rows
 _ROWS_PER_READ: Final = 65_536
+_NEVER_TAKEN_BACK: Final = ("missing_rows", "dropped_rows", "gone_rows", "too_late_rows")
 _SCHEMA: Final = pa.schema(
     [
         ("ts_s", pa.int64()), ("kind", pa.string()), ("region", pa.string()), ("files", pa.int64()),
         ("bytes", pa.int64()), ("rows", pa.int64()), ("quarantined_files", pa.int64()), ("missing_rows", pa.int64()),
         ("dropped_rows", pa.int64()), ("writers", pa.list_(pa.string())), ("silent_writers", pa.list_(pa.string())),
-        ("left_out_rows", pa.int64()),
+        ("left_out_rows", pa.int64()), ("gone_rows", pa.int64()), ("too_late_rows", pa.int64()),
     ]
 )  # fmt: skip
 
@@ -56,6 +61,26 @@ class InputRows:
         """Return the rows of an hour, none when no file was written and nobody is silent."""
         return self._by_hour.get(hour_s, [])
 
+    def joined(self, hour_s: int, *, is_new: bool = False) -> list[Row] | None:
+        """Return what stands of an hour with what its rows say now; None when it says all of that already.
+
+        Args:
+            is_new: files and rows are counted anew too, and the rows are returned in any case.
+        """
+        stored = {(row["kind"], row["region"]): row for row in self._stored.get(hour_s, [])}
+        found = {(row["kind"], row["region"]): row for row in self.of(hour_s)}
+        rows = {key: _joined(stored.get(key), row, is_new=is_new) for key, row in found.items()}
+        says_more = any(stored.get(key) != row for key, row in rows.items())
+        return [row for _, row in sorted((stored | rows).items())] if says_more or is_new else None
+
+    @functools.cached_property
+    def _stored(self) -> dict[int, list[Row]]:
+        rows: dict[int, list[Row]] = {}
+        if self._by_hour:
+            for row in stored_rows(self._store, min(self._by_hour), max(self._by_hour) + HOUR_S):
+                rows.setdefault(row["ts_s"], []).append(row)
+        return rows
+
     def with_left_out(self, hour_s: int, left_out: LeftOut) -> list[Row] | None:
         """Return what stands of an hour with the rows that it was not made of; None when that is said already."""
         rows = {(row["kind"], row["region"]): row for row in stored_rows(self._store, hour_s, hour_s + HOUR_S)}
@@ -63,24 +88,26 @@ class InputRows:
         for (kind, region), count in left_out.items():
             empty = dict.fromkeys(_SCHEMA.names, 0) | {"ts_s": hour_s, "kind": kind.value, "region": region}
             row = rows.setdefault((kind.value, region), empty | {"writers": [], "silent_writers": []})
-            if count > (row.get("left_out_rows") or 0):
-                row["left_out_rows"], is_new = count, True
+            if count > (row.get("too_late_rows") or 0):
+                row["too_late_rows"], is_new = count, True
         return [rows[key] for key in sorted(rows)] if is_new else None
 
     @functools.cached_property
     def _by_hour(self) -> dict[int, list[Row]]:
         left_out = {file.relative: self._rows_beyond(file, *looked_at) for file, *looked_at in self._inputs.beyond()}
         found: dict[int, list[Row]] = {}
-        for row in hour_inputs(self._files, clock_seen=self._clock_seen(), left_out=left_out):
+        beside = KnownBeside(self._files, self._store)
+        seen, known = self._clock_seen(beside), beside.rows()
+        for row in hour_inputs(self._files, clock_seen=seen, left_out=left_out, known_rows=known):
             found.setdefault(row.ts_s, []).append(dataclasses.asdict(row) | {"kind": row.kind.value})
         return found
 
-    def _clock_seen(self) -> dict[str, int]:
+    def _clock_seen(self, beside: KnownBeside) -> dict[str, int]:
         """Return who wrote clock rows in the week before the first file -> the last hour in which it did."""
         first_s = min(self._files.hours(), default=0)
-        rows = stored_rows(self._store, first_s - SILENT_HOURS_MAX * HOUR_S, first_s)
+        rows = stored_rows(self._store, first_s - WEEK_S, first_s)
         of_clocks = [row for row in rows if row["kind"] == TraceKind.CLOCK.value]
-        seen: dict[str, int] = {}
+        seen = beside.clock_writers()
         for row in of_clocks:
             for writer in row["writers"] or ():
                 seen[writer] = max(seen.get(writer, row["ts_s"]), row["ts_s"])
@@ -104,6 +131,16 @@ class InputRows:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise JobFailed(f"{file.relative} was readable and is not any more: {first_line}; run it again") from error
         return file.metadata.rows - inside
+
+
+def _joined(stored: Row | None, found: Row, *, is_new: bool) -> Row:
+    """Return the row of one kind and region that says what either says to be missing."""
+    if stored is None:
+        return found | {"writers": list(found["writers"]), "silent_writers": list(found["silent_writers"])}
+    row = found if is_new else stored
+    most = {name: max(stored.get(name) or 0, found[name]) for name in _NEVER_TAKEN_BACK}
+    silent = {*(stored["silent_writers"] or ()), *found["silent_writers"]} - set(found["writers"])
+    return row | most | {"writers": list(row["writers"] or ()), "silent_writers": sorted(silent)}
 
 
 def write_rows(rows: Iterable[Row], folder: Path) -> None:

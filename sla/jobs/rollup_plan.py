@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,7 +22,7 @@ from typing import Final
 from georelay.trace.schema import TraceKind
 from sla.errors import UsageError
 from sla.rollups import HourAction, HourRun
-from sla.sources.manifest import GoodFile, TraceFiles
+from sla.sources.manifest import GoodFile, TraceFiles, rows_outside
 from sla.tables import HOUR_S
 
 HOURS_PER_BATCH: Final = 12  # less than the time after which a quiet consumer is forgotten
@@ -34,6 +33,8 @@ SPAN_S_MAX: Final = 10 * 366 * 86_400
 NO_CARRY: Final = ""
 KINDS: Final = (TraceKind.LATENCY_HIST, TraceKind.LEDGER, TraceKind.OUTCOME, TraceKind.PROBE, TraceKind.CLOCK)
 _AHEAD_HOURS: Final = 2  # a clock that is ahead writes of hours to come
+_FIRST_S: Final = int(datetime.datetime.min.replace(tzinfo=datetime.UTC).timestamp())
+_LAST_S: Final = int(datetime.datetime.max.replace(tzinfo=datetime.UTC, microsecond=0).timestamp())
 _HOUR_BEFORE: Final = {TraceKind.LEDGER: HOUR_S, TraceKind.CLOCK: HOUR_S}  # how far back a kind is looked at
 
 
@@ -75,21 +76,10 @@ class HourInput:
             if not is_before and not is_behind:
                 kind, broker, boot = file.run
                 known = found.row_ranges.get(f"{kind.value}/{broker}/{boot}", [])
-                new = _rows_outside(file.metadata.first_row_seq, file.metadata.last_row_seq, known)
+                new = rows_outside(file.metadata.first_row_seq, file.metadata.last_row_seq, known)
                 if new:
                     counts[kind, file.region] = counts.get((kind, file.region), 0) + new
         return counts
-
-
-def _rows_outside(first: int, last: int, ranges: Sequence[Sequence[int]]) -> int:
-    """Return how many of the numbers first .. last are in none of the ranges [low, high], which are in order."""
-    at = bisect_left(ranges, first, key=lambda pair: pair[1])
-    inside = 0
-    for low, high in ranges[at:]:
-        if low > last:
-            break
-        inside += min(last, high) - max(first, low) + 1
-    return last - first + 1 - inside
 
 
 class HourInputs:
@@ -233,7 +223,8 @@ def check_length(start_s: int, end_s: int) -> None:
         UsageError: it is longer than SPAN_S_MAX.
     """
     if end_s - start_s > SPAN_S_MAX:
-        first, last = (datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC) for at_s in (start_s, end_s))
+        ends = (min(max(at_s, _FIRST_S), _LAST_S) for at_s in (start_s, end_s))  # a rounded end may have no date
+        first, last = (datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC) for at_s in ends)
         span = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
         raise UsageError(f"{span}: 10 years at most; give a shorter period with --from and --to")
 

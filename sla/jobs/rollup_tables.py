@@ -22,7 +22,7 @@ from sla.transforms.clock import clock_by_hour, clock_fits, revised, with_peer_r
 from sla.transforms.integrity import integrity_by_hour
 from sla.transforms.latency import latency_by_minute
 from sla.transforms.moments import NS_PER_S, hour_of, second_of
-from sla.transforms.positions import QUIET_S, SCOPE_MIRROR, carry_of, deliveries_of, live_carry, marked
+from sla.transforms.positions import QUIET_S, SCOPE_MIRROR, carry_of, deliveries_of, live, marked, with_until
 from sla.transforms.repeats import slot_widths
 from sla.transforms.streams import mirrors_by_hour, streams_by_hour
 from sla.transforms.throughput import throughput_by_minute
@@ -124,38 +124,41 @@ class HourTables:
         ledger = self._ledger
         deliveries = deliveries_of(ledger)
         inside = deliveries.where(F.col("hour_s").isin(hours))
-        live, has_groups = self._live(carry, inside)
-        positions = self._kept(marked(inside, live), "positions")
+        carry, alive, has_groups = self._carry(carry, inside)
+        positions = self._kept(marked(inside, alive), "positions")
         of_group, is_apart = _first_look(positions)
         frames = {
-            RollupTable.SESSIONS_HOUR: carry_of(positions, ledger, live, hours, has_groups=has_groups or of_group)
+            RollupTable.SESSIONS_HOUR: carry_of(positions, ledger, carry, hours, has_groups=has_groups or of_group)
         }
         if not self._has(TraceKind.LEDGER):
             return frames
         later = deliveries.where(F.col("hour_s") >= self._end_s)
         widths = self._kept(slot_widths(positions, later), "widths") if is_apart else None
-        mirrors = None if live is None else live.where(F.col("scope") == SCOPE_MIRROR)
+        mirrors = None if carry is None else carry.where(F.col("scope") == SCOPE_MIRROR)
         return frames | {
             RollupTable.INTEGRITY_HOUR: integrity_by_hour(
-                positions, later, ledger, live, hours, settle_s=settle_s, widths=widths
+                positions, later, ledger, alive, hours, settle_s=settle_s, widths=widths
             ),
             RollupTable.ACCOUNT_HOUR: accounts_by_hour(ledger, hours),
             RollupTable.STREAM_HOUR: streams_by_hour(ledger, hours),
             RollupTable.MIRROR_HOUR: mirrors_by_hour(ledger, mirrors, hours, settle_s=settle_s),
-            RollupTable.THROUGHPUT_MINUTE: throughput_by_minute(ledger, live, hours),
+            RollupTable.THROUGHPUT_MINUTE: throughput_by_minute(ledger, carry, hours),
         }
 
-    def _live(self, carry: DataFrame | None, inside: DataFrame) -> tuple[DataFrame | None, bool]:
-        """Return what of the carry still counts, and whether a group is in it."""
+    def _carry(self, carry: DataFrame | None, inside: DataFrame) -> tuple[DataFrame | None, DataFrame | None, bool]:
+        """Return the carry, what of it counts for who comes back in these hours, and whether a group is in it."""
         if carry is None:
-            return None, False
+            return None, None, False
         carry = self._narrow(carry)
         found = carry.agg(F.max(F.col("group") != ""), F.min("last_ns")).first()
         assert found is not None  # an aggregate without keys has one row
         if found[1] is None:
-            return None, False
-        is_forgettable = found[1] < (self._hours[-1] - QUIET_S) * NS_PER_S
-        return self._kept(live_carry(carry, inside), "carry") if is_forgettable else carry, bool(found[0])
+            return None, None, False
+        has_groups = bool(found[0])
+        if found[1] >= (self._hours[-1] - QUIET_S) * NS_PER_S:
+            return carry, carry, has_groups  # nobody can have been quiet for so long
+        carry = self._kept(with_until(carry, inside), "carry")
+        return carry, live(carry), has_groups
 
     def _has(self, kind: TraceKind) -> bool:
         return bool(self._files.paths(kind))

@@ -6,6 +6,8 @@ Rule 1: rows that are numbered and gone, files that are unreadable, and hours in
         no hour could be made of are as good as gone.
 Rule 2: a broker that writes no clock rows is silent: clock rows come every second. Of other kinds nothing may mean
         that nothing happened.
+Rule 3: of an hour that nobody saw to its end, and of which no traces are left, the rest is missing: of every kind and
+        region, because nobody knows whose rows it had.
 """
 
 from __future__ import annotations
@@ -22,15 +24,35 @@ class Completeness:
 
     Args:
         inputs: one per (kind, region).
+        unseen_share: of the period's hours, those that nobody saw to their end, in [0, 1].
     """
 
-    def __init__(self, inputs: Iterable[InputFacts]) -> None:
+    def __init__(self, inputs: Iterable[InputFacts], *, unseen_share: float = 0.0) -> None:
         self._by_key = {(facts.kind, facts.region): facts for facts in inputs}
+        self._unseen_share = unseen_share
 
     @property
     def regions(self) -> frozenset[str]:
         """Return the regions of which anything is known."""
         return frozenset(region for _, region in self._by_key)
+
+    @property
+    def regions_read(self) -> frozenset[str]:
+        """Return the regions of which any row was read."""
+        return frozenset(facts.region for facts in self._by_key.values() if facts.rows)
+
+    def writers(self, kind: TraceKind, region: str) -> tuple[str, ...]:
+        """Return who wrote the rows that were read, as `us/1001`."""
+        facts = self._by_key.get((kind.value, region))
+        return facts.writers if facts is not None else ()
+
+    def is_read_whole(self, kind: TraceKind, region: str) -> bool:
+        """Return whether nothing of a kind is missing, of a region of which anything was read."""
+        return region in self.regions_read and not self.missing_share(kind, region)
+
+    def own_missing_share(self, kind: TraceKind, region: str) -> float:
+        """Return the share that is missing of what the region itself wrote, hours that nobody saw aside."""
+        return 1 - self._there(kind.value, region)
 
     def missing_share(self, kind: TraceKind, *regions: str) -> float:
         """Return the share of events without a row, in [0, 1]; the worst of the regions."""
@@ -48,6 +70,7 @@ class Completeness:
                 quarantined_files=facts.quarantined_files,
                 missing_rows=facts.missing_rows,
                 dropped_rows=facts.dropped_rows,
+                gone_rows=facts.gone_rows,
                 writers=facts.writers,
                 silent_writer_hours=facts.silent_writer_hours,
                 completeness=1 - self._missing(facts.kind, facts.region),
@@ -56,12 +79,15 @@ class Completeness:
         )
 
     def _missing(self, kind: str, region: str) -> float:
+        return 1 - self._there(kind, region) * (1 - self._unseen_share)
+
+    def _there(self, kind: str, region: str) -> float:
         facts = self._by_key.get((kind, region))
         clock = self._by_key.get((TraceKind.CLOCK.value, region))
         rows = _share(facts.gone_rows + facts.left_out_rows, facts.rows) if facts else 0.0
         files = _share(facts.quarantined_files, facts.files) if facts else 0.0
         silent = _share(clock.silent_writer_hours, clock.writer_hours) if clock else 0.0
-        return 1 - (1 - max(rows, files)) * (1 - silent)
+        return (1 - max(rows, files)) * (1 - silent)
 
 
 def _share(missing: int, there: int) -> float:

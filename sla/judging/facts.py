@@ -91,6 +91,8 @@ class LatencyFacts:
     Args:
         home: third region that sequenced every record of these topics from `origin`; '' when it is one of the pair's
             own, when there are several, or when nobody saw the commits. Of the stage `total` only.
+        target: of a target of some topics or groups, whose records alone are summed; '' of all records.
+        is_untold: of records whose topic their broker did not write down: they may be of the target or not.
     """
 
     origin: str
@@ -107,6 +109,20 @@ class LatencyFacts:
     clock_err_max_us: int | None
     hist: Histogram
     home: str = ""
+    target: str = ""
+    is_untold: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFacts:
+    """A topic and group that have records which a latency target counts, of those that it names.
+
+    `topic` is '' of a target that names no topics, `group` of one that names no groups.
+    """
+
+    target: str
+    topic: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +314,7 @@ class InputFacts:
 
     Args:
         dropped_rows: given up by their writers; of `missing_rows` too when a file of theirs before is there.
-        gone_rows: the larger of the two, hour by hour.
+        gone_rows: the larger of the two, file by file (hour by hour in roll-ups of earlier versions).
         left_out_rows: read, and in no other figure, nor in `rows`.
     """
 
@@ -370,18 +386,36 @@ class QuarantinedFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourFacts:
-    """State of the roll-ups of the period's hours; `kept`: traces that they were made of are gone."""
+    """State of the roll-ups of the period's hours.
+
+    Args:
+        not_final: made before their settle time was over, and to be made again.
+        kept: traces that they were made of are gone. unseen: of them, made before their settle time was over: what
+            came later is in no figure.
+        is_without_traces: no trace file at all is left, of whatever period.
+    """
 
     expected: int
     rolled_up: int
     revised: int
     not_final: int
     kept: int = 0
+    unseen: int = 0
+    is_without_traces: bool = False
+
+    @property
+    def unseen_share(self) -> float:
+        """Return the share of the hours with data that nobody saw to their end, in [0, 1]."""
+        return self.unseen / max(self.unseen, self.rolled_up, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodFacts:
-    """Sums of one period: what the verdicts are made of."""
+    """Sums of one period: what the verdicts are made of.
+
+    Args:
+        latency: of all records. narrowed, named: of latency targets of some topics or groups.
+    """
 
     span: Span
     latency: tuple[LatencyFacts, ...] = ()
@@ -396,6 +430,8 @@ class PeriodFacts:
     clocks: tuple[ClockFacts, ...] = ()
     inputs: tuple[InputFacts, ...] = ()
     homes: tuple[HomeFacts, ...] = ()
+    narrowed: tuple[LatencyFacts, ...] = ()
+    named: tuple[NamedFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

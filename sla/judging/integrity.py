@@ -5,7 +5,8 @@ Rule 1: a record that a gap hides is lost when some ledger knows it as committed
 Rule 2: a redelivery that says so (attempt > 1, or another session of the group) is no fault; one that does not is.
 Rule 3: repeats and reordering are seen, not inferred: missing rows cannot make them, so they are a breach anyway.
 Rule 4: what the account of a reader (sla.judging.accounts) cannot explain is a doubt: records that no home's ledger
-        names, and records that a group was handed neither in one session nor in the next.
+        names, and records that a group was handed neither in one session nor in the next. So is an account that has
+        too many holes to be added up.
 Rule 5: aborted, expired and healed records are no loss; pending ones are not judged. A reader that was handed nothing
         more is behind by what was committed since.
 """
@@ -57,6 +58,8 @@ def judge_reader(
 
 def _unexplained(account: Account | None) -> list[str]:
     doubts = []
+    if account is not None and account.unnamed is None:
+        doubts.append("the ledgers name its stream with too many holes to be added up")
     if account is not None and account.adds_up is False and account.unnamed:
         records = things(account.unnamed, "record was", "records were")
         doubts.append(f"{records} delivered or replicated that no home's ledger names as committed")
@@ -73,12 +76,12 @@ def reader_name(facts: IntegrityFacts) -> str:
 
 
 def subjects_of(target: IntegrityTarget, period: PeriodFacts, *, completeness: Completeness) -> tuple[Subject, ...]:
-    """Judge every reader in the target's regions. Streams are not shares: there is no interval and no budget."""
+    """Judge every reader that the target means. Streams are not shares: there is no interval and no budget."""
     accounts = _by_reader(accounts_of(period.accounts, completeness, readers=period.integrity))
     return tuple(
         _subject(target, facts, completeness, accounts.get(_reader(facts)))
         for facts in sorted(period.integrity, key=reader_name)
-        if target.scope.has_region(facts.dest)
+        if target.has_reader(dest=facts.dest, topic=facts.topic, group=facts.group)
     )
 
 
@@ -176,7 +179,8 @@ def _reader_row(
     pending: int,
 ) -> IntegrityStream:
     is_complete = _is_complete(facts, completeness)
-    meant = [target for target in targets if target.scope.has_region(facts.dest)] or [_NONE]
+    reader = {"dest": facts.dest, "topic": facts.topic, "group": facts.group}
+    meant = [target for target in targets if target.has_reader(**reader)] or [_NONE]
     judgements = [
         judge_reader(facts, target=target, is_ledger_complete=is_complete, account=account) for target in meant
     ]

@@ -21,12 +21,13 @@ from sla.judging.completeness import Completeness
 from sla.judging.facts import BurnFacts, ClockFacts, Facts, HourFacts, PeriodFacts, WorstFacts
 from sla.judging.integrity import integrity_section
 from sla.judging.integrity import subjects_of as integrity_subjects
-from sla.judging.latency import detours, homes_of, pair_rows, way_limits
+from sla.judging.latency import detours, homes_of, pair_rows, shown_limits, way_limits
 from sla.judging.latency import subjects_of as latency_subjects
 from sla.judging.notes import notes_of
 from sla.judging.sentences import headline_of, sentence_of
 from sla.judging.throughput import region_rows
 from sla.judging.throughput import subjects_of as throughput_subjects
+from sla.judging.unread import Unread
 from sla.judging.verdict import Verdict, worst
 from sla.report.model import (
     REPORT_SCHEMA_VERSION,
@@ -71,11 +72,12 @@ def judge(
         hours: state of the roll-ups.
         quarantined: files that were set aside.
     """
-    completeness = Completeness(facts.now.inputs)
+    unseen_share = hours.unseen_share
+    completeness = Completeness(facts.now.inputs, unseen_share=unseen_share)
     pairs_expected = expected_pairs(facts.now, facts.before)
-    results = judge_targets(facts.now, targets, burn=facts.burn, before=facts.before)
+    results = judge_targets(facts.now, targets, burn=facts.burn, before=facts.before, unseen_share=unseen_share)
     earlier = judge_targets(facts.before, targets)
-    limits = way_limits(facts.now.latency, facts.now.clocks, targets.shown(LatencyTarget)[0])
+    limits = shown_limits(facts.now.latency, facts.now.clocks, targets.shown(LatencyTarget))
     direct = {(origin, dest): limit for (origin, dest, home), limit in limits.items() if not home}
     pairs = pair_rows(facts.now, limits)
     clocks = tuple(_clock_row(item) for item in sorted(facts.now.clocks, key=lambda item: (item.region, item.peer)))
@@ -128,35 +130,58 @@ def judge(
             integrity=integrity,
             detours=detours(homes_of(facts.now), facts.now.clocks, direct),
             span=facts.now.span,
-            hours_kept=hours.kept,
+            hours=hours,
+            completeness=completeness,
             read=facts.now.inputs,
         ),
     )
 
 
 def judge_targets(
-    period: PeriodFacts, targets: Targets, *, burn: Iterable[BurnFacts] = (), before: PeriodFacts | None = None
+    period: PeriodFacts,
+    targets: Targets,
+    *,
+    burn: Iterable[BurnFacts] = (),
+    before: PeriodFacts | None = None,
+    unseen_share: float = 0.0,
 ) -> tuple[TargetResult, ...]:
     """Judge every target of a period, in the order of the file.
 
     Args:
         before: the previous period: regions that took part in its probes are expected in this one.
+        unseen_share: of the period's hours, those that nobody saw to their end.
     """
-    judging = _Judging(period, targets, burn=BurnBook(burn, targets), before=before)
-    return tuple(_result(target, judging.subjects(target)) for target in targets.targets)
+    judging = _Judging(period, targets, burn=BurnBook(burn, targets), before=before, unseen_share=unseen_share)
+    return tuple(judging.result(target) for target in targets.targets)
 
 
 class _Judging:
     """What the judges of all kinds share."""
 
-    def __init__(self, period: PeriodFacts, targets: Targets, *, burn: BurnBook, before: PeriodFacts | None) -> None:
+    def __init__(
+        self,
+        period: PeriodFacts,
+        targets: Targets,
+        *,
+        burn: BurnBook,
+        before: PeriodFacts | None,
+        unseen_share: float,
+    ) -> None:
         self._period = period
         self._confidence = targets.confidence
         self._burn = burn
-        self._completeness = Completeness(period.inputs)
+        self._completeness = Completeness(period.inputs, unseen_share=unseen_share)
         self._pairs = expected_pairs(period, *([before] if before is not None else []))
+        self._unread = Unread(period, self._completeness, before)
 
-    def subjects(self, target: Target) -> tuple[Subject, ...]:
+    def result(self, target: Target) -> TargetResult:
+        subjects = (*self._subjects(target), *self._unread.unread(target))
+        uncounted = self._unread.uncounted(target, subjects)
+        news = {subject.name for subject in uncounted}
+        kept = (subject for subject in subjects if subject.name not in news)
+        return _result(target, (*kept, *uncounted), uncounted)
+
+    def _subjects(self, target: Target) -> tuple[Subject, ...]:
         period, completeness = self._period, self._completeness
         match target:
             case LatencyTarget():
@@ -178,13 +203,18 @@ class _Judging:
                 return minute_subjects(target, period, pairs=self._pairs)
 
 
-def _result(target: Target, subjects: tuple[Subject, ...]) -> TargetResult:
+def _result(target: Target, subjects: tuple[Subject, ...], uncounted: tuple[Subject, ...]) -> TargetResult:
+    """Return a target's result; `uncounted` are those of its subjects that it names and nobody counted."""
     verdict = worst(subject.verdict for subject in subjects)
     first = min(subjects, key=_badness, default=None)
+    if verdict is Verdict.PASS and uncounted:
+        verdict, first = Verdict.INCONCLUSIVE, uncounted[0]
     return TargetResult(
         name=target.name,
         kind=target.kind,
         scope=str(target.scope),
+        topics=tuple(sorted(target.topics)) if isinstance(target, LatencyTarget | IntegrityTarget) else (),
+        groups=tuple(sorted(target.groups)) if isinstance(target, LatencyTarget | IntegrityTarget) else (),
         objective=None if isinstance(target, IntegrityTarget) else target.objective,
         sentence=sentence_of(target),
         is_required=target.is_required,

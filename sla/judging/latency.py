@@ -65,6 +65,26 @@ def way_limits(
     return {way: _limit(way, floors, work, target) for way in ways}
 
 
+def shown_limits(
+    latency: Iterable[LatencyFacts], clocks: Iterable[ClockFacts], targets: Iterable[LatencyTarget]
+) -> dict[Way, PairLimit]:
+    """Return what tables show: the limit of every way by the first target that means its pair, else by the first.
+
+    Args:
+        targets: at least one; those of the whole way come before those of a stage.
+    """
+    facts, exchanges, every = list(latency), list(clocks), list(targets)
+    first, *others = [target for target in every if target.stage is Stage.TOTAL] or every
+    limits = way_limits(facts, exchanges, first)
+    meant = {way for way in limits if first.scope.has_pair(way[0], way[1])}
+    for target in others:
+        found = way_limits(facts, exchanges, target)
+        news = {way for way in found if target.scope.has_pair(way[0], way[1])} - meant
+        limits |= {way: found[way] for way in news}
+        meant |= news
+    return limits
+
+
 def _way(facts: LatencyFacts) -> Way:
     return facts.origin, facts.dest, facts.home
 
@@ -223,6 +243,31 @@ def _records_needed(q: float) -> int:
     return math.ceil(round(QUANTILE_TAIL_MIN / (1 - q), _TAIL_DECIMALS))
 
 
+def facts_of(target: LatencyTarget, period: PeriodFacts) -> dict[Way, LatencyFacts]:
+    """Return the facts of all ways that a target counts, those outside its scope too."""
+    every = period.narrowed if target.is_narrowed else period.latency
+    return {
+        _way(item): item
+        for item in every
+        if item.stage == target.stage.value and not item.is_untold and item.target in ("", target.name)
+    }
+
+
+def _missing_share(
+    target: LatencyTarget, facts: LatencyFacts, period: PeriodFacts, completeness: Completeness
+) -> float:
+    """Return the share of a way's records that nobody saw, or saw without their topic where topics count."""
+    missing = completeness.missing_share(TraceKind.LATENCY_HIST, facts.dest)
+    untold = sum(
+        item.n
+        for item in period.narrowed
+        if item.is_untold
+        and (item.target, item.stage) == (target.name, facts.stage)
+        and (item.origin, item.dest) == (facts.origin, facts.dest)
+    )
+    return 1 - (1 - missing) * facts.n / (facts.n + untold) if untold else missing
+
+
 def subjects_of(
     target: LatencyTarget,
     period: PeriodFacts,
@@ -232,7 +277,7 @@ def subjects_of(
     burn: BurnBook,
 ) -> tuple[Subject, ...]:
     """Judge every way of the pairs in the target's scope."""
-    found = {_way(item): item for item in period.latency if item.stage == target.stage.value}
+    found = facts_of(target, period)
     return tuple(
         _subject(target, facts, limits[way], period, completeness, burn)
         for way, facts in sorted(found.items())
@@ -248,7 +293,7 @@ def _subject(
     completeness: Completeness,
     burn: BurnBook,
 ) -> Subject:
-    missing = completeness.missing_share(TraceKind.LATENCY_HIST, facts.dest)
+    missing = _missing_share(target, facts, period, completeness)
     judgement = judge_pair(facts, limit=limit, target=target, missing_share=missing)
     bad = bad_count(facts, limit.limit_us)
     onward = f"{facts.home}{ARROW}{facts.dest}" if facts.home else facts.dest
@@ -277,7 +322,7 @@ def _subject(
 
 
 def pair_rows(period: PeriodFacts, limits: Mapping[Way, PairLimit]) -> tuple[LatencyPair, ...]:
-    """Return every way with all its stages; `limits` are those of the first latency target."""
+    """Return every way with all its stages; `limits` are those of shown_limits."""
     by_way: dict[Way, dict[str, LatencyFacts]] = {}
     for item in period.latency:
         if item.n:

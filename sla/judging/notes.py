@@ -7,9 +7,20 @@ from collections.abc import Iterable, Iterator
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging.accounts import account_name
 from sla.judging.budgets import iso
-from sla.judging.facts import NEWEST_S_MAX, InputFacts, Span
+from sla.judging.completeness import Completeness
+from sla.judging.facts import NEWEST_S_MAX, HourFacts, InputFacts, Span
 from sla.judging.latency import Detour
-from sla.report.model import BurnWindow, ClockRow, Inputs, Integrity, LatencyPair, Made, Note, TargetResult
+from sla.report.model import (
+    BurnWindow,
+    ClockRow,
+    Inputs,
+    Integrity,
+    LatencyPair,
+    Made,
+    MirrorTotal,
+    Note,
+    TargetResult,
+)
 from sla.report.next_steps import HOME_FAR_AWAY
 from sla.report.wording import count, covered, percent, rate, stream, things, way
 
@@ -28,18 +39,22 @@ def notes_of(
     integrity: Integrity,
     detours: Iterable[Detour],
     span: Span,
-    hours_kept: int = 0,
+    hours: HourFacts,
+    completeness: Completeness,
     read: Iterable[InputFacts] = (),
 ) -> tuple[Note, ...]:
     """Return every note that applies, warnings first.
 
     Args:
+        hours: state of the roll-ups.
+        completeness: what of the traces is missing.
         read: what `inputs` is made of.
     """
     clocks, pairs = tuple(clocks), tuple(pairs)
     found = [
         *_period(made, inputs),
-        *_kept(hours_kept),
+        *_hours(made, hours),
+        *_kept(hours),
         *_newest(span),
         *_probed(span),
         *_inputs(inputs),
@@ -48,7 +63,7 @@ def notes_of(
         *_unsync(clocks, pairs),
         *_pairs(pairs),
         *_detours(detours),
-        *_integrity(integrity),
+        *_integrity(integrity, hours, completeness),
         *_accounts(integrity),
         *_burning(results),
     ]
@@ -68,13 +83,19 @@ def _period(made: Made, inputs: Inputs) -> Iterator[Note]:
         missing = inputs.hours_expected - inputs.hours
         expected = things(inputs.hours_expected, "hour", "hours")
         yield _warning("HOURS_MISSING", f"{count(missing)} of {expected} without traces")
-    if inputs.hours_not_final:
-        hours = things(inputs.hours_not_final, "hour is", "hours are")
-        text = f"{hours} younger than the settle time of {made.settle_s} s and may change"
-        yield _hint("HOURS_NOT_FINAL", text)
-    if inputs.hours_revised:
-        hours = things(inputs.hours_revised, "hour", "hours")
-        yield _hint("HOURS_REVISED", f"{hours} changed after being final: traces came late")
+
+
+def _hours(made: Made, hours: HourFacts) -> Iterator[Note]:
+    if hours.not_final:
+        are = things(hours.not_final, "hour is", "hours are")
+        yield _hint("HOURS_NOT_FINAL", f"{are} younger than the settle time of {made.settle_s} s and may change")
+    if hours.unseen:
+        were = things(hours.unseen, "hour was", "hours were")
+        text = f"{were} rolled up before the settle time was over, and traces of it are gone since"
+        yield _warning("HOURS_UNSEEN", f"{text}: what came later is in no figure, and counts as missing")
+    if hours.revised:
+        changed = things(hours.revised, "hour", "hours")
+        yield _hint("HOURS_REVISED", f"{changed} changed after being final: traces came late")
 
 
 def _newest(span: Span) -> Iterator[Note]:
@@ -84,11 +105,15 @@ def _newest(span: Span) -> Iterator[Note]:
         yield _hint("ALERTS_OF_NEWEST_DAYS", f"{text}; everything else is of the whole period")
 
 
-def _kept(hours: int) -> Iterator[Note]:
-    if hours:
-        are, they = ("is", "it was") if hours == 1 else ("are", "they were")
-        text = f"{things(hours, 'hour', 'hours')} {are} from roll-ups alone: traces that {they} made of are gone"
-        yield _hint("HOURS_KEPT", text)
+def _kept(hours: HourFacts) -> Iterator[Note]:
+    if hours.kept:
+        are, they = ("is", "it was") if hours.kept == 1 else ("are", "they were")
+        kept = things(hours.kept, "hour", "hours")
+        text = f"{kept} {are} from roll-ups alone: traces that {they} made of are gone"
+        if hours.is_without_traces:
+            yield _warning("HOURS_KEPT", f"{text}, and no trace file at all is left: is it the right directory?")
+        else:
+            yield _hint("HOURS_KEPT", text)
 
 
 def _probed(span: Span) -> Iterator[Note]:
@@ -107,17 +132,23 @@ def _inputs(inputs: Inputs) -> Iterator[Note]:
     if bad or inputs.quarantined:
         files = things(max(bad, len(inputs.quarantined)), "trace file is", "trace files are")
         yield _warning("FILES_QUARANTINED", f"{files} unreadable")
-    missing = sum(row.missing_rows for row in inputs.rows)
+    counted = [row for row in inputs.rows if row.kind != TraceKind.DELIVERY.value]
+    missing = sum(row.missing_rows for row in counted)
     if missing:
-        kinds = _names(f"{row.kind} of {row.region}" for row in inputs.rows if row.missing_rows)
+        kinds = _names(f"{row.kind} of {row.region}" for row in counted if row.missing_rows)
         yield _warning("ROWS_MISSING", f"{things(missing, 'row of traces is', 'rows of traces are')} missing: {kinds}")
-    dropped = sum(row.dropped_rows for row in inputs.rows)
+    dropped = sum(row.dropped_rows for row in counted)
     if dropped:
-        kinds = _names(f"{row.kind} of {row.region}" for row in inputs.rows if row.dropped_rows)
+        kinds = _names(f"{row.kind} of {row.region}" for row in counted if row.dropped_rows)
         yield _warning(
             "ROWS_DROPPED",
             f"{things(dropped, 'row was', 'rows were')} dropped by brokers that could not keep up: {kinds}",
         )
+    samples = [row for row in inputs.rows if row.kind == TraceKind.DELIVERY.value and row.gone_rows]
+    if samples:
+        gone = things(sum(row.gone_rows for row in samples), "row of single batches is", "rows of single batches are")
+        kinds = _names(f"{row.kind} of {row.region}" for row in samples)
+        yield _hint("SAMPLES_MISSING", f"{gone} missing ({kinds}); they are in no figure")
     silent = [row for row in inputs.rows if row.kind == TraceKind.CLOCK.value and row.silent_writer_hours]
     if silent:
         names = _names(f"{row.region} ({row.silent_writer_hours} h)" for row in silent)
@@ -190,13 +221,26 @@ def _detours(detours: Iterable[Detour]) -> Iterator[Note]:
         yield _hint(HOME_FAR_AWAY, f"{way(*item.pair, item.home)}: {text}, to its home and on")
 
 
-def _integrity(integrity: Integrity) -> Iterator[Note]:
+def _integrity(integrity: Integrity, hours: HourFacts, completeness: Completeness) -> Iterator[Note]:
     behind = [row for row in integrity.mirrors if row.missing]
-    if behind:
-        names = _names(
-            f"{stream(row.origin, row.topic)}/{row.partition} in {row.region} ({count(row.missing)})" for row in behind
-        )
-        yield _warning("MIRROR_BEHIND", f"committed records that a mirror did not have when they had settled: {names}")
+    hidden = [row for row in behind if not completeness.is_read_whole(TraceKind.LEDGER, row.region)]
+    known = [row for row in behind if row not in hidden]
+    if known:
+        names = _names(f"{_mirror_name(row)} ({count(row.missing)})" for row in known)
+        is_settled = hours.not_final < max(1, hours.rolled_up)
+        when = "did not have when they had settled" if is_settled else "does not have yet"
+        if is_settled and hours.not_final:
+            when += ", or, of the newest hour, does not have yet"
+        note = _warning if is_settled else _hint
+        yield note("MIRROR_BEHIND", f"committed records that a mirror {when}: {names}")
+    if hidden:
+        names = _names(f"{_mirror_name(row)} (up to {count(row.missing)})" for row in hidden)
+        text = "committed records that a mirror may lack, rows about them are missing"
+        yield _warning("MIRROR_BEHIND", f"{text}: {names}")
+
+
+def _mirror_name(row: MirrorTotal) -> str:
+    return f"{stream(row.origin, row.topic)}/{row.partition} in {row.region}"
 
 
 def _accounts(integrity: Integrity) -> Iterator[Note]:

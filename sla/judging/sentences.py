@@ -20,6 +20,7 @@ from sla.targets import (
 )
 
 REASONS_SHOWN = 3
+NAMES_SHOWN = 5  # of topics, of groups; report.json has them all
 _STAGES = {
     Stage.TOTAL: "from publish to deliver",
     Stage.COMMIT: "from publish to commit",
@@ -33,14 +34,15 @@ def sentence_of(target: Target) -> str:
     match target:
         case LatencyTarget():
             share = f"{percent(target.objective)} of records within {target.threshold_ms:g} ms {_STAGES[target.stage]}"
-            return f"{share}, {_pairs(target.scope)}"
+            return f"{share}{_of(target)}, {_pairs(target.scope)}"
         case ThroughputTarget():
             rate = f"{target.records_per_s:,.0f} records/s delivered while offered"
             return f"{rate}, in {percent(target.objective)} of loaded minutes, {_regions(target.scope)}"
         case IntegrityTarget():
             counts = (target.lost_max, target.duplicates_max, target.reordered_max)
             most = "no record" if not any(counts) else "at most {}, {} and {} records".format(*counts)
-            return f"{most} lost, repeated without saying so, or out of order, {_regions(target.scope)}"
+            what = f"{most} lost, repeated without saying so, or out of order"
+            return f"{what}{_of(target)}, {_regions(target.scope)}"
         case RequestsTarget():
             share = f"{percent(target.objective)} of valid requests answered, per operation as {target.source}s count"
             return f"{share}, {_regions(target.scope)}"
@@ -77,6 +79,24 @@ def _is_news(result: TargetResult, *, is_anything_required: bool) -> bool:
 def _reason(result: TargetResult) -> str:
     where = f" {short(result.worst_subject)}" if result.worst_subject else ""
     return f"{result.name}{where}: {result.reason}"
+
+
+def _of(target: LatencyTarget | IntegrityTarget) -> str:
+    """Return which topics and groups are meant; nothing when all are."""
+    parts = []
+    if target.topics:
+        parts.append(f"{'topic' if len(target.topics) == 1 else 'topics'} {_names(sorted(target.topics))}")
+    groups = sorted(target.groups - {""})
+    if groups:
+        parts.append(f"{'group' if len(groups) == 1 else 'groups'} {_names(groups)}")
+    if "" in target.groups:
+        parts.append(f"{'and ' * bool(groups)}consumers without a group")
+    return f" ({'; '.join(parts).replace('; and', ' and')})" if parts else ""
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(short(name) for name in names[:NAMES_SHOWN]) + more
 
 
 def _pairs(scope: Scope) -> str:

@@ -3,8 +3,10 @@
 Rule 1: a minute is loaded when its best 10 s were offered the rate and a margin; at exactly the rate the edges of
         seconds would decide. It is met when its best 10 s delivered the rate; the first loaded minute after one that
         was not may be met by the next, because deliveries trail what is offered.
-Rule 2: missing rows of the region hide what it delivered, those of a home what it was offered: the worse counts.
-Rule 3: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing.
+Rule 2: missing rows of the region hide what it delivered, those of a home what it was offered: the worse counts. Of a
+        stream whose home no row names, any region may be the home.
+Rule 3: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing. Where rows are missing
+        that is a doubt: loaded minutes may be among what they hide.
 """
 
 from __future__ import annotations
@@ -24,10 +26,7 @@ def judge_region(facts: ThroughputFacts, *, target: ThroughputTarget, missing_sh
     """Judge one region."""
     rate = target.records_per_s
     if not facts.loaded_minutes:
-        if facts.max_10s_mean >= rate:
-            return Judgement(verdict=Verdict.PASS)
-        text = f"at most {facts.offered_max_10s_mean:,.0f}/s were offered over {THROUGHPUT_WINDOW_S} s"
-        return Judgement(verdict=Verdict.NO_DATA, reason=text)
+        return _judge_unloaded(facts, target, missing_share)
     share = _met(facts, missing_share)
     minutes = things(facts.loaded_minutes, "loaded minute", "loaded minutes")
     met = f"{count(facts.loaded_minutes_met)} of {minutes}"
@@ -39,6 +38,16 @@ def judge_region(facts: ThroughputFacts, *, target: ThroughputTarget, missing_sh
     return Judgement(
         verdict=Verdict.INCONCLUSIVE, reason=f"{met} delivered {rate:,.0f}/s, but rows of the ledger are missing"
     )
+
+
+def _judge_unloaded(facts: ThroughputFacts, target: ThroughputTarget, missing_share: float) -> Judgement:
+    """Judge a region without a loaded minute. Missing rows that lie as everywhere may have made one of its best."""
+    text = f"at most {facts.offered_max_10s_mean:,.0f}/s were offered over {THROUGHPUT_WINDOW_S} s"
+    is_met = facts.max_10s_mean >= target.records_per_s
+    loaded_per_s = target.records_per_s * target.offered_margin
+    if missing_share and (is_met or facts.offered_max_10s_mean >= loaded_per_s * (1 - missing_share)):
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"{text}, but rows of the ledger are missing")
+    return Judgement(verdict=Verdict.PASS) if is_met else Judgement(verdict=Verdict.NO_DATA, reason=text)
 
 
 def _met(facts: ThroughputFacts, missing_share: float) -> Interval:
@@ -60,7 +69,8 @@ def subjects_of(target: ThroughputTarget, period: PeriodFacts, *, completeness: 
 def _subject(
     target: ThroughputTarget, facts: ThroughputFacts, period: PeriodFacts, completeness: Completeness
 ) -> Subject:
-    missing = completeness.missing_share(TraceKind.LEDGER, facts.dest, *_homes(period, facts.dest))
+    homes = _homes(period, facts.dest, completeness)
+    missing = completeness.missing_share(TraceKind.LEDGER, facts.dest, *homes)
     judgement = judge_region(facts, target=target, missing_share=missing)
     loaded = facts.loaded_minutes
     bad = loaded - facts.loaded_minutes_met
@@ -80,11 +90,16 @@ def _subject(
     )
 
 
-def _homes(period: PeriodFacts, dest: str) -> frozenset[str]:
-    """Return who committed what `dest` read; of all streams when no row says which those are."""
+def _homes(period: PeriodFacts, dest: str, completeness: Completeness) -> frozenset[str]:
+    """Return who committed what `dest` read; of all streams when no row says which those are.
+
+    Any region may have committed a stream that no row of a home names.
+    """
     inside = [item for item in period.accounts if item.is_inside]
     commits = [item for item in inside if item.kind == LedgerKind.COMMIT.value]
     read = {_stream(item) for item in inside if item.kind == LedgerKind.DELIVERED.value and item.region == dest}
+    if not commits or not read <= {_stream(item) for item in commits}:
+        return completeness.regions
     return frozenset(item.region for item in commits if not read or _stream(item) in read)
 
 

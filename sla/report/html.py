@@ -140,7 +140,7 @@ def _page(report: Report) -> Page:
         generated_at=w.moment(made.generated_at),
         alarm=_alarm(report),
         steps=next_steps(report),
-        targets=tuple(_target_line(target) for target in report.targets),
+        targets=tuple(_target_line(target, report) for target in report.targets),
         cards=(_inputs_card(report), _clocks_card(report), _worst_card(report)),
         notes=tuple(note for note in report.notes if note.code != w.BURNING_CODE),  # said in the alarm
         parts=tuple(_parts(report)),
@@ -167,7 +167,7 @@ def _alarm(report: Report) -> str:
     return " ".join(parts)
 
 
-def _target_line(target: TargetResult) -> TargetLine:
+def _target_line(target: TargetResult, report: Report) -> TargetLine:
     worst = next((subject for subject in target.subjects if subject.name == target.worst_subject), None)
     left = None if target.budget is None else target.budget.left_share
     return TargetLine(
@@ -175,7 +175,7 @@ def _target_line(target: TargetResult) -> TargetLine:
         sentence=target.sentence,
         reason=target.reason,
         is_reason_news=bool(target.reason) and (target.verdict is not Verdict.BREACH or target.measured is None),
-        measured=t.measured_of(target),
+        measured=t.measured_of(target, report),
         bounds="" if target.measured is None or _is_certain(target.measured) else w.bounds(target.measured),
         worst_subject=w.short(target.worst_subject or ""),
         counted="" if worst is None else f"{w.count(worst.bad)} bad of {w.count(worst.total)}",
@@ -192,9 +192,10 @@ def _spread(target: TargetResult) -> str:
     """Return for how many pairs, regions or readers the target has its verdict; empty when there is one only."""
     if len(target.subjects) < 2:
         return ""
-    alike = sum(subject.verdict is target.verdict for subject in target.subjects)
-    of = f"{w.count(alike)} of {w.count(len(target.subjects))} {_SUBJECTS[target.kind]}"
-    return f"{of} {w.WORD_OF_VERDICT[target.verdict]}"
+    verdicts = [subject.verdict for subject in target.subjects]
+    verdict = target.verdict if target.verdict in verdicts else Verdict.NO_DATA  # a doubt for what was not counted
+    of = f"{w.count(verdicts.count(verdict))} of {w.count(len(verdicts))} {_SUBJECTS[target.kind]}"
+    return f"{of} {w.WORD_OF_VERDICT[verdict]}"
 
 
 def _is_certain(interval: Interval) -> bool:
@@ -207,8 +208,10 @@ def _is_certain(interval: Interval) -> bool:
 def _inputs_card(report: Report) -> Card:
     inputs = report.inputs
     rows = sum(row.rows for row in inputs.rows)
-    missing = sum(max(row.missing_rows, row.dropped_rows) for row in inputs.rows)  # dropped ones are numbered, too
-    dropped = sum(row.dropped_rows for row in inputs.rows)
+    of_figures = [row for row in inputs.rows if row.kind != TraceKind.DELIVERY.value]  # samples are in no figure
+    missing = sum(row.gone_rows for row in of_figures)
+    dropped = sum(row.dropped_rows for row in of_figures)
+    samples = sum(row.gone_rows for row in inputs.rows) - missing
     aside = max(len(inputs.quarantined), sum(row.quarantined_files for row in inputs.rows))
     silent = sum(row.silent_writer_hours for row in inputs.rows if row.kind == TraceKind.CLOCK.value)
     wrong = [
@@ -225,15 +228,19 @@ def _inputs_card(report: Report) -> Card:
     if any(note.code == "ROWS_LEFT_OUT" for note in report.notes):
         wrong.append("rows that are in no figure")
     writers = {writer for row in inputs.rows for writer in row.writers}
+    whole = f"nothing is known to be missing of {w.count(rows)} rows"
+    if samples:
+        whole = "only samples of single batches are missing, which are in no figure"
     return Card(
         title="Was everything counted?",
         state="warning" if wrong else "good",
-        answer=f"No: {', '.join(wrong)}" if wrong else f"Yes: nothing is known to be missing of {w.count(rows)} rows",
+        answer=f"No: {', '.join(wrong)}" if wrong else f"Yes: {whole}",
         facts=(
             ("hours with data", f"{w.count(inputs.hours)} of {w.count(inputs.hours_expected)}"),
             ("trace rows read", w.count(rows)),
             ("from brokers and gateways", w.count(len(writers))),
             ("rows missing, of these dropped", f"{w.count(missing)}, {w.count(dropped)}"),
+            *((("samples missing", w.count(samples)),) if samples else ()),
             ("files set aside", w.count(aside)),
             ("hours revised since / not final", f"{w.count(inputs.hours_revised)} / {w.count(inputs.hours_not_final)}"),
         ),

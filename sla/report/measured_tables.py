@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from georelay.trace.schema import Stage
 from sla.judging.verdict import Verdict
 from sla.report import wording as w
-from sla.report.model import Account, IntegrityStream, IntegrityTotals, LatencyPair, Report, StageLatency
+from sla.report.model import (
+    Account,
+    IntegrityStream,
+    IntegrityTotals,
+    LatencyPair,
+    Report,
+    StageLatency,
+    TargetKind,
+)
 from sla.report.text_table import TextTable, text_table
 
 # --- latency -----------------------------------------------------------------------------------------
@@ -255,7 +263,15 @@ def integrity_news(report: Report) -> str:
     readers = report.integrity.readers
     if not readers or any(row.verdict is not Verdict.PASS for row in readers):
         return ""
-    return f"Nothing lost, repeated without saying so, or reordered: {w.things(len(readers), 'reader', 'readers')}."
+    what = f"lost, repeated without saying so, or reordered: {w.things(len(readers), 'reader', 'readers')}."
+    unread = dict.fromkeys(
+        w.short(subject.name)
+        for target in report.targets
+        if target.kind is TargetKind.INTEGRITY
+        for subject in target.subjects
+        if subject.verdict is Verdict.INCONCLUSIVE and not subject.total
+    )
+    return f"Of what was read, nothing was {what} Not known: {', '.join(unread)}." if unread else f"Nothing {what}"
 
 
 def readers_table(key: str, title: str, readers: Iterable[IntegrityStream]) -> TextTable:

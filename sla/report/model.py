@@ -129,11 +129,20 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetResult:
-    """One target: its verdict is the worst of its subjects'; `measured` and `budget` are those of `worst_subject`."""
+    """One target: its verdict is the worst of its subjects'; `measured` and `budget` are those of `worst_subject`.
+
+    A subject that the target names and nobody counted has NO_DATA, and the target is at best INCONCLUSIVE.
+
+    Args:
+        scope: `all`, `intra`, `inter`, or the pairs or regions that it names.
+        topics, groups: whose records count, all when empty; group '' are the consumers without one.
+    """
 
     name: str
     kind: TargetKind
     scope: str
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     objective: float | None
     sentence: str  # the target in words: "99 % of records within 50 ms, every pair that light allows"
     is_required: bool
@@ -420,7 +429,11 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRow:
-    """Trace files of one kind from one region. `completeness` is the share of rows known to be there."""
+    """Trace files of one kind from one region. `completeness` is the share of rows known to be there.
+
+    `gone_rows` are missing or dropped, each once: a dropped row is missing, too, when a file of its writer before is
+    there.
+    """
 
     kind: str
     region: str
@@ -430,6 +443,7 @@ class InputRow:
     quarantined_files: int
     missing_rows: int
     dropped_rows: int
+    gone_rows: int
     writers: tuple[str, ...]
     silent_writer_hours: int
     completeness: float

@@ -12,11 +12,12 @@ from typing import Final
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging.verdict import Verdict
 from sla.report import wording as w
-from sla.report.model import LatencyPair, Report, Subject, TargetKind, TargetResult
+from sla.report.model import LatencyPair, Report, StageLatency, Subject, TargetKind, TargetResult
 
 STEPS_MAX: Final = 4
 HOME_FAR_AWAY: Final = "HOME_FAR_AWAY"  # code of the notes about homes in a third region
 _ORDER: Final = (Verdict.BREACH, Verdict.INCONCLUSIVE, Verdict.NO_DATA)
+EXPLAINED_SHARE_MIN: Final = 0.5  # of a pair's mean, by its stages, before one of them is named
 _HOUR_S: Final = 3_600
 
 
@@ -38,6 +39,9 @@ def _step(target: TargetResult, report: Report) -> str:
         return "nothing was counted; check the period, and that brokers write traces of it"
     if target.verdict is Verdict.BREACH:
         return _missed(target, subject, report)
+    if subject.verdict is Verdict.NO_DATA and target.verdict is Verdict.INCONCLUSIVE:
+        name = w.short(subject.name)
+        return f"nothing was counted of {name}; check the name in the targets file, or find its traces"
     if target.verdict is Verdict.NO_DATA:
         return f"there was nothing to judge ({target.reason}); measure while there is such traffic"
     return _undecided(target, subject, report)
@@ -68,10 +72,31 @@ def _late(subject: Subject, report: Report) -> str:
     whole = next((stage for stage in pair.stages if stage.stage == Stage.TOTAL.value), None) if pair else None
     slowest = max(stages, key=lambda stage: stage.mean_ms, default=None)
     text = "open its line for every pair"
-    if slowest is None or whole is None:
+    if slowest is None or whole is None or not _is_explained(whole, stages):
+        homes = _homes_elsewhere(pair, report) if pair is not None else ()
+        if homes:
+            at = f"the way to a home elsewhere ({', '.join(homes)})"
+            return f"{text}; on {w.short(subject.name)} most of the time is spent on {at}"
         return f"{text}, the worst is {w.short(subject.name)}"
     part = f"{w.ms(slowest.mean_ms)} of {w.ms(whole.mean_ms)} ms on average"
     return f"{text}; on {w.short(subject.name)} the longest stage is {slowest.stage} ({part}): see Latency"
+
+
+def _is_explained(whole: StageLatency, stages: list[StageLatency]) -> bool:
+    """Return whether the stages of a pair are most of its mean: those of a way over a home stand under other pairs."""
+    return sum(stage.mean_ms for stage in stages) >= whole.mean_ms * EXPLAINED_SHARE_MIN
+
+
+def _homes_elsewhere(pair: LatencyPair, report: Report) -> tuple[str, ...]:
+    """Return the third regions in which records that entered in a pair's origin were committed."""
+    if pair.home is not None:
+        return (pair.home,)
+    homes = {
+        other.dest
+        for other in report.latency
+        if other.origin == pair.origin and any(stage.stage == Stage.COMMIT.value for stage in other.stages)
+    }
+    return tuple(sorted(homes - {pair.origin, pair.dest}))
 
 
 def _far_home(subject: Subject, report: Report) -> str | None:
@@ -97,10 +122,16 @@ def _worst_minute(target: TargetResult, subject: Subject, report: Report) -> str
 
 
 def _undecided(target: TargetResult, subject: Subject, report: Report) -> str:
+    if w.is_unread(subject.reason):
+        text = f"nothing is known of {w.short(subject.name)} ({subject.reason})"
+        return f"{text}; find the files, or see why its brokers wrote none"
     if target.kind in (TargetKind.REQUESTS, TargetKind.PROBES):
         return _longer(target, subject)
     if target.kind is TargetKind.MINUTES:
         return "minutes without probes decide; ask for a period in which the mesh ran, or find its files"
+    if target.kind in (TargetKind.INTEGRITY, TargetKind.THROUGHPUT):
+        text = f"{w.short(subject.name)} is not proven ({subject.reason})"
+        return f"{text}; find the missing files, What this rests on says what is known of them"
     pair = _pair_of(subject, report) if target.kind is TargetKind.LATENCY else None
     if pair is not None and (pair.n_clock_unknown or any(stage.within.lo < stage.within.hi for stage in pair.stages)):
         return f"clocks decide on {w.short(subject.name)}; have both hosts' clocks synchronised (chrony, PTP)"

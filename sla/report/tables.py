@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from georelay.trace.schema import TraceKind
 from sla.judging.verdict import Verdict
 from sla.report import wording as w
 from sla.report.measured_tables import (
@@ -51,7 +52,7 @@ def targets_table(report: Report) -> TextTable:
             (
                 target.verdict.value,
                 target.sentence,
-                measured_of(target) if target.measured is None else w.measured_with_bounds(target.measured),
+                measured_of(target, report) if target.measured is None else w.measured_with_bounds(target.measured),
                 w.percent(target.objective),
                 w.budget_left(target.budget),
                 target.worst_subject or w.NONE,
@@ -62,11 +63,18 @@ def targets_table(report: Report) -> TextTable:
     )
 
 
-def measured_of(target: TargetResult) -> str:
-    """Return the measured share; of a target that allows nothing, how many events were bad."""
-    if target.measured is None and target.objective is None and target.subjects:
-        return f"{w.count(sum(subject.bad for subject in target.subjects))} in all"
-    return w.measured(target.measured)
+def measured_of(target: TargetResult, report: Report) -> str:
+    """Return the measured share; of a target that allows nothing, how many events were bad.
+
+    They are `up to` so many where rows of a reader are missing, which are taken for a loss, and `so far` where an hour
+    of the period is younger than its settle time.
+    """
+    if target.measured is not None or target.objective is not None or not target.subjects:
+        return w.measured(target.measured)
+    bad = sum(subject.bad for subject in target.subjects)
+    hidden = {row.region for row in report.inputs.rows if row.kind == TraceKind.LEDGER.value and row.completeness < 1}
+    most = "up to " if bad and any(row.lost and row.dest in hidden for row in report.integrity.readers) else ""
+    return f"{most}{w.count(bad)} in all{' so far' if report.inputs.hours_not_final else ''}"
 
 
 def subjects_table(target: TargetResult) -> TextTable:

@@ -17,6 +17,8 @@ from sla.report.model import Budget, BurnWindow, Interval, Note
 TOO_FEW: Final = "too few"
 UNKNOWN: Final = "unknown"
 NONE: Final = "-"
+NONE_READ: Final = "none of its traces can be read"
+_PART_READ: Final = "of its traces are missing, and none of the others is about this"
 NAME_SHOWN_MAX: Final = 80  # three names of regions and their arrows fit
 _SHARE_STEPS: Final = 1_000_000  # four digits behind the point of a percentage
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -45,7 +47,11 @@ WORDS: Final = (
         "PASS, BREACH",
         "the whole proven range is on one side of the objective; a verdict never rests on what is unknown",
     ),
-    ("INCONCLUSIVE", "the objective lies inside the proven range, or too few events were counted to say"),
+    (
+        "INCONCLUSIVE",
+        "the objective lies inside the proven range, too few events were counted to say, or a part that the target "
+        "means cannot be read, or was counted nowhere",
+    ),
     ("error budget", "what may go wrong over the period before the target is missed: (1 - objective) x events"),
     (
         "full outage",
@@ -121,6 +127,16 @@ def _percentage(steps: int) -> str:
 def bounds(interval: Interval) -> str:
     """Return the proven range, such as `99.91 % to 99.98 %`; `exact` when there is no doubt."""
     return "exact" if interval.lo == interval.hi else f"{percent(interval.lo)} to {percent_up(interval.hi)}"
+
+
+def unread(missing_share: float) -> str:
+    """Return why nothing is known of a region some of whose traces are missing; the share is in (0, 1]."""
+    return NONE_READ if missing_share == 1 else f"{percent_up(missing_share)} {_PART_READ}"
+
+
+def is_unread(reason: str) -> bool:
+    """Return whether a reason is one of those."""
+    return reason.endswith((NONE_READ, _PART_READ))
 
 
 def measured(interval: Interval | None) -> str:

@@ -130,11 +130,24 @@ def find_places(
     Raises:
         OSError: the directory or store cannot be listed.
     """
-    found = []
 
     def is_wanted(hour: datetime.datetime) -> bool:
         return period.may_hold(hour, hours_before=hours_before, hours_after=hours_after)
 
+    return _places(location, is_wanted)
+
+
+def places_of(location: Location, hours: Container[int]) -> list[tuple[FilePlace, Entry]]:
+    """Return the trace files in the folders of some hours (begin, seconds since 1970), by path.
+
+    Raises:
+        OSError: the directory or store cannot be listed.
+    """
+    return _places(location, lambda hour: int(hour.timestamp()) in hours)
+
+
+def _places(location: Location, is_wanted: Callable[[datetime.datetime], bool]) -> list[tuple[FilePlace, Entry]]:
+    found = []
     for folder in _folders(location, is_wanted):
         for entry in location.files(folder):
             place = FilePlace.parse(entry.relative)

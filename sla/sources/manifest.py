@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from georelay.trace.files import TraceFileMetadata
@@ -37,6 +38,7 @@ TIME_COLUMNS: Final = {  # (name, units per second)
 }
 
 Run = tuple[TraceKind, int, str]  # kind, broker, boot: rows are numbered inside
+Ranges = Sequence[Sequence[int]]  # of row numbers [first, last], in order, disjoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +131,13 @@ class HourInputs:
         files: good ones; `bytes` and `rows` are theirs, those of `left_out_rows` excepted.
         missing_rows: row numbers absent before files of this hour.
         dropped_rows: rows that the writers say they gave up since their file before.
+        gone_rows: the larger of the two, file by file: dropped rows are numbered, too.
         writers: as `us/1001`, of good files.
         silent_writers: wrote nothing of this kind in this hour, though they may have been there. Clock rows come every
             second: whoever wrote them is silent until it is seen again, SILENT_HOURS_MAX at most. Of other kinds
             nothing may be all there was: only the hours right before and after one with rows count.
-        left_out_rows: rows read that no figure has: about a time too far from the file's, or about an hour that
-            could not be made again when they came.
+        left_out_rows: rows read that no figure has: about a time too far from the file's.
+        too_late_rows: rows that no figure has, of files that came when the hour could not be made again.
     """
 
     ts_s: int
@@ -149,6 +152,8 @@ class HourInputs:
     writers: tuple[str, ...] = ()
     silent_writers: tuple[str, ...] = ()
     left_out_rows: int = 0
+    gone_rows: int = 0
+    too_late_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,17 +274,22 @@ def digest_of(text: str) -> int:
 
 
 def hour_inputs(
-    files: TraceFiles, *, clock_seen: Mapping[str, int] | None = None, left_out: Mapping[str, int] | None = None
+    files: TraceFiles,
+    *,
+    clock_seen: Mapping[str, int] | None = None,
+    left_out: Mapping[str, int] | None = None,
+    known_rows: Mapping[Run, Ranges] | None = None,
 ) -> tuple[HourInputs, ...]:
     """Return the completeness of every hour, kind and region that has files or silent writers, in that order.
 
     Args:
         clock_seen: who wrote clock rows before these files, as `us/1001` -> the last hour in which it did.
         left_out: path of a file -> its rows that no hour is made of.
+        known_rows: row numbers [first, last] of a run that are not missing, though in none of the files.
     """
     found: dict[_Cell, HourInputs] = {}
     writers: dict[_Cell, set[str]] = {}  # who wrote, bad files included
-    for file, missing, dropped in _losses(files.good):
+    for file, missing, dropped in _losses(files.good, known_rows or {}):
         cell = _cell(file.place)
         unused = (left_out or {}).get(file.relative, 0)
         before = found.get(cell, HourInputs(ts_s=cell[0], kind=cell[1], region=cell[2]))
@@ -290,6 +300,7 @@ def hour_inputs(
             rows=before.rows + file.metadata.rows - unused,
             missing_rows=before.missing_rows + missing,
             dropped_rows=before.dropped_rows + dropped,
+            gone_rows=before.gone_rows + max(missing, dropped),
             left_out_rows=before.left_out_rows + unused,
             writers=_with(before.writers, file.place.writer),
         )
@@ -340,16 +351,35 @@ def _silent(
             yield cell, names
 
 
-def _losses(files: Iterable[GoodFile]) -> Iterator[tuple[GoodFile, int, int]]:
+def _losses(
+    files: Iterable[GoodFile], known_rows: Mapping[Run, Ranges] = MappingProxyType({})
+) -> Iterator[tuple[GoodFile, int, int]]:
     """Yield each file with the rows missing before it and the rows given up since the file before it."""
-    for run in _by_run(files).values():
-        ordered = sorted(run, key=_widest_first)
+    for run, of_run in _by_run(files).items():
+        ordered = sorted(of_run, key=_widest_first)
+        known = known_rows.get(run, ())
         first = ordered[0].metadata
-        # Rows given up before the first of the run came are its own; more may belong to files that are not here.
-        yield ordered[0], 0, first.dropped if first.first_row_seq <= first.dropped else 0
+        # Rows given up before the first of the run came are its own; more may belong to files that are not here. So
+        # may rows that are missing: only behind the last one that is known they are missing before this file.
+        last = max(
+            (min(high, first.first_row_seq - 1) for low, high in known if low < first.first_row_seq), default=None
+        )
+        missing = 0 if last is None else first.first_row_seq - last - 1
+        yield ordered[0], missing, first.dropped if first.first_row_seq <= first.dropped else 0
         for earlier, later in pairwise(ordered):
-            missing = later.metadata.first_row_seq - earlier.metadata.last_row_seq - 1
+            missing = rows_outside(earlier.metadata.last_row_seq + 1, later.metadata.first_row_seq - 1, known)
             yield later, missing, max(0, later.metadata.dropped - earlier.metadata.dropped)
+
+
+def rows_outside(first: int, last: int, ranges: Ranges) -> int:
+    """Return how many of the numbers first .. last are in none of the ranges [low, high], which are in order."""
+    at = bisect_left(ranges, first, key=lambda pair: pair[1])
+    inside = 0
+    for low, high in ranges[at:]:
+        if low > last:
+            break
+        inside += min(last, high) - max(first, low) + 1
+    return last - first + 1 - inside
 
 
 def _by_run(files: Iterable[GoodFile]) -> dict[Run, list[GoodFile]]:

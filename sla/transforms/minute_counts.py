@@ -1,12 +1,17 @@
 """Total and bad events per minute and subject of every target that counts events. DataFrame in, DataFrame out.
 
+The worst minutes are picked from Arrow tables of these counts.
+
 The rows feed burn rates (sla.transforms.burn), the worst minutes and the worst topics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -96,11 +101,20 @@ def probe_counts(probes: DataFrame, target: ProbesTarget) -> DataFrame:
     )
 
 
-def worst_minutes(counts: DataFrame, *, start_s: int, end_s: int, most: int) -> DataFrame:
-    """Return per target the `most` rows of [start_s, end_s) with the most bad events, earliest first among equals."""
-    return _first(
-        counts.where((F.col("ts_s") >= start_s) & (F.col("ts_s") < end_s)), ["ts_s", "a", "b"], most=most
-    ).select(*SUBJECT, "ts_s", "total", "bad")
+def worst_minutes(counts: Any, *, start_s: int, end_s: int, most: int) -> Any:
+    """Return per target the `most` rows of [start_s, end_s) with the most bad events, earliest first among equals.
+
+    Args:
+        counts: Arrow table of COUNTS.
+    """
+    inside = (pc.field("ts_s") >= start_s) & (pc.field("ts_s") < end_s) & (pc.field("bad") > 0)
+    ranked = counts.filter(inside).sort_by(
+        [("target", "ascending"), ("bad", "descending"), *((name, "ascending") for name in ("ts_s", "a", "b"))]
+    )
+    of_target = (
+        ranked.filter(pc.field("target") == target).slice(0, most) for target in pc.unique(ranked["target"]).to_pylist()
+    )
+    return pa.concat_tables([ranked.slice(0, 0), *of_target])
 
 
 def worst_topics(events: DataFrame, *, most: int) -> DataFrame:

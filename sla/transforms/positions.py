@@ -61,15 +61,32 @@ def carried(carry: DataFrame, scope: str) -> DataFrame:
     return with_unit(carry.where(F.col("scope") == scope))
 
 
-def live_carry(carry: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return `sessions_hour` without the units and sessions that were quiet for QUIET_S when they came back."""
-    kept = carry.where(~F.col("scope").isin(SCOPE_UNIT, SCOPE_SESSION))
+def with_until(carry: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Add `until_s` to `sessions_hour`: from when on a unit or session is forgotten, null when it is not.
+
+    That is the hour in which it came back, when it was quiet for QUIET_S then; in the hours before, it is known.
+    """
+    rows = carry.where(~F.col("scope").isin(SCOPE_UNIT, SCOPE_SESSION)).withColumn("until_s", _never())
     for scope, keys in ((SCOPE_UNIT, UNIT), (SCOPE_SESSION, SESSION)):
         back = deliveries.groupBy(*keys).agg(F.min("hour_s").alias("back_s"))
         is_quiet = F.col("last_ns") < (F.col("back_s") - QUIET_S) * NS_PER_S
-        owners = carried(carry, scope).join(back, keys, "left")
-        kept = kept.unionByName(owners.where(~F.coalesce(is_quiet, F.lit(False))).select(*carry.columns))
-    return kept
+        owners = carried(carry, scope).join(back, keys, "left").withColumn("until_s", F.when(is_quiet, F.col("back_s")))
+        rows = rows.unionByName(owners.select(*carry.columns, "until_s"))
+    return rows
+
+
+def live_carry(carry: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return `sessions_hour` without the units and sessions that were quiet for QUIET_S when they came back."""
+    return live(with_until(carry, deliveries))
+
+
+def live(carry: DataFrame) -> DataFrame:
+    """Return the rows of `with_until` that are never forgotten."""
+    return carry.where("until_s IS NULL").drop("until_s")
+
+
+def _never() -> Column:
+    return F.lit(None).cast("bigint")
 
 
 def marked(deliveries: DataFrame, carry: DataFrame | None) -> DataFrame:
@@ -116,7 +133,8 @@ def carry_of(
     Args:
         marked_rows: from `marked`, of these hours.
         ledger: rows of these hours at least.
-        carry: from `live_carry`; None: nothing is known from before.
+        carry: `sessions_hour` of the hour before the first, from `with_until` where units may be forgotten; None:
+            nothing is known from before.
         has_groups: whether any group reads; without one there are no sessions to keep beside the units.
     """
 
@@ -174,9 +192,11 @@ def _nameless(rows: DataFrame) -> DataFrame:
 
 
 def _at_ends(rows: DataFrame, hours: list[int]) -> DataFrame:
-    """Repeat every row of an hour (null: before all) for the end of each hour from it on, as `ts_s`."""
+    """Repeat every row of an hour (null: before all) as `ts_s` for the end of each hour from it on, up to `until_s`."""
     starts = F.array(*(F.lit(hour).cast("bigint") for hour in hours))
     later = F.filter(starts, lambda hour: F.col("hour_s").isNull() | (hour >= F.col("hour_s")))
+    if "until_s" in rows.columns:
+        later = F.filter(later, lambda hour: F.col("until_s").isNull() | (hour < F.col("until_s")))
     return rows.withColumn("ts_s", F.explode(later))
 
 
@@ -185,11 +205,19 @@ def _states(rows: DataFrame, before: DataFrame | None, keys: list[str], hours: l
     new = rows.select(*keys, "hour_s", "from_offset", "to_offset", F.col("first_ns").alias("last_ns"))
     islands = merged_ranges(new, [*keys, "hour_s"], largest=["last_ns"])
     if before is not None:
-        no_hour = F.lit(None).cast("bigint").alias("hour_s")
-        old = before.select(*keys, no_hour, F.explode("ranges").alias("range"), "last_ns").select(
-            *keys, "hour_s", F.col("range.f").alias("from_offset"), F.col("range.t").alias("to_offset"), "last_ns"
+        no_hour, until = (
+            _never().alias("hour_s"),
+            "until_s" if "until_s" in before.columns else _never().alias("until_s"),
         )
-        islands = islands.unionByName(old)
+        old = before.select(*keys, no_hour, F.explode("ranges").alias("range"), "last_ns", until).select(
+            *keys,
+            "hour_s",
+            F.col("range.f").alias("from_offset"),
+            F.col("range.t").alias("to_offset"),
+            "last_ns",
+            "until_s",
+        )
+        islands = islands.withColumn("until_s", _never()).unionByName(old)
     ranges = F.array_sort(F.collect_list(F.struct(F.col("from_offset").alias("f"), F.col("to_offset").alias("t"))))
     return (
         merged_ranges(_at_ends(islands, hours), ["ts_s", *keys], largest=["last_ns"])

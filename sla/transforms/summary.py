@@ -233,9 +233,9 @@ def input_sums(rows: DataFrame) -> DataFrame:
     sums = ("files", "bytes", "rows", "quarantined_files", "missing_rows", "dropped_rows")
     return rows.groupBy("is_now", "kind", "region").agg(
         *(F.sum(name).alias(name) for name in sums),
-        F.sum(F.greatest("missing_rows", "dropped_rows")).alias("gone_rows"),
+        F.sum(F.coalesce("gone_rows", F.greatest("missing_rows", "dropped_rows"))).alias("gone_rows"),
         F.array_sort(F.array_distinct(F.flatten(F.collect_list("writers")))).alias("writers"),
         F.sum(F.size("writers")).alias("writer_hours"),
         F.sum(F.size("silent_writers")).alias("silent_writer_hours"),
-        F.sum(F.coalesce("left_out_rows", F.lit(0))).alias("left_out_rows"),
+        F.sum(F.coalesce("left_out_rows", F.lit(0)) + F.coalesce("too_late_rows", F.lit(0))).alias("left_out_rows"),
     )

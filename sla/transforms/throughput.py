@@ -3,7 +3,8 @@
 delivered  records above all that anybody in the region had been handed of their stream: who reads them as well, or
            again, adds nothing, however many groups there are; nor does what is handed over late, below that.
 offered    records committed in the streams that somebody in the region read in that hour or in the QUIET_S before it:
-           a region that is handed nothing for hours was offered what it missed.
+           a region that is handed nothing for hours was offered what it missed. One that several rows name counts once,
+           in the second of one of them: who begins to lead a stream names again what was perhaps not named before.
 
 A ledger row never spans two seconds, so counting by `first_ns` is exact. Windows end at each second of the minute and
 look back into the hour before, of which they only know its own rows; a minute in which nothing was delivered or offered
@@ -35,7 +36,7 @@ def throughput_by_minute(ledger: DataFrame, carry: DataFrame | None, hours: list
 
     Args:
         ledger: rows of the hours and of the minute before each.
-        carry: from sla.transforms.positions.live_carry; None: nothing is known from before.
+        carry: `sessions_hour` of the hour before the first; None: nothing is known from before.
         hours: starts of the hours, consecutive, s.
     """
     rows = ledger.withColumn("second", second_of("first_ns"))
@@ -47,10 +48,9 @@ def throughput_by_minute(ledger: DataFrame, carry: DataFrame | None, hours: list
     read = delivered.select(F.col("own_hour_s").alias("hour_s"), "dest", *STREAM)
     if before is not None:
         read = read.unionByName(before.select(*_HOUR, *STREAM))
-    offered = _with_hours(committed, hours).join(read.distinct(), ["hour_s", *STREAM], "inner")
-    seconds = _per_second(_with_hours(_fresh(delivered, before), hours), "delivered").unionByName(
-        _per_second(offered, "offered"), allowMissingColumns=True
-    )
+    offered = _once(_with_hours(committed, hours)).join(read.distinct(), ["hour_s", *STREAM], "inner")
+    handed = _once_handed(_with_hours(_with_reach(delivered, before), hours))
+    seconds = _per_second(handed, "delivered").unionByName(_per_second(offered, "offered"), allowMissingColumns=True)
     is_inside = hour_of("second") == F.col("hour_s")
     busy = seconds.where(is_inside).select(*_HOUR, minute_of("second").alias("ts_s")).distinct()
     grid = busy.select(*_HOUR, F.explode(F.sequence("ts_s", F.col("ts_s") + (MINUTE_S - 1))).alias("second"))
@@ -85,8 +85,8 @@ def _before(delivered: DataFrame, carry: DataFrame | None, hours: list[int]) -> 
     return known.groupBy(*_HOUR, *STREAM).agg(F.max("reach").alias("reach_before"))
 
 
-def _fresh(delivered: DataFrame, before: DataFrame | None) -> DataFrame:
-    """Cut off what somebody in the region had been handed already; rows of which nothing is left are left out."""
+def _with_reach(delivered: DataFrame, before: DataFrame | None) -> DataFrame:
+    """Add how far somebody in the region had been handed the stream: `reach` in that hour, `reach_before` it."""
     in_order = Window.partitionBy("own_hour_s", "dest", *STREAM).orderBy(
         "first_ns", "broker", "session_epoch", "deliver_seq"
     )
@@ -94,10 +94,31 @@ def _fresh(delivered: DataFrame, before: DataFrame | None) -> DataFrame:
     rows = delivered.select(*STREAM, "dest", "own_hour_s", "second", "from_offset", "to_offset", reach.alias("reach"))
     if before is not None:
         known = before.withColumnRenamed("hour_s", "own_hour_s")
-        rows = rows.join(known, ["own_hour_s", "dest", *STREAM], "left")
-        rows = rows.withColumn("reach", F.greatest("reach", "reach_before"))
-    fresh_from = F.greatest("from_offset", "reach")  # skips null
+        return rows.join(known, ["own_hour_s", "dest", *STREAM], "left")
+    return rows.withColumn("reach_before", F.lit(None).cast("bigint"))
+
+
+def _once_handed(rows: DataFrame) -> DataFrame:
+    """Cut off what somebody in the region had been handed already; rows of which nothing is left are left out.
+
+    After `_with_hours`. What an hour looks back at is cut by the rows of the hour before alone: what was handed before
+    these is known only where both hours are made together.
+    """
+    reach_before = F.when(F.col("hour_s") == F.col("own_hour_s"), F.col("reach_before"))
+    fresh_from = F.greatest("from_offset", "reach", reach_before)  # skips null
     return rows.withColumn("from_offset", fresh_from).where(F.col("from_offset") < F.col("to_offset"))
+
+
+def _once(committed: DataFrame) -> DataFrame:
+    """Cut off what another row names, too; an orphan branch and what took its place are of two epochs.
+
+    Within a (hour_s, STREAM, epoch), after `_with_hours`: then it does not matter which hours are made together.
+    """
+    in_order = Window.partitionBy("hour_s", *STREAM, "epoch").orderBy("from_offset", "first_ns")
+    reach = F.max("to_offset").over(in_order.rowsBetween(*BEFORE))
+    fresh_from = F.greatest("from_offset", reach)  # skips null
+    rows = committed.select("hour_s", *STREAM, "second", "to_offset", fresh_from.alias("from_offset"))
+    return rows.where(F.col("from_offset") < F.col("to_offset"))
 
 
 def _with_hours(rows: DataFrame, hours: list[int]) -> DataFrame:

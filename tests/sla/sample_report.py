@@ -338,13 +338,13 @@ def inputs() -> m.Inputs:
         rows=(
             m.InputRow(
                 kind="latency_hist", region="us", files=1_728, bytes=412_331_904, rows=5_184_000, quarantined_files=0,
-                missing_rows=0, dropped_rows=0, writers=("us/1001", "us/1002", "us/1003"), silent_writer_hours=0,
-                completeness=1.0,
+                missing_rows=0, dropped_rows=0, gone_rows=0, writers=("us/1001", "us/1002", "us/1003"),
+                silent_writer_hours=0, completeness=1.0,
             ),
             m.InputRow(
                 kind="ledger", region="ap", files=1_720, bytes=99_614_720, rows=1_036_800, quarantined_files=1,
-                missing_rows=1_812, dropped_rows=40, writers=("ap/3001", "ap/3002"), silent_writer_hours=2,
-                completeness=0.998251,
+                missing_rows=1_812, dropped_rows=40, gone_rows=1_832, writers=("ap/3001", "ap/3002"),
+                silent_writer_hours=2, completeness=0.998251,
             ),
         ),
         quarantined=(

@@ -192,6 +192,20 @@ def test_of_too_many_ranges_nothing_is_said_but_how_many_records_there_are() -> 
     assert cells["adds up"] == "unknown: too many holes"
 
 
+@pytest.mark.parametrize("group", ["", "billing"])
+def test_an_account_with_too_many_holes_to_be_added_up_is_a_doubt(group: str) -> None:
+    def verdict(*items: AccountFacts) -> tuple[Verdict, str]:
+        period = build.period(integrity=(reader(group=group),), accounts=items)
+        (subject,) = subjects_of(IntegrityTarget(name="integrity"), period, completeness=WHOLE)
+        return subject.verdict, subject.reason
+
+    commit, handed = facts("commit", "us", (0, 50_000)), facts("delivered", "eu", (0, 50_000), group=group)
+    assert verdict(commit, handed) == (Verdict.PASS, "")
+    other = facts("delivered", "ap", (0, 49_990), records=9, is_whole=False)  # another reader of the stream
+    doubt = Verdict.INCONCLUSIVE, "the ledgers name its stream with too many holes to be added up"
+    assert verdict(commit, handed, other) == doubt
+
+
 def pending(items: tuple[AccountFacts, ...], **columns: Any) -> tuple[int, int]:
     """Return what is pending of one reader at the period's end, by its row and in all."""
     period = build.period(accounts=items, integrity=(reader(dest="eu", **columns),))
@@ -275,6 +289,34 @@ def test_spark_adds_up_what_the_ledgers_say(ledger: Any) -> None:
     (row,) = accounts_of(found, WHOLE)
     assert (row.published, row.delivered, row.pending, row.unnamed, row.refused) == (35, 30, 10, 5, 7)
     assert row.adds_up is False
+
+
+def test_what_a_next_leader_names_again_changes_no_figure_and_what_nobody_had_named_is_added(ledger: Any) -> None:
+    from sla.transforms.accounts import accounts_by_hour
+    from sla.transforms.streams import mirrors_by_hour, streams_by_hour
+
+    def row(kind: str, first: int, end: int, at_s: int, broker: str) -> dict[str, Any]:
+        region = "us" if kind == "commit" else "eu"
+        at_ns = at_s * 10**9
+        return {
+            "kind": kind, "region": region, "broker": broker, "from_offset": first, "to_offset": end,
+            "first_ns": at_ns, "last_ns": at_ns,
+        }  # fmt: skip
+
+    def figures(rows: list[dict[str, Any]]) -> list[Any]:
+        table = ledger(extra=rows)
+        made = (
+            streams_by_hour(table, [0]),
+            mirrors_by_hour(table, None, [0], settle_s=900),
+            accounts_by_hour(table, [0]),
+        )
+        return [sorted(str(row.asDict(recursive=True)) for row in part.collect()) for part in made]
+
+    named = [row(kind, first, first + 10, 100 + first, "1") for kind in ("commit", "replicated") for first in (0, 10)]
+    again = [row(kind, *offsets, 99, "2") for kind in ("commit", "replicated") for offsets in ((3, 10), (8, 20))]
+    assert figures(named + again) == figures(named)
+    late = row("commit", 15, 25, 119, "2")
+    assert figures([*named, late]) == figures([*named, row("commit", 20, 25, 119, "1")])
 
 
 def test_of_more_ranges_than_are_added_up_their_hull_is_left(ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:

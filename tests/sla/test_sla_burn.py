@@ -5,14 +5,21 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
 from sla.targets import BurnRule
+from sla.transforms.burn import burn_alerts
+from sla.transforms.minute_counts import worst_minutes
 
 RULES = (
     BurnRule(long_minutes=10, short_minutes=3, rate=5.0, severity="page"),
     BurnRule(long_minutes=45, short_minutes=10, rate=2.0, severity="ticket"),
 )
 START_S, END_S, ALLOWED, EVENTS_MIN = 6_000, 12_000, 0.01, 20
-DDL = "target STRING, a STRING, b STRING, allowed DOUBLE, ts_s BIGINT, total BIGINT, bad BIGINT"
+COLUMNS = ("target", "a", "b", "allowed", "ts_s", "total", "bad")
 Minutes = dict[int, tuple[int, int]]
 
 
@@ -32,6 +39,17 @@ def _minutes(seed: int, *, first_s: int) -> Minutes:
 def _window(minutes: Minutes, ts_s: int, length: int) -> tuple[int, int]:
     inside = [minutes.get(ts_s - 60 * back, (0, 0)) for back in range(length)]
     return sum(total for total, _ in inside), sum(bad for _, bad in inside)
+
+
+def _counts(rows: list[tuple[Any, ...]]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(COLUMNS, row, strict=True)) for row in rows],
+        schema=pa.schema(
+            [(name, pa.string()) for name in COLUMNS[:3]]
+            + [("allowed", pa.float64())]
+            + [(name, pa.int64()) for name in COLUMNS[4:]]
+        ),
+    )
 
 
 def _oracle(minutes: Minutes, rule: BurnRule) -> dict[str, Any]:
@@ -59,9 +77,7 @@ def _oracle(minutes: Minutes, rule: BurnRule) -> dict[str, Any]:
     }
 
 
-def test_running_sums_equal_adding_up_every_window(spark: Any) -> None:
-    from sla.transforms.burn import burn_alerts
-
+def test_running_sums_equal_adding_up_every_window() -> None:
     subjects = {
         ("us", "eu"): _minutes(1, first_s=0),  # reaches back before the period
         ("eu", "us"): _minutes(2, first_s=7_020),  # begins inside
@@ -73,24 +89,41 @@ def test_running_sums_equal_adding_up_every_window(spark: Any) -> None:
         for ts_s, (total, bad) in minutes.items()
     ]
     rows += [("latency", "eu", "us", ALLOWED, END_S, 1_000, 1_000)]  # after the period
-    counts = spark.createDataFrame(rows, DDL)
-    alerts = burn_alerts(counts, RULES, start_s=START_S, end_s=END_S, events_min=EVENTS_MIN).collect()
-    found = {(row.a, row.b, row.rule): row.asDict() for row in alerts}
+    counts = _counts(rows)
+    alerts = burn_alerts(counts, RULES, start_s=START_S, end_s=END_S, events_min=EVENTS_MIN)
+    found = {(row["a"], row["b"], row["rule"]): row for row in alerts}
     for pair, minutes in subjects.items():
         for rule in RULES:
             row = found.pop((*pair, rule.name))
             assert {name: row[name] for name in _oracle(minutes, rule)} == _oracle(minutes, rule), (pair, rule)
     assert not found
-    fired = [row.firing_minutes for row in alerts]
+    fired = [row["firing_minutes"] for row in alerts]
     assert any(fired)
     assert not all(fired)
 
 
-def test_a_subject_with_too_few_events_never_burns(spark: Any) -> None:
-    from sla.transforms.burn import burn_alerts
-
-    counts = spark.createDataFrame([("latency", "us", "eu", ALLOWED, START_S, 19, 19)], DDL)
-    (first, second) = burn_alerts(counts, RULES, start_s=START_S, end_s=START_S + 300, events_min=20).collect()
+def test_a_subject_with_too_few_events_never_burns() -> None:
+    counts = _counts([("latency", "us", "eu", ALLOWED, START_S, 19, 19)])
+    (first, second) = burn_alerts(counts, RULES, start_s=START_S, end_s=START_S + 300, events_min=20)
     for row in (first, second):
-        assert (row.firing_minutes, row.worst_rate, row.worst_s) == (0, None, None)
-        assert (row.long_bad, row.long_total, row.covered_minutes) == (19, 19, 5)
+        assert (row["firing_minutes"], row["worst_rate"], row["worst_s"]) == (0, None, None)
+        assert (row["long_bad"], row["long_total"], row["covered_minutes"]) == (19, 19, 5)
+
+
+def test_without_a_row_there_is_no_alert_and_no_worst_minute() -> None:
+    assert burn_alerts(_counts([]), RULES, start_s=START_S, end_s=END_S, events_min=20) == []
+    assert worst_minutes(_counts([]), start_s=START_S, end_s=END_S, most=3).num_rows == 0
+
+
+def test_the_worst_minutes_of_each_target_are_those_with_the_most_bad_events_the_earliest_first() -> None:
+    bad = {("t", "us"): [3, 0, 9, 3], ("t", "eu"): [3, 0, 0, 9], ("other", "us"): [1, 0, 0, 0]}
+    rows = [
+        (target, a, "b", ALLOWED, START_S + 60 * at, 10, count)
+        for (target, a), counts in bad.items()
+        for at, count in enumerate(counts)
+    ]
+    rows.append(("t", "us", "b", ALLOWED, START_S - 60, 10, 10))  # before
+    found = worst_minutes(_counts(rows), start_s=START_S, end_s=END_S, most=3).to_pylist()
+    assert [(row["target"], row["a"], (row["ts_s"] - START_S) // 60, row["bad"]) for row in found] == [
+        ("other", "us", 0, 1), ("t", "us", 2, 9), ("t", "eu", 3, 9), ("t", "eu", 0, 3),
+    ]  # fmt: skip

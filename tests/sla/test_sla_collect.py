@@ -82,8 +82,8 @@ def _tables() -> Table:
         (SPAN.start_s, "eu", "gateway", "publish", 10, 10, 0, 0, 0, 10, 1),
     ]
     tables[RollupTable.INPUTS_HOUR] = [
-        (T0, "latency_hist", "eu", 2, 10, 100, 0, 0, 0, ["eu/2", "eu/1"], [], None),  # of before rows were left out
-        (T0 + 3_600, "latency_hist", "eu", 2, 10, 100, 1, 5, 6, ["eu/1"], ["eu/2"], 7),
+        (T0, "latency_hist", "eu", 2, 10, 100, 0, 0, 0, ["eu/2", "eu/1"], [], None, None, None),  # of earlier versions
+        (T0 + 3_600, "latency_hist", "eu", 2, 10, 100, 1, 5, 6, ["eu/1"], ["eu/2"], 7, 9, 30),
     ]
     return tables
 
@@ -206,7 +206,7 @@ def test_inputs_name_their_writers_once(facts: Facts) -> None:
     (item,) = facts.now.inputs
     assert (item.writers, item.writer_hours, item.silent_writer_hours) == (("eu/1", "eu/2"), 3, 1)
     assert (item.files, item.missing_rows, item.dropped_rows, item.quarantined_files) == (4, 5, 6, 1)
-    assert item.left_out_rows == 7
+    assert (item.gone_rows, item.left_out_rows) == (9, 37)
 
 
 def test_the_worst_minutes_and_topics_are_named(facts: Facts) -> None:

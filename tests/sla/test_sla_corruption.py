@@ -48,6 +48,7 @@ def inputs(files: TraceFiles) -> list[dict[str, Any]]:
             "quarantined_files": row.quarantined_files,
             "missing_rows": row.missing_rows,
             "dropped_rows": row.dropped_rows,
+            "gone_rows": row.gone_rows,
             "writers": list(row.writers),
             "silent_writers": list(row.silent_writers),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,10 +13,19 @@ from georelay.trace.schema import Stage, TraceKind
 from sla.judging import availability, integrity, throughput
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts, Span
-from sla.judging.latency import Detour, PairLimit, detours, homes_of, judge_pair, pair_limits, pair_rows
+from sla.judging.latency import (
+    Detour,
+    PairLimit,
+    detours,
+    homes_of,
+    judge_pair,
+    pair_limits,
+    pair_rows,
+    shown_limits,
+)
 from sla.judging.verdict import Verdict, worst
 from sla.report.model import Interval
-from sla.targets import IntegrityTarget, LatencyTarget, MinutesTarget, ThroughputTarget
+from sla.targets import IntegrityTarget, LatencyTarget, MinutesTarget, Scope, ThroughputTarget
 from tests.sla import judging_facts as build
 
 PASS, BREACH, DOUBT, NO_DATA = Verdict.PASS, Verdict.BREACH, Verdict.INCONCLUSIVE, Verdict.NO_DATA
@@ -170,6 +180,19 @@ THROUGHPUT = ThroughputTarget(name="throughput")
         ({}, 0.02, DOUBT, "60 of 60 loaded minutes delivered 1,000/s, but rows of the ledger are missing"),
         ({"loaded_minutes_met": 58}, 0.02, BREACH, "58 of 60"),
         ({"loaded_minutes_met": 0, "loaded_minutes_perhaps_met": 60}, 0.05, DOUBT, "but rows"),
+        ({"loaded_minutes": 0, "loaded_minutes_met": 0}, 0.01, DOUBT, "but rows of the ledger are missing"),
+        (
+            {"loaded_minutes": 0, "loaded_minutes_met": 0, "max_10s_mean": 700.0, "offered_max_10s_mean": 700.0},
+            0.5,
+            DOUBT,
+            "at most 700/s were offered over 10 s, but rows of the ledger are missing",
+        ),
+        (
+            {"loaded_minutes": 0, "loaded_minutes_met": 0, "max_10s_mean": 9.0, "offered_max_10s_mean": 9.0},
+            0.5,
+            NO_DATA,
+            "at most 9/s were offered over 10 s",
+        ),
     ],
 )
 def test_throughput_is_judged_only_while_enough_is_offered(
@@ -349,3 +372,42 @@ def test_rows_missing_at_the_home_may_hide_loaded_minutes_that_were_missed(home:
     target = ThroughputTarget(name="throughput")
     (subject,) = throughput.subjects_of(target, period, completeness=Completeness(period.inputs))
     assert subject.verdict is expected
+
+
+def test_of_a_stream_whose_home_no_row_names_any_region_may_be_the_home() -> None:
+    commit, delivered = commits_and_deliveries("us", "eu")
+    target = ThroughputTarget(name="throughput")
+
+    def verdict(*accounts: AccountFacts) -> Verdict:
+        unread = build.inputs(region="us", files=0, rows=0, quarantined_files=12)
+        period = build.period(
+            throughput=(build.throughput(),), accounts=accounts, inputs=(build.inputs(region="eu"), unread)
+        )
+        (subject,) = throughput.subjects_of(target, period, completeness=Completeness(period.inputs))
+        return subject.verdict
+
+    assert verdict(delivered) is DOUBT
+    of_ap = [dataclasses.replace(item, topic="other", region="ap") for item in (commit,)]
+    assert verdict(delivered, *of_ap) is DOUBT
+    assert verdict(dataclasses.replace(commit, region="ap"), delivered) is PASS
+
+
+def test_hours_that_nobody_saw_to_their_end_make_everything_of_the_period_a_doubt() -> None:
+    whole, cut = Completeness([build.inputs()]), Completeness([build.inputs()], unseen_share=0.25)
+    for kind, region in ((TraceKind.LEDGER, "eu"), (TraceKind.LATENCY_HIST, "us")):
+        assert (whole.missing_share(kind, region), cut.missing_share(kind, region)) == (0, 0.25)
+    half = Completeness([build.inputs(rows=900, missing_rows=900)], unseen_share=0.25)
+    assert half.missing_share(TraceKind.LEDGER, "eu") == 1 - 0.5 * 0.75
+
+
+def test_a_pair_is_shown_with_the_limit_of_the_first_target_that_means_it() -> None:
+    facts = [build.latency(), build.latency(origin="us", dest="us"), build.latency({900: 9}, stage="deliver")]
+    clocks = [build.clock(rtt_min_us=60_000)]
+    near = LatencyTarget(name="near", threshold_ms=20, scope=Scope(word="intra"))
+    deliver = LatencyTarget(name="deliver", threshold_ms=1, stage=Stage.DELIVER)
+    limits = shown_limits(facts, clocks, [deliver, near, LATENCY])
+    assert limits["us", "us", ""] == PairLimit(floor_us=0, is_feasible=True, limit_us=20_000, is_own=False)
+    assert limits["us", "eu", ""] == PairLimit(floor_us=30_000, is_feasible=True, limit_us=50_000, is_own=False)
+    alone = shown_limits(facts, clocks, [near])
+    assert alone["us", "eu", ""] == PairLimit(floor_us=30_000, is_feasible=False, limit_us=50_000, is_own=True)
+    assert shown_limits(facts, clocks, [deliver])["us", "eu", ""].limit_us == 1_000

@@ -314,6 +314,13 @@ def test_a_query_that_fails_is_begun_again_and_its_reason_is_shown(
     assert "waiting: broker eu/2001 does not answer: refused" in said
 
 
+def test_before_the_first_rows_nothing_is_called_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter([False, True])
+    monkeypatch.setattr(Query, "awaitTermination", lambda *_: next(turns))
+    _, said = follow(tmp_path, monkeypatch, ["", "unread"], is_once=True)
+    assert said == ["degraded: no traces yet"]
+
+
 def test_rows_that_are_gone_end_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobFailed, match=r"^http://x:1: position a/1 is gone; delete .* to begin anew"):
         follow(tmp_path, monkeypatch, [GONE, "unread"], is_once=False)

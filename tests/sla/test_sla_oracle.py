@@ -268,11 +268,14 @@ THROUGHPUT = """
             sum(greatest(0, to_offset - greatest(from_offset, coalesce(stood_of_hour, 0)))) AS n_of_hour
         FROM reached GROUP BY ALL
     ), commits AS (
-        SELECT topic, origin, "partition", first_ns // 1000000000 AS s, sum(to_offset - from_offset) AS n
-        FROM ledger WHERE kind = 'commit' GROUP BY ALL
+        SELECT hours.hour, topic, origin, "partition", epoch, first_ns // 1000000000 AS s, from_offset, to_offset,
+            max(to_offset) OVER (PARTITION BY hours.hour, topic, origin, "partition", epoch
+                ORDER BY from_offset, first_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS stood
+        FROM ledger, hours WHERE kind = 'commit'
+            AND first_ns // 1000000000 BETWEEN hours.hour * 3600 - 59 AND hours.hour * 3600 + 3599
     ), offers AS (
-        SELECT dest, hour, s, sum(n) AS n FROM reads JOIN commits USING (topic, origin, "partition")
-        WHERE s BETWEEN hour * 3600 - 60 AND hour * 3600 + 3599 GROUP BY ALL
+        SELECT dest, hour, s, sum(greatest(0, to_offset - greatest(from_offset, coalesce(stood, 0)))) AS n
+        FROM reads JOIN commits USING (topic, origin, "partition", hour) GROUP BY ALL
     ), seconds AS (
         SELECT grid.dest, grid.hour, grid.s,
             coalesce(if(grid.s < grid.hour * 3600, handed.n_of_hour, handed.n), 0) AS d, coalesce(offers.n, 0) AS o

@@ -100,9 +100,11 @@ def test_lengths_of_time_have_a_readable_unit(minutes: float, text: str) -> None
     assert wording.minutes(minutes) == text
 
 
-def test_the_card_of_the_input_counts_a_dropped_row_once_and_silence_by_clocks_alone(report: m.Report) -> None:
+def test_the_card_of_the_input_counts_a_dropped_row_once_silence_by_clocks_alone_and_no_samples(
+    report: m.Report,
+) -> None:
     def row(kind: str, **changes: Any) -> m.InputRow:
-        values = {"missing_rows": 0, "dropped_rows": 0, "silent_writer_hours": 0} | changes
+        values = {"missing_rows": 0, "dropped_rows": 0, "gone_rows": 0, "silent_writer_hours": 0} | changes
         return dataclasses.replace(report.inputs.rows[0], kind=kind, quarantined_files=0, **values)
 
     def card(*rows: m.InputRow) -> str:
@@ -110,13 +112,20 @@ def test_the_card_of_the_input_counts_a_dropped_row_once_and_silence_by_clocks_a
         return first_screen(to_html(dataclasses.replace(report, inputs=inputs)))
 
     assert "No: 100 rows missing, 100 of them dropped by brokers" in card(
-        row("probe", missing_rows=100, dropped_rows=100)
+        row("probe", missing_rows=100, dropped_rows=100, gone_rows=100)
     )
     assert "rows missing, of these dropped107, 107" in card(
-        row("probe", missing_rows=100, dropped_rows=100), row("outcome", dropped_rows=7)
+        row("probe", missing_rows=100, dropped_rows=100, gone_rows=100),
+        row("outcome", dropped_rows=7, gone_rows=7),
+    )
+    assert "No: 20 rows missing, 10 of them dropped by brokers" in card(
+        row("probe", missing_rows=10, dropped_rows=10, gone_rows=20)
     )
     assert "Yes: nothing is known to be missing" in card(row("outcome", silent_writer_hours=3))
     assert "No: 2 silent writer hours" in card(row("clock", silent_writer_hours=2))
+    samples = card(row("delivery", missing_rows=8, dropped_rows=8, gone_rows=8), row("probe"))
+    assert "Yes: only samples of single batches are missing, which are in no figure" in samples
+    assert "rows missing, of these dropped0, 0samples missing8" in samples
 
 
 # --- report.json -----------------------------------------------------------------------------------------
@@ -267,7 +276,7 @@ def test_the_first_screen_says_verdicts_proof_budget_input_clocks_and_worst_pair
         "overspent, 3.5 x",
         "88 % left",
         "0 in all",
-        "No: 1 hour without data, 1 file set aside, 1,812 rows missing, 40 of them dropped by brokers",
+        "No: 1 hour without data, 1 file set aside, 1,832 rows missing, 40 of them dropped by brokers",
         "Not everywhere: 110,000 of 51,840,000 records could be in time or late",
         "us -> ap: 0.0354 % of probes failed",
         "ap -> eu, records late92,000 of 8,640,000",

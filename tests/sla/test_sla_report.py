@@ -354,9 +354,13 @@ def test_a_period_whose_traces_are_gone_is_reported_from_its_roll_ups(
     _, before, _ = report_of(traces, tmp_path, capsys, "--format", "json")
     manifests = {path: path.read_bytes() for path in (tmp_path / "rollups").rglob("*.json")}
     shutil.rmtree(traces)
+    status, _, err = run("report", "--traces", traces, capsys=capsys)
+    assert (status, "does not exist" in err) == (3, True), "a path that is mistyped, or not mounted"
+    traces.mkdir()
     status, after, printed = report_of(traces, tmp_path, capsys, "--format", "json", "--fail-on", "breach")
     text = "1 hour is from roll-ups alone: traces that it was made of are gone"
-    assert {"code": "HOURS_KEPT", "text": text, "is_warning": False} in after["notes"]
+    note = f"{text}, and no trace file at all is left: is it the right directory?"
+    assert {"code": "HOURS_KEPT", "text": note, "is_warning": True} in after["notes"]
     assert (status, text in printed) == (0, True)
     told = {"HOURS_KEPT", "MINUTES_CUT"}  # roll-ups know minutes, not seconds
     for report in (before, after):
@@ -370,7 +374,31 @@ def test_a_period_whose_traces_are_gone_is_reported_from_its_roll_ups(
     )
     assert (status, after["latency"]) == (0, before["latency"])
     status, _, err = run("report", "--traces", traces, "--last", "1h", capsys=capsys)
-    assert (status, "does not exist" in err) == (3, True)
+    assert (status, "no traces in" in err) == (3, True)
+
+
+@needs_java
+@pytest.mark.usefixtures("spark")
+def test_an_hour_of_which_every_file_is_torn_is_a_doubt_beside_one_that_is_known_from_roll_ups(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, before, _ = report_of(traces, tmp_path, capsys, "--format", "json", "--fail-on", "breach")
+    shutil.rmtree(traces)
+    for region in ("us", "eu"):
+        folder = traces / partition_path(region, NOW_NS + HOUR // datetime.timedelta(microseconds=1) * 1_000)
+        folder.mkdir(parents=True)
+        for kind in (TraceKind.LEDGER, TraceKind.LATENCY_HIST):
+            (folder / str(TraceFileName(kind=kind, broker=2001, boot_id="b0", sequence=9))).write_bytes(b"torn")
+    start = datetime.datetime.fromtimestamp(NOW_NS // 10**9, tz=UTC)
+    asked = ("--from", start.isoformat(), "--to", (start + HOUR).isoformat(), "--format", "json")
+    _, after, _ = report_of(traces, tmp_path, capsys, *asked)
+    for name in ("latency", "integrity"):
+        verdicts = [
+            target["verdict"] for made in (before, after) for target in made["targets"] if target["name"] == name
+        ]
+        assert verdicts == ["PASS", "INCONCLUSIVE"]
+    assert sum(row["quarantined_files"] for row in after["inputs"]["rows"]) == 4
+    assert {"HOURS_KEPT", "HOURS_MISSING", "FILES_QUARANTINED"} <= {note["code"] for note in after["notes"]}
 
 
 @needs_java

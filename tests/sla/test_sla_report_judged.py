@@ -37,7 +37,7 @@ GOOD = {
     "requests": (build.requests(),),
     "probes": (build.probes(probes=40_000, probes_ok=40_000),),
     "minutes": tuple(build.minutes(origin=origin, dest=dest) for origin in ("us", "eu") for dest in ("us", "eu")),
-    "inputs": (build.inputs(), build.inputs(kind="latency_hist")),
+    "inputs": (build.inputs(), build.inputs(kind="latency_hist"), build.inputs(kind="clock", region="us")),
 }
 
 
@@ -227,6 +227,25 @@ def test_notes_say_what_is_missing_rounded_revised_and_out_of_reach() -> None:
     way = "ap -> us -> ap: 90 % of what entered there takes 200 ms by light alone, to its home and on"
     assert texts["HOME_FAR_AWAY"] == way
     assert texts["ROWS_MISSING"] == "3 rows of traces are missing: ledger of eu"
+
+
+def hours_judged(**columns: Any) -> tuple[dict[str, bool], set[Verdict]]:
+    """Return the notes about hours, with whether they are warnings, and the verdicts of a good hour."""
+    hours = HourFacts(**({"expected": 1, "rolled_up": 1, "revised": 0, "not_final": 0} | columns))
+    facts = Facts(now=build.period(**GOOD), before=NOTHING)
+    report = judge(facts, TARGETS, made=build.MADE, hours=hours)
+    names = {"latency", "throughput", "integrity"}
+    verdicts = {result.verdict for result in report.targets if result.name in names}
+    return {note.code: note.is_warning for note in report.notes if note.code.startswith("HOURS")}, verdicts
+
+
+def test_hours_from_roll_ups_are_a_hint_a_warning_without_any_traces_and_a_doubt_when_they_were_not_over() -> None:
+    assert hours_judged() == ({}, {Verdict.PASS})
+    assert hours_judged(kept=1) == ({"HOURS_KEPT": False}, {Verdict.PASS})
+    assert hours_judged(kept=1, is_without_traces=True) == ({"HOURS_KEPT": True}, {Verdict.PASS})
+    assert hours_judged(kept=1, unseen=1) == (
+        {"HOURS_UNSEEN": True, "HOURS_KEPT": False}, {Verdict.INCONCLUSIVE},
+    )  # fmt: skip
 
 
 def test_tables_say_what_was_published_what_came_once_and_whose_clocks_are_unknown() -> None:

@@ -18,6 +18,7 @@ from sla.errors import JobFailed
 from sla.rollup_files_core import CLOSED_AFTER_S, DAY_S, KEEP_S, merges, needed, reading, sweep
 from sla.rollup_manifests import DayFile, DayRun, UnknownManifest
 from sla.rollups import HourRun, RollupStore
+from sla.sources.layout import date_folder
 from sla.tables import HOUR_S
 from tests.sla.rollup_days import (
     DAY0_S,
@@ -159,7 +160,7 @@ def test_hours_whose_manifests_name_no_files_are_read_adopted_and_merged(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["hour=02/_run.json", "_day.json"])
-@pytest.mark.parametrize("raw", [b'{"manifest_version": 2}', b"{torn"], ids=["newer", "torn"])
+@pytest.mark.parametrize("raw", [b'{"manifest_version": 3}', b"{torn"], ids=["newer", "torn"])
 def test_what_an_unreadable_manifest_may_name_is_neither_deleted_nor_passed_over(
     tmp_path: Path, name: str, raw: bytes
 ) -> None:
@@ -342,31 +343,86 @@ def test_a_job_that_is_killed_at_any_step_leaves_every_hour_once_and_the_next_jo
     [
         b"",
         b"[]",
+        b'{"manifest_version": 3, "day_s": 0, "files": {}}',
         b'{"manifest_version": 2, "day_s": 0, "files": {}}',
+        b'{"manifest_version": true, "day_s": 0, "files": {}}',
+        b'{"manifest_version": 1, "day_s": 0.5, "files": {}}',
+        b'{"manifest_version": 1, "day_s": 0, "files": {}, "more": 1}',
+        b'{"manifest_version": 1, "day_s": 0, "files": null}',
         b'{"manifest_version": 1, "day_s": 0, "files": {"t": {"name": "../x", "holds": {}}}}',
         b'{"manifest_version": 1, "day_s": 0, "files": {"t": {"name": "x", "holds": {"0": ["a/b"]}}}}',
         b'{"manifest_version": 1, "day_s": 0, "files": {"t": {"name": "x", "holds": {"zero": []}}}}',
     ],
 )
 def test_a_days_manifest_that_is_none_is_told_from_none(raw: bytes) -> None:
-    with pytest.raises(UnknownManifest, match="newer" if b": 2" in raw else "damaged"):
+    with pytest.raises(UnknownManifest, match="newer" if b": 3" in raw else "damaged"):
         DayRun.decode(raw)
 
 
 def test_manifests_keep_their_layout() -> None:
     day = DayRun(day_s=DAY0_S, files={"minute": DayFile(name="day-1.parquet", holds={DAY0_S: ("part-1.parquet",)})})
-    golden = (
+    earlier = (
         b'{"day_s": 1699920000, "files": {"minute": {"holds": {"1699920000": ["part-1.parquet"]}, '
         b'"name": "day-1.parquet"}}, "manifest_version": 1}\n'
     )
-    assert (day.encode(), DayRun.decode(golden)) == (golden, day)
+    golden = earlier.replace(b'"manifest_version": 1}', b'"manifest_version": 2, "crc32": 2575384745}')
+    assert (day.encode(), DayRun.decode(golden), DayRun.decode(earlier)) == (golden, day, day)
     hour = run(0, parts={"minute": ["part-1.parquet"]})
-    golden = (
+    earlier = (
         b'{"manifest_version": 1, "built_at": "2027-01-15T08:00:00+00:00", "carry_hash": "c", "carry_out_hash": "o", '
         b'"code_version": "v1", "files": 1, "hour_s": 1699920000, "input_hash": "i", "is_final": true, '
         b'"is_revised": false, "missing_rows": 0, "parts": {"minute": ["part-1.parquet"]}, "quarantined": 0, '
         b'"revision": 1, "row_ranges": {}, "rows_read": {}, "settle_s": 900}\n'
     )
-    found = HourRun.decode(golden)
-    assert found == hour and found is not None and found.parts == hour.parts
-    assert json.loads(hour.encode()) == json.loads(golden)
+    found = HourRun.decode(earlier)
+    assert found == hour and found.parts == hour.parts
+    assert json.loads(hour.encode()) == json.loads(earlier) | {"manifest_version": 2, "crc32": 2846793459}
+
+
+def test_no_bit_that_flips_makes_another_manifest() -> None:
+    holds = {DAY0_S: ("part-1.parquet",)}
+    day = DayRun(day_s=DAY0_S, files={"minute": DayFile(name="day-1.parquet", holds=holds)})
+    hour = run(0, parts={"minute": ["part-1.parquet"]}, row_ranges={"ledger/1/b": [[0, 9]]})
+    decoders: tuple[tuple[bytes, Callable[[bytes], object]], ...] = (
+        (hour.encode(), HourRun.decode),
+        (day.encode(), DayRun.decode),
+    )
+    for raw, decode in decoders:
+        for bit in range(8 * len(raw)):
+            flipped = bytearray(raw)
+            flipped[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(UnknownManifest):
+                decode(bytes(flipped))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": None}, {"files": True}, {"revision": "1"}, {"is_final": 1}, {"row_ranges": None},
+        {"row_ranges": {"ledger/1/b": [[0]]}}, {"row_ranges": {"ledger/1/b": None}}, {"rows_read": {"ledger": "9"}},
+        {"row_ranges": {"ledger/1/b": [[0, True]]}}, {"row_ranges": {"ledger/1/b": [0, 9]}}, {"settle_s": False},
+        {"input_hash": None}, {"parts": {"minute": None}},
+    ],
+)  # fmt: skip
+def test_a_manifest_without_a_checksum_says_at_least_what_is_of_the_right_type(changes: dict[str, Any]) -> None:
+    earlier = json.loads(run(0, parts={}).encode()) | {"manifest_version": 1}
+    del earlier["crc32"]
+    assert HourRun.decode(json.dumps(earlier).encode()) == run(0, parts={})
+    with pytest.raises(UnknownManifest, match="damaged"):
+        HourRun.decode(json.dumps(earlier | changes).encode())
+
+
+def test_a_manifest_in_the_folder_of_another_time_is_damaged(tmp_path: Path) -> None:
+    store = RollupStore.open(tmp_path)
+    job(store, {1: "a", 2: "a"})
+    (hour,) = tmp_path.glob("_runs/date=*/hour=02/_run.json")
+    good = hour.read_bytes()
+    hour.write_bytes(hour.parent.with_name("hour=01").joinpath("_run.json").read_bytes())
+    with pytest.raises(JobFailed, match=f"{re.escape(str(hour))} is damaged: restore it from a copy"):
+        store.run(DAY0_S + 2 * HOUR_S)
+    hour.write_bytes(good)
+    other = tmp_path / "_runs" / date_folder(DAY0_S + DAY_S) / "_day.json"
+    other.parent.mkdir()
+    other.write_bytes((tmp_path / "_runs" / date_folder(DAY0_S) / "_day.json").read_bytes())
+    with pytest.raises(JobFailed, match=f"{re.escape(str(other))} is damaged: restore it from a copy"):
+        store.day(DAY0_S + DAY_S)

@@ -337,6 +337,7 @@ def test_rows_missing_dropped_and_silent_are_counted_in_their_hour() -> None:
     ledger = [rows[hour, "ledger"] for hour in range(3)]
     assert [(row.files, row.bytes, row.rows) for row in ledger] == [(3, 300, 23), (1, 100, 6), (2, 200, 11)]
     assert [(row.missing_rows, row.dropped_rows) for row in ledger] == [(0, 7), (5, 3), (40, 1)]
+    assert [row.gone_rows for row in ledger] == [7, 5, 41]  # dropped ones are numbered, too
     assert [row.quarantined_files for row in ledger] == [0, 1, 0]
     assert ledger[1].writers == ("eu/2001",)
     assert [row.silent_writers for row in ledger] == [(), (), ()]  # 2002 wrote in hour 1: what it wrote is bad
@@ -345,6 +346,11 @@ def test_rows_missing_dropped_and_silent_are_counted_in_their_hour() -> None:
     assert hists[1].silent_writers == ("eu/2001",)
     assert (files.rows_missing(TraceKind.LEDGER), files.rows_dropped()) == (45, 11)
     assert (files.is_complete(TraceKind.LEDGER), files.is_complete(hist)) == (False, True)
+
+
+def test_rows_that_one_writer_dropped_are_gone_beside_those_that_another_lacks() -> None:
+    (row,) = hour_inputs(manifest(good(0, 0, 9), good(0, 20, 29), good(0, 15, 19, dropped=15, broker=2002)))
+    assert (row.missing_rows, row.dropped_rows, row.gone_rows) == (10, 15, 25)
 
 
 def silent_hours(*files: GoodFile, seen: dict[str, int] | None = None) -> dict[str, list[int]]:

@@ -59,6 +59,8 @@ def test_a_file_may_say_everything_else() -> None:
     threshold_ms = 5
     stage = "deliver"
     scope = ["us -> eu", "eu->eu"]
+    topics = ["orders", "a.b-c_D"]
+    groups = ["billing", "-"]
     required = false
     [[target]]
     name = "writes"
@@ -83,6 +85,8 @@ def test_a_file_may_say_everything_else() -> None:
             threshold_ms=5.0,
             stage=Stage.DELIVER,
             scope=Scope(word="named", names=frozenset({"us -> eu", "eu -> eu"})),
+            topics=frozenset({"orders", "a.b-c_D"}),
+            groups=frozenset({"billing", ""}),
             is_required=False,
         ),
         RequestsTarget(
@@ -125,6 +129,18 @@ def test_a_file_may_say_everything_else() -> None:
         (HEAD + LATENCY + 'scope = "near"', "scope = 'near': write all, intra, inter or a list of pairs"),
         (HEAD + LATENCY + 'scope = ["us"]', "scope = 'us': write a list of pairs such as \"us -> eu\""),
         (HEAD + LATENCY + "scope = []", "scope = []: write all"),
+        (HEAD + LATENCY + 'topics = "orders"', "topics = 'orders': write all or a list of topics, up to 100 names of"),
+        (HEAD + LATENCY + "topics = []", "topics = []: write all or a list of topics"),
+        (HEAD + LATENCY + 'topics = ["a b"]', "topics = 'a b': write all or a list of topics"),
+        (HEAD + LATENCY + f'topics = ["{"x" * 250}"]', "xxx...: write all or a list of topics"),
+        (HEAD + LATENCY + f"topics = {['t'] * 101}", "write all or a list of topics, up to 100 names"),
+        (HEAD + LATENCY + 'groups = [""]', "groups = '': write all or a list of groups, up to 100 names; \"-\" are"),
+        (HEAD + LATENCY + f'groups = ["{"x" * 256}"]', "xxx...: write all or a list of groups"),
+        (
+            HEAD + LATENCY + 'groups = ["billing"]\nstage = "commit"',
+            "target 1 (fast): groups with stage = 'commit': commit is of no group; leave groups out, or write deliver",
+        ),
+        (HEAD + '[[target]]\nname = "p"\nkind = "probes"\ntopics = ["a"]', "the key 'topics' is not known here"),
         (HEAD + LATENCY + "required = 1", "required = 1: write true or false"),
         (HEAD + '[[target]]\nname = "i"\nkind = "integrity"\nlost_max = -1', "lost_max = -1: write a whole number"),
         (HEAD + '[[target]]\nname = "r"\nkind = "requests"\noperations = ["get"]', "a list of publish, consume"),
@@ -218,6 +234,8 @@ def test_the_document_has_every_key_with_its_default() -> None:
 
 
 def _shown(value: object) -> str:
+    if value == frozenset():
+        return "all"
     if isinstance(value, frozenset):
         return ", ".join(operation.value for operation in Operation if operation in value)
     if isinstance(value, bool):

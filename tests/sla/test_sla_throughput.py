@@ -91,3 +91,38 @@ def test_a_region_that_is_handed_nothing_for_hours_was_offered_what_it_missed(sp
         ("eu", 2 * HOUR_S): (0, 1),
     }
     assert found["eu", HOUR_S]["loaded_seconds"] == 1
+
+
+def test_a_record_that_several_rows_name_was_offered_once(ledger: Rows) -> None:
+    def late(second: int, first: int, end: int, broker: str = "1002") -> dict[str, Any]:
+        return row("commit", second, first, end, broker=broker)
+
+    rows = [
+        row("commit", 10, 0, 1_000),
+        late(9, 990, 1_000),  # the next leader says it again, by the second of the append
+        late(9, 990, 1_005, broker="1003"),
+        row("commit", 11, 1_005, 1_010),
+        row("commit", 12, 1_005, 1_010, epoch=2),  # other records: those of epoch 1 became an orphan branch
+        row("commit", 11, 0, 1_000, partition=1),
+        row("commit", HOUR_S - 1, 2_000, 2_010),
+        late(HOUR_S, 2_000, 2_012),  # of an hour of its own: each hour counts by itself
+        row("delivered", 10, 0, 1_000),
+        row("delivered", 11, 0, 1_000, partition=1),
+    ]
+    found = minutes_of(ledger(extra=rows), None, (0, 1))
+    offered = {key[1]: item["offered"] for key, item in found.items()}
+    assert offered == {0: 1_000 + 5 + 5 + 5 + 1_000, HOUR_S - 60: 10, HOUR_S: 2}
+    assert found["eu", 0]["loaded_seconds"] == 2
+
+
+@pytest.mark.parametrize("hours", [(0, 1), (1,)])
+def test_what_was_offered_does_not_depend_on_which_hours_are_made_together(
+    ledger: Rows, hours: tuple[int, ...]
+) -> None:
+    rows = [
+        row("commit", 100, 0, 5_000),
+        row("commit", HOUR_S - 30, 4_000, 6_000, broker="1002"),
+        row("commit", HOUR_S + 1, 5_500, 7_000),
+        row("delivered", HOUR_S + 1, 5_500, 5_501),
+    ]
+    assert minutes_of(ledger(extra=rows), None, hours)["eu", HOUR_S]["offered"] == 1_000

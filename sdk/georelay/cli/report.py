@@ -5,8 +5,11 @@ The report belongs to another program, which needs Java and Spark; nothing of it
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +31,23 @@ def register(app: typer.Typer) -> None:
 
 
 def _report(context: typer.Context) -> None:
-    answer = subprocess.run([str(find_program()), "report", *context.args], check=False)  # noqa: S603 (our own program)
+    command = [str(find_program()), "report", *context.args]
+    with _interrupts_left_to_child():
+        answer = subprocess.run(command, check=False)  # noqa: S603 (our own program)
     raise typer.Exit(answer.returncode)
+
+
+@contextmanager
+def _interrupts_left_to_child() -> Iterator[None]:
+    """Let Ctrl-C, which the terminal sends to both, end the child alone: it has Java to stop and a line to say.
+
+    A handler and not SIG_IGN: what is ignored stays so in the child, a handler does not.
+    """
+    before = signal.signal(signal.SIGINT, lambda _signal, _frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def find_program(interpreter: str = sys.executable) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -34,3 +35,25 @@ def test_the_program_of_the_same_environment_is_run_or_the_line_says_what_to_ins
         find_program(interpreter)
     program(tmp_path, "")
     assert find_program(interpreter) == tmp_path / PROGRAM
+
+
+SLOW_TO_END = """
+import os, signal, sys, time
+def ended(*_):
+    time.sleep(0.5)  # Java takes its time: longer than subprocess.run gives a child after an interrupt
+    print("stopped in order", flush=True)
+    sys.exit(130)
+signal.signal(signal.SIGINT, ended)
+os.kill(os.getppid(), signal.SIGINT)  # as a terminal does: everybody in the foreground gets it
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_an_interrupt_leaves_the_program_the_time_that_it_needs_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, SLOW_TO_END)
+    monkeypatch.setattr("georelay.cli.report.find_program", lambda: tmp_path / PROGRAM)
+    before = signal.getsignal(signal.SIGINT)
+    assert (run(["report"], plugins=()), capfd.readouterr().out) == (130, "stopped in order\n")
+    assert signal.getsignal(signal.SIGINT) is before

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from georelay.ids import BrokerId, RegionNumber, broker_id
+from georelay.trace.spool import encode_frame
 from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.sealing import seal
@@ -105,6 +108,53 @@ def test_what_the_disk_refuses_is_one_note_per_broker_and_the_others_are_sealed(
     assert [row["broker"] for row in answer["sealed"]] == ["eu-west-3"]
     text = f"what us-1 left is not sealed, its newest rows are not in the report: [Errno {number}] no room, or worse"
     assert answer["notes"] == [text]
+
+
+def test_rows_that_no_file_can_hold_are_one_note_and_the_others_are_sealed(
+    mesh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(traces: Path, identity: Any, now_ns: int) -> Any:
+        if identity.region == "us":
+            raise pa.ArrowInvalid("no such number")
+        return seal(traces, identity, now_ns)
+
+    monkeypatch.setattr(sealing, "seal", refuse)
+    answer: Any = seal_mesh(mesh / "traces")
+    assert [row["broker"] for row in answer["sealed"]] == ["eu-west-3"]
+    assert answer["notes"] == ["what us-1 left is not sealed, its newest rows are not in the report: no such number"]
+
+
+@pytest.mark.parametrize("gone", ["brokers/us-1", "brokers/us-1/LOCK"])
+def test_a_broker_whose_disk_is_gone_is_a_note(mesh: Path, gone: str) -> None:
+    path = mesh / gone
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    answer: Any = seal_mesh(mesh / "traces", lambda: NOW)
+    assert [row["broker"] for row in answer["sealed"]] == ["eu-west-3"]
+    (note,) = answer["notes"]
+    assert note.startswith("what us-1 left is not sealed, its newest rows are not in the report: data directory ")
+    assert note.endswith("brokers/us-1 has no LOCK file: it is lost, or no broker ever used it")
+    assert path.exists() is False
+
+
+def test_a_disk_that_is_gone_is_no_note_when_its_broker_left_nothing(mesh: Path) -> None:
+    seal_mesh(mesh / "traces", lambda: NOW)
+    shutil.rmtree(mesh / "brokers" / "us-1")
+    assert seal_mesh(mesh / "traces", lambda: NOW) == {"sealed": [], "notes": []}
+
+
+def test_a_spool_that_stays_is_a_note_and_not_called_sealed(mesh: Path) -> None:
+    body = json.dumps({"spool": 2}).encode()  # of a program of another version
+    for number in range(2):
+        (mesh / "traces" / ".spool" / f"ledger-1001-abc-{number:06d}.wal").write_bytes(encode_frame(body))
+    note = "spools of us-1 that this version cannot read: 2; their rows are not in the report"
+    first: Any = seal_mesh(mesh / "traces", lambda: NOW)
+    assert [row["broker"] for row in first["sealed"]] == ["us-1", "eu-west-3"]
+    assert first["notes"] == [note]
+    for _ in range(2):
+        assert seal_left_rows(mesh / "traces") == [note]
 
 
 def test_a_damaged_record_of_the_mesh_is_a_note(mesh: Path) -> None:

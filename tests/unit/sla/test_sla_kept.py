@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import shutil
 import uuid
@@ -14,7 +15,7 @@ import pytest
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName
 from georelay.trace.schema import TraceKind
-from sla.errors import NoTraces
+from sla.errors import JobFailed, NoTraces, UsageError
 from sla.jobs.kept import kept_hours, kept_span, rollup_bytes
 from sla.jobs.report import bytes_to_read, hour_facts, period_span
 from sla.judging.facts import HourFacts, Span
@@ -91,7 +92,10 @@ def test_hours_that_were_made_of_traces_are_kept_and_others_are_not(tmp_path: Pa
     ]  # fmt: skip
     assert [len(kept_hours(store, asked)) for asked in (period(None, 6), period(4, 6), period(6.5, None))] == [1, 0, 1]
     span = Span(start_s=minute_s(3, 0), end_s=minute_s(6, 5))
-    assert hour_facts(runs, span) == HourFacts(expected=4, rolled_up=2, revised=0, not_final=1, kept=2)
+    assert hour_facts(runs, span) == HourFacts(expected=4, rolled_up=2, revised=0, not_final=0, kept=2, unseen=1)
+    again = [dataclasses.replace(found, action=HourAction.BUILT) for found in runs]
+    facts = hour_facts(again, span, is_without_traces=True)
+    assert (facts.not_final, facts.kept, facts.unseen, facts.is_without_traces) == (1, 0, 0, True)
 
 
 def test_an_open_period_is_of_the_minutes_with_rows(tmp_path: Path) -> None:
@@ -125,6 +129,24 @@ def test_hours_without_a_row_of_any_minute_are_whole(tmp_path: Path) -> None:
     install(tmp_path, 3, {RollupTable.CLOCK_HOUR: [0]})
     found = span_of(tmp_path)
     assert (found.start_s, found.end_s) == (minute_s(3, 0), minute_s(4, 0))
+
+
+@pytest.mark.parametrize("end", ["2040-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00"])
+def test_more_than_ten_years_are_refused_whatever_is_left_of_them(tmp_path: Path, end: str) -> None:
+    install(tmp_path, 3, {RollupTable.MINUTE: [10]})
+    store = RollupStore(tmp_path)
+    asked = Period(end=datetime.datetime.fromisoformat(end))
+    for good in ((), (ledger_file(4, 1),)):
+        with pytest.raises(UsageError, match="10 years at most; give a shorter period with --from and --to"):
+            period_span(asked, TraceFiles(location=Location.open("traces"), good=good), store)
+
+
+def test_a_roll_up_that_is_damaged_stops_the_report_with_its_path(tmp_path: Path) -> None:
+    install(tmp_path, 3, {RollupTable.MINUTE: [10]})
+    (path,) = (tmp_path / RollupTable.MINUTE.value).rglob("*.parquet")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(JobFailed, match=f"{path.name} cannot be read: "):
+        span_of(tmp_path)
 
 
 def test_minutes_are_found_in_a_file_of_a_day_too(tmp_path: Path) -> None:

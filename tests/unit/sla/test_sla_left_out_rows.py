@@ -107,10 +107,30 @@ def test_what_came_for_an_hour_that_cannot_be_made_again_is_said_once_and_never_
     install(store, TRACE_HOUR_S, said)
     found = {(row["kind"], row["region"]): row for row in stored_rows(store, TRACE_HOUR_S, TRACE_HOUR_S + HOUR_S)}
     assert {key: (row["rows"], row["left_out_rows"]) for key, row in found.items()} == {
-        ("ledger", "eu"): (3, 5), ("probe", "us"): (0, 2),
+        ("ledger", "eu"): (3, 0), ("probe", "us"): (0, 0),
     }  # fmt: skip
     assert rows.with_left_out(TRACE_HOUR_S, {(TraceKind.LEDGER, "eu"): 4}) is None
+    assert _too_late(found) == {("ledger", "eu"): 5, ("probe", "us"): 2}
     assert rows.with_left_out(TRACE_HOUR_S, {(TraceKind.LEDGER, "eu"): 6}) is not None
+
+
+def _too_late(rows: dict[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, str], int]:
+    return {key: row["too_late_rows"] for key, row in rows.items()}
+
+
+def test_what_came_for_an_hour_that_cannot_be_made_again_is_added_to_what_was_too_late_for_any_hour(
+    tmp_path: Path, write_trace: TraceWriter
+) -> None:
+    store = RollupStore.open(tmp_path / "r")
+    write_trace(tmp_path / "t", 3)
+    rows = input_rows(tmp_path / "t", store)
+    install(store, TRACE_HOUR_S, [row | {"left_out_rows": 100} for row in rows.of(TRACE_HOUR_S)])
+    for count in (50, 50, 60):
+        said = rows.with_left_out(TRACE_HOUR_S, {(TraceKind.LEDGER, "eu"): count})
+        if said is not None:
+            install(store, TRACE_HOUR_S, said)
+    (row,) = stored_rows(store, TRACE_HOUR_S, TRACE_HOUR_S + HOUR_S)
+    assert (row["left_out_rows"], row["too_late_rows"]) == (100, 60)
 
 
 def test_a_broker_that_fell_silent_before_the_traces_begin_is_known_from_the_roll_ups(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sla.judging.facts import Facts, PeriodFacts, WorstFacts
+from sla.judging.facts import Facts, LatencyFacts, PeriodFacts, WorstFacts
 from sla.judging.judge import judge
 from sla.report.html import to_html
 from sla.report.markdown import to_markdown
@@ -78,6 +78,12 @@ def _report(*targets: Target, worst: tuple[WorstFacts, ...] = (), **now: Any) ->
             "orders/0 in eu has 3 lost; what was jumped over, and why, is under Integrity",
         ),
         (
+            IntegrityTarget(name="integrity"),
+            {"integrity": (build.reader(),), "inputs": (build.inputs(missing_rows=9),)},
+            "orders/0 in eu is not proven (rows of the ledger are missing); "
+            "find the missing files, What this rests on says what is known of them",
+        ),
+        (
             Throughput(name="throughput"),
             {"throughput": (build.throughput(loaded_minutes_met=9),)},
             "in eu compare what was offered with what was delivered, under Throughput",
@@ -118,6 +124,39 @@ def test_a_far_home_is_named_before_the_longest_stage() -> None:
     assert next_steps(_report(LATENCY, latency=latency, clocks=(*clocks, near))) == (
         "latency: on eu -> ap light alone makes a part of the records late, see the notes: they go eu -> us -> ap; "
         "move those homes closer",
+    )
+
+
+def _late_within_ap(*others: LatencyFacts) -> str:
+    """Return the step for ap -> ap: of 16.4 ms on average its stages are 2.5."""
+    latency = (
+        build.latency({5_000: 8_600, 86_400: 1_400}, origin="ap", dest="ap"),
+        build.latency({2_000: 8_600}, origin="ap", dest="ap", stage="commit"),
+        build.latency({500: 10_000}, origin="ap", dest="ap", stage="deliver"),
+    )
+    (step,) = next_steps(_report(LATENCY, latency=(*latency, *others)))
+    return step
+
+
+def test_a_stage_that_explains_little_of_a_pair_is_not_named() -> None:
+    assert _late_within_ap() == "latency: open its line for every pair, the worst is ap -> ap"
+    nearby = build.latency({2_000: 900}, origin="eu", dest="us", stage="commit")
+    assert "home" not in _late_within_ap(nearby), "records of others"
+
+
+def test_a_home_elsewhere_is_named_where_the_stages_of_a_pair_explain_little() -> None:
+    at_home = build.latency({24_000: 1_400}, origin="ap", dest="us", stage="commit")
+    assert _late_within_ap(at_home) == (
+        "latency: open its line for every pair; on ap -> ap most of the time is spent on the way to a home elsewhere "
+        "(us)"
+    )
+
+
+def test_the_way_over_the_only_home_is_named_for_its_own_line() -> None:
+    way = build.latency(origin="eu", dest="ap", home="us", bad=5_000)
+    assert next_steps(_report(LATENCY, latency=(way,))) == (
+        "latency: open its line for every pair; on eu -> us -> ap most of the time is spent on the way to a home "
+        "elsewhere (us)",
     )
 
 

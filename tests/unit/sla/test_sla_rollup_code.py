@@ -16,6 +16,7 @@ NOTHING_OF_A_ROW = {  # -> why another version of it makes the same rows
     "georelay.errors": "texts",
     "georelay.trace.files": "names and metadata of files, which the hash of the input has",
     "sla.day_files": "copies rows",
+    "sla.day_sums": "adds up rows",
     "sla.errors": "texts",
     "sla.rollup_files_core": "which files stand for an hour",
     "sla.rollup_manifests": "what an hour was made of",
@@ -25,6 +26,7 @@ NOTHING_OF_A_ROW = {  # -> why another version of it makes the same rows
     "sla.sources.layout": "names of folders",
     "sla.sources.location": "reads files",
     "sla.sources.reading": "reads rows; what it hands on is counted",
+    "sla.sources.verify": "proves files; what is good is counted",
     "sla.spark_properties": "settings of Spark",
 }
 

@@ -15,7 +15,7 @@ from sla.errors import JobFailed, UsageError
 from sla.jobs.rollup import RollupResult, hours_of, roll_up
 from sla.jobs.rollup_inputs import stored_rows
 from sla.jobs.verify import VerifyRequest, run_verify
-from sla.rollups import HourAction, HourRun, RollupStore
+from sla.rollups import HourAction, HourRun, RollupSnapshot, RollupStore
 from sla.sources.layout import Period, hour_folder
 from sla.tables import HOUR_S
 from tests.sla.conftest import TRACE_HOUR_S as T0
@@ -26,9 +26,16 @@ LATER_S = T0 + 1_000 * HOUR_S
 NO_SPARK: Any = None
 
 
-def roll(traces: Path, store: RollupStore, hours: list[int], *, now_s: float = LATER_S) -> RollupResult:
+def roll(
+    traces: Path,
+    store: RollupStore,
+    hours: list[int],
+    *,
+    now_s: float = LATER_S,
+    snapshot: RollupSnapshot | None = None,
+) -> RollupResult:
     files = run_verify(VerifyRequest(traces=traces))
-    return roll_up(NO_SPARK, files, store, hours, now_s=now_s)
+    return roll_up(NO_SPARK, files, store, hours, now_s=now_s, snapshot=snapshot)
 
 
 def run(hour_s: int, **changes: Any) -> HourRun:
@@ -40,8 +47,34 @@ def run(hour_s: int, **changes: Any) -> HourRun:
     return HourRun(**(values | changes))
 
 
+def test_a_report_takes_the_manifests_that_the_job_before_it_read(
+    tmp_path: Path, write_trace: TraceWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RollupStore.open(tmp_path / "rollups")
+    hours = [T0, T0 + HOUR_S]
+    for hour_s in hours:
+        store.write_run(run(hour_s))
+    write_trace(tmp_path / "traces", 40, boot="run2")
+    decoded: list[int] = []
+    decode = HourRun.decode
+
+    def counted(raw: bytes) -> HourRun:
+        found = decode(raw)
+        decoded.append(found.hour_s)
+        return found
+
+    monkeypatch.setattr(HourRun, "decode", counted)
+    snapshot = store.snapshot()
+    roll(tmp_path / "traces", store, hours, snapshot=snapshot)
+    decoded.clear()
+    store.write_run(run(T0, revision=7))  # of another job, which began when this one had ended
+    assert [found.revision for found in snapshot.runs(T0, T0 + 2 * HOUR_S)] == [1, 1]
+    assert decoded == [], "each was looked at once"
+    assert [found.hour_s for found in snapshot.runs(T0 - HOUR_S)] == hours
+
+
 def left_out(store: RollupStore) -> dict[int, int]:
-    return {row["ts_s"]: row["left_out_rows"] for row in stored_rows(store, T0 - HOUR_S, T0 + 9 * HOUR_S)}
+    return {row["ts_s"]: row["too_late_rows"] for row in stored_rows(store, T0 - HOUR_S, T0 + 9 * HOUR_S)}
 
 
 def test_an_hour_that_is_kept_says_which_rows_it_was_not_made_of(tmp_path: Path, write_trace: TraceWriter) -> None:
@@ -101,7 +134,7 @@ def test_an_hour_behind_the_files_is_written_while_something_is_handed_on_to_it(
         roll(tmp_path / "traces", store, [T0 + HOUR_S], now_s=T0 + HOUR_S)
 
 
-@pytest.mark.parametrize("raw", [b"{torn", b'{"manifest_version": 2}'])
+@pytest.mark.parametrize("raw", [b"{torn", b'{"manifest_version": 3}'])
 def test_a_manifest_that_cannot_be_read_stops_the_job_before_it_changes_anything(
     tmp_path: Path, write_trace: TraceWriter, raw: bytes
 ) -> None:

@@ -30,7 +30,7 @@ demo: setup ## run the main job: three regions of three brokers, one broker kill
 	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: setup check ## everything that must pass: style, types, import rules, unit to end-to-end tests
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 check: $(STAMP) ## ruff, mypy --strict, import rules
 	@$(BIN)/ruff check .

@@ -1,9 +1,17 @@
-"""Options every test may use, what no test may leave behind, and which process of pytest-xdist runs which file."""
+"""Options every test may use, what no test may leave behind, which process of pytest-xdist runs which file.
+
+And that no test runs for ever: where pytest-timeout's failure does not get through (whoever handles it waits as well),
+the process of the test prints its stacks and ends, and pytest-xdist says which test that was.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import pytest
@@ -11,9 +19,43 @@ import structlog
 
 ONE_PROCESS: Final = "tests/sla/"  # the folder whose tests share a JVM: another would start and warm up in vain
 
+END_S_MAX: Final = 60  # for a test that failed of its timeout, or for what the last test of a process leaves to do
+_STDERR: Final = pytest.StashKey[int]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="store golden transcripts instead of comparing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STDERR] = os.dup(2)  # what is written to the other one is captured
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So are commands started in the background of a shell, and so would be every process that a test starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, stderr: int) -> Iterator[None]:
+    """End this process, with the stacks of all threads, if what is done meanwhile takes longer."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    mark = item.get_closest_marker("timeout")
+    limit_s = float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+    with ended_after(limit_s + END_S_MAX, item.config.stash[_STDERR]):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    with ended_after(END_S_MAX, session.config.stash[_STDERR]):
+        return (yield)
 
 
 def scope_of(nodeid: str) -> str:

@@ -24,6 +24,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+import georelay
 from loadtest.campaign.mesh import CampaignFailed, create_topic, wait_until_whole
 from loadtest.campaign.queue_consumer import POISON
 from loadtest.campaign.queue_history import read_events
@@ -37,6 +38,7 @@ LETTERS: Final = "bills-dead-letters"
 GOOD: Final = "good"
 BATCH: Final = 200
 PARTITIONS: Final = 6
+PUBLISH_SECONDS_MAX: Final = 120
 DRAIN_SECONDS_MAX: Final = 240
 HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=40)
 
@@ -152,25 +154,28 @@ class QueueRun:
             await asyncio.sleep(0.2)
 
     async def _publish(self, hurting: asyncio.Task[None]) -> None:
-        """Publish every record; the keys make a batch that is sent twice visible: none is.
+        """Publish every record once, whoever is killed meanwhile: the producer is idempotent.
 
         The last batch waits for a kill of each kind: a machine that works faster than it is hurt shows nothing.
         """
-        for first in range(0, self._options.records, BATCH):
-            while first + BATCH >= self._options.records and not self._is_hurt() and not hurting.done():
-                await asyncio.sleep(0.1)
-            numbers = range(first, min(first + BATCH, self._options.records))
-            rows = [
-                {"value": f"{POISON if n in self.poison else GOOD}:{n}", "partition": n % PARTITIONS} for n in numbers
-            ]
-            url = f"{self._mesh.gateway}/v1/topics/{TOPIC}/records"
-            while True:
-                async with self._http.post(url, json=rows) as answer:
-                    if answer.status < 300:
-                        break
-                    if answer.status == 504:
-                        raise CampaignFailed("whether records were published is not known; run it again")
-                await asyncio.sleep(0.2)
+        records = self._options.records
+        async with (
+            georelay.connect(self._mesh.gateway, region=REGION) as connection,
+            connection.producer(delivery_timeout_s=PUBLISH_SECONDS_MAX) as producer,
+        ):
+            for first in range(0, records, BATCH):
+                while first + BATCH >= records and not self._is_hurt() and not hurting.done():
+                    await asyncio.sleep(0.1)
+                stored = [
+                    await producer.send(
+                        TOPIC, f"{POISON if n in self.poison else GOOD}:{n}".encode(), partition=n % PARTITIONS
+                    )
+                    for n in range(first, min(first + BATCH, records))
+                ]
+                try:
+                    await asyncio.gather(*stored)
+                except georelay.GeorelayError as error:
+                    raise CampaignFailed(f"records {first} and later were not published: {error}") from error
 
     def _is_hurt(self) -> bool:
         faults, options = self.faults, self._options

@@ -160,6 +160,11 @@ class Lane:
         """Return the rows that the disk would not take yet."""
         return self._rows_waiting
 
+    @property
+    def waiting(self) -> list[Row]:
+        """Return those rows, oldest first."""
+        return [row for _, part in self._waiting for row in part]
+
     def _frame(self, first_row_seq: int, rows: list[Row]) -> bytes:
         batch = batch_of(self.kind, rows, first_row_seq=first_row_seq, boot_id=self._identity.boot_id, rest=self._rest)
         return SpoolRows.of(self.kind, batch, first_row_seq=first_row_seq, dropped=self._dropped).encode()

@@ -3,16 +3,18 @@
 A store into the mapped file of a disk waits while that disk's journal or a frozen file system makes it wait, and is a
 SIGBUS where the disk has failed: it would hold up or end the process. A file on tmpfs has no disk.
 
-    file = what its owner keeps, and at 128: mark | u64 view | u16 length | path of the link  (in the machine's order)
+    file   = what its owner keeps, and at 128: mark | u16 length | u16 length | path of the link | folders
+    folder = u64 device | u64 inode, from the root to the folder of the link         (integers in the machine's order)
 
-The view is the number of its maker's mount namespace: processes of one see the same folders, those of another container
-do not, and may see others under the same paths. Its time is the last sign of who has it mapped.
+The folders tell whether somebody sees what the maker saw: another container may see others under the same paths, or
+none. The number of a mount namespace does not tell: the kernel gives those of ended ones out again. The time of the
+file is the last sign of who has it mapped.
 
 Rule 1: whoever made a file has a lock on it while the file is open, or mapped: a mapping has a descriptor of its own.
 Rule 2: what a link of the own folder names stays. What another start of the same user finds unlocked it removes when
-        its view is the file's, the folder of the link is there, and no such link in it. A folder that is not there may
-        be deleted, moved or not mounted: then the file stays for GONE_S after its last sign, and for UNSEEN_S where the
-        view is another one.
+        it sees all the folders, and no such link in the last. Where those that it sees are the file's, and the next is
+        not there, that one was deleted or moved: then the file stays for GONE_S after its last sign. It stays for
+        UNSEEN_S where a folder is another one (another container's, not mounted, made anew), or the file names none.
 Rule 3: a link whose file is gone means that the machine has booted, or that the container was made anew.
 """
 
@@ -36,10 +38,11 @@ LINK_AT: Final = 128
 HEADER_BYTES: Final = 4_096
 GONE_S: Final = 600  # long enough to move a directory, or to mount it
 UNSEEN_S: Final = 86_400
-MOUNTS: Path = Path("/proc/self/ns/mnt")  # namespaces(7)
-_MARK: Final = b"georelay link 2\n"
-_NOTE: Final = struct.Struct("=QH")
-_PATH_AT: Final = LINK_AT + len(_MARK) + _NOTE.size
+_MARK: Final = b"georelay link 3\n"
+_NOTE: Final = struct.Struct("=HH")
+_FOLDER: Final = struct.Struct("=QQ")
+_OLD_MARK: Final = b"georelay link 2\n"  # with the number of a mount namespace and no folders
+_OLD_NOTE: Final = struct.Struct("=QH")
 
 
 def make(link: Path, size_bytes: int) -> int:
@@ -50,8 +53,8 @@ def make(link: Path, size_bytes: int) -> int:
     """
     if not os.path.ismount(MEMORY_FOLDER):
         raise FileNotFoundError(errno.ENOENT, "no tmpfs is mounted there", str(MEMORY_FOLDER))
-    target = os.fsencode(link.absolute())
-    if len(target) > HEADER_BYTES - _PATH_AT:
+    note = _note(link.absolute())
+    if len(note) > HEADER_BYTES - LINK_AT:
         raise OSError(errno.ENAMETOOLONG, "the path is too long", str(link))
     number, name = tempfile.mkstemp(prefix=PREFIX, dir=MEMORY_FOLDER)
     try:
@@ -59,7 +62,7 @@ def make(link: Path, size_bytes: int) -> int:
         os.posix_fallocate(number, 0, size_bytes)
         link.unlink(missing_ok=True)
         os.symlink(name, link)
-        os.pwrite(number, _MARK + _NOTE.pack(_view(), len(target)) + target, LINK_AT)
+        os.pwrite(number, note, LINK_AT)
     except OSError:
         os.close(number)
         with suppress(OSError):
@@ -115,31 +118,60 @@ def _give_back(path: Path) -> None:
         status = os.fstat(number)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             return
-        raw = os.pread(number, HEADER_BYTES, 0)
-        if len(raw) < HEADER_BYTES or not raw.startswith(_MARK, LINK_AT):
+        noted = _read_note(os.pread(number, HEADER_BYTES, 0))
+        if noted is None:
             return  # it is being made, or is not of this kind
-        view, length = _NOTE.unpack_from(raw, _PATH_AT - _NOTE.size)
-        link = Path(os.fsdecode(raw[_PATH_AT : _PATH_AT + length]))
-        if _target(link) != path and time.time() - status.st_mtime >= _kept_for_s(link.parent, view):
+        link, folders = noted
+        if _target(link) != path and time.time() - status.st_mtime >= _kept_for_s(link.parent, folders):
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
     finally:
         os.close(number)
 
 
-def _kept_for_s(folder: Path, view: int) -> float:
-    """Return how long after its last sign a file stays whose link is not in its folder."""
-    if view == 0 or view != _view():
+def _kept_for_s(folder: Path, noted: bytes) -> float:
+    """Return how long after its last sign a file stays whose link is not in its folder. Raises OSError."""
+    seen = _folders(folder)
+    if not noted.startswith(seen):
         return UNSEEN_S
-    return -math.inf if folder.is_dir() else GONE_S
+    return -math.inf if seen == noted else GONE_S
 
 
-def _view() -> int:
-    """Return the number of the mount namespace, 0 where the kernel does not tell."""
-    try:
-        return MOUNTS.stat().st_ino
-    except OSError:
-        return 0
+def _folders(folder: Path) -> bytes:
+    """Return the numbers of the folders from the root to this one, or to the last that is there. Raises OSError."""
+    numbers = b""
+    for path in (*reversed(folder.parents), folder):
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            break
+        numbers += _FOLDER.pack(status.st_dev, status.st_ino)
+    return numbers
+
+
+def _note(link: Path) -> bytes:
+    target, folders = os.fsencode(link), _folders(link.parent)
+    return _MARK + _NOTE.pack(len(target), len(folders)) + target + folders
+
+
+def _read_note(raw: bytes) -> tuple[Path, bytes] | None:
+    """Return a link and the numbers of its folders, none in a note of before; None for what is no whole note."""
+    if len(raw) < HEADER_BYTES:
+        return None
+    at, folders_length = LINK_AT + len(_MARK), 0
+    if raw.startswith(_MARK, LINK_AT):
+        length, folders_length = _NOTE.unpack_from(raw, at)
+        at += _NOTE.size
+    elif raw.startswith(_OLD_MARK, LINK_AT):
+        _, length = _OLD_NOTE.unpack_from(raw, at)
+        at += _OLD_NOTE.size
+    else:
+        return None
+    end = at + length
+    target = raw[at:end]
+    if end + folders_length > HEADER_BYTES or not target.startswith(b"/") or b"\0" in target:
+        return None
+    return Path(os.fsdecode(target)), raw[end : end + folders_length]
 
 
 def in_memory(link: Path) -> Path | None:

@@ -5,7 +5,8 @@ few bytes into a shared mapping of a file, no system call. Whoever starts after 
 
     file   = header (4096 bytes) | arenas                                   (integers in the order of this machine)
     header = magic | at 64: the machine's boot, 36 characters, zeros unknown | at 128: see memory_file
-    arena  = i64 second | i64 rows | rows of ROW_BYTES; the arena of a second is second modulo ARENAS
+    arena  = i64 second | i64 rows | rows of ROW_BYTES; the arena of a second is second modulo ARENAS. Late rows, of
+             which first_ns is the time of an append, are in the arena of the second in which they were made
     row    = to_offset, last_ns, spooled_ns, from_offset, first_ns, epoch, deliver_seq, session_epoch, partition,
              attempt (i64 each) | u16 length | JSON [kind, origin, topic, group]
 
@@ -13,7 +14,8 @@ Rule 1: the file is in memory (memory_file): no disk can hold up or end who writ
         memory it is on the traces' disk, with its blocks allocated before it is mapped: there is room for whatever is
         written, but a disk that fails or is frozen can do both.
 Rule 2: what finds no room (too many rows in a second, names that are too long, no file) is not noted, and counted in
-        `unnoted`. So is a row whose room is taken ARENAS seconds later although no spool has it.
+        `unnoted`. So is a row whose room is taken ARENAS seconds later although no spool has it. Late rows take half
+        of a second's room at most: what happens in it needs the rest.
 Rule 3: each row is marked by itself when it is spooled, before its spool can become a file: `spooled_ns` is its
         `first_ns` then. A mark that comes when another row has the place says nothing about that one.
 Rule 4: the kernel writes pages of a mapping back in any order: after a crash of the machine the file may say anything.
@@ -45,6 +47,7 @@ MAGIC: Final = b"georelay open rows 2\n"
 HEADER_BYTES: Final = 4_096
 ARENAS: Final = 8  # seconds that may wait for the writer
 ROWS_MAX: Final = 1_024  # of one second
+LATE_ROWS_MAX: Final = 512  # of them
 ROW_BYTES: Final = 512
 ARENA_BYTES: Final = 4_096 + ROWS_MAX * ROW_BYTES
 FILE_BYTES: Final = HEADER_BYTES + ARENAS * ARENA_BYTES
@@ -59,6 +62,7 @@ _SPOOLED: Final = struct.Struct("@q")
 _SPOOLED_AT: Final = 16
 _NAMES_MAX: Final = ROW_BYTES - _ROW.size
 _KINDS: Final = frozenset(kind.value for kind in LedgerKind)
+_LATE_KINDS: Final = frozenset(kind.value for kind in (LedgerKind.COMMIT, LedgerKind.REPLICATED, LedgerKind.ABORTED))
 NOWHERE: Final = 0  # no row is in the header
 
 log = structlog.get_logger()
@@ -148,13 +152,16 @@ class OpenRows:
             self._seconds[arena], self._counts[arena] = run.second, 0
             _ARENA.pack_into(memory, begin, run.second, 0)
         count = self._counts[arena]
+        if count >= ROWS_MAX or (count >= LATE_ROWS_MAX and run.first_ns // NS_PER_S != run.second):
+            self.unnoted += 1
+            return NOWHERE
         names = run.names
         if not names:
             origin = self._region_name(run.origin) if run.origin else ""
             names = json.dumps([run.kind.value, origin, run.topic, run.group]).encode()
             if origin or not run.origin:  # else the region is not known here yet
                 run.names = names
-        if count >= ROWS_MAX or len(names) > _NAMES_MAX:
+        if len(names) > _NAMES_MAX:
             self.unnoted += 1
             return NOWHERE
         place = begin + 4_096 + count * ROW_BYTES
@@ -200,21 +207,6 @@ def left_open(directory: Path, broker: int, boot_id: str) -> list[Path]:
     return sorted(path for path in paths if path.name != own and not memory_file.is_dangling(path))
 
 
-def last_noted_second(directory: Path, broker: int, boot_id: str, *, now_s: int) -> int:
-    """Return the newest second up to now, since 1970, of which an earlier run noted a row; 0 when none tells."""
-    newest = 0
-    for path in left_open(directory, broker, boot_id):
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
-            log.info("trace.open_rows_unread", path=str(path), reason=str(error))
-            continue
-        if len(raw) == FILE_BYTES and raw.startswith(MAGIC) and _is_of_this_boot(raw):
-            arenas = (_ARENA.unpack_from(raw, HEADER_BYTES + arena * ARENA_BYTES) for arena in range(ARENAS))
-            newest = max([newest, *(second for second, rows in arenas if rows and second <= now_s)])
-    return newest
-
-
 class DamagedRowsError(ValueError):
     """Some rows of a file make no sense.
 
@@ -245,7 +237,7 @@ def read_open_rows(raw: bytes, *, region: str, broker: int) -> list[Row]:
     rows, damaged = [], 0
     for second, place in _unspooled(raw):
         row = _row(raw, place, region, broker)
-        if row is None or row[10] // NS_PER_S != second:
+        if row is None or (row[10] // NS_PER_S != second and row[0] not in _LATE_KINDS):
             damaged += 1
         else:
             rows.append(row)

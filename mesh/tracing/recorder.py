@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,14 +19,13 @@ from mesh.tracing.aborted_core import CommittedEntry
 from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
 from mesh.tracing.offset_run_core import NS_PER_S, LateRange
-from mesh.tracing.open_rows import OpenRows, last_noted_second
+from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.outcome_core import OutcomeCore, Totals
-from mesh.tracing.recorder_core import LATE_NS_MAX, ROWS_PER_S_MAX, DeliverySession, Drained, RecorderCore, Row
+from mesh.tracing.recorder_core import ROWS_PER_S_MAX, DeliverySession, Drained, RecorderCore, Row
 from mesh.tracing.refusals_core import RefusedStream
 from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX, TraceWriter, WriterStats
 
 DRAIN_PERIOD_S: Final = 1.0
-NAMED_WITHIN_S: Final = 600  # of its append a broker that runs has named a record; it takes milliseconds
 DRAIN_AGAIN_S: Final = 0.002  # a drain that was cut short goes on after other callbacks had their turn
 
 log = structlog.get_logger()
@@ -90,10 +88,6 @@ class Recorder:
         settings: see TraceSettings.
         clock_ns: wall clock, ns since 1970.
         correction: region number -> what to add to a latency that began on one of its clocks.
-
-    Attributes:
-        named_before_us: append time, us since 1970, before which an earlier run has named what was committed; 0 when
-            nothing of that run tells. Known once it is started.
     """
 
     def __init__(
@@ -138,10 +132,6 @@ class Recorder:
         self._is_closed = False
         self._refused: dict[TraceKind, int] = {}  # rows not yet told to the writer
         self._drain_ns_max = 0
-        self._last_noted_second: Callable[..., int] = lambda **_: 0
-        if settings.directory is not None:
-            self._last_noted_second = partial(last_noted_second, settings.directory, broker, boot_id)
-        self.named_before_us = 0
         self.region = region
         self.broker = broker
         self.outcome_totals: Callable[[], Mapping[Operation, Totals]] | None = None  # set by who counts requests
@@ -154,8 +144,6 @@ class Recorder:
     def start(self) -> None:
         """Start the timer on the running loop, and the writer's thread."""
         if self._writer is not None:
-            noted_s = self._last_noted_second(now_s=self._clock_ns() // NS_PER_S)
-            self.named_before_us = max(0, noted_s - NAMED_WITHIN_S) * 1_000_000
             if self._open_rows is not None:
                 self._open_rows.open()
             self._writer.start()
@@ -266,16 +254,21 @@ class Recorder:
         origin: int,
         partition: int,
         epoch: int,
-        oldest_us: int,
+        is_named: bool,
     ) -> None:
-        """Follow the transactions in entries of which `named_late` is told.
+        """Follow the transactions in entries of which `named_late` is told, or that were named before.
 
         Args:
-            oldest_us: what markers aborted that were appended before was named long ago.
+            is_named: what their markers aborted was named before, too.
         """
-        oldest_ns = max(oldest_us * 1_000, self._clock_ns() - LATE_NS_MAX)
         self._core.aborted_late(
-            entries, topic=topic, origin=origin, partition=partition, epoch=epoch, oldest_ns=oldest_ns
+            entries,
+            topic=topic,
+            origin=origin,
+            partition=partition,
+            epoch=epoch,
+            is_named=is_named,
+            now_ns=self._clock_ns(),
         )
 
     def left(self, *, topic: str, origin: int, partition: int) -> None:

@@ -229,8 +229,8 @@ class RecorderCore:
     ) -> None:
         """Name committed ranges at their append time, because nobody knows when they committed.
 
-        They may have been named before. So no latency is counted of them; and they are rows at once, without the
-        journal, whose arenas are of the newest seconds. What is older than LATE_NS_MAX is left out.
+        They may have been named before. So no latency is counted of them; and each is a row at once, which grows no
+        more. What is older than LATE_NS_MAX is left out.
         """
         for late in ranges:
             if late.first_us * 1_000 >= now_ns - LATE_NS_MAX:
@@ -240,6 +240,7 @@ class RecorderCore:
                     late.epoch,
                     (late.from_offset, late.to_offset),
                     (late.first_us * 1_000, late.last_us * 1_000),
+                    now_ns,
                 )
 
     def aborted_late(
@@ -250,20 +251,22 @@ class RecorderCore:
         origin: int,
         partition: int,
         epoch: int,
-        oldest_ns: int,
+        is_named: bool,
+        now_ns: int,
     ) -> None:
         """Follow the transactions of entries that are named late; what a marker of them aborted is named likewise.
 
         Args:
-            oldest_ns: markers that were appended before are followed, and name nothing.
+            is_named: what their markers aborted was named before: they are followed only. So are those that are older
+                than LATE_NS_MAX.
         """
         key = (topic, origin, partition)
         log = self._log_of(key)
         for entry in entries:
             at_ns = entry.header().append_us * 1_000
             for aborted in log.transactions.committed((entry,)):
-                if at_ns >= oldest_ns:
-                    self._keep_late(LedgerKind.ABORTED, key, epoch, aborted, (at_ns, at_ns))
+                if not is_named and at_ns >= now_ns - LATE_NS_MAX:
+                    self._keep_late(LedgerKind.ABORTED, key, epoch, aborted, (at_ns, at_ns), now_ns)
 
     def left(self, *, topic: str, origin: int, partition: int) -> None:
         """Forget the open transactions of a stream that this broker leads no longer: others see how they end."""
@@ -280,17 +283,20 @@ class RecorderCore:
     def _run_of(self, log: _Log, kind: LedgerKind, key: tuple[str, int, int]) -> OffsetRun:
         run = log.runs.get(kind)
         if run is None:
-            topic, origin, partition = key
-            run = log.runs[kind] = OffsetRun(
-                opened=self._open_runs.append,
-                close=self._close_run,
-                kind=kind,
-                topic=topic,
-                origin=origin,
-                partition=partition,
-                journal=self._journal,
-            )
+            run = log.runs[kind] = self._new_run(kind, key)
         return run
+
+    def _new_run(self, kind: LedgerKind, key: tuple[str, int, int]) -> OffsetRun:
+        topic, origin, partition = key
+        return OffsetRun(
+            opened=self._open_runs.append,
+            close=self._close_run,
+            kind=kind,
+            topic=topic,
+            origin=origin,
+            partition=partition,
+            journal=self._journal,
+        )
 
     def _count_commits(self, log: _Log, topic: str, entries: Sequence[CommittedEntry], now_ns: int) -> None:
         for entry in entries:
@@ -359,11 +365,17 @@ class RecorderCore:
         epoch: int,
         offsets: tuple[int, int],
         times_ns: tuple[int, int],
+        now_ns: int,
     ) -> None:
-        topic, origin, partition = key
-        home = self._region_name(origin) if origin else ""
-        head = (kind.value, self._region, self._broker, home, topic, partition, epoch, None)
-        self.keep(TraceKind.LEDGER, (*head, *offsets, *times_ns, 1, 0, 0, None))
+        """Make a ledger row that is complete; the journal has it until it is spooled, among the rows of now."""
+        run = self._new_run(kind, key)
+        run.epoch = epoch
+        run.from_offset, run.to_offset = offsets
+        run.first_ns, run.last_ns = times_ns
+        run.second = now_ns // NS_PER_S
+        if self._journal is not None:
+            run.place = self._journal.begun(run)
+        self._close_run(run)
 
     def _keep_refusal(self, stream: RefusedStream, count: RefusedCount) -> None:
         self.keep(

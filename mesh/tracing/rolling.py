@@ -89,12 +89,13 @@ def roll(spool_path: Path, directory: Path, *, rest: Callable[[], None] = no_res
     return Rolled(files=files, rows=rows, lost_bytes=lost_bytes)
 
 
-def left_over(directory: Path, broker: int) -> list[Path]:
-    """Return the spools of this broker's earlier runs, oldest first by name."""
+def left_over(directory: Path, broker: int, boot_id: str) -> list[Path]:
+    """Return the spools of the earlier runs of a broker, oldest first by name."""
     folder = directory / SPOOL_FOLDER
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if broker_of_spool(path.name) == broker)
+    paths = (path for path in folder.iterdir() if broker_of_spool(path.name) == broker)
+    return sorted(path for path in paths if path.name.split("-")[2] != boot_id)
 
 
 def remove_unfinished(directory: Path, broker: int) -> None:

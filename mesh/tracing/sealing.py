@@ -45,7 +45,7 @@ class Sealed:
 
 def is_left(directory: Path, broker: int) -> bool:
     """Return whether runs of a broker left anything that is no trace file yet."""
-    return bool(left_open(directory, broker, "") or left_over(directory, broker))
+    return bool(left_open(directory, broker, "") or left_over(directory, broker, ""))
 
 
 def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
@@ -60,7 +60,7 @@ def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
         OSError: the disk refused; done again, it goes on where it ended.
     """
     remove_unfinished(directory, identity.broker)
-    spools = left_over(directory, identity.broker)
+    spools = left_over(directory, identity.broker, identity.boot_id)
     opened = left_open(directory, identity.broker, identity.boot_id)
     lane = Lane(TraceKind.LEDGER, directory, identity)
     open_rows = 0

@@ -6,6 +6,7 @@ Rule 2: a failing disk costs traces, never records.
 Rule 3: nothing here raises into the broker: what fails is logged, counted and tried again.
 Rule 4: ledger spools of earlier runs become files once the open rows of those runs are spooled here and their files
         are gone: only beside them the next start sees which open rows a spool has.
+Rule 5: rows that still wait for the disk at the end are given up, and counted, unless the next start finds them.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ class TraceWriter:
             age_ms_max=age_ms_max,
             size_bytes_max=size_bytes_max,
         )
+        self._unseen: dict[str, Callable[[], None]] = {}  # what of earlier runs is still to be looked at, and how
         self._unrolled: list[Path] = []  # spools whose turn it is
         self._held: list[Path] = []  # ledger spools of earlier runs that left open rows
         self._recovered: list[Path] = []  # files of open rows whose rows the ledger's lane has
@@ -143,7 +145,7 @@ class TraceWriter:
         return True
 
     def close(self) -> None:
-        """Roll everything and end the thread. Blocks: call it outside the event loop."""
+        """Roll everything and end the thread, see Rule 5. Blocks: call it outside the event loop."""
         self._is_closing = True
         if self._thread is not None:
             self._queue.put_nowait(None)
@@ -163,30 +165,42 @@ class TraceWriter:
             drained = self._queue.get()
             began_ns = time.thread_time_ns()
             if drained is None:
-                self.roll()
+                self._end()
                 return
             self.take(drained)
             self.stats.busy_ns += time.thread_time_ns() - began_ns
 
     def recover(self) -> None:
         """Take over what earlier runs of this broker left: files to keep count of, and spools to roll."""
-        try:
-            remove_unfinished(self._directory, self._identity.broker)
-            self._retention.load(self._clock_ns())
-            spools = left_over(self._directory, self._identity.broker)
-        except OSError as error:  # another start finds them
-            self._failed("recover", error)
-        else:
-            self._held = [path for path in spools if is_ledger(path)]
-            self._unrolled += [path for path in spools if not is_ledger(path)]
-            self._take_open_rows()
+        self._unseen = {
+            "unfinished files": lambda: remove_unfinished(self._directory, self._identity.broker),
+            "files": lambda: self._retention.load(self._clock_ns()),
+            "spools": self._find_spools,
+        }
+        self._look()
         self._roll_spools()
+
+    def _look(self) -> None:
+        """Find what earlier runs left, as far as the disk lets; the rest is tried again at the next roll."""
+        for what, find in list(self._unseen.items()):
+            try:
+                find()
+            except OSError as error:
+                self._failed(f"recover {what}", error)
+            else:
+                del self._unseen[what]
+        if self._is_open_left:
+            self._take_open_rows()
+
+    def _find_spools(self) -> None:
+        for path in left_over(self._directory, self._identity.broker, self._identity.boot_id):
+            (self._held if is_ledger(path) else self._unrolled).append(path)
+        self._is_open_left = True  # not before: the spools tell which open rows are spooled
 
     def _take_open_rows(self) -> None:
         """Spool the ledger rows that earlier runs had not spooled when they were killed."""
         identity = self._identity
         self._open_tries += 1
-        self._is_open_left = True
         try:
             found = left_open(self._directory, identity.broker, identity.boot_id)
             paths = [path for path in found if path not in self._recovered]
@@ -274,9 +288,12 @@ class TraceWriter:
             self._failed(f"spool {lane.kind.value}", error)
         given_up = lane.dropped - before
         self.stats.rows_written[lane.kind] += waiting + len(rows) + dropped - given_up - lane.rows_waiting
-        if given_up:
-            self.stats.rows_dropped[lane.kind] += given_up
-            log.warning("trace.rows_dropped", kind=lane.kind.value, rows=given_up, broker=self._identity.broker)
+        self._given_up(lane.kind, given_up)
+
+    def _given_up(self, kind: TraceKind, rows: int) -> None:
+        if rows:
+            self.stats.rows_dropped[kind] += rows
+            log.warning("trace.rows_dropped", kind=kind.value, rows=rows, broker=self._identity.broker)
 
     def _is_due(self, lane: Lane, now_ns: int) -> bool:
         if not lane.rows_spooled:
@@ -291,9 +308,38 @@ class TraceWriter:
         """Make files of every spool; one that fails is tried again at the next roll."""
         self._roll_lanes(self._lanes.values())
 
+    def _end(self) -> None:
+        """Roll everything; rows that the disk refuses once more are given up but for those of open rows."""
+        self.roll()
+        waiting = [lane for lane in self._lanes.values() if lane.rows_waiting]
+        if not waiting:
+            return
+        for lane in waiting:  # the files that were deleted just now may have made room
+            self._spool(lane, [], 0, self._clock_ns())
+        self._mark_spooled()
+        self.roll()
+        for lane in waiting:
+            rows = lane.waiting
+            if rows and lane.kind is TraceKind.LEDGER:
+                rows = without_spooled(rows, self._found_next())
+            self._given_up(lane.kind, len(rows))
+
+    def _found_next(self) -> list[Row]:
+        """Return the open rows that the next start finds, of this run and of earlier ones."""
+        identity = self._identity
+        rows: list[Row] = []
+        try:
+            for path in left_open(self._directory, identity.broker, ""):
+                try:
+                    rows += read_open_rows(path.read_bytes(), region=identity.region, broker=identity.broker)
+                except DamagedRowsError as error:
+                    rows += error.rows
+        except OSError as error:  # what cannot be looked at may be lost
+            self._failed("look at open rows", error)
+        return rows
+
     def _roll_lanes(self, lanes: Iterable[Lane]) -> None:
-        if self._is_open_left:
-            self._take_open_rows()
+        self._look()
         for lane in lanes:
             if lane.kind is TraceKind.LEDGER and (lane.rows_waiting or self._recovered):
                 continue  # rows of its spool are in open rows, too: only while it is a spool the next run sees that

@@ -13,10 +13,6 @@ from mesh.tracing.offset_run_core import LateRange
 class CommitRecorder(Protocol):
     """Who writes down what became readable, and when (mesh.tracing.recorder)."""
 
-    @property
-    def named_before_us(self) -> int:
-        """Append time, us since 1970, before which an earlier run has named what was committed; 0: not known."""
-
     def committed(
         self,
         *,
@@ -60,9 +56,9 @@ class CommitRecorder(Protocol):
         origin: int,
         partition: int,
         epoch: int,
-        oldest_us: int,
+        is_named: bool,
     ) -> None:
-        """Follow the transactions in entries of which `named_late` is told."""
+        """Follow the transactions in entries of which `named_late` is told, or that were named before."""
 
     def left(self, *, topic: str, origin: int, partition: int) -> None:
         """Note that this broker leads the group of a stream no longer."""

@@ -7,12 +7,13 @@ up never costs the live readers their memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from georelay.ids import Offset
 from georelay.limits import KIB, MIB, TAIL_BYTES_MAX
 from region.log.entry import Entry
+from region.topics.unnamed_core import RangeBudget
 
 TAILS_BYTES_MAX: Final = 256 * MIB  # over all streams of a broker
 TAIL_BYTES_MIN: Final = 64 * KIB  # kept per stream however many streams there are
@@ -20,11 +21,16 @@ _TRIM_ROWS: Final = 64
 
 
 class TailBudget:
-    """Counts the bytes that all tails of this broker hold together."""
+    """Counts the bytes that all tails of this broker hold together.
+
+    Attributes:
+        ranges: counts what else its streams remember of their newest records, see UnnamedRanges.
+    """
 
     def __init__(self, bytes_max: int = TAILS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.bytes_held = 0
+        self.ranges = RangeBudget()
 
 
 class CommittedTail:
@@ -111,11 +117,6 @@ class CommittedTail:
                 break
             end += 1
         return entries[row:end]
-
-    def newest_first(self) -> Iterator[Entry]:
-        """Yield what is in memory, the newest entry first; nothing may be added meanwhile."""
-        for row in range(len(self._entries) - 1, self._head - 1, -1):
-            yield self._entries[row]
 
     def clear(self) -> None:
         """Drop everything, for example before the stream is removed."""

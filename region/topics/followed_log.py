@@ -20,6 +20,7 @@ from georelay.wire.control_batch import parse_marker
 from georelay.wire.header import TRANSACTIONAL
 from mesh.replication.receiver_core import ApplyViolation, recheck_at_apply
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType, StreamHeader
+from region.controller.topic import INTERNAL_PREFIX
 from region.geo.stream_geo import StreamGeo
 from region.log.entry import ENTRY_HEADER_BYTES, Entry, control_header
 from region.multiraft.machine import InvariantBroken, Proposer
@@ -87,7 +88,7 @@ class FollowedLog:
         self.fences = FenceBook()
         self.orphan_book = OrphanBook()
         self.tail = CommittedTail(budget)
-        self.unnamed = UnnamedRanges()
+        self.unnamed = UnnamedRanges(budget.ranges)
         self.proposer: Proposer | None = None
         self.geo: StreamGeo | None = None
         self._commits = CommitWaiters()
@@ -258,7 +259,8 @@ class FollowedLog:
     def recovered(self, entry: Entry) -> None:
         """Follow one entry found on disk."""
         self.appended(entry)
-        self.unnamed.recovered(entry)
+        if not self.topic.startswith(INTERNAL_PREFIX):  # what brokers write for themselves is never named
+            self.unnamed.recovered(entry)
 
     def appended(self, entry: Entry) -> None:
         """Follow one appended entry. Raises InvariantBroken: a control entry that makes no sense."""

@@ -1,15 +1,18 @@
 """Ranges of a stream's records of which nobody here knows whether a ledger names them: pure.
 
-The leader of a group names what commits while it leads. Two kinds of records have no such leader: those that were in
-flight when a leader was killed, and commit with the first entry of the next one; and those that a killed broker had on
-disk and had not applied. The next leader names both when it begins to lead, and naming twice is no harm: a report takes
-the union of all ranges.
+The leader of a group names what commits while it leads. Three kinds of records have no such leader: those that were in
+flight when a leader was killed, and commit with the first entry of the next one; those that a killed broker had on disk
+and had not applied; and those of which a leader told its followers before it came to name them. The next leader names
+all of them when it begins to lead, and naming twice is no harm: a report takes the union of all ranges.
 
 Rule 1: a range never spans two seconds of append time or two epochs, and its offsets follow each other.
-Rule 2: of what was recovered from disk only the newest RECOVERED_S_MAX are remembered: a broker names within a second
-        what it applies, so all that is older was named.
-Rule 3: what is truncated is forgotten, and so is what is applied while another broker leads: that one names it.
-        Only its last word may be more than it named, so `followed` says up to where it was believed.
+Rule 2: what is forgotten depends on what happened here and when, never on append times: in a mirror they are another
+        region's clock, and in a log that catches up they are of any age.
+Rule 3: what was told is forgotten when its leader was heard for TOLD_FIRST_NS after, or lived for TOLD_WITHIN_NS after:
+        by then it has named it. A leader that dies sooner leaves it, and what was told before it, to the next one.
+Rule 4: memory is bounded: a stream has RANGES_MAX ranges at most, the newest, and all streams of a broker together
+        BROKER_RANGES_MAX, but each of them RANGES_MIN. What is in flight is at the end of the log.
+Rule 5: what is truncated is forgotten.
 """
 
 from __future__ import annotations
@@ -21,44 +24,94 @@ from typing import Final
 from mesh.tracing.offset_run_core import LateRange
 from region.log.entry import Entry
 
-RECOVERED_S_MAX: Final = 60
+RANGES_MAX: Final = 4_096  # more than an hour of a stream with records in each second
+RANGES_MIN: Final = 64
+BROKER_RANGES_MAX: Final = 65_536  # some 20 MB
+TOLD_FIRST_NS: Final = 2_000_000_000  # what a leader has told and not named yet; a turn of its loop takes milliseconds
+TOLD_WITHIN_NS: Final = 60_000_000_000  # from the last word of a leader until it is missed; an election takes seconds
+MOMENT_NS: Final = 100_000_000  # between two moments that are remembered
+NOBODY: Final = -1
 US_PER_S: Final = 1_000_000
 _NOTHING: Final = 0  # no entry has this index
+
+
+class RangeBudget:
+    """Counts the ranges that all streams of this broker remember together."""
+
+    def __init__(self, ranges_max: int = BROKER_RANGES_MAX) -> None:
+        self.ranges_max = ranges_max
+        self.held = 0
 
 
 class UnnamedRanges:
     """The ranges of one stream, in the order of the log.
 
     Attributes:
-        recovered_end: index of the newest entry that was recovered and is in the log still, 0 for none.
-        followed: index of the newest entry that was applied while another broker led, 0 for none.
-        oldest_us: append time before which what was recovered is not remembered, us since 1970.
+        teller: the leader of whose words `told` is told, a broker id; NOBODY for none.
     """
 
-    __slots__ = ("_ranges", "followed", "oldest_us", "recovered_end")
+    __slots__ = ("_budget", "_moments", "_noted_end", "_ranges", "_told_end", "_told_ns", "teller")
 
-    def __init__(self) -> None:
+    def __init__(self, budget: RangeBudget) -> None:
+        self._budget = budget
         self._ranges: deque[LateRange] = deque()
-        self.recovered_end = _NOTHING
-        self.followed = _NOTHING
-        self.oldest_us = 0
+        self._noted_end = _NOTHING  # index up to which entries are noted, or were not worth it
+        self._moments: deque[tuple[int, int, int]] = deque()  # (when, index, next offset) of what this teller told
+        self._told_end = (_NOTHING, 0)  # index and next offset of what it told last
+        self._told_ns = 0
+        self.teller = NOBODY
+
+    @property
+    def first_index(self) -> int | None:
+        """Return the index of the oldest entry that is remembered, None when none is."""
+        return self._ranges[0].first_index if self._ranges else None
 
     def recovered(self, entry: Entry) -> None:
         """Note an entry that was found on disk at start, in order."""
-        self.recovered_end = entry.index
-        if not entry.record_count:
-            return
-        second = entry.header().append_us // US_PER_S
-        self.oldest_us = max(self.oldest_us, (second - RECOVERED_S_MAX + 1) * US_PER_S)
-        self._extend(entry)
-        while self._ranges and self._ranges[0].first_us < self.oldest_us:
-            self._ranges.popleft()
+        self._noted_end = entry.index
+        if entry.record_count:
+            self._extend(entry)
 
     def committed(self, entries: Sequence[Entry]) -> None:
         """Note entries that are committed though no leader could name them; those that were recovered are known."""
         for entry in entries:
-            if entry.record_count and entry.index > self.recovered_end:
-                self._extend(entry)
+            if entry.index > self._noted_end:
+                self._noted_end = entry.index
+                if entry.record_count:
+                    self._extend(entry)
+
+    def told(self, entries: Sequence[Entry], *, leader: int, now_ns: int) -> None:
+        """Note entries that are applied while another broker leads, and forget what that one has surely named.
+
+        Args:
+            leader: a broker id, NOBODY when the one that told of them is missed.
+            now_ns: of a clock of this broker that never goes back.
+        """
+        self.leader_changed(leader, now_ns=now_ns)
+        self.committed(entries)
+        if leader == NOBODY:
+            return
+        newest = entries[-1]
+        self._told_end, self._told_ns = (newest.index, newest.next_offset), now_ns
+        moments = self._moments
+        if not moments or now_ns - moments[-1][0] >= MOMENT_NS:
+            moments.append((now_ns, *self._told_end))
+        named: tuple[int, int, int] | None = None
+        while now_ns - moments[0][0] > TOLD_FIRST_NS:
+            named = moments.popleft()
+        if named is not None:
+            self._forget(named[1], named[2])
+
+    def leader_changed(self, leader: int, *, now_ns: int) -> None:
+        """Follow who leads, NOBODY for none; to be told of the same again changes nothing."""
+        if leader == self.teller:
+            return
+        index, next_offset = self._told_end
+        if index and now_ns - self._told_ns > TOLD_WITHIN_NS:
+            self._forget(index, next_offset)
+        self._told_end = (_NOTHING, 0)  # what is left of it waits for the next leader, however long
+        self._moments.clear()
+        self.teller = leader
 
     def _extend(self, entry: Entry) -> None:
         header = entry.header()
@@ -85,32 +138,36 @@ class UnnamedRanges:
                 last_index=entry.index,
             )
         )
+        budget = self._budget
+        budget.held += 1
+        while len(self._ranges) > RANGES_MAX or (budget.held > budget.ranges_max and len(self._ranges) > RANGES_MIN):
+            self._ranges.popleft()
+            budget.held -= 1
 
     def truncated(self, from_index: int, newest: Entry | None) -> None:
         """Forget the entries from `from_index` on; `newest` is the last that remains, None when none does."""
-        self.recovered_end = min(self.recovered_end, from_index - 1)
+        self._noted_end = min(self._noted_end, from_index - 1)
         while self._ranges and self._ranges[-1].last_index >= from_index:
             last = self._ranges[-1]
             if last.first_index >= from_index or newest is None:
                 self._ranges.pop()
+                self._budget.held -= 1
                 continue
             # An entry without records repeats end and append time of the log.
             last.to_offset = newest.next_offset
             last.last_us = newest.header().append_us
             last.last_index = newest.index
 
-    def applied(self, newest: Entry) -> None:
-        """Forget the entries up to `newest`: they were applied while another broker led."""
-        self.followed = newest.index
-        if newest.index >= self.recovered_end:
-            self.recovered_end, self.oldest_us = _NOTHING, 0
-        while self._ranges and self._ranges[0].first_index <= newest.index:
+    def _forget(self, index: int, next_offset: int) -> None:
+        """Forget the entries up to `index`, after which the log went on at `next_offset`."""
+        while self._ranges and self._ranges[0].first_index <= index:
             first = self._ranges[0]
-            if first.last_index <= newest.index:
+            if first.last_index <= index:
                 self._ranges.popleft()
+                self._budget.held -= 1
                 continue
-            first.from_offset = newest.next_offset
-            first.first_index = newest.index + 1
+            first.from_offset = next_offset
+            first.first_index = index + 1
 
     def take(self) -> list[LateRange]:
         """Return the ranges and forget them."""
@@ -119,7 +176,8 @@ class UnnamedRanges:
         return ranges
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything but who leads."""
+        self._budget.held -= len(self._ranges)
         self._ranges.clear()
-        self.recovered_end = self.followed = _NOTHING
-        self.oldest_us = 0
+        self._moments.clear()
+        self._noted_end, self._told_end = _NOTHING, (_NOTHING, 0)

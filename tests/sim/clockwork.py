@@ -338,14 +338,15 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 class SimClock:
-    """Implements georelay.clock.Clock for one broker: drifts with its loop, and its wall time can jump."""
+    """Implements georelay.clock.Clock for one broker: drifts with its loop, and its wall time can jump or race."""
 
     def __init__(self, loop: SimLoop, *, wall_origin_ns: int) -> None:
         self.loop = loop
         self.wall_offset_ns = wall_origin_ns
+        self.wall_rate = 1
 
     def wall_ns(self) -> int:
-        return self.loop.monotonic_ns() + self.wall_offset_ns
+        return self.loop.monotonic_ns() * self.wall_rate + self.wall_offset_ns
 
     def monotonic_ns(self) -> int:
         return self.loop.monotonic_ns()

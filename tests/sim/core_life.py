@@ -23,7 +23,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.flushing import SimFlusher
 from tests.sim.host_watch import HostWatch
 from tests.sim.link_carrier import LinkCarrier
-from tests.sim.named_records import NamedRecords, NamingRecorder
+from tests.sim.named_records import DRAIN_PERIOD_S, NamedRecords, NamingRecorder
 from tests.sim.network import Network, SimTransport
 from tests.sim.patching import replaced
 
@@ -51,7 +51,7 @@ class CoreLife:
         level: int = FEATURE_LEVEL_MAX,
     ) -> None:
         """Begin a life; `level`: the highest feature level that this version of the broker knows."""
-        self._recorder = NamingRecorder(config.region_number, named)
+        self._recorder = NamingRecorder(config.region_number, named, wall_ns=clock.wall_ns)
         self.level = level
         self.me = config.broker_id
         self.loop = loop
@@ -106,6 +106,7 @@ class CoreLife:
         core.host.watchdog = Watchdog(clock=self.clock, every_ms=0)
         core.housekeeping.retention._interval_ms = RETENTION_EVERY_MS
         core.failed.add_done_callback(lambda failed: self._failed(failed.result()))
+        self.loop.call_later(DRAIN_PERIOD_S, self._drain)
         await core.start()
         self.serving = True
         self._on_started(self.me)
@@ -128,6 +129,10 @@ class CoreLife:
             ),
         )
 
+    def _drain(self) -> None:
+        self._recorder.drain()
+        self.loop.call_later(DRAIN_PERIOD_S, self._drain)
+
     def _failed(self, reason: str) -> None:
         self.serving = False
         self._on_failed(self.me, reason)
@@ -141,6 +146,7 @@ class CoreLife:
         assert self.core is not None
         await self.core.stop()
         self.core.close_files()
+        self._recorder.drain(final=True)
         done()
 
 

@@ -71,6 +71,7 @@ HOST_MARKS: Final = (
 """Every one must be hit in a run of 300 seeds or more of the region of hosts."""
 
 MESH_MARKS: Final = (
+    "clock.races",
     "crash.killed",
     "crash.power_cut",
     "crash.whole_region",

@@ -7,6 +7,7 @@ and that after the heal every mirror is whole, and every record named (named_rec
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from tests.sim.violation import RAISED, Violation
 TOPICS: Final = (("orders", Homes.ONE), ("events", Homes.EVERY))
 STEP_NS: Final = 200 * NS_PER_MS
 PERIODS_MS: Final = (40, 100, 250)
+RACES: Final = 0.4  # odds that the wall clocks of a region race
+RACING_WALL_RATE: Final = 200  # a world is of hours there, and not of a day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +81,28 @@ class MeshWorld(BrokerWorld):
         self._lived: set[BrokerId] = set()
         self.operator: Operator | None = None
         self.control_rules = ControlRules(seed=seed)
+        self.racing = self._racing_region()
         wan_ns = self.rng.choice((1, 10, 40)) * NS_PER_MS
         for one in self.brokers:
             for other in self.brokers:
                 if region_of(one) != region_of(other):
                     self.network.lay(one, other, base_ns=wan_ns, jitter_ns=wan_ns // 10)
 
+    def _racing_region(self) -> RegionNumber | None:
+        """Return the region in whose wall clocks minutes pass in a second, if this world has one.
+
+        Its records are of hours, as if its mirrors were far behind; what a broker does may not hang on their age.
+        """
+        rng = random.Random(f"wall clocks of {self.seed}")
+        region = rng.choice(self.regions) if rng.random() < RACES else None
+        if region is not None:
+            self.mark("clock.races")
+        return region
+
     def make_life(self, broker: BrokerId, loop: SimLoop, clock: SimClock) -> CoreLife:
         """Return the next life of a broker."""
+        if region_of(broker) == self.racing:
+            clock.wall_rate = RACING_WALL_RATE
         config = config_of(
             broker // 1000,
             broker % 1000,

@@ -27,8 +27,6 @@ SECONDS = 30.0
 class NoRecorder:
     """Nobody looks at what was delivered."""
 
-    named_before_us = 0
-
     def committed(self, **_: Any) -> None:
         """Forget it."""
 

@@ -26,6 +26,7 @@ from region.log.hard_state import HardState
 from region.multiraft import followed_log
 from region.multiraft.group import Group
 from region.raft.core import Append, AppendResponse, VoteResponse
+from region.topics import unnamed_core
 from region.topics.committed_tail import TailBudget
 from region.topics.epoch_entry_core import EpochBegun, encode_epoch
 from region.topics.hosted_stream import HostedStream
@@ -39,12 +40,11 @@ Named = tuple[str, int, int, int, int]  # kind, epoch, offsets, second since T0
 class Recorder:
     """Keeps what it is told."""
 
-    named_before_us = 0
-
     def __init__(self) -> None:
         self.at_once: list[tuple[str, int, int]] = []
         self.late: list[Named] = []
         self.followed: list[int] = []
+        self.named_before: list[int] = []
         self.streams_left = 0
 
     def committed(self, **said: Any) -> None:
@@ -58,20 +58,25 @@ class Recorder:
             (kind.value, late.epoch, late.from_offset, late.to_offset, (late.first_us - T0_US) // S) for late in ranges
         ]
 
-    def aborted_late(self, entries: Sequence[Any], **_: Any) -> None:
+    def aborted_late(self, entries: Sequence[Any], *, is_named: bool, **_: Any) -> None:
         self.followed += [entry.base_offset for entry in entries]
+        self.named_before += [entry.base_offset for entry in entries if is_named]
 
     def left(self, **_: Any) -> None:
         self.streams_left += 1
+        self.followed.clear()
 
 
 class Clock(SystemClock):
-    """Wall time that a test sets."""
+    """Time that a test sets."""
 
     now_s = 10.0
 
     def wall_ns(self) -> int:
         return (T0_US + int(self.now_s * S)) * 1_000
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * S) * 1_000
 
 
 class Leader:
@@ -119,17 +124,18 @@ class Bench:
         voters: tuple[BrokerId, ...] = (ME, OTHER, THIRD), home_row: Any = None,
     ) -> None:  # fmt: skip
         self.recorder = Recorder()
+        self.budget = TailBudget()
         self.disk = GroupLog.open(path, OsFileSystem())
         self.stream = HostedStream(
             key=StreamKey(bytes(range(16)), RegionNumber(0), 0), topic=topic, group_id=GroupId(1),
-            home=RegionNumber(home), region=RegionNumber(1), clock=SystemClock(), budget=TailBudget(),
+            home=RegionNumber(home), region=RegionNumber(1), clock=SystemClock(), budget=self.budget,
             executor=executor,
         )  # fmt: skip
         self.stream.home_row = home_row
         self.clock = Clock()
-        names = CommitNames(me=ME, recorder=self.recorder, clock=self.clock)
-        self.stream.on_committed = names.committed
-        self.stream.on_leadership = names.leadership
+        self.names = CommitNames(me=ME, recorder=self.recorder, clock=self.clock)
+        self.stream.on_committed = self.names.committed
+        self.stream.on_leadership = self.names.leadership
         self.group = Group(
             group_id=GroupId(1), me=ME, voters=voters, disk=self.disk, hard_state=hard_state,
             machine=self.stream, rng=random.Random(1), on_dirty=lambda group: None,
@@ -246,23 +252,85 @@ def test_a_follower_names_nothing(make: Make) -> None:
     assert (bench.recorder.at_once, bench.recorder.late) == ([], [])
 
 
-def test_a_new_leader_names_the_newest_that_it_was_told_of_for_the_old_one_may_not_have_come_to_it(make: Make) -> None:
+def test_a_new_leader_names_what_it_was_told_of_last_for_the_old_one_may_not_have_come_to_it(make: Make) -> None:
     bench, leader = make(), Leader()
-    for at_s in (0, 7, 8.5, 9):
+    for at_s in range(11):
         leader.data(1, at_s=at_s)
-    bench.told(leader.entries[:-1], commit=4)
-    bench.told(leader.entries[-1:], commit=4)
+    bench.told(leader.entries[:1], commit=1)
+    bench.told(leader.entries[1:-1], commit=11)  # a turn of its leader may be of many seconds: a mirror catches up
+    bench.told(leader.entries[-1:], commit=11)
     bench.lead()
-    assert bench.recorder.late == [("commit", 1, 1, 2, 7), ("commit", 1, 2, 3, 8), ("commit", 1, 3, 4, 9)]
+    assert bench.recorder.late == [("commit", 1, at_s, at_s + 1, at_s) for at_s in range(11)]
+
+
+def test_what_a_leader_outlived_by_seconds_it_has_named(make: Make) -> None:
+    bench, leader = make(), Leader()
+    for told_s in (10.0, 11.0, 11.02, 13.5, 14.0):
+        leader.data(1, at_s=5)
+        bench.clock.now_s = told_s
+        bench.told(leader.entries[-1:] if told_s > 10 else leader.entries, commit=leader.entries[-1].index)
+    bench.lead()
+    assert bench.recorder.late == [("commit", 1, 2, 5, 5)]
 
 
 def test_a_new_leader_of_a_stream_that_was_quiet_for_long_names_nothing_of_it_again(make: Make) -> None:
     bench, leader = make(), Leader()
     leader.data(1)
     bench.told(leader.entries, commit=2)
-    bench.clock.now_s = 61.0
+    bench.clock.now_s += 61.0
     bench.lead()
     assert bench.recorder.late == []
+
+
+def test_what_was_told_last_is_named_however_long_no_leader_was_found_after(make: Make) -> None:
+    bench, leader = make(), Leader()
+    leader.data(1)
+    bench.told(leader.entries, commit=2)
+    bench.group.node.campaign()
+    bench.turn()
+    bench.clock.now_s += 3_600.0
+    bench.lead()
+    assert bench.recorder.late == [("commit", 1, 0, 1, 0)]
+
+
+def test_a_mirror_names_what_it_was_told_of_however_long_ago_its_home_appended_it(make: Make) -> None:
+    bench, leader = make(home=2), Leader()
+    for at_s in (0, 1, 8, 9):
+        leader.data(1, at_s=at_s)
+    bench.clock.now_s = 5_400.0
+    bench.told(leader.entries, commit=5)
+    bench.clock.now_s += 1.0
+    bench.lead()
+    assert bench.stream.high_watermark == 4
+    assert bench.recorder.late == [("replicated", 1, row, row + 1, at_s) for row, at_s in enumerate((0, 1, 8, 9))]
+
+
+@pytest.mark.parametrize(("lived_s", "names"), [(0.5, [0, 2, 3, 4]), (3.0, [3, 4])])
+def test_what_the_leader_before_the_last_one_told_is_named_unless_the_last_one_lived_for_seconds(
+    make: Make, lived_s: float, names: list[int]
+) -> None:
+    bench, leader = make(), Leader()
+    leader.data(2)
+    bench.told(leader.entries, commit=2)
+    bench.clock.now_s += 30.0
+    second = Leader()
+    second.data(2)
+    for at_s in (30, 31, 32):
+        second.data(1, at_s=at_s)
+    chain = leader.entries[-1].chain
+    for count, wait_s in enumerate((0.0, lived_s, 0.0), start=3):
+        bench.clock.now_s += wait_s
+        entry = in_term(second.entries[count - 1], 2, chain)
+        chain = entry.chain
+        bench.group.step(
+            Append(
+                from_=THIRD, to=ME, term=Term(2), prev_index=count - 1, prev_term=Term(1 if count == 3 else 2),
+                commit=count, entries=[entry],
+            )
+        )  # fmt: skip
+        bench.turn()
+    bench.lead()
+    assert [row[2] for row in bench.recorder.late] == names
 
 
 def test_seconds_and_epochs_are_ranges_of_their_own(make: Make) -> None:
@@ -306,37 +374,48 @@ def test_what_brokers_write_for_themselves_is_never_named(make: Make) -> None:
 
 
 @pytest.mark.parametrize("is_cold", [False, True], ids=["in memory", "on disk only"])
-def test_a_killed_broker_names_the_last_minute_of_what_it_had_stored(
-    make: Make, monkeypatch: pytest.MonkeyPatch, is_cold: bool
+@pytest.mark.parametrize(("home", "kind"), [(1, "commit"), (2, "replicated")])
+def test_a_killed_broker_names_all_that_it_had_stored_however_long_ago_that_was_appended(
+    make: Make, monkeypatch: pytest.MonkeyPatch, is_cold: bool, home: int, kind: str
 ) -> None:
     leader = Leader()
     for at_s in (0, 10, 70, 99.5):
         leader.data(1, at_s=at_s)
     if is_cold:
         monkeypatch.setattr(followed_log, "TAIL_BYTES_MAX", 1)
-    bench = killed_with(make, leader)
+    bench = killed_with(make, leader, home=home)
+    bench.clock.now_s = 3_600.0
     assert (bench.group.node.log.tail_first > 4) is is_cold
     bench.lead()
     assert bench.stream.high_watermark == 4
-    assert bench.recorder.late == [("commit", 1, 2, 3, 70), ("commit", 1, 3, 4, 99)]
+    assert bench.recorder.late == [(kind, 1, row, row + 1, at_s) for row, at_s in enumerate((0, 10, 70, 99))]
 
 
-def test_what_the_run_before_outlived_by_far_is_not_named_again_but_what_was_in_flight_is(make: Make) -> None:
+def test_what_was_in_flight_when_the_quorum_was_lost_is_named_after_any_number_of_runs(make: Make) -> None:
     leader = Leader()
-    leader.data(1, at_s=0)
-    leader.data(1, at_s=1)
+    for at_s in range(3):
+        leader.data(1, at_s=at_s)
     first = make()
     first.told(leader.entries)
-    leader.data(1, at_s=2)
-    bench = make(hard_state=HardState(term=Term(1), vote=OTHER))
-    bench.recorder.named_before_us = T0_US + 1 * S
-    bench.told(leader.entries[-1:])
+    for term, now_s in ((1, 900.0), (1, 1_800.0)):
+        bench = make(hard_state=HardState(term=Term(term), vote=OTHER))
+        bench.clock.now_s = now_s
     bench.lead()
-    assert bench.recorder.late == [("commit", 1, 1, 2, 1), ("commit", 1, 2, 3, 2)]
-    bench = make(hard_state=HardState(term=Term(2), vote=ME))
-    bench.recorder.named_before_us = T0_US + 9 * S
+    assert bench.stream.high_watermark == 3
+    assert bench.recorder.late == [("commit", 1, at_s, at_s + 1, at_s) for at_s in range(3)]
+
+
+def test_of_a_log_of_more_seconds_than_are_remembered_the_aborted_transactions_are_followed_and_not_named(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unnamed_core, "RANGES_MAX", 2)
+    leader = Leader()
+    for at_s in range(4):
+        leader.data(1, at_s=at_s)
+    bench = killed_with(make, leader)
     bench.lead()
-    assert bench.recorder.late == []
+    assert [row[2:4] for row in bench.recorder.late] == [(2, 3), (3, 4)]
+    assert (bench.recorder.followed, bench.recorder.named_before) == ([0, 1, 2, 3], [0, 1])
 
 
 def test_what_a_manifest_holds_is_not_named_again(make: Make) -> None:
@@ -360,7 +439,7 @@ def test_a_snapshot_takes_the_place_of_what_was_recovered(make: Make) -> None:
     bench = killed_with(make, leader)
     manifest: Any = SimpleNamespace(index=RaftIndex(9), state=bench.stream.snapshot())
     bench.stream.restore(manifest)
-    assert (bench.stream.unnamed.take(), bench.stream.unnamed.recovered_end) == ([], 0)
+    assert bench.stream.unnamed.take() == []
 
 
 def test_what_was_recovered_is_not_named_by_who_followed_another_leader_since_nor_what_that_one_cut_off(
@@ -388,7 +467,12 @@ def test_what_was_recovered_is_not_named_by_who_followed_another_leader_since_no
     bench.lead()
     assert bench.stream.high_watermark == 3
     # The first was told of, and may not have been named; the second and third were recovered; the others are gone.
-    assert bench.recorder.late == [("commit", 1, 0, 1, 1), ("commit", 1, 1, 2, 1), ("commit", 1, 2, 3, 5)]
+    assert bench.recorder.late == [("commit", 1, 0, 2, 1), ("commit", 1, 2, 3, 5)]
+
+
+def in_term(entry: Entry, term: int, previous_chain: int) -> Entry:
+    draft = EntryDraft(header=entry.header(), payload=bytes(entry.payload))
+    return seal_entry(draft, term=Term(term), index=entry.index, previous_chain=previous_chain)
 
 
 def noop_after(entry: Entry, *, term: int) -> Entry:
@@ -414,3 +498,24 @@ def test_who_leads_no_longer_says_so(make: Make) -> None:
     bench.turn()
     assert not bench.stream.is_leader
     assert bench.recorder.streams_left > before
+
+
+def test_the_transactions_of_what_was_in_flight_are_still_known_when_an_epoch_began_among_it(make: Make) -> None:
+    row = SimpleNamespace(homes=((Epoch(1), RegionNumber(1)), (Epoch(2), RegionNumber(1))), epoch=Epoch(2), table=())
+    bench, leader = make(home_row=row), Leader()
+    leader.data(1)
+    leader.begin_epoch(2)
+    leader.data(1, at_s=1)
+    bench.told(leader.entries)
+    bench.lead()
+    assert bench.stream.epoch == 2
+    assert bench.recorder.followed == [0, 1]
+
+
+def test_a_stream_that_left_this_broker_is_remembered_no_longer(make: Make) -> None:
+    leader = Leader()
+    leader.data(3)
+    bench = killed_with(make, leader)
+    assert bench.budget.ranges.held == 1
+    bench.names.left(bench.stream)
+    assert bench.budget.ranges.held == 0

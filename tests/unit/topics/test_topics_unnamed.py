@@ -9,7 +9,8 @@ import pytest
 from georelay.ids import Epoch, Offset, RaftIndex, Term
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.log.entry import Entry, EntryDraft, seal_entry
-from region.topics.unnamed_core import RECOVERED_S_MAX, UnnamedRanges
+from region.topics import unnamed_core
+from region.topics.unnamed_core import BROKER_RANGES_MAX, NOBODY, RANGES_MAX, RANGES_MIN, RangeBudget, UnnamedRanges
 
 MS = 1_000
 S = 1_000 * MS
@@ -24,8 +25,8 @@ def entry(index: int, base: int, count: int, append_us: int, *, epoch: int = 1) 
     return seal_entry(EntryDraft(header=header, payload=b""), term=Term(1), index=RaftIndex(index), previous_chain=0)
 
 
-def recovered(*entries: Entry) -> UnnamedRanges:
-    ranges = UnnamedRanges()
+def recovered(*entries: Entry, budget: RangeBudget | None = None) -> UnnamedRanges:
+    ranges = UnnamedRanges(budget or RangeBudget())
     for each in entries:
         ranges.recovered(each)
     return ranges
@@ -49,19 +50,42 @@ def test_a_range_ends_at_the_turn_of_a_second_at_an_epoch_and_at_a_jump(second: 
     assert len(rows(recovered(entry(1, 0, 3, 100 * MS), second))) == 2
 
 
-def test_of_what_was_recovered_the_newest_minute_is_remembered() -> None:
-    ranges = UnnamedRanges()
-    for second in range(200):
-        ranges.recovered(entry(1 + second, second, 1, second * S))
-        assert ranges.oldest_us == max(0, second - RECOVERED_S_MAX + 1) * S
-    assert [row[1] for row in rows(ranges)] == list(range(200 - RECOVERED_S_MAX, 200))
+def test_append_times_of_any_age_and_order_are_remembered() -> None:
+    ranges = recovered(entry(1, 0, 1, 0), entry(2, 1, 1, 90_000 * S), entry(3, 2, 1, 100 * S))
+    assert [row[1] for row in rows(ranges)] == [0, 1, 2]
 
 
-def test_one_record_of_long_before_is_forgotten_by_the_first_of_now_and_a_clock_that_went_back_changes_nothing() -> (
-    None
-):
-    ranges = recovered(entry(1, 0, 1, 0), entry(2, 1, 1, 500 * S), entry(3, 2, 1, 100 * S))
-    assert [row[1] for row in rows(ranges)] == [1, 2]
+def test_a_stream_remembers_its_newest_ranges_only() -> None:
+    budget = RangeBudget()
+    ranges = recovered(*(entry(1 + row, row, 1, row * S) for row in range(RANGES_MAX + 3)), budget=budget)
+    assert (ranges.first_index, budget.held) == (4, RANGES_MAX)
+    assert [row[1] for row in rows(ranges)] == list(range(3, RANGES_MAX + 3))
+    assert (ranges.first_index, budget.held) == (None, 0)
+
+
+def test_many_streams_together_remember_no_more_than_a_broker_has_room_for_but_each_a_few_ranges() -> None:
+    assert BROKER_RANGES_MAX >= RANGES_MAX >= RANGES_MIN
+    budget = RangeBudget(ranges_max=100)
+    first, second = (
+        recovered(*(entry(1 + row, row, 1, row * S) for row in range(90)), budget=budget) for _ in range(2)
+    )  # fmt: skip
+    assert budget.held == 90 + RANGES_MIN
+    first.clear()
+    assert budget.held == RANGES_MIN
+    assert [row[1] for row in rows(second)] == list(range(90 - RANGES_MIN, 90))
+
+
+def test_every_way_to_forget_gives_its_room_back() -> None:
+    log = [entry(1 + row, row, 1, row * S) for row in range(6)]
+    budget = RangeBudget()
+    ranges = recovered(*log, budget=budget)
+    ranges.truncated(6, log[4])
+    assert budget.held == 5
+    ranges.told(log[:2], leader=7, now_ns=0)
+    ranges.told(log[2:3], leader=7, now_ns=3 * NS)
+    assert budget.held == 3
+    ranges.take()
+    assert budget.held == 0
 
 
 def test_what_is_committed_beyond_what_was_recovered_is_remembered_however_old() -> None:
@@ -75,7 +99,7 @@ def test_what_is_committed_beyond_what_was_recovered_is_remembered_however_old()
 def test_what_was_taken_is_not_given_again() -> None:
     ranges = recovered(entry(1, 0, 1, 0))
     assert len(ranges.take()) == 1
-    assert (ranges.take(), ranges.recovered_end, ranges.oldest_us) == ([], 0, 0)
+    assert (ranges.take(), ranges.first_index) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +115,14 @@ def test_what_was_taken_is_not_given_again() -> None:
 def test_what_is_truncated_is_not_named(from_index: int, newest: Entry | None, left: list[tuple[int, int]]) -> None:
     ranges = recovered(entry(1, 0, 3, 100 * MS), entry(2, 3, 2, 900 * MS), entry(3, 5, 1, 5 * S), entry(4, 6, 1, 5 * S))
     ranges.truncated(from_index, newest)
-    assert ranges.recovered_end == from_index - 1
     assert [row[1:3] for row in rows(ranges)] == left
+
+
+def test_what_takes_the_place_of_what_was_truncated_is_remembered() -> None:
+    ranges = recovered(entry(1, 0, 3, 0), entry(2, 3, 2, 0))
+    ranges.truncated(2, entry(1, 0, 3, 0))
+    ranges.committed([entry(2, 3, 1, 0, epoch=2)])
+    assert [row[:3] for row in rows(ranges)] == [(1, 0, 3), (2, 3, 4)]
 
 
 def test_the_end_of_a_range_that_was_cut_has_the_time_of_what_remains() -> None:
@@ -101,13 +131,51 @@ def test_the_end_of_a_range_that_was_cut_has_the_time_of_what_remains() -> None:
     assert rows(ranges) == [(1, 0, 3, 100 * MS, 100 * MS)]
 
 
-def test_what_is_applied_while_another_broker_leads_is_forgotten_up_to_there() -> None:
-    log = [entry(1, 0, 3, 100 * MS), entry(2, 3, 2, 900 * MS), entry(3, 5, 1, 5 * S), entry(4, 6, 1, 5 * S)]
-    ranges = recovered(*log)
-    ranges.applied(log[0])
-    assert (ranges.followed, ranges.recovered_end) == (1, 4)
-    ranges.applied(log[2])
-    assert [row[1:3] for row in rows(ranges)] == [(6, 7)]
-    ranges = recovered(*log)
-    ranges.applied(log[3])
-    assert (rows(ranges), ranges.recovered_end, ranges.oldest_us) == ([], 0, 0)
+LOG = [entry(1, 0, 3, 100 * MS), entry(2, 3, 2, 900 * MS), entry(3, 5, 1, 5 * S), entry(4, 6, 1, 5 * S)]
+NS = 1_000_000_000
+
+
+def test_what_a_leader_told_is_remembered_until_it_was_heard_for_two_seconds_after() -> None:
+    ranges = recovered(*LOG)
+    ranges.told(LOG[:1], leader=7, now_ns=0)
+    ranges.told(LOG[1:3], leader=7, now_ns=2 * NS)
+    assert ranges.first_index == 1
+    ranges.told(LOG[3:], leader=7, now_ns=2 * NS + 1)
+    assert [row[1:4] for row in rows(ranges)] == [(3, 5, 100 * MS), (5, 7, 5 * S)]
+
+
+def test_a_new_leader_has_to_be_heard_for_as_long_to_have_named_what_the_one_before_told() -> None:
+    ranges = recovered(*LOG)
+    ranges.told(LOG[:1], leader=7, now_ns=0)
+    ranges.told(LOG[1:2], leader=8, now_ns=40 * NS)
+    assert ranges.first_index == 1
+    ranges.told(LOG[2:3], leader=8, now_ns=43 * NS)
+    assert [row[1:3] for row in rows(ranges)] == [(5, 7)]
+
+
+def test_a_leader_that_is_missed_a_minute_after_its_last_word_had_named_it() -> None:
+    for missed_ns, left in ((60 * NS, [(0, 5), (5, 7)]), (60 * NS + 1, [(5, 7)])):
+        ranges = recovered(*LOG)
+        ranges.told(LOG[:2], leader=7, now_ns=0)
+        ranges.leader_changed(NOBODY, now_ns=missed_ns)
+        ranges.leader_changed(NOBODY, now_ns=900 * NS)
+        ranges.leader_changed(9, now_ns=990 * NS)
+        assert [row[1:3] for row in rows(ranges)] == left
+
+
+def test_of_moments_that_are_close_together_one_is_remembered() -> None:
+    ranges = recovered()
+    for count in range(1_000):
+        ranges.told([entry(1 + count, count, 1, count * S)], leader=7, now_ns=count * 10 * MS * 1_000)
+    assert len(ranges._moments) <= unnamed_core.TOLD_FIRST_NS // unnamed_core.MOMENT_NS + 1
+    assert [row[1] for row in rows(ranges)] == list(range(791, 1_000))
+
+
+def test_what_is_applied_while_nobody_leads_was_told_by_who_led_before_and_waits_for_the_next_leader() -> None:
+    ranges = recovered()
+    ranges.told(LOG[:1], leader=7, now_ns=0)
+    ranges.leader_changed(NOBODY, now_ns=NS)
+    ranges.told(LOG[1:3], leader=NOBODY, now_ns=NS)
+    ranges.told(LOG[3:], leader=NOBODY, now_ns=5 * NS)
+    ranges.leader_changed(9, now_ns=990 * NS)
+    assert [row[1:3] for row in rows(ranges)] == [(0, 5), (5, 7)]

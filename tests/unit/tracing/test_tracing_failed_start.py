@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from georelay.trace.files import IN_PROGRESS_PREFIX
 from georelay.trace.spool import SPOOL_FOLDER
 from mesh.tracing import memory_file
 from mesh.tracing import writer as writer_module
 from mesh.tracing.lane import Identity
 from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.recorder_core import Drained, RecorderCore
+from mesh.tracing.retention import Retention
 from mesh.tracing.writer import OPEN_ROWS_TRIES_MAX, TraceWriter
 
 SECOND = 1_000_000_000
@@ -139,6 +141,86 @@ def test_a_run_that_started_half_and_ended_in_order_leaves_the_rest_to_the_next(
         writer.start()
         writer.close()
     ended(tmp_path, "b2")
+
+
+NOT_LOOKED_AT: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "spools": lambda patched: patched.setattr(writer_module, "left_over", refusal(errno.EIO)),
+    "files": lambda patched: patched.setattr(Retention, "load", refusal(errno.EIO)),
+    "unfinished files": lambda patched: patched.setattr(writer_module, "remove_unfinished", refusal(errno.EIO)),
+}
+
+
+@pytest.mark.parametrize("what", NOT_LOOKED_AT)
+def test_what_a_start_could_not_look_at_is_looked_at_by_a_later_roll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    leave(tmp_path)
+    unfinished = tmp_path / f"{IN_PROGRESS_PREFIX}ledger-2001-b0-000003.parquet"
+    unfinished.write_bytes(b"torn")
+    before = len(list(tmp_path.rglob("*.parquet"))) - 1
+    writer = make_writer(tmp_path, "b1")
+    with monkeypatch.context() as patched:
+        NOT_LOOKED_AT[what](patched)
+        writer.recover()
+        writer.roll()
+    failures = writer.stats.write_failures
+    assert failures >= 2
+    writer.roll()
+    assert (stored(tmp_path), left(tmp_path), unfinished.exists()) == (WANTED, [], False)
+    assert (writer.stats.files, writer.stats.write_failures) == (before + writer.stats.files_written, failures)
+
+
+@pytest.mark.parametrize("what", ["files", "unfinished files"])
+def test_spools_do_not_wait_for_what_else_a_start_could_not_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    leave(tmp_path)
+    NOT_LOOKED_AT[what](monkeypatch)
+    writer = make_writer(tmp_path, "b1")
+    writer.recover()
+    writer.roll()
+    assert (stored(tmp_path), left(tmp_path)) == (WANTED, [])
+
+
+def test_spools_that_are_found_late_are_not_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(tmp_path)
+    rows = OpenRows(tmp_path, region="eu", broker=2001, boot_id="b1", region_name=str)
+    rows.open()
+    core = RecorderCore(region="eu", broker=2001, first_session=200, region_name=str, journal=rows)
+    session = core.open_session(topic="orders", origin=0, partition=0, offset=30)
+    writer = make_writer(tmp_path, "b1", rows)
+
+    def deliver(base: int) -> None:
+        at_ns = NOW + base * SECOND
+        session.delivered(
+            epoch=1, base_offset=base, record_count=10, entry_region=0, received_ns=at_ns, delivered_ns=at_ns
+        )
+        writer.take(core.drain(at_ns + SECOND))
+
+    with monkeypatch.context() as patched:
+        NOT_LOOKED_AT["spools"](patched)
+        writer.recover()
+        deliver(30)
+    writer._roll_lanes([])  # a roll of another kind: the ledger's spool stays open
+    deliver(40)
+    writer.roll()
+    rows.close()
+    assert (stored(tmp_path), left(tmp_path)) == ([*WANTED, (30, 40), (40, 50)], [])
+    assert writer.stats.write_failures == 1
+
+
+@pytest.mark.parametrize("what", NOT_LOOKED_AT)
+def test_a_kill_of_a_run_that_could_not_look_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    leave(tmp_path)
+    for boot_id in ("b1", "b2"):
+        with monkeypatch.context() as patched:
+            NOT_LOOKED_AT[what](patched)
+            writer = make_writer(tmp_path, boot_id)
+            writer.recover()
+            writer.take(Drained())
+    ended(tmp_path, "b3")
 
 
 def test_open_rows_that_stay_unreadable_are_given_up_and_their_spools_are_rolled(

@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
+
 from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, Stage, TraceKind
+from georelay.trace.spool import SPOOL_FOLDER
 from georelay.wire.control_batch import build_marker
 from georelay.wire.header import TRANSACTIONAL
 from mesh.tracing.aborted_core import ATTRIBUTES_AT
-from mesh.tracing.offset_run_core import LateRange, OffsetRun
-from mesh.tracing.recorder import NAMED_WITHIN_S, Recorder, TraceSettings
+from mesh.tracing.lane import Identity
+from mesh.tracing.latency_cells_core import Row
+from mesh.tracing.offset_run_core import LateRange
+from mesh.tracing.open_rows import LATE_ROWS_MAX, DamagedRowsError, OpenRows, read_open_rows
+from mesh.tracing.recorder import Recorder, TraceSettings
 from mesh.tracing.recorder_core import LATE_NS_MAX, Drained, RecorderCore
+from mesh.tracing.writer import TraceWriter
 
 SECOND = 1_000_000_000
 NOW_NS = 1_700_000_000 * SECOND
 HOUR_NS = 3_600 * SECOND
+REGIONS = {0: "", 1: "us", 2: "eu"}
 
 
 def late(first: int, end: int, at_ns: int, *, epoch: int = 1) -> LateRange:
@@ -54,8 +63,8 @@ def marker(offset: int, *, append_us: int, is_commit: bool = False) -> Entry:
     return Entry(offset, 1, append_us=append_us, payload=bytes(raw))
 
 
-def abort(core: RecorderCore, *entries: Entry, oldest_ns: int = 0) -> None:
-    core.aborted_late(entries, topic="orders", origin=1, partition=3, epoch=2, oldest_ns=oldest_ns)
+def abort(core: RecorderCore, *entries: Entry, is_named: bool = False, now_ns: int = 10 * SECOND) -> None:
+    core.aborted_late(entries, topic="orders", origin=1, partition=3, epoch=2, is_named=is_named, now_ns=now_ns)
 
 
 def test_a_late_range_is_a_row_at_once_with_its_append_time(core: RecorderCore) -> None:
@@ -102,21 +111,74 @@ def test_what_a_report_looks_for_no_longer_is_not_named(core: RecorderCore) -> N
     assert [row["from_offset"] for row in ledger(core.drain(NOW_NS))] == [1]
 
 
-def test_late_ranges_leave_the_open_rows_of_the_newest_seconds_alone() -> None:
-    noted: list[OffsetRun] = []
+def opened(directory: Path) -> OpenRows:
+    rows = OpenRows(directory, region="eu", broker=2001, boot_id="b0", region_name=REGIONS.__getitem__)
+    rows.open()
+    return rows
 
-    class Journal:
-        def begun(self, run: OffsetRun) -> int:
-            noted.append(run)
-            return 1
 
-        def grown(self, place: int, to_offset: int, last_ns: int) -> None:
-            raise AssertionError
+def core_with(rows: OpenRows) -> RecorderCore:
+    return RecorderCore(region="eu", broker=2001, first_session=1, region_name=REGIONS.__getitem__, journal=rows)
 
-    core = RecorderCore(region="eu", broker=1, first_session=1, region_name=str, journal=Journal())
-    name(core, late(0, 10, NOW_NS - 8 * SECOND))
+
+def kept(directory: Path) -> list[Row]:
+    (path,) = (directory / SPOOL_FOLDER).glob("open-2001-b0.rows")
+    return read_open_rows(path.read_bytes(), region="eu", broker=2001)
+
+
+def writer_of(directory: Path, boot_id: str, rows: OpenRows | None = None) -> TraceWriter:
+    return TraceWriter(
+        directory=directory, identity=Identity(region="eu", broker=2001, boot_id=boot_id), clock_ns=lambda: NOW_NS,
+        roll_period_s=1_000, open_rows=rows,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("age_s", [0, 1, 8, 3_600, -5], ids=str)
+def test_a_kill_leaves_late_rows_of_any_age_to_the_next_run_until_they_are_spooled(tmp_path: Path, age_s: int) -> None:
+    rows = opened(tmp_path)
+    core = core_with(rows)
+    name(core, late(0, 10, NOW_NS - age_s * SECOND))
+    abort(core, written(0, append_us=NOW_NS // 1_000), marker(10, append_us=NOW_NS // 1_000), now_ns=NOW_NS)
     drained = core.drain(NOW_NS)
-    assert (noted, drained.noted, len(ledger(drained))) == ([], [], 1)
+    assert kept(tmp_path) == drained.finished()[TraceKind.LEDGER]
+    writer_of(tmp_path, "b0", rows).take(drained)
+    assert kept(tmp_path) == []
+
+
+def test_the_next_run_writes_the_late_rows_of_a_killed_one_once(tmp_path: Path) -> None:
+    core = core_with(opened(tmp_path))
+    name(core, late(0, 10, NOW_NS - HOUR_NS), late(10, 20, NOW_NS - HOUR_NS + SECOND))
+    writer_of(tmp_path, "b0").take(core.drain(NOW_NS))  # nobody marks them
+    name(core, late(20, 30, NOW_NS - HOUR_NS + 2 * SECOND))
+    after = writer_of(tmp_path, "b1")
+    after.recover()
+    after.roll()
+    found = [row for path in tmp_path.rglob("ledger-*.parquet") for row in pq.ParquetFile(path).read().to_pylist()]
+    assert sorted(row["from_offset"] for row in found) == [0, 10, 20]
+
+
+def test_many_late_rows_leave_half_of_the_room_of_a_second_to_others_and_are_counted(tmp_path: Path) -> None:
+    rows = opened(tmp_path)
+    core = core_with(rows)
+    name(core, *(late(first, first + 1, NOW_NS - (first + 1) * SECOND) for first in range(LATE_ROWS_MAX + 3)))
+    assert rows.unnoted == 3
+    core.log_advanced(
+        LedgerKind.COMMIT, topic="orders", origin=1, partition=3, epoch=1, from_offset=9_000, to_offset=9_001,
+        now_ns=NOW_NS,
+    )  # fmt: skip
+    assert rows.unnoted == 3
+    assert len(kept(tmp_path)) == LATE_ROWS_MAX + 1
+    assert len(ledger(core.drain(NOW_NS))) == LATE_ROWS_MAX + 3  # all of them are spooled in the end
+
+
+def test_a_delivery_that_is_not_of_the_second_it_was_noted_in_makes_no_sense(tmp_path: Path) -> None:
+    core = core_with(opened(tmp_path))
+    session = core.open_session(topic="orders", origin=1, partition=3, offset=0)
+    session.delivered(epoch=1, base_offset=0, record_count=1, entry_region=1, received_ns=1, delivered_ns=NOW_NS)
+    path = tmp_path / SPOOL_FOLDER / "open-2001-b0.rows"
+    raw = path.read_bytes().replace(NOW_NS.to_bytes(8, "little"), (NOW_NS - SECOND).to_bytes(8, "little"))
+    with pytest.raises(DamagedRowsError):
+        read_open_rows(raw, region="eu", broker=2001)
 
 
 def test_a_transaction_that_ends_in_late_entries_is_named_at_the_second_of_its_marker(core: RecorderCore) -> None:
@@ -137,9 +199,16 @@ def test_a_transaction_that_began_in_late_entries_is_named_whole_when_it_ends(co
     assert [(row["from_offset"], row["to_offset"]) for row in rows] == [(0, 20)]
 
 
+def test_a_marker_that_a_report_looks_for_no_longer_names_nothing(core: RecorderCore) -> None:
+    for first, age_ns in ((0, LATE_NS_MAX + 1_000), (20, LATE_NS_MAX)):
+        at_us = (NOW_NS - age_ns) // 1_000
+        abort(core, written(first, append_us=at_us), marker(first + 10, append_us=at_us), now_ns=NOW_NS)
+    assert [row["from_offset"] for row in ledger(core.drain(NOW_NS))] == [20]
+
+
 def test_markers_that_were_named_long_ago_end_their_transactions_and_name_nothing(core: RecorderCore) -> None:
-    abort(core, written(0, append_us=5_000_000), marker(10, append_us=6_000_000), oldest_ns=6_500_000_000)
-    abort(core, written(11, append_us=7_000_000), marker(21, append_us=7_000_000), oldest_ns=6_500_000_000)
+    abort(core, written(0, append_us=5_000_000), marker(10, append_us=6_000_000), is_named=True)
+    abort(core, written(11, append_us=7_000_000), marker(21, append_us=7_000_000))
     assert [(row["from_offset"], row["to_offset"]) for row in ledger(core.drain(NOW_NS))] == [(11, 21)]
 
 
@@ -161,25 +230,7 @@ async def test_a_recorder_takes_late_ranges_and_their_transactions(tmp_path: Pat
     old = [written(0, append_us=0), marker(10, append_us=0)]
     new = [written(20, append_us=now_us), marker(30, append_us=now_us)]
     recorder.named_late(LedgerKind.COMMIT, [late(0, 31, NOW_NS - 25 * HOUR_NS), late(20, 31, NOW_NS)], **where)
-    recorder.aborted_late([*old, *new], epoch=1, oldest_us=0, **where)
+    recorder.aborted_late([*old, *new], epoch=1, is_named=False, **where)
     recorder.left(**where)
     rows = ledger(recorder._core.drain(NOW_NS))
     assert [(row["kind"], row["from_offset"]) for row in rows] == [("commit", 20), ("aborted", 20)]
-
-
-async def test_a_recorder_knows_until_when_a_killed_run_surely_named_what_it_committed(tmp_path: Path) -> None:
-    killed, after, later = (
-        Recorder(
-            region="eu", broker=2001, boot_id=boot, region_name=str, settings=TraceSettings(directory=tmp_path),
-            clock_ns=lambda: NOW_NS,
-        )
-        for boot in ("b0", "b1", "b2")
-    )  # fmt: skip
-    killed._open_rows.open()  # type: ignore[union-attr]
-    killed.committed(topic="t", origin=0, partition=0, epoch=1, from_offset=0, to_offset=1, now_ns=NOW_NS - 5 * SECOND)
-    after.start()
-    assert after.named_before_us == (NOW_NS // SECOND - 5 - NAMED_WITHIN_S) * 1_000_000
-    await after.close()
-    later.start()
-    assert later.named_before_us == 0  # the run before was stopped
-    await later.close()

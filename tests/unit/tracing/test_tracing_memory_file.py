@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -193,59 +194,95 @@ def test_rows_of_a_directory_that_was_moved_are_there_for_its_next_start(
     assert list(memory.iterdir()) == []
 
 
-def other_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_file, "_view", lambda: 4_026_531_999)
-
-
-@pytest.mark.parametrize("same_path", [True, False])
+@pytest.mark.parametrize("layout", ["same path", "another path", "no such path"])
+@pytest.mark.parametrize("idle_s", [0.0, DAY_S / 2])
 def test_a_start_in_another_container_leaves_the_rows_of_a_broker_whose_folder_it_does_not_see(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_path: bool
+    memory: Path, tmp_path: Path, layout: str, idle_s: float
 ) -> None:
-    traces, hidden = tmp_path / "a", tmp_path / "hidden"
-    rows = opened(traces)
+    root, hidden = tmp_path / "root", tmp_path / "hidden"
+    rows = opened(root / "data" / "a")
     deliver(rows)
     killed(rows)
-    age(memory, DAY_S / 2)
-    traces.rename(hidden)  # what the other container sees of it
-    with monkeypatch.context() as patched:
-        other_view(patched)
-        own = traces if same_path else tmp_path / "b"
-        other = OpenRows(own, region="eu", broker=2002, boot_id="z", region_name=str)
+    age(memory, idle_s)
+    root.rename(hidden)  # the other container has folders of its own under the same names
+    (root / "data").mkdir(parents=True)
+    own = {"same path": root / "data" / "a", "another path": root / "data" / "b", "no such path": tmp_path / "c"}[
+        layout
+    ]
+    if layout == "no such path":
+        (root / "data").rmdir()
+    for boot_id in ("y", "z"):  # the second finds the folder that the first has made
+        other = OpenRows(own, region="eu", broker=2002, boot_id=boot_id, region_name=str)
         other.open()
         other.close()
-    if same_path:
-        shutil.rmtree(traces)
-    hidden.rename(traces)
-    assert rows_after_the_next_start(traces) == 1
+    shutil.rmtree(root)
+    hidden.rename(root)
+    assert rows_after_the_next_start(root / "data" / "a") == 1
 
 
-@pytest.mark.parametrize(
-    ("is_other_view", "idle_s", "stays"),
-    [(False, 60, True), (False, 3_600, False), (True, 3_600, True), (True, 2 * DAY_S, False)],
-)
+@pytest.mark.parametrize(("idle_s", "stays"), [(60, True), (3_600, False)])
 def test_memory_of_a_deleted_directory_is_given_back_after_a_while(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other_view: bool, idle_s: float, stays: bool
+    memory: Path, tmp_path: Path, idle_s: float, stays: bool
 ) -> None:
     killed(opened(tmp_path / "deleted"))
     shutil.rmtree(tmp_path / "deleted")
     age(memory, idle_s)
-    if is_other_view:
-        other_view(monkeypatch)
     opened(tmp_path / "b").close()
     assert bool(list(memory.iterdir())) == stays
 
 
-def test_a_kernel_without_namespaces_gives_nothing_back_in_a_hurry(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("idle_s", "stays"), [(3_600, True), (2 * DAY_S, False)])
+@pytest.mark.parametrize("at", ["root/data", "root/data/traces", "root/data/traces/.spool"])
+def test_memory_whose_link_lay_below_another_folder_of_that_name_is_given_back_after_a_day(
+    memory: Path, tmp_path: Path, at: str, idle_s: float, stays: bool
 ) -> None:
-    monkeypatch.setattr(memory_file, "MOUNTS", tmp_path / "absent")
-    killed(opened(tmp_path / "a"))
+    traces = tmp_path / "root" / "data" / "traces"
+    killed(opened(traces))
+    (tmp_path / at).rename(tmp_path / "hidden")
+    (tmp_path / at).mkdir()
+    age(memory, idle_s)
+    opened(tmp_path / "b").close()
+    assert bool(list(memory.iterdir())) == stays
+
+
+@pytest.mark.parametrize(("idle_s", "stays"), [(3_600, True), (2 * DAY_S, False)])
+def test_a_file_that_does_not_say_which_folder_its_link_was_in_is_given_back_after_a_day(
+    memory: Path, tmp_path: Path, idle_s: float, stays: bool
+) -> None:
+    rows = opened(tmp_path / "a")
+    (made,) = memory.iterdir()
+    link = os.fsencode(tmp_path / "a" / SPOOL_FOLDER / LINK)
+    note = b"georelay link 2\n" + struct.pack("=QH", Path("/proc/self/ns/mnt").stat().st_ino, len(link)) + link
+    with made.open("r+b") as file:
+        file.seek(memory_file.LINK_AT)
+        file.write(note.ljust(memory_file.HEADER_BYTES - memory_file.LINK_AT, b"\0"))
+    killed(rows)
+    opened(tmp_path / "b").close()
+    assert made.exists()  # its link names it
     (tmp_path / "a" / SPOOL_FOLDER / LINK).unlink()
+    age(memory, idle_s)
     opened(tmp_path / "b").close()
-    assert len(list(memory.iterdir())) == 1
-    age(memory, 2 * DAY_S)
-    opened(tmp_path / "b").close()
+    assert made.exists() == stays
+
+
+def test_a_file_whose_note_makes_no_sense_stays(memory: Path, tmp_path: Path) -> None:
+    killed(opened(tmp_path / "a"))
+    (made,) = memory.iterdir()
+    shutil.rmtree(tmp_path / "a")
+    for lengths in (struct.pack("=HH", 9, 0xFFFF), struct.pack("=HH", 0xFFFF, 9), struct.pack("=HH", 4_000, 0)):
+        with made.open("r+b") as file:
+            file.seek(memory_file.LINK_AT + len(b"georelay link 3\n"))
+            file.write(lengths)
+        age(memory, 2 * DAY_S)
+        opened(tmp_path / "b").close()
+        assert made.exists(), lengths
+
+
+def test_a_path_with_too_many_folders_is_kept_beside_the_spools(memory: Path, tmp_path: Path) -> None:
+    rows = opened(tmp_path.joinpath(*["d"] * 250))
     assert list(memory.iterdir()) == []
+    assert rows._map is not None
+    rows.close()
 
 
 def test_a_run_shows_that_it_lives_whenever_rows_are_spooled(memory: Path, traces: Path) -> None:

@@ -20,7 +20,7 @@ from mesh.tracing import open_rows, recorder_core
 from mesh.tracing import writer as writer_module
 from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import Row
-from mesh.tracing.open_rows import FILE_BYTES, OpenRows, last_noted_second, left_open, read_open_rows, without_spooled
+from mesh.tracing.open_rows import FILE_BYTES, OpenRows, left_open, read_open_rows, without_spooled
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.writer import TraceWriter
 
@@ -463,26 +463,3 @@ def test_a_region_that_got_its_name_between_two_rows_doubles_none(tmp_path: Path
     after.recover()
     after.roll()
     assert stored(tmp_path) == [(0, 5)]
-
-
-@pytest.mark.parametrize(
-    ("now_s", "expected"), [(NOW // SECOND + 9, NOW // SECOND + 2), (NOW // SECOND + 1, NOW // SECOND), (0, 0)]
-)
-def test_a_killed_run_tells_when_it_last_noted_a_row(tmp_path: Path, now_s: int, expected: int) -> None:
-    session = core_with(opened(tmp_path)).open_session(topic="t", origin=0, partition=0, offset=0)
-    deliver(session, 0, 5, NOW)
-    deliver(session, 5, 5, NOW + 2 * SECOND)
-    assert last_noted_second(tmp_path, 2001, "b1", now_s=now_s) == expected
-    assert last_noted_second(tmp_path, 2001, "b0", now_s=now_s) == 0  # its own run
-
-
-def test_what_is_no_file_of_open_rows_or_of_before_the_last_boot_tells_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = core_with(opened(tmp_path)).open_session(topic="t", origin=0, partition=0, offset=0)
-    deliver(session, 0, 5, NOW)
-    (tmp_path / SPOOL_FOLDER / "open-2001-b2.rows").write_bytes(b"short")
-    (tmp_path / SPOOL_FOLDER / "open-2001-b3.rows").mkdir()
-    assert last_noted_second(tmp_path, 2001, "b1", now_s=NOW) == NOW // SECOND
-    monkeypatch.setattr(open_rows, "_boot_field", lambda: b"another boot".ljust(36, b"\0"))
-    assert last_noted_second(tmp_path, 2001, "b1", now_s=NOW) == 0

@@ -18,15 +18,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-MANIFEST_VERSION: Final = 2
+MANIFEST_VERSION: Final = 3
 HOUR_DAMAGED: Final = (
     "is damaged: restore it from a copy, or delete it: the hour is then rolled up from the traces that are left"
 )
 DAY_DAMAGED: Final = (
     "is damaged: restore it from a copy, or delete its folder: its hours are then rolled up from what traces are left"
 )
-_WITHOUT_CHECKSUM: Final = 1  # the version before; such manifests are still read
+_WITHOUT_CHECKSUM: Final = 1  # such manifests are still read
 _CHECKSUM: Final = re.compile(rb', "crc32": (\d{1,10})\}\n\Z')
+RowRanges = Mapping[str, Sequence[Sequence[int]]]  # kind/broker/boot -> merged [first, last] row numbers
 Parts = Mapping[str, Sequence[str]]  # table -> names of files
 
 
@@ -56,9 +57,11 @@ class HourRun:
         rows_read: by kind of trace file.
         quarantined: files set aside of this hour and its neighbours. missing_rows: row numbers absent from the files.
         row_ranges: kind/broker/boot -> merged [first, last] row numbers that were read.
-        built_at: ISO 8601, UTC. code_version: of the transforms.
+        built_at: when the files were listed, ISO 8601, UTC. code_version: of the transforms.
         parts: table -> names of the files of its rows; None in manifests of before files were named: all in the
             hour's folder.
+        missing_ranges: kind/region/broker/boot -> merged [first, last] row numbers that are missing before files in the
+            hour's folder; None in manifests of before they were named.
         action: what the job did; left_out_rows: of a kept hour, rows of its files that it was not made of. Not stored.
     """
 
@@ -78,6 +81,7 @@ class HourRun:
     built_at: str
     code_version: str
     parts: Parts | None = field(default=None, compare=False)
+    missing_ranges: Mapping[str, list[list[int]]] | None = None
     action: HourAction = field(default=HourAction.CURRENT, compare=False)
     left_out_rows: int = field(default=0, compare=False)
 
@@ -113,8 +117,8 @@ class HourRun:
             and all(isinstance(text, str) for text in texts)
             and isinstance(self.rows_read, Mapping)
             and all(map(_is_number, self.rows_read.values()))
-            and isinstance(self.row_ranges, Mapping)
-            and all(map(_are_ranges, self.row_ranges.values()))
+            and _are_rows(self.row_ranges)
+            and (self.missing_ranges is None or _are_rows(self.missing_ranges))
             and (self.parts is None or _are_parts(self.parts))
         )
 
@@ -125,11 +129,16 @@ class HourRun:
 
     def lacks(self, earlier: HourRun) -> bool:
         """Return whether rows that `earlier` was made of are not among those of this run."""
-        for run, ranges in earlier.row_ranges.items():
-            mine = self.row_ranges.get(run, [])
-            if any(not any(low <= first and last <= high for low, high in mine) for first, last in ranges):
-                return True
-        return False
+        return lacks_rows(self.row_ranges, earlier.row_ranges)
+
+
+def lacks_rows(mine: RowRanges, theirs: RowRanges) -> bool:
+    """Return whether row numbers of `theirs` are not among `mine`."""
+    for run, ranges in theirs.items():
+        own = mine.get(run, [])
+        if any(not any(low <= first and last <= high for low, high in own) for first, last in ranges):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +205,7 @@ def _encoded(values: Mapping[str, Any]) -> bytes:
 
 
 def _document(raw: bytes, damaged: str) -> dict[str, Any]:
-    """Return the values of a manifest of our version or of the one before, number and checksum taken out."""
+    """Return the values of a manifest of our version or of an earlier one, number and checksum taken out."""
     try:
         values: dict[str, Any] = json.loads(raw)
         version = values.pop("manifest_version")
@@ -215,6 +224,10 @@ def _document(raw: bytes, damaged: str) -> dict[str, Any]:
 
 def _is_number(value: object) -> bool:
     return type(value) is int  # what JSON has: true is of another type
+
+
+def _are_rows(rows: object) -> bool:
+    return isinstance(rows, Mapping) and all(map(_are_ranges, rows.values()))
 
 
 def _are_ranges(ranges: object) -> bool:

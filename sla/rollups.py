@@ -54,6 +54,7 @@ LOCK_WAIT_S_MAX: Final = 600
 _LOCK_POLL_S: Final = 1.0
 _STAGING_PREFIX: Final = ".staging-"
 _TABLES: Final = tuple(table.value for table in RollupTable)
+_Version = tuple[int, int, int]
 _FOLDERS: Final = (*_TABLES, *(sums.name for sums in DAY_SUMS.values()))
 
 
@@ -68,6 +69,7 @@ class RollupStore:
         self.root = root
         self._location = Location.open(root)
         self._known: dict[int, HourRun] | None = None  # what stands, while this process holds the lock
+        self._decoded: dict[int, tuple[_Version, HourRun]] = {}  # a year has 8,760 manifests: each is decoded once
 
     @classmethod
     def open(cls, where: str | Path) -> RollupStore:
@@ -99,13 +101,22 @@ class RollupStore:
     def _stored_run(self, hour_s: int) -> HourRun | None:
         if self._known is not None and hour_s in self._known:
             return self._known[hour_s]
-        raw = _manifest(path := self.root / RUNS / hour_folder(hour_s) / RUN_NAME)
-        if raw is None:
+        path = self.root / RUNS / hour_folder(hour_s) / RUN_NAME
+        version = _version(path)
+        if version is None:
             return None
-        with _naming(path):
-            run = HourRun.decode(raw)
-            if run.hour_s != hour_s:
-                raise UnknownManifest(HOUR_DAMAGED)
+        decoded = self._decoded.get(hour_s)
+        if decoded is not None and decoded[0] == version:
+            run = decoded[1]
+        else:
+            raw = _manifest(path)
+            if raw is None:
+                return None
+            with _naming(path):
+                run = HourRun.decode(raw)
+                if run.hour_s != hour_s:
+                    raise UnknownManifest(HOUR_DAMAGED)
+            self._decoded[hour_s] = version, run
         if self._known is not None:
             self._known[hour_s] = run
         return run
@@ -440,6 +451,17 @@ class RollupSnapshot:
             return spark.createDataFrame([], DDL[table])
         rows = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
         return rows.where((rows["ts_s"] >= found.low_s) & (rows["ts_s"] < found.high_s))
+
+
+def _version(path: Path) -> _Version | None:
+    """Return what changes whenever a manifest is written, for each is a new file; None when there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise JobFailed(f"{path} cannot be read: {error.strerror or error}") from error
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _manifest(path: Path) -> bytes | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, TypeVar
@@ -26,6 +26,7 @@ from georelay.trace.histogram import GOOD_US_MAX, bucket_index, bucket_mid
 from georelay.trace.schema import Stage, TraceKind
 from sla.judging.completeness import Completeness
 from sla.judging.facts import (
+    NEWEST_S_MAX,
     AccountFacts,
     BurnFacts,
     ClockFacts,
@@ -69,6 +70,7 @@ QUERIES_AT_ONCE: Final = 2  # on little data Spark spends its time planning, one
 WORST_MAX: Final = 10
 COUNT_ROWS_MAX: Final = 4_000_000  # of counts per minute and subject in the driver at once, some 60 bytes each
 SERIES_STEPS_MAX: Final = 720
+OLDER_S: Final = NEWEST_S_MAX  # how far before the counts of minutes a subject's first event is looked for
 _STEPS_S: Final = (60, 300, 900, 3_600, 21_600, 86_400, 604_800)
 
 
@@ -89,16 +91,23 @@ def collect(
             key at the start of the day; None: like `read`.
         on_step: called with a short text whenever the next step begins.
     """
-    collecting = _Collecting(spark, read, targets, span, read_sums)
-    on_step("summing latencies, clocks and inputs")
-    collecting.sum_latency_clocks_and_inputs()
-    on_step("summing throughput, integrity and availability")
-    collecting.sum_others()
-    on_step("computing burn rates and the worst minutes")
-    collecting.count_minutes()
-    on_step("collecting the lines of the plots")
-    collecting.collect_series()
-    return collecting.facts()
+    pool = ThreadPoolExecutor(QUERIES_AT_ONCE)
+    try:
+        collecting = _Collecting(spark, read, targets, span, pool, read_sums)
+        on_step("summing latencies, clocks and inputs")
+        first = collecting.begin_latency_clocks_and_inputs()
+        others = collecting.begin_others()  # what needs no result yet: no core waits for the last of the first ones
+        series = collecting.begin_series()
+        collecting.take(first)
+        on_step("summing throughput, integrity and availability")
+        collecting.take(others | collecting.begin_throughput())
+        on_step("computing burn rates and the worst minutes")
+        collecting.count_minutes()
+        on_step("collecting the lines of the plots")
+        collecting.take_series(*series)
+        return collecting.facts()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def series_step_s(minutes: int) -> int:
@@ -115,10 +124,30 @@ class _Both:
     before: tuple[Any, ...]
 
 
+_Queries = dict[str, tuple[DataFrame, Callable[[dict[str, Any]], Any]]]
+_Begun = dict[str, Future[_Both]]
+
+
+def _facts_of(rows: DataFrame, fact: Callable[[dict[str, Any]], Any]) -> _Both:
+    now: list[Any] = []
+    before: list[Any] = []
+    for row in rows.collect():
+        values = row.asDict()
+        (now if values.pop("is_now") else before).append(fact(values))
+    return _Both(tuple(now), tuple(before))
+
+
 class _Collecting:
     def __init__(
-        self, spark: SparkSession, read: Read, targets: Targets, span: Span, read_sums: Read | None = None
+        self,
+        spark: SparkSession,
+        read: Read,
+        targets: Targets,
+        span: Span,
+        pool: ThreadPoolExecutor,
+        read_sums: Read | None = None,
     ) -> None:
+        self._pool = pool
         self._spark = spark
         self._read = _once(read)
         self._read_sums = self._read if read_sums is None else _once(read_sums)
@@ -147,12 +176,12 @@ class _Collecting:
 
     # Sums
 
-    def sum_latency_clocks_and_inputs(self) -> None:
+    def begin_latency_clocks_and_inputs(self) -> _Begun:
         latency = self._of_both(self._latency_rows)
         homes = summary.topic_homes(latency)
         ways = summary.with_home(latency, homes.where("is_only"), ["is_now"])
         self._only_homes = homes.where("is_only AND is_now").select("origin", "topic", "home")
-        self._sum(
+        return self._begin(
             {
                 "latency": (summary.latency_sums(ways, ["is_now", *summary.PAIR, "home", "stage"]), _latency_fact),
                 "homes": (summary.home_sums(homes), _as(HomeFacts)),
@@ -162,7 +191,7 @@ class _Collecting:
             }
         )
 
-    def _narrowed(self, ways: DataFrame) -> dict[str, tuple[DataFrame, Callable[[dict[str, Any]], Any]]]:
+    def _narrowed(self, ways: DataFrame) -> _Queries:
         """Return the queries for latency targets of some topics or groups; none without such a target."""
         targets = [target for target in self._targets.of(LatencyTarget) if target.is_narrowed]
         if not targets:
@@ -174,20 +203,11 @@ class _Collecting:
             "named": (narrowed.names(rows, targets), _as(NamedFacts)),
         }
 
-    def sum_others(self) -> None:
+    def begin_others(self) -> _Begun:
         probes = self._minutes(RollupTable.AVAIL_MINUTE)
-        throughput = self._minutes(RollupTable.THROUGHPUT_MINUTE)
-        missing = self._missing_of_ledger()
         hours = self._hours
-        self._sum(
+        return self._begin(
             {
-                "throughput": (
-                    _union(
-                        summary.throughput_sums(throughput, target, missing).withColumn("target", F.lit(target.name))
-                        for target in self._targets.shown(ThroughputTarget)
-                    ),
-                    _as(ThroughputFacts),
-                ),
                 "integrity": (summary.integrity_sums(hours(RollupTable.INTEGRITY_HOUR)), _as(IntegrityFacts)),
                 "streams": (summary.stream_sums(hours(RollupTable.STREAM_HOUR)), _as(StreamFacts)),
                 "mirrors": (summary.mirror_sums(hours(RollupTable.MIRROR_HOUR)), _as(MirrorFacts)),
@@ -206,6 +226,18 @@ class _Collecting:
             }
         )
 
+    def begin_throughput(self) -> _Begun:
+        """Begin what needs the facts of the inputs."""
+        rows = self._minutes(RollupTable.THROUGHPUT_MINUTE, behind_s=MINUTE_S)  # it may meet the last minute
+        missing = self._missing_of_ledger()
+        sums = _union(
+            summary.throughput_sums(rows, target, missing, end_s=self._span.end_s).withColumn(
+                "target", F.lit(target.name)
+            )
+            for target in self._targets.shown(ThroughputTarget)
+        )
+        return self._begin({"throughput": (sums, _as(ThroughputFacts))})
+
     def _accounts(self) -> DataFrame:
         """Return the accounts of this period only: nobody compares them with those of the one before."""
         start_s, end_s = self._span.first_hour_s, self._span.end_hour_s
@@ -223,18 +255,12 @@ class _Collecting:
         ]
         return self._spark.createDataFrame(rows, "is_now BOOLEAN, dest STRING, missing_share DOUBLE")
 
-    def _sum(self, queries: dict[str, tuple[DataFrame, Callable[[dict[str, Any]], Any]]]) -> None:
-        def run(query: tuple[DataFrame, Callable[[dict[str, Any]], Any]]) -> _Both:
-            rows, fact = query
-            now: list[Any] = []
-            before: list[Any] = []
-            for row in rows.collect():
-                values = row.asDict()
-                (now if values.pop("is_now") else before).append(fact(values))
-            return _Both(tuple(now), tuple(before))
+    def _begin(self, queries: _Queries) -> _Begun:
+        return {name: self._pool.submit(_facts_of, *query) for name, query in queries.items()}
 
-        with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-            self._both |= dict(zip(queries, pool.map(run, queries.values()), strict=True))
+    def take(self, begun: _Begun) -> None:
+        """Wait for the facts of some tables."""
+        self._both |= {name: facts.result() for name, facts in begun.items()}
 
     def _of_both(self, rows: Callable[[int, int], DataFrame]) -> DataFrame:
         """Return rows of both periods, each read alone: an hour or a day that both touch must be cut where one ends."""
@@ -262,8 +288,8 @@ class _Collecting:
         """Return how rows that are summed step by step are read."""
         return self._read if step_s % DAY_S else self._read_sums
 
-    def _minutes(self, table: RollupTable) -> DataFrame:
-        rows = self._read(table, self._span.previous.start_s, self._span.end_s)
+    def _minutes(self, table: RollupTable, *, behind_s: int = 0) -> DataFrame:
+        rows = self._read(table, self._span.previous.start_s, self._span.end_s + behind_s)
         return summary.with_is_now(rows, self._span.start_s)
 
     def _hours(self, table: RollupTable) -> DataFrame:
@@ -274,34 +300,32 @@ class _Collecting:
     # Minutes
 
     def count_minutes(self) -> None:
-        counts = [minute_counts.latency_counts(rows) for rows in self._events(self._counts(RollupTable.MINUTE))]
-        requests, probes = self._counts(RollupTable.REQUESTS_MINUTE), self._counts(RollupTable.AVAIL_MINUTE)
-        counts += [minute_counts.request_counts(requests, target) for target in self._targets.of(RequestsTarget)]
-        counts += [minute_counts.probe_counts(probes, target) for target in self._targets.of(ProbesTarget)]
+        tables = (RollupTable.MINUTE, RollupTable.REQUESTS_MINUTE, RollupTable.AVAIL_MINUTE)
+        counts = self._minute_counts(*map(self._counts, tables))
         if not counts:
             return
         every = _union(counts)
-        with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-            topics = pool.submit(self._topics)
-            self._judge_minutes(every)
-            self._worst = (*self._worst, *map(_worst_topic, topics.result()))
+        topics = self._pool.submit(self._topics)
+        self._judge_minutes(every)
+        self._worst = (*self._worst, *map(_worst_topic, topics.result()))
+
+    def _minute_counts(self, latency: DataFrame, requests: DataFrame, probes: DataFrame) -> list[DataFrame]:
+        """Return the counts of every target that has events, from rows of minutes or of longer times."""
+        counts = [minute_counts.latency_counts(rows) for rows in self._events(latency)]
+        counts += [minute_counts.request_counts(requests, target) for target in self._targets.of(RequestsTarget)]
+        counts += [minute_counts.probe_counts(probes, target) for target in self._targets.of(ProbesTarget)]
+        return counts
 
     def _judge_minutes(self, counts: DataFrame) -> None:
         """Find alerts and the worst minutes, of as many subjects at once as the driver has room for."""
-        span, rules = self._span, self._targets.burn_rules
+        span = self._span
         alerts: list[dict[str, Any]] = []
         worst: list[pa.Table] = []
         parts = 1 + self._count_rows() // COUNT_ROWS_MAX
         for number in range(parts):
             is_mine = F.pmod(F.hash("a", "b"), F.lit(parts)) == number
             rows = (counts if parts == 1 else counts.where(is_mine)).toArrow()
-            alerts += burn_alerts(
-                rows,
-                rules,
-                start_s=span.newest_start_s,
-                end_s=span.end_s,
-                events_min=self._targets.burn_events_min,
-            )
+            alerts += self._alerts(rows)
             worst.append(
                 minute_counts.worst_minutes(rows, start_s=span.newest_start_s, end_s=span.end_s, most=WORST_MAX)
             )
@@ -311,6 +335,35 @@ class _Collecting:
         )
         self._burn = tuple(map(_burn_fact, alerts))
         self._worst = tuple(map(self._worst_minute, minutes.to_pylist()))
+
+    def _alerts(self, counts: pa.Table) -> list[dict[str, Any]]:
+        """Return the alerts of some subjects; what they did before the counts is looked at where it matters."""
+        judged = functools.partial(
+            burn_alerts,
+            counts,
+            self._targets.burn_rules,
+            start_s=self._span.newest_start_s,
+            end_s=self._span.end_s,
+            events_min=self._targets.burn_events_min,
+        )
+        alerts = judged()
+        if any(alert["is_unsure"] for alert in alerts):
+            alerts = judged(older=self._older_subjects)
+        for alert in alerts:
+            del alert["is_unsure"]
+        return alerts
+
+    @functools.cached_property
+    def _older_subjects(self) -> frozenset[tuple[str, ...]]:
+        """The subjects with events in the OLDER_S before the counts of minutes begin."""
+        start_s, end_s = self._counts_start_s - OLDER_S, self._counts_start_s
+        counts = self._minute_counts(
+            self._latency_rows(start_s, end_s),
+            self._read_sums(RollupTable.REQUESTS_MINUTE, start_s, end_s),
+            self._read_sums(RollupTable.AVAIL_MINUTE, start_s, end_s),
+        )
+        rows = _union(counts).where("total > 0").select(*SUBJECT).distinct()
+        return frozenset(map(tuple, rows.collect()))
 
     def _count_rows(self) -> int:
         """Return the rows of the counts at most: a minute of every subject."""
@@ -354,7 +407,8 @@ class _Collecting:
 
     # Plots
 
-    def collect_series(self) -> None:
+    def begin_series(self) -> tuple[Future[list[Row]], Future[list[Row]]]:
+        """Begin the lines of latencies, and all others."""
         span = self._span
         step_s = series_step_s(span.minutes)
         at_s = (F.floor(F.col("ts_s") / step_s) * step_s).cast("bigint").alias("at_s")
@@ -380,15 +434,16 @@ class _Collecting:
                 _per_s("offered_per_s", throughput, at_s, "offered", step_s, span),
             ]
         )
-        with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
-            latency_rows, other_rows = pool.map(
-                lambda rows: rows.collect(), (summary.latency_sums(totals, [*summary.PAIR, "at_s"]), others)
-            )
+        latencies = summary.latency_sums(totals, [*summary.PAIR, "at_s"])
+        return self._pool.submit(latencies.collect), self._pool.submit(others.collect)
+
+    def take_series(self, latencies: Future[list[Row]], others: Future[list[Row]]) -> None:
+        """Wait for the lines."""
         lines: dict[tuple[str, str], list[tuple[int, float | None]]] = {}
-        for row in latency_rows:
+        for row in latencies.result():
             for plot, value in _latency_points(row):
                 lines.setdefault((plot, f"{row.origin}{ARROW}{row.dest}"), []).append((row.at_s, value))
-        for row in other_rows:
+        for row in others.result():
             lines.setdefault((row.plot, row.name), []).append((row.at_s, row.value))
         self._series = tuple(
             SeriesFacts(plot=plot, name=name, points=tuple(sorted(points)))

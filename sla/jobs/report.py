@@ -16,6 +16,7 @@ import importlib.metadata
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -115,6 +116,7 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
     store = RollupStore.open(request.rollups)
     if request.out.exists() and not request.out.is_dir():
         raise UsageError(f"--out must be a directory, but {request.out} is a file")
+    listed_s = request.now_s()
     files = _verified(request, store, on_step)
     span = period_span(request.period, files, store)
     require_spark()
@@ -129,13 +131,23 @@ def run_report(request: ReportRequest, on_step: Callable[[str], None] = lambda _
     is_light = trace_bytes <= LIGHT_TRACE_BYTES_MAX and size_bytes <= LIGHT_ROLLUP_BYTES_MAX
     on_step("starting Spark")
     with spark_errors(jvm_log):
-        spark = build_session(
-            master=request.master, conf=request.conf, is_quick=is_quick, is_light=is_light, jvm_log=jvm_log
-        )
-        report = compute(spark, files, store, request, span, on_step)
+        with ThreadPoolExecutor(1) as beside:
+            prepared = beside.submit(_prepare, store, span, request.formats)
+            spark = build_session(
+                master=request.master, conf=request.conf, is_quick=is_quick, is_light=is_light, jvm_log=jvm_log
+            )
+            prepared.result()
+        report = compute(spark, files, store, request, span, on_step, listed_s=listed_s)
     on_step("writing the report")
     write(report, request.out, request.formats)
     return report
+
+
+def _prepare(store: RollupStore, span: Span, formats: Iterable[str]) -> None:
+    """Do while Java starts what would be waited for later: manifests of a year, the import of what draws."""
+    store.runs(span.previous.first_hour_s, span.end_hour_s)
+    if "html" in formats:
+        import sla.report.html  # noqa: F401
 
 
 def _verified(request: ReportRequest, store: RollupStore, on_step: Callable[[str], None]) -> TraceFiles:
@@ -198,17 +210,37 @@ def compute(
     request: ReportRequest,
     span: Span,
     on_step: Callable[[str], None] = lambda _: None,
+    *,
+    listed_s: float,
 ) -> Report:
-    """Roll up the hours of the period that need it, and judge it; without any file the roll-ups stay as they are."""
+    """Roll up the hours of the period that need it, and judge it; without any file the roll-ups stay as they are.
+
+    Args:
+        listed_s: when listing the files began, seconds since 1970.
+    """
     from sla.jobs.collect import collect
-    from sla.jobs.rollup import roll_up
+    from sla.jobs.rollup import Listed, roll_up
+
+    def list_again() -> Listed:
+        nonlocal files
+        now_s = request.now_s()
+        files = _verified(request, store, on_step)
+        return Listed(files=files, now_s=now_s)
 
     now_s = request.now_s()
     hours = range(span.first_hour_s, span.end_hour_s, HOUR_S)
     snapshot = store.snapshot()
     if files.good or files.bad:
         runs = roll_up(
-            spark, files, store, hours, settle_s=request.settle_s, now_s=now_s, on_step=on_step, snapshot=snapshot
+            spark,
+            files,
+            store,
+            hours,
+            settle_s=request.settle_s,
+            now_s=listed_s,
+            on_step=on_step,
+            snapshot=snapshot,
+            list_again=list_again,
         ).hours
     else:
         runs = kept_hours(store, request.period)

@@ -5,6 +5,8 @@ Rule 2: hours are built in order: consumers' positions go from each to the next.
         Spark jobs; how they are batched changes nothing in the result.
 Rule 3: an hour without files and without anything carried into it is written without Spark; one before, or behind, all
         that is known is not written at all.
+Rule 4: files are listed before the lock is held. An hour that another job made since of rows that this list lacks says
+        nothing of files that are gone: they are listed once more, under the lock.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import datetime
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from sla.errors import JobFailed
 from sla.jobs.rollup_code import code_version
-from sla.jobs.rollup_inputs import InputRows, write_rows
+from sla.jobs.rollup_inputs import InputRows, Said, write_rows
 from sla.jobs.rollup_plan import (
     BATCH_BYTES_MAX,
     EARLY_HOURS,
@@ -42,6 +44,7 @@ from sla.jobs.rollup_plan import (
     built,
     check_length,
     decide,
+    is_since,
     rows_by_kind,
 )
 from sla.jobs.rollup_tables import HourTables, check_rows, write_table
@@ -84,6 +87,14 @@ class RollupRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """Verified trace files, and the wall clock when listing them began (seconds since 1970)."""
+
+    files: TraceFiles
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RollupResult:
     """The hours that were asked for; `HourRun.action` says what was done with each."""
 
@@ -103,33 +114,36 @@ def run_rollup(request: RollupRequest, on_step: Callable[[str], None] = lambda _
         JobFailed: Spark or the file system failed.
     """
     store = RollupStore.open(request.rollups)
-    proven = store.root / PROVEN_NAME
-    files = run_verify(
-        VerifyRequest(
+
+    def listed() -> Listed:
+        now_s = request.now_s()  # first: of what comes while they are listed nobody knows
+        verify = VerifyRequest(
             traces=request.traces,
             period=request.period,
             hours_before=EARLY_HOURS,
             hours_after=LATE_HOURS,
-            proven=proven,
-        ),
-        on_step,
-    )
-    hours = hours_of(request.period, files)
+            proven=store.root / PROVEN_NAME,
+        )
+        return Listed(files=run_verify(verify, on_step), now_s=now_s)
+
+    found = listed()
+    hours = hours_of(request.period, found.files)
     store.root.mkdir(parents=True, exist_ok=True)
     jvm_log = store.root / JVM_LOG_NAME
-    is_quick = files.of(*KINDS).size_bytes <= QUICK_BYTES_MAX
+    is_quick = found.files.of(*KINDS).size_bytes <= QUICK_BYTES_MAX
     on_step("starting Spark")
     with spark_errors(jvm_log):
         spark = build_session(master=request.master, conf=request.conf, is_quick=is_quick, jvm_log=jvm_log)
         return roll_up(
             spark,
-            files,
+            found.files,
             store,
             hours,
             settle_s=request.settle_s,
-            now_s=request.now_s(),
+            now_s=found.now_s,
             is_forced=request.is_forced,
             on_step=on_step,
+            list_again=listed,
         )
 
 
@@ -172,14 +186,17 @@ def roll_up(
     is_forced: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
     snapshot: RollupSnapshot | None = None,
+    list_again: Callable[[], Listed] | None = None,
 ) -> RollupResult:
     """Build the hours that are missing or whose inputs changed.
 
     Args:
         files: verified; those of EARLY_HOURS before and of LATE_HOURS behind the hours too, or rows are not seen.
         hours: starts, ascending, seconds since 1970. Those of which nothing is known are passed over.
-        now_s: wall clock: decides which hours are final.
+        now_s: wall clock when listing the files began: decides which hours are final.
         snapshot: of the store, new: looks at these hours while the manifests that the job read are still known.
+        list_again: lists the files anew, of the same period: called once, with the lock held, when another job made
+            one of the hours meanwhile of rows that `files` lack. None: such an hour is kept.
 
     Raises:
         UsageError: the hours are of more than ten years; the settle time is longer than late rows are looked for.
@@ -189,6 +206,11 @@ def roll_up(
         check_length(hours[0], hours[-1] + HOUR_S)
     with store.writing(on_step, hours=hours, now_s=now_s):
         job = _Job(spark, files, store, settle_s=settle_s, now_s=now_s, is_forced=is_forced, on_step=on_step)
+        if list_again is not None and job.is_outdated(hours):
+            on_step("another job wrote meanwhile: listing once more")
+            again = list_again()
+            files, now_s = again.files, again.now_s
+            job = _Job(spark, files, store, settle_s=settle_s, now_s=now_s, is_forced=is_forced, on_step=on_step)
         result = RollupResult(hours=job.run(list(hours)))
         _merge_days(store, hours, now_s=now_s, on_step=on_step)
         if snapshot is not None and hours:
@@ -232,6 +254,16 @@ class _Job:
         self._is_forced = is_forced
         self._on_step = on_step
         self._code_version = code_version()
+
+    def is_outdated(self, hours: Iterable[int]) -> bool:
+        """Return whether another job made one of the hours, since the files were listed, of rows that they lack."""
+        for hour_s in hours:
+            found = self._store.run(hour_s)
+            if found is not None and is_since(found.built_at, self._now_s):
+                made_of = self._inputs.of(hour_s)
+                if made_of.lacks(found):
+                    return True
+        return False
 
     def run(self, hours: list[int]) -> list[HourRun]:
         done: list[HourRun] = []
@@ -298,21 +330,25 @@ class _Job:
 
     def _settle(self, made_of: HourInput, found: HourRun | None, decision: Decision) -> HourRun:
         assert found is not None, made_of.hour_s  # an hour without a manifest is built
-        rows, left_out_rows = None, 0
+        said: Said | None = None
+        left_out_rows = 0
         if decision.is_final_now:
             found = replace(found, is_final=True)
             # Who is silent is known only when the next hour came.
-            rows = self._input_rows.joined(made_of.hour_s, is_new=True)
+            said = self._input_rows.joined(made_of.hour_s, named=found.missing_ranges, is_new=True)
         elif decision.action is HourAction.CURRENT:
-            rows = self._input_rows.joined(made_of.hour_s)  # more than this hour may be known of the time before
+            # More than this hour may be known of the time before.
+            said = self._input_rows.joined(made_of.hour_s, named=found.missing_ranges)
         elif decision.action is HourAction.KEPT:
             left_out = made_of.rows_not_of(found)
             left_out_rows = sum(left_out.values())
             rows = self._input_rows.with_left_out(made_of.hour_s, left_out) if left_out else None
-        if rows is not None:
+            said = None if rows is None else Said(rows=rows, missing=found.missing_ranges)
+        if said is not None:
             staging = self._store.staging()
             try:
-                write_rows(rows, self._staged(staging, RollupTable.INPUTS_HOUR, made_of.hour_s))
+                write_rows(said.rows, self._staged(staging, RollupTable.INPUTS_HOUR, made_of.hour_s))
+                found = replace(found, missing_ranges=said.missing)
                 found = self._store.install(staging, found, [RollupTable.INPUTS_HOUR])
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -329,7 +365,8 @@ class _Job:
             carry_hash = batch[0][1].carry_hash
             for made_of, wanted, found in batch:
                 out = _carry_hash(self._staged(staging, RollupTable.SESSIONS_HOUR, wanted.hour_s))
-                wanted = replace(wanted, carry_hash=carry_hash, carry_out_hash=out)
+                missing = self._said(wanted.hour_s).missing
+                wanted = replace(wanted, carry_hash=carry_hash, carry_out_hash=out, missing_ranges=missing)
                 has_new_rows = found is not None and bool(made_of.rows_not_of(found))
                 run = built(wanted, found, has_new_rows=has_new_rows)
                 runs.append(self._store.install(staging, run))
@@ -368,7 +405,11 @@ class _Job:
 
     def _write_inputs(self, staging: Path, hours: list[int]) -> None:
         for hour_s in hours:
-            write_rows(self._input_rows.of(hour_s), self._staged(staging, RollupTable.INPUTS_HOUR, hour_s))
+            write_rows(self._said(hour_s).rows, self._staged(staging, RollupTable.INPUTS_HOUR, hour_s))
+
+    def _said(self, hour_s: int) -> Said:
+        found = self._store.run(hour_s)
+        return self._input_rows.said(hour_s, named=None if found is None else found.missing_ranges)
 
 
 def _carry_hash(folder: Path) -> str:

@@ -3,7 +3,8 @@
 Rule 1: an hour's row tells of the files in its folder, whatever their rows are about.
 Rule 2: rows that no hour is made of are read once more, their time alone: a file may hold both kinds.
 Rule 3: an hour that nothing changed in gets the rows that say more now: another period was listed, or files that were
-        there all the time were not known. What is known of it is never taken back.
+        there all the time were not known. What is known of it is never taken back, but for rows that were missing:
+        those that were read since, or are named by another hour, are taken off.
 Rule 4: what came for an hour that cannot be made again is in a column of its own beside what its rows say, and never
         taken back.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,13 +27,25 @@ from sla.errors import JobFailed
 from sla.jobs.rollup_known import WEEK_S, KnownBeside
 from sla.jobs.rollup_plan import HourInputs
 from sla.rollups import RollupStore
-from sla.sources.manifest import TIME_COLUMNS, GoodFile, TraceFiles, hour_inputs
+from sla.sources.manifest import (
+    TIME_COLUMNS,
+    GoodFile,
+    Ranges,
+    Run,
+    TraceFiles,
+    hour_inputs,
+    merged,
+    ranges_outside,
+    rows_in,
+)
 from sla.tables import HOUR_S, RollupTable
 
 Row = dict[str, Any]
 LeftOut = Mapping[tuple[TraceKind, str], int]  # kind, region -> rows
+Missing = Mapping[str, list[list[int]]]  # kind/region/broker/boot -> row numbers [first, last], in order, disjoint
+_Cell = tuple[int, str, str]  # hour, kind, region
 _ROWS_PER_READ: Final = 65_536
-_NEVER_TAKEN_BACK: Final = ("missing_rows", "dropped_rows", "gone_rows", "too_late_rows")
+_LARGER_STANDS: Final = ("missing_rows", "dropped_rows", "gone_rows", "too_late_rows")
 _SCHEMA: Final = pa.schema(
     [
         ("ts_s", pa.int64()), ("kind", pa.string()), ("region", pa.string()), ("files", pa.int64()),
@@ -41,6 +54,29 @@ _SCHEMA: Final = pa.schema(
         ("left_out_rows", pa.int64()), ("gone_rows", pa.int64()), ("too_late_rows", pa.int64()),
     ]
 )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What is said of an hour.
+
+    Args:
+        rows: of the table.
+        missing: kind/region/broker/boot -> row numbers [first, last] that `missing_rows` counts; None: not known.
+    """
+
+    rows: list[Row]
+    missing: Missing | None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Found:
+    """What the files of a job say: rows and missing row numbers by hour, and which numbers of each run were read."""
+
+    rows: dict[int, list[Row]]
+    missing: dict[int, dict[str, Ranges]]
+    known_drops: set[_Cell]
+    read: dict[str, Ranges]  # at any time, merged
 
 
 class InputRows:
@@ -59,25 +95,81 @@ class InputRows:
 
     def of(self, hour_s: int) -> list[Row]:
         """Return the rows of an hour, none when no file was written and nobody is silent."""
-        return self._by_hour.get(hour_s, [])
+        return self._found.rows.get(hour_s, [])
 
-    def joined(self, hour_s: int, *, is_new: bool = False) -> list[Row] | None:
+    def said(self, hour_s: int, *, named: Missing | None) -> Said:
+        """Return what is said of an hour that is made now.
+
+        Args:
+            named: the row numbers that were missing of it, None when it was not made before, or nobody named them.
+        """
+        missing = self._missing(hour_s, named or {})
+        rows = {_cell_of(row): row for row in self.of(hour_s)}
+        for cell, count in _counts(missing).items():
+            row = rows.get(cell, _empty(hour_s, *cell))
+            more = count - row["missing_rows"]
+            rows[cell] = row | {"missing_rows": count, "gone_rows": row["gone_rows"] + more}
+        return Said(rows=[rows[cell] for cell in sorted(rows)], missing=missing)
+
+    def joined(self, hour_s: int, *, named: Missing | None, is_new: bool = False) -> Said | None:
         """Return what stands of an hour with what its rows say now; None when it says all of that already.
 
         Args:
+            named: the row numbers that are missing of it as it stands; None: nobody named them, only their number is
+                known, and stays.
             is_new: files and rows are counted anew too, and the rows are returned in any case.
         """
-        stored = {(row["kind"], row["region"]): row for row in self._stored.get(hour_s, [])}
-        found = {(row["kind"], row["region"]): row for row in self.of(hour_s)}
-        rows = {key: _joined(stored.get(key), row, is_new=is_new) for key, row in found.items()}
-        says_more = any(stored.get(key) != row for key, row in rows.items())
-        return [row for _, row in sorted((stored | rows).items())] if says_more or is_new else None
+        missing = None if named is None else self._missing(hour_s, named)
+        counts = {} if missing is None else _counts(missing)
+        stored = {_cell_of(row): row for row in self._stored.get(hour_s, [])}
+        rows = {}
+        for row in self.of(hour_s):
+            cell = _cell_of(row)
+            rows[cell] = _joined(stored.get(cell), row, is_new=is_new)
+            if missing is not None and cell in stored:
+                are_drops_known = (hour_s, *cell) in self._found.known_drops
+                rows[cell] |= _lost(stored[cell], row, counts.get(cell, 0), are_drops_known=are_drops_known)
+        if missing is not None:
+            for cell in stored.keys() - rows.keys():  # its files are gone: of its missing rows some may have been read
+                if (count := counts.get(cell, 0)) != stored[cell]["missing_rows"]:
+                    lost = _lost(stored[cell], _empty(hour_s, *cell), count, are_drops_known=False)
+                    rows[cell] = stored[cell] | lost
+        says_more = missing != named or any(stored.get(cell) != row for cell, row in rows.items())
+        if not says_more and not is_new:
+            return None
+        return Said(rows=[row for _, row in sorted((stored | rows).items())], missing=missing)
+
+    def _missing(self, hour_s: int, named: Missing) -> Missing:
+        """Return the row numbers that are missing of an hour: those found now, those named before without the others.
+
+        What was named before, and is missing before a file of another hour now, is missing there: a file came between.
+        It stays here until the manifest of that hour names it.
+        """
+        found = self._found.missing.get(hour_s, {})
+        missing: dict[str, list[list[int]]] = {}
+        for name in sorted({*named, *found}):
+            still: Ranges = named.get(name, ())
+            elsewhere = self._named_elsewhere(name, hour_s) if still else ()
+            for others in (self._found.read.get(name, ()), *elsewhere):
+                still = [left for first, last in still for left in ranges_outside(first, last, others)]
+            if ranges := merged([*still, *found.get(name, ())]):
+                missing[name] = [list(pair) for pair in ranges]
+        return missing
+
+    def _named_elsewhere(self, name: str, hour_s: int) -> Iterator[Ranges]:
+        """Yield, for every other hour, the row numbers that were found missing of it and that its manifest names."""
+        for other_s, missing in self._found.missing.items():
+            run = self._store.run(other_s) if other_s != hour_s and name in missing else None
+            if run is not None and run.missing_ranges is not None:
+                is_named = run.missing_ranges.get(name, ())
+                unnamed = [left for first, last in missing[name] for left in ranges_outside(first, last, is_named)]
+                yield [left for first, last in missing[name] for left in ranges_outside(first, last, unnamed)]
 
     @functools.cached_property
     def _stored(self) -> dict[int, list[Row]]:
         rows: dict[int, list[Row]] = {}
-        if self._by_hour:
-            for row in stored_rows(self._store, min(self._by_hour), max(self._by_hour) + HOUR_S):
+        if hours := self._found.rows:
+            for row in stored_rows(self._store, min(hours), max(hours) + HOUR_S):
                 rows.setdefault(row["ts_s"], []).append(row)
         return rows
 
@@ -86,20 +178,32 @@ class InputRows:
         rows = {(row["kind"], row["region"]): row for row in stored_rows(self._store, hour_s, hour_s + HOUR_S)}
         is_new = False
         for (kind, region), count in left_out.items():
-            empty = dict.fromkeys(_SCHEMA.names, 0) | {"ts_s": hour_s, "kind": kind.value, "region": region}
-            row = rows.setdefault((kind.value, region), empty | {"writers": [], "silent_writers": []})
+            row = rows.setdefault((kind.value, region), _empty(hour_s, kind.value, region))
             if count > (row.get("too_late_rows") or 0):
                 row["too_late_rows"], is_new = count, True
         return [rows[key] for key in sorted(rows)] if is_new else None
 
     @functools.cached_property
-    def _by_hour(self) -> dict[int, list[Row]]:
+    def _found(self) -> _Found:
         left_out = {file.relative: self._rows_beyond(file, *looked_at) for file, *looked_at in self._inputs.beyond()}
-        found: dict[int, list[Row]] = {}
+        found = _Found(rows={}, missing={}, known_drops=set(), read={})
+        numbers: dict[str, list[Sequence[int]]] = {}
         beside = KnownBeside(self._files, self._store)
         seen, known = self._clock_seen(beside), beside.rows()
         for row in hour_inputs(self._files, clock_seen=seen, left_out=left_out, known_rows=known):
-            found.setdefault(row.ts_s, []).append(dataclasses.asdict(row) | {"kind": row.kind.value})
+            values = dataclasses.asdict(row) | {"kind": row.kind.value}
+            del values["missing_ranges"], values["are_drops_known"]
+            found.rows.setdefault(row.ts_s, []).append(values)
+            if row.are_drops_known:
+                found.known_drops.add((row.ts_s, row.kind.value, row.region))
+            for run, ranges in row.missing_ranges.items():
+                found.missing.setdefault(row.ts_s, {})[_name(run, row.region)] = ranges
+        for file in self._files.good:
+            metadata = file.metadata
+            numbers.setdefault(_name(file.run, file.region), []).append((metadata.first_row_seq, metadata.last_row_seq))
+        for run, region in {(file.run, file.region) for file in self._files.good}:
+            name = _name(run, region)
+            found.read[name] = merged([*numbers[name], *known.get(run, ())])
         return found
 
     def _clock_seen(self, beside: KnownBeside) -> dict[str, int]:
@@ -138,9 +242,52 @@ def _joined(stored: Row | None, found: Row, *, is_new: bool) -> Row:
     if stored is None:
         return found | {"writers": list(found["writers"]), "silent_writers": list(found["silent_writers"])}
     row = found if is_new else stored
-    most = {name: max(stored.get(name) or 0, found[name]) for name in _NEVER_TAKEN_BACK}
+    most = {name: max(stored.get(name) or 0, found[name]) for name in _LARGER_STANDS}
     silent = {*(stored["silent_writers"] or ()), *found["silent_writers"]} - set(found["writers"])
     return row | most | {"writers": list(row["writers"] or ()), "silent_writers": sorted(silent)}
+
+
+def _lost(stored: Row, found: Row, missing_rows: int, *, are_drops_known: bool) -> dict[str, int]:
+    """Return what is lost of one kind and region, of which so many rows are missing, the found ones among them.
+
+    Args:
+        are_drops_known: what was found says all of the rows that were given up, if its files are still all there.
+    """
+    if are_drops_known and _rows_read(found) >= _rows_read(stored):
+        gone_rows = found["gone_rows"] + missing_rows - found["missing_rows"]
+        return {"missing_rows": missing_rows, "dropped_rows": found["dropped_rows"], "gone_rows": gone_rows}
+    dropped_rows = max(stored["dropped_rows"], found["dropped_rows"])
+    at_most = min(stored["gone_rows"], missing_rows + dropped_rows)
+    gone_rows = max(found["gone_rows"], missing_rows, dropped_rows, at_most)
+    return {"missing_rows": missing_rows, "dropped_rows": dropped_rows, "gone_rows": gone_rows}
+
+
+def _rows_read(row: Row) -> int:
+    return int(row["rows"]) + int(row["left_out_rows"])
+
+
+def _counts(missing: Missing) -> dict[tuple[str, str], int]:
+    """Return kind, region -> missing rows."""
+    counts: dict[tuple[str, str], int] = {}
+    for name, ranges in missing.items():
+        kind, region, *_ = name.split("/")
+        counts[kind, region] = counts.get((kind, region), 0) + rows_in(ranges)
+    return counts
+
+
+def _name(run: Run, region: str) -> str:
+    kind, broker, boot = run
+    return f"{kind.value}/{region}/{broker}/{boot}"
+
+
+def _cell_of(row: Row) -> tuple[str, str]:
+    return row["kind"], row["region"]
+
+
+def _empty(hour_s: int, kind: str, region: str) -> Row:
+    """Return the row of a kind and region that has no file."""
+    row = dict.fromkeys(_SCHEMA.names, 0) | {"ts_s": hour_s, "kind": kind, "region": region}
+    return row | {"writers": [], "silent_writers": []}
 
 
 def write_rows(rows: Iterable[Row], folder: Path) -> None:

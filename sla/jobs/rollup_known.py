@@ -17,7 +17,7 @@ from sla.errors import JobFailed
 from sla.rollups import HourRun, RollupStore
 from sla.sources.layout import FilePlace, places_of
 from sla.sources.location import Entry
-from sla.sources.manifest import SILENT_HOURS_MAX, GoodFile, Run, TraceFiles
+from sla.sources.manifest import SILENT_HOURS_MAX, GoodFile, Run, TraceFiles, merged
 from sla.sources.verify import check
 from sla.tables import HOUR_S
 
@@ -64,7 +64,7 @@ class KnownBeside:
             known = max((min(last, first - 1) for low, last in ranges.get(run, []) if low < first), default=-1)
             if known < first - 1 and (file := self._newest_of(run, known + 1, first)) is not None:
                 ranges.setdefault(run, []).append((file.metadata.first_row_seq, file.metadata.last_row_seq))
-        return {run: _merged(numbers) for run, numbers in ranges.items()}
+        return {run: merged(numbers) for run, numbers in ranges.items()}
 
     @functools.cached_property
     def _hours(self) -> list[HourRun]:
@@ -99,13 +99,3 @@ class KnownBeside:
                 if isinstance(found, GoodFile):
                     return found
         return None
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return merged

@@ -21,6 +21,7 @@ from typing import Final
 
 from georelay.trace.schema import TraceKind
 from sla.errors import UsageError
+from sla.rollup_manifests import lacks_rows
 from sla.rollups import HourAction, HourRun
 from sla.sources.manifest import GoodFile, TraceFiles, rows_outside
 from sla.tables import HOUR_S
@@ -29,6 +30,7 @@ HOURS_PER_BATCH: Final = 12  # less than the time after which a quiet consumer i
 BATCH_BYTES_MAX: Final = 1 << 30
 LATE_HOURS: Final = 24  # folders behind an hour that are looked through for late rows of it
 EARLY_HOURS: Final = 2  # folders before an hour: a file that is open over its begin is of two hours before the latest
+CLOCKS_APART_S: Final = 3_600
 SPAN_S_MAX: Final = 10 * 366 * 86_400
 NO_CARRY: Final = ""
 KINDS: Final = (TraceKind.LATENCY_HIST, TraceKind.LEDGER, TraceKind.OUTCOME, TraceKind.PROBE, TraceKind.CLOCK)
@@ -63,6 +65,10 @@ class HourInput:
             else:
                 ranges.append([file.metadata.first_row_seq, file.metadata.last_row_seq])
         return dict(sorted(runs.items()))
+
+    def lacks(self, found: HourRun) -> bool:
+        """Return whether rows that an earlier roll-up of the hour was made of are not in the files."""
+        return lacks_rows(self.row_ranges(), found.row_ranges)
 
     def rows_not_of(self, found: HourRun) -> dict[tuple[TraceKind, str], int]:
         """Return kind, region -> rows of this hour that an earlier roll-up of it was not made of; 0 is left out.
@@ -214,6 +220,22 @@ def built(wanted: HourRun, found: HourRun | None, *, has_new_rows: bool = False)
         is_revised=found.is_revised or (found.is_final and is_other),
         action=HourAction.BUILT,
     )
+
+
+def is_since(built_at: str, listed_s: float) -> bool:
+    """Return whether an hour may have been made of a newer list of the files than one that was begun at `listed_s`.
+
+    Other machines have other clocks: what is up to CLOCKS_APART_S older may be. So may be what does not say when.
+
+    Args:
+        built_at: of the hour's manifest, ISO 8601.
+        listed_s: seconds since 1970.
+    """
+    try:
+        built = datetime.datetime.fromisoformat(built_at)
+    except ValueError:
+        return True
+    return built.tzinfo is None or built.timestamp() >= listed_s - CLOCKS_APART_S
 
 
 def check_length(start_s: int, end_s: int) -> None:

@@ -5,11 +5,14 @@ Rule 1: client errors are no attempts: valid = attempts - client errors, bad = v
 Rule 2: a broker cannot count requests that never reached it; probes of other regions, and minutes without any, can.
 Rule 3: a minute without data is unknown: up or down, whichever is worse for the claim. One that lies in the probed
         part of the period with some of its seconds counts by those (`total`, `bad` and budgets name it whole).
-Rule 4: a region that once took part in probes is expected in every pair: silence is not a missing row but a doubt.
+Rule 4: a minute that was up is unsure when rows of probes are missing and as many of them as would make it down. They
+        may lie in as many minutes as they could turn; what was down stays down.
+Rule 5: a region that once took part in probes is expected in every pair: silence is not a missing row but a doubt.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from georelay.trace.schema import TraceKind
@@ -19,17 +22,20 @@ from sla.judging.facts import MinutesFacts, PeriodFacts, ProbeFacts, RequestFact
 from sla.judging.intervals import minutes_up, sampled, widened
 from sla.judging.verdict import Judgement, Verdict
 from sla.report.model import Availability, Interval, PairAvailability, RequestRow, Subject, Unit
-from sla.report.wording import bounds, count, percent, percent_up, things
+from sla.report.wording import bounds, count, percent, percent_up, things, unread
 from sla.targets import ARROW, MinutesTarget, ProbesTarget, RequestsTarget
 
 Pair = tuple[str, str]
 _NOISE_MINUTES = 1e-6  # of sums of sixtieths
+_ROWS_DECIMALS = 6  # a number of rows from their share errs by less
 
 
 def judge_share(
     share: Interval | None, *, objective: float, total: int, what: str, missing_share: float = 0.0
 ) -> Judgement:
-    """Judge a sampled share by its interval, in which `missing_share` is already."""
+    """Judge a sampled share by its interval, in which `missing_share` is already; without events that alone tells."""
+    if share is None and missing_share:
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=unread(missing_share))
     if share is None:
         return Judgement(verdict=Verdict.NO_DATA, reason=f"no {what}")
     if share.lo >= objective:
@@ -44,9 +50,21 @@ def judge_share(
     return Judgement(verdict=Verdict.INCONCLUSIVE, reason=text)
 
 
-def judge_minutes(*, up: float, down: float, unknown: float, target: MinutesTarget) -> Judgement:
-    """Judge the minutes of one pair: a pass needs nearly all of them known. Parts of minutes are fractions."""
-    share = minutes_up(up=up, down=down, unknown=unknown)
+def judge_minutes(
+    *,
+    up: float,
+    down: float,
+    unknown: float,
+    target: MinutesTarget,
+    unsure: float = 0.0,
+    missing_share: float = 0.0,
+) -> Judgement:
+    """Judge the minutes of one pair: a pass needs nearly all of them known. Parts of minutes are fractions.
+
+    Args:
+        unsure: minutes of `up` that the missing share of the probes' rows may make down.
+    """
+    share = minutes_up(up=up, down=down, unknown=unknown, unsure=unsure)
     total = up + down + unknown
     if share.hi < target.objective:
         return Judgement(verdict=Verdict.BREACH, reason=f"{count(down)} of {_minutes(total)} down")
@@ -54,7 +72,9 @@ def judge_minutes(*, up: float, down: float, unknown: float, target: MinutesTarg
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"none of {_minutes(total)} is known")
     if share.lo >= target.objective and up + down >= target.coverage_min * total:
         return Judgement(verdict=Verdict.PASS)
-    text = f"{count(down)} of {_minutes(total)} down, {count(unknown)} unknown"
+    text = f"{count(down)} of {_minutes(total)} down" + (f", {count(unknown)} unknown" if unknown or not unsure else "")
+    if unsure:
+        text += f", {count(round(unsure, 1))} more may be: {percent_up(missing_share)} of the traces are missing"
     return Judgement(verdict=Verdict.INCONCLUSIVE, reason=text)
 
 
@@ -174,6 +194,11 @@ def expected_pairs(*periods: PeriodFacts) -> list[Pair]:
     return [(origin, dest) for origin in regions for dest in regions]
 
 
+def regions_of(pairs: Iterable[Pair]) -> frozenset[str]:
+    """Return the regions at the ends of some pairs."""
+    return frozenset(region for pair in pairs for region in pair)
+
+
 def _minutes_of(period: PeriodFacts, target: MinutesTarget, pairs: Iterable[Pair]) -> dict[Pair, MinutesFacts]:
     """Return the minutes of all pairs; of those without a row nothing is known."""
     found = {(item.origin, item.dest): item for item in period.minutes if item.target == target.name}
@@ -185,6 +210,21 @@ def _unknown_minutes(total: float, facts: MinutesFacts) -> float:
     return unknown if unknown > _NOISE_MINUTES else 0.0
 
 
+def _unsure_minutes(
+    facts: MinutesFacts, probes: ProbeFacts | None, missing_share: float, target: MinutesTarget
+) -> float:
+    """Return how many minutes up would be down if all probes without a row had failed, in as many as they can turn."""
+    if not missing_share:
+        return 0.0
+    minutes = facts.up + facts.down
+    if probes is None or not minutes or missing_share == 1:
+        return facts.up_minutes
+    gone = probes.probes * missing_share / (1 - missing_share)
+    in_a_minute = probes.probes / minutes
+    to_be_down = max(1, math.ceil(round(in_a_minute * target.down_share / (1 - target.down_share), _ROWS_DECIMALS)))
+    return min(facts.up_minutes, math.floor(round(gone, _ROWS_DECIMALS) / to_be_down))
+
+
 def _unknown(target: str, pair: Pair) -> MinutesFacts:
     origin, dest = pair
     return MinutesFacts(
@@ -192,16 +232,23 @@ def _unknown(target: str, pair: Pair) -> MinutesFacts:
     )
 
 
-def minute_subjects(target: MinutesTarget, period: PeriodFacts, *, pairs: Iterable[Pair]) -> tuple[Subject, ...]:
+def minute_subjects(
+    target: MinutesTarget, period: PeriodFacts, *, pairs: Iterable[Pair], completeness: Completeness
+) -> tuple[Subject, ...]:
     """Judge the minutes of every expected pair."""
     total = period.span.probed_s / 60
+    probes = {(item.origin, item.dest): item for item in period.probes}
     subjects = []
     for (origin, dest), facts in _minutes_of(period, target, pairs).items():
         if not target.scope.has_pair(origin, dest):
             continue
         up, down = facts.up_minutes, facts.down_minutes
         unknown = _unknown_minutes(total, facts)
-        judgement = judge_minutes(up=up, down=down, unknown=unknown, target=target)
+        missing = completeness.missing_share(TraceKind.PROBE, dest)
+        unsure = _unsure_minutes(facts, probes.get((origin, dest)), missing, target)
+        judgement = judge_minutes(
+            up=up, down=down, unknown=unknown, target=target, unsure=unsure, missing_share=missing
+        )
         subjects.append(
             Subject(
                 name=f"{origin}{ARROW}{dest}",
@@ -209,7 +256,7 @@ def minute_subjects(target: MinutesTarget, period: PeriodFacts, *, pairs: Iterab
                 bad=facts.down,
                 threshold_ms=None,
                 is_own_limit=False,
-                measured=minutes_up(up=up, down=down, unknown=unknown),
+                measured=minutes_up(up=up, down=down, unknown=unknown, unsure=unsure),
                 verdict=judgement.verdict,
                 reason=judgement.reason,
                 budget=budget_of(
@@ -250,16 +297,22 @@ def availability_section(
     return Availability(
         requests=requests,
         pairs=tuple(
-            _pair_row(facts, probes.get(pair), period.span, confidence, completeness)
+            _pair_row(facts, probes.get(pair), period.span, target, confidence, completeness)
             for pair, facts in _minutes_of(period, target, pairs).items()
         ),
     )
 
 
 def _pair_row(
-    minutes: MinutesFacts, probes: ProbeFacts | None, span: Span, confidence: float, completeness: Completeness
+    minutes: MinutesFacts,
+    probes: ProbeFacts | None,
+    span: Span,
+    target: MinutesTarget,
+    confidence: float,
+    completeness: Completeness,
 ) -> PairAvailability:
     total = span.probed_s / 60
+    missing = completeness.missing_share(TraceKind.PROBE, minutes.dest)
     known = minutes.up_minutes + minutes.down_minutes
     return PairAvailability(
         origin=minutes.origin,
@@ -275,7 +328,12 @@ def _pair_row(
         minutes_down=minutes.down,
         minutes_unknown=max(0, span.probed_minutes - minutes.up - minutes.down),
         coverage=known / total,
-        up_share=minutes_up(up=minutes.up_minutes, down=minutes.down_minutes, unknown=_unknown_minutes(total, minutes)),
+        up_share=minutes_up(
+            up=minutes.up_minutes,
+            down=minutes.down_minutes,
+            unknown=_unknown_minutes(total, minutes),
+            unsure=_unsure_minutes(minutes, probes, missing, target),
+        ),
         longest_down_minutes=minutes.longest_down_minutes,
         longest_down_at=None if minutes.longest_down_s is None else iso(minutes.longest_down_s),
     )

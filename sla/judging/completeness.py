@@ -8,6 +8,8 @@ Rule 2: a broker that writes no clock rows is silent: clock rows come every seco
         that nothing happened.
 Rule 3: of an hour that nobody saw to its end, and of which no traces are left, the rest is missing: of every kind and
         region, because nobody knows whose rows it had.
+Rule 4: of a region that is expected everything is missing when nothing of any kind was read of it, while something of
+        others was: a broker that runs writes clock rows every second.
 """
 
 from __future__ import annotations
@@ -25,16 +27,21 @@ class Completeness:
     Args:
         inputs: one per (kind, region).
         unseen_share: of the period's hours, those that nobody saw to their end, in [0, 1].
+        expected: regions that took part in probes.
     """
 
-    def __init__(self, inputs: Iterable[InputFacts], *, unseen_share: float = 0.0) -> None:
+    def __init__(
+        self, inputs: Iterable[InputFacts], *, unseen_share: float = 0.0, expected: Iterable[str] = ()
+    ) -> None:
         self._by_key = {(facts.kind, facts.region): facts for facts in inputs}
         self._unseen_share = unseen_share
+        self._expected = frozenset(expected)
+        self._nothing_read = self._expected - self.regions_read if self.regions_read else frozenset()
 
     @property
     def regions(self) -> frozenset[str]:
-        """Return the regions of which anything is known."""
-        return frozenset(region for _, region in self._by_key)
+        """Return the regions of which anything is known, the expected ones among them."""
+        return self._expected.union(region for _, region in self._by_key)
 
     @property
     def regions_read(self) -> frozenset[str]:
@@ -46,9 +53,23 @@ class Completeness:
         facts = self._by_key.get((kind.value, region))
         return facts.writers if facts is not None else ()
 
+    def is_of_unknown_writers(self, kind: TraceKind, region: str) -> bool:
+        """Return whether files could not be read, or rows are in no figure, of whom nobody knows who wrote them."""
+        facts = self._by_key.get((kind.value, region))
+        return facts is not None and bool(facts.quarantined_files or facts.left_out_rows)
+
+    def has_silent_brokers(self, region: str) -> bool:
+        """Return whether a broker of a region wrote nothing for whole hours."""
+        clock = self._by_key.get((TraceKind.CLOCK.value, region))
+        return clock is not None and bool(clock.silent_writer_hours)
+
     def is_read_whole(self, kind: TraceKind, region: str) -> bool:
         """Return whether nothing of a kind is missing, of a region of which anything was read."""
         return region in self.regions_read and not self.missing_share(kind, region)
+
+    def lossy_regions(self, kind: TraceKind) -> frozenset[str]:
+        """Return the regions of whose rows of a kind any is missing."""
+        return frozenset(region for region in self.regions if self.missing_share(kind, region))
 
     def own_missing_share(self, kind: TraceKind, region: str) -> float:
         """Return the share that is missing of what the region itself wrote, hours that nobody saw aside."""
@@ -82,6 +103,8 @@ class Completeness:
         return 1 - self._there(kind, region) * (1 - self._unseen_share)
 
     def _there(self, kind: str, region: str) -> float:
+        if region in self._nothing_read:
+            return 0.0
         facts = self._by_key.get((kind, region))
         clock = self._by_key.get((TraceKind.CLOCK.value, region))
         rows = _share(facts.gone_rows + facts.left_out_rows, facts.rows) if facts else 0.0

@@ -115,7 +115,7 @@ class LatencyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFacts:
-    """A topic and group that have records which a latency target counts, of those that it names.
+    """A topic and group that have records which a latency target counts in its scope, of those that it names.
 
     `topic` is '' of a target that names no topics, `group` of one that names no groups.
     """

@@ -108,13 +108,17 @@ def good_within(hist: Iterable[tuple[int, int]], *, limit_us: float, clock_err_u
     return good, good_lo, good_hi
 
 
-def minutes_up(*, up: float, down: float, unknown: float) -> Interval:
-    """Return the share of minutes that were up: unknown ones all down in `lo`, all up in `hi`; value of the known."""
+def minutes_up(*, up: float, down: float, unknown: float, unsure: float = 0.0) -> Interval:
+    """Return the share of minutes that were up: unknown ones all down in `lo`, all up in `hi`; value of the known.
+
+    Args:
+        unsure: minutes of `up` that would be down if what is missing of their probes had failed; down in `lo`, too.
+    """
     total = up + down + unknown
     if total <= 0:
         raise ValueError("a period of no minutes")
     known = up + down
-    return Interval(value=up / known if known else None, lo=up / total, hi=(up + unknown) / total)
+    return Interval(value=up / known if known else None, lo=(up - unsure) / total, hi=(up + unknown) / total)
 
 
 def is_apart(one: Interval, other: Interval) -> bool:

@@ -13,6 +13,7 @@ from sla.judging.availability import (
     expected_pairs,
     minute_subjects,
     probe_subjects,
+    regions_of,
     request_subjects,
 )
 from sla.judging.budgets import BurnBook, iso
@@ -73,8 +74,8 @@ def judge(
         quarantined: files that were set aside.
     """
     unseen_share = hours.unseen_share
-    completeness = Completeness(facts.now.inputs, unseen_share=unseen_share)
     pairs_expected = expected_pairs(facts.now, facts.before)
+    completeness = Completeness(facts.now.inputs, unseen_share=unseen_share, expected=regions_of(pairs_expected))
     results = judge_targets(facts.now, targets, burn=facts.burn, before=facts.before, unseen_share=unseen_share)
     earlier = judge_targets(facts.before, targets)
     limits = shown_limits(facts.now.latency, facts.now.clocks, targets.shown(LatencyTarget))
@@ -170,9 +171,9 @@ class _Judging:
         self._period = period
         self._confidence = targets.confidence
         self._burn = burn
-        self._completeness = Completeness(period.inputs, unseen_share=unseen_share)
         self._pairs = expected_pairs(period, *([before] if before is not None else []))
-        self._unread = Unread(period, self._completeness, before)
+        self._completeness = Completeness(period.inputs, unseen_share=unseen_share, expected=regions_of(self._pairs))
+        self._unread = Unread(period, self._completeness, self._pairs)
 
     def result(self, target: Target) -> TargetResult:
         subjects = (*self._subjects(target), *self._unread.unread(target))
@@ -200,7 +201,7 @@ class _Judging:
                     target, period, confidence=self._confidence, completeness=completeness, burn=self._burn
                 )
             case MinutesTarget():
-                return minute_subjects(target, period, pairs=self._pairs)
+                return minute_subjects(target, period, pairs=self._pairs, completeness=completeness)
 
 
 def _result(target: Target, subjects: tuple[Subject, ...], uncounted: tuple[Subject, ...]) -> TargetResult:

@@ -7,6 +7,9 @@ floor        half of the shortest round trip of each part of the way; 0 within a
 local p50    p50 of `deliver` at the destination + p50 of `commit` at the home: work that every record needs.
 feasible     floor + min(local p50, local_ms_max) <= threshold. Capped, so that a slow broker is no excuse.
 own limit    floor + own_limit_margin_ms, what an infeasible pair is judged against.
+
+An only home is one as far as rows were read. Where rows are missing in a region that may be another home, a way over it
+passes, or is missed, only when it would by the limit of the direct way, too: with a second home that is its limit.
 """
 
 from __future__ import annotations
@@ -63,6 +66,13 @@ def way_limits(
     work = _LocalWork(facts)
     ways = sorted({_way(item) for item in facts if item.stage == target.stage.value})
     return {way: _limit(way, floors, work, target) for way in ways}
+
+
+def _direct_limits(period: PeriodFacts, target: LatencyTarget) -> dict[Pair, PairLimit]:
+    """Return the limit of the direct way of every pair that has records by way of a third region."""
+    floors, work = _floors(period.clocks), _LocalWork(period.latency)
+    pairs = {(item.origin, item.dest) for item in period.latency if item.home and item.stage == target.stage.value}
+    return {(origin, dest): _limit((origin, dest, ""), floors, work, target) for origin, dest in pairs}
 
 
 def shown_limits(
@@ -224,6 +234,27 @@ def judge_pair(facts: LatencyFacts, *, limit: PairLimit, target: LatencyTarget, 
     return Judgement(verdict=Verdict.INCONCLUSIVE, reason=_doubt(facts, clocks, target, missing_share))
 
 
+def _judge_way(
+    facts: LatencyFacts,
+    *,
+    limit: PairLimit,
+    direct: PairLimit | None,
+    target: LatencyTarget,
+    missing_share: float,
+    completeness: Completeness,
+) -> Judgement:
+    """Judge one way; `direct` is the limit of the direct one, None for that itself."""
+    judgement = judge_pair(facts, limit=limit, target=target, missing_share=missing_share)
+    hidden = sorted(completeness.lossy_regions(TraceKind.LATENCY_HIST) - {facts.home})
+    if direct is None or not hidden or judgement.verdict not in (Verdict.PASS, Verdict.BREACH):
+        return judgement
+    if judge_pair(facts, limit=direct, target=target, missing_share=missing_share).verdict is judgement.verdict:
+        return judgement
+    homes = f"rows of {', '.join(hidden)} are missing: {facts.home} may not be the only home"
+    otherwise = f"the limit of the direct way ({direct.limit_us / 1_000:g} ms) says otherwise"
+    return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"{homes}, and {otherwise}")
+
+
 def _doubt(facts: LatencyFacts, clocks: Interval, target: LatencyTarget, missing_share: float) -> str:
     if clocks.lo >= target.objective or clocks.hi < target.objective:
         return f"{percent_up(missing_share)} of the traces are missing"
@@ -253,18 +284,21 @@ def facts_of(target: LatencyTarget, period: PeriodFacts) -> dict[Way, LatencyFac
     }
 
 
+def untold_of(target: LatencyTarget, period: PeriodFacts) -> tuple[LatencyFacts, ...]:
+    """Return the facts of the records that a target may count or not: nobody wrote down their topic."""
+    return tuple(
+        item
+        for item in period.narrowed
+        if item.is_untold and (item.target, item.stage) == (target.name, target.stage.value)
+    )
+
+
 def _missing_share(
     target: LatencyTarget, facts: LatencyFacts, period: PeriodFacts, completeness: Completeness
 ) -> float:
     """Return the share of a way's records that nobody saw, or saw without their topic where topics count."""
     missing = completeness.missing_share(TraceKind.LATENCY_HIST, facts.dest)
-    untold = sum(
-        item.n
-        for item in period.narrowed
-        if item.is_untold
-        and (item.target, item.stage) == (target.name, facts.stage)
-        and (item.origin, item.dest) == (facts.origin, facts.dest)
-    )
+    untold = sum(item.n for item in untold_of(target, period) if (item.origin, item.dest) == (facts.origin, facts.dest))
     return 1 - (1 - missing) * facts.n / (facts.n + untold) if untold else missing
 
 
@@ -278,8 +312,17 @@ def subjects_of(
 ) -> tuple[Subject, ...]:
     """Judge every way of the pairs in the target's scope."""
     found = facts_of(target, period)
+    direct = _direct_limits(period, target)
     return tuple(
-        _subject(target, facts, limits[way], period, completeness, burn)
+        _subject(
+            target,
+            facts,
+            limits[way],
+            direct[facts.origin, facts.dest] if facts.home else None,
+            period,
+            completeness,
+            burn,
+        )
         for way, facts in sorted(found.items())
         if target.scope.has_pair(facts.origin, facts.dest)
     )
@@ -289,12 +332,15 @@ def _subject(
     target: LatencyTarget,
     facts: LatencyFacts,
     limit: PairLimit,
+    direct: PairLimit | None,
     period: PeriodFacts,
     completeness: Completeness,
     burn: BurnBook,
 ) -> Subject:
     missing = _missing_share(target, facts, period, completeness)
-    judgement = judge_pair(facts, limit=limit, target=target, missing_share=missing)
+    judgement = _judge_way(
+        facts, limit=limit, direct=direct, target=target, missing_share=missing, completeness=completeness
+    )
     bad = bad_count(facts, limit.limit_us)
     onward = f"{facts.home}{ARROW}{facts.dest}" if facts.home else facts.dest
     windows = burn.windows(target=target.name, subject=(facts.origin, onward), objective=target.objective)

@@ -4,22 +4,28 @@ Rule 1: a minute is loaded when its best 10 s were offered the rate and a margin
         seconds would decide. It is met when its best 10 s delivered the rate; the first loaded minute after one that
         was not may be met by the next, because deliveries trail what is offered.
 Rule 2: missing rows of the region hide what it delivered, those of a home what it was offered: the worse counts. Of a
-        stream whose home no row names, any region may be the home.
+        stream whose home no row names, or of whose offsets some are seen and named by no home, any region may be it.
 Rule 3: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing. Where rows are missing
         that is a doubt: loaded minutes may be among what they hide.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from georelay.trace.schema import LedgerKind, TraceKind
 from sla.judging.budgets import budget_of
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts, PeriodFacts, ThroughputFacts
 from sla.judging.intervals import counted, widened
+from sla.judging.offset_sets import OffsetSet, Ranges
 from sla.judging.verdict import Judgement, Verdict
 from sla.report.model import Interval, Subject, ThroughputRegion, Unit
 from sla.report.wording import count, things
 from sla.targets import THROUGHPUT_WINDOW_S, ThroughputTarget
+
+Stream = tuple[str, str, int]  # topic, origin, partition
+_SEEN = frozenset({LedgerKind.REPLICATED.value, LedgerKind.DELIVERED.value})
 
 
 def judge_region(facts: ThroughputFacts, *, target: ThroughputTarget, missing_share: float) -> Judgement:
@@ -69,7 +75,8 @@ def subjects_of(target: ThroughputTarget, period: PeriodFacts, *, completeness: 
 def _subject(
     target: ThroughputTarget, facts: ThroughputFacts, period: PeriodFacts, completeness: Completeness
 ) -> Subject:
-    homes = _homes(period, facts.dest, completeness)
+    is_lossy = bool(completeness.lossy_regions(TraceKind.LEDGER))  # else nobody's rows matter, and streams may be many
+    homes = _homes(period, facts.dest, completeness) if is_lossy else frozenset()
     missing = completeness.missing_share(TraceKind.LEDGER, facts.dest, *homes)
     judgement = judge_region(facts, target=target, missing_share=missing)
     loaded = facts.loaded_minutes
@@ -93,17 +100,33 @@ def _subject(
 def _homes(period: PeriodFacts, dest: str, completeness: Completeness) -> frozenset[str]:
     """Return who committed what `dest` read; of all streams when no row says which those are.
 
-    Any region may have committed a stream that no row of a home names.
+    Any region may have committed a stream that no row of a home names, or what somebody has of it and no home names.
     """
     inside = [item for item in period.accounts if item.is_inside]
     commits = [item for item in inside if item.kind == LedgerKind.COMMIT.value]
     read = {_stream(item) for item in inside if item.kind == LedgerKind.DELIVERED.value and item.region == dest}
-    if not commits or not read <= {_stream(item) for item in commits}:
+    meant = read or {_stream(item) for item in commits}
+    if not commits or not read <= {_stream(item) for item in commits} or not meant.isdisjoint(_unnamed(period)):
         return completeness.regions
-    return frozenset(item.region for item in commits if not read or _stream(item) in read)
+    return frozenset(item.region for item in commits if _stream(item) in meant)
 
 
-def _stream(item: AccountFacts) -> tuple[str, str, int]:
+def _unnamed(period: PeriodFacts) -> set[Stream]:
+    """Return the streams with offsets that were replicated or delivered, and that no commit names: homes may move."""
+    committed, seen = defaultdict[Stream, list[Ranges]](list), defaultdict[Stream, list[Ranges]](list)
+    for item in period.accounts:
+        if item.kind == LedgerKind.COMMIT.value:
+            committed[_stream(item)].append(item.ranges)
+        elif item.is_inside and item.kind in _SEEN:
+            seen[_stream(item)].append(item.ranges)
+    return {
+        stream
+        for stream, ranges in seen.items()
+        if OffsetSet.union(ranges).without(OffsetSet.union(committed[stream])).ranges
+    }
+
+
+def _stream(item: AccountFacts) -> Stream:
     return item.topic, item.origin, item.partition
 
 

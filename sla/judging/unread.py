@@ -5,23 +5,26 @@ Rule 1: of a region rows of a kind cannot be read when some are known to be miss
         rows every second.
 Rule 2: such a region without a subject becomes one, and is a doubt. A region that is whole and merely had no traffic
         becomes none.
-Rule 3: a pair, region, topic or group that a target names and that has no data is a subject with NO_DATA, and the
+Rule 3: records without the name of their topic may be of a target of some topics or groups. A pair that has only such
+        is a doubt, too.
+Rule 4: a pair, region, topic or group that a target names and that has no data is a subject with NO_DATA, and the
         target is no pass: it may be a typing error, or what has gone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from georelay.trace.files import GATEWAY_WRITER_FIRST
 from georelay.trace.schema import TraceKind
-from sla.judging.availability import expected_pairs
+from sla.judging.availability import Pair
 from sla.judging.completeness import Completeness
 from sla.judging.facts import PeriodFacts
-from sla.judging.latency import facts_of
+from sla.judging.latency import facts_of, untold_of
 from sla.judging.verdict import Verdict
 from sla.report.model import Subject, TargetKind
-from sla.report.wording import NONE_READ, unread
+from sla.report.wording import things, unread
 from sla.targets import (
     ARROW,
     IntegrityTarget,
@@ -36,6 +39,7 @@ from sla.targets import (
 
 Place = tuple[str, ...]  # pair, or region
 _NOT_COUNTED = "nothing was counted"
+_UNTOLD = "without the name of their topic, and none with it"
 _ROWS_OF = {
     TargetKind.LATENCY: TraceKind.LATENCY_HIST,
     TargetKind.THROUGHPUT: TraceKind.LEDGER,
@@ -50,16 +54,15 @@ class Unread:
     """Answers which regions of a period cannot be read, and makes the subjects that are missing for it.
 
     Args:
-        before: the previous period: regions that took part in its probes are expected in this one.
+        completeness: of the period, with the regions of `pairs` as the expected ones.
+        pairs: every pair of regions that took part in probes, in this period or the one before.
     """
 
-    def __init__(self, period: PeriodFacts, completeness: Completeness, before: PeriodFacts | None) -> None:
-        periods = [period] if before is None else [period, before]
+    def __init__(self, period: PeriodFacts, completeness: Completeness, pairs: Iterable[Pair]) -> None:
         self._period = period
         self._completeness = completeness
-        self._pairs = expected_pairs(*periods)
-        self._expected = {region for pair in self._pairs for region in pair}
-        self._regions = sorted(self._expected | completeness.regions)
+        self._pairs = tuple(pairs)
+        self._regions = sorted(completeness.regions)
 
     def unread(self, target: Target) -> tuple[Subject, ...]:
         """Return the subjects of a target that traces hide, by name."""
@@ -91,9 +94,6 @@ class Unread:
 
     def _reason(self, kind: TraceKind, region: str) -> str | None:
         """Return why rows of a region cannot be read; None when they can."""
-        read = self._completeness.regions_read
-        if region in self._expected and read and region not in read:
-            return NONE_READ
         share = self._completeness.own_missing_share(kind, region)
         return unread(share) if share else None
 
@@ -111,14 +111,30 @@ class Unread:
         }
 
     def _may_count(self, source: str, region: str) -> bool:
-        """Return whether a gateway, or a broker, of the region may have written rows: of some it is known who did."""
+        """Return whether a gateway, or a broker, of the region may have written what is missing of its outcomes.
+
+        Rows are numbered: those that are gone are of the writers of the others. Who wrote a file that cannot be read
+        nobody knows, and silent are brokers alone: a gateway writes no clock rows.
+        """
         writers = self._completeness.writers(TraceKind.OUTCOME, region)
-        return not writers or any(_is_gateway(name) is (source == "gateway") for name in writers)
+        if not writers or self._completeness.is_of_unknown_writers(TraceKind.OUTCOME, region):
+            return True
+        if source != "gateway" and self._completeness.has_silent_brokers(region):
+            return True
+        return any(_is_gateway(name) is (source == "gateway") for name in writers)
 
     def _hidden_pairs(self, target: LatencyTarget, found: set[Place]) -> dict[Place, str]:
-        """Return the pairs that end in a region without any: from wherever records entered, as far as is known."""
-        origins = {item.origin for item in facts_of(target, self._period).values()} or set(self._regions)
-        return dict(self._ending(target, origins, found, TraceKind.LATENCY_HIST))
+        """Return the pairs that end in a region without any, and those of whose records no topic is known."""
+        origins = {item.origin for item in facts_of(target, self._period).values() if item.n}
+        untold: Counter[Pair] = Counter()
+        for item in untold_of(target, self._period):
+            untold[item.origin, item.dest] += item.n
+        hidden: dict[Place, str] = {
+            pair: f"{things(n, 'record', 'records')} {_UNTOLD}"
+            for pair, n in untold.items()
+            if n and pair not in found and target.scope.has_pair(*pair)
+        }
+        return hidden | dict(self._ending(target, origins, found, TraceKind.LATENCY_HIST))
 
     def _hidden_probes(self, target: ProbesTarget, found: set[Place]) -> dict[Place, str]:
         hidden = dict(self._ending(target, set(self._regions), found, TraceKind.PROBE))
@@ -131,13 +147,19 @@ class Unread:
     def _ending(
         self, target: LatencyTarget | ProbesTarget, origins: set[str], found: set[Place], kind: TraceKind
     ) -> Iterator[tuple[Place, str]]:
+        """Yield the pairs of the scope that end in a region without any, from where records are known to have entered.
+
+        They may have entered in that region, too, and anywhere when none of these is meant.
+        """
         ends = {place[-1] for place in found if target.scope.has_pair(place[0], place[-1])}
+        regions = sorted(origins.union(self._regions))
         for dest in self._regions:
             reason = self._reason(kind, dest)
             if reason is not None and dest not in ends:
-                for origin in self._regions if target.scope.names else sorted(origins):
-                    if target.scope.has_pair(origin, dest):
-                        yield (origin, dest), reason
+                meant = [origin for origin in regions if target.scope.has_pair(origin, dest)]
+                known = [origin for origin in meant if origin in origins]
+                for origin in meant if target.scope.names else known or meant:
+                    yield (origin, dest), reason
 
 
 def _places(target: Target, period: PeriodFacts) -> set[Place]:

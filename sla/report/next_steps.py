@@ -132,6 +132,10 @@ def _undecided(target: TargetResult, subject: Subject, report: Report) -> str:
     if target.kind in (TargetKind.INTEGRITY, TargetKind.THROUGHPUT):
         text = f"{w.short(subject.name)} is not proven ({subject.reason})"
         return f"{text}; find the missing files, What this rests on says what is known of them"
+    if "are missing" in subject.reason:
+        return "rows of traces are missing; find the files, What this rests on names them"
+    if "without the name" in subject.reason:
+        return f"{w.short(subject.name)} is not proven ({subject.reason}); a target of all topics counts these records"
     pair = _pair_of(subject, report) if target.kind is TargetKind.LATENCY else None
     if pair is not None and (pair.n_clock_unknown or any(stage.within.lo < stage.within.hi for stage in pair.stages)):
         return f"clocks decide on {w.short(subject.name)}; have both hosts' clocks synchronised (chrony, PTP)"

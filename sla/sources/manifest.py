@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -138,6 +138,9 @@ class HourInputs:
             nothing may be all there was: only the hours right before and after one with rows count.
         left_out_rows: rows read that no figure has: about a time too far from the file's.
         too_late_rows: rows that no figure has, of files that came when the hour could not be made again.
+        missing_ranges: which row numbers `missing_rows` counts. No column of the table.
+        are_drops_known: the file before each of the files is there, or there was none: `dropped_rows` are all. No
+            column of the table.
     """
 
     ts_s: int
@@ -154,6 +157,8 @@ class HourInputs:
     left_out_rows: int = 0
     gone_rows: int = 0
     too_late_rows: int = 0
+    missing_ranges: Mapping[Run, Ranges] = field(default_factory=dict)
+    are_drops_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,11 +248,11 @@ class TraceFiles:
 
     def rows_missing(self, kind: TraceKind) -> int:
         """Return how many row numbers are absent between the files of each writer."""
-        return sum(missing for file, missing, _ in _losses(self.good) if file.kind is kind)
+        return sum(loss.missing_rows for loss in _losses(self.good) if loss.file.kind is kind)
 
     def rows_dropped(self) -> int:
         """Return how many rows the writers say they gave up."""
-        return sum(dropped for _, _, dropped in _losses(self.good))
+        return sum(loss.dropped for loss in _losses(self.good))
 
     def writers(self) -> list[str]:
         """Return the brokers and gateways that wrote, as region/number."""
@@ -289,7 +294,9 @@ def hour_inputs(
     """
     found: dict[_Cell, HourInputs] = {}
     writers: dict[_Cell, set[str]] = {}  # who wrote, bad files included
-    for file, missing, dropped in _losses(files.good, known_rows or {}):
+    missing: dict[_Cell, dict[Run, list[Sequence[int]]]] = {}
+    for loss in _losses(files.good, known_rows or {}):
+        file = loss.file
         cell = _cell(file.place)
         unused = (left_out or {}).get(file.relative, 0)
         before = found.get(cell, HourInputs(ts_s=cell[0], kind=cell[1], region=cell[2]))
@@ -298,13 +305,18 @@ def hour_inputs(
             files=before.files + 1,
             bytes=before.bytes + file.size_bytes,
             rows=before.rows + file.metadata.rows - unused,
-            missing_rows=before.missing_rows + missing,
-            dropped_rows=before.dropped_rows + dropped,
-            gone_rows=before.gone_rows + max(missing, dropped),
+            missing_rows=before.missing_rows + loss.missing_rows,
+            dropped_rows=before.dropped_rows + loss.dropped,
+            gone_rows=before.gone_rows + max(loss.missing_rows, loss.dropped),
+            are_drops_known=before.are_drops_known and loss.are_drops_known,
             left_out_rows=before.left_out_rows + unused,
             writers=_with(before.writers, file.place.writer),
         )
         writers.setdefault(cell, set()).add(file.place.writer)
+        if loss.missing:
+            missing.setdefault(cell, {}).setdefault(file.run, []).extend(loss.missing)
+    for cell, ranges in missing.items():
+        found[cell] = replace(found[cell], missing_ranges=ranges)
     for bad in files.bad:
         cell = _cell(bad.place)
         before = found.get(cell, HourInputs(ts_s=cell[0], kind=cell[1], region=cell[2]))
@@ -351,10 +363,22 @@ def _silent(
             yield cell, names
 
 
-def _losses(
-    files: Iterable[GoodFile], known_rows: Mapping[Run, Ranges] = MappingProxyType({})
-) -> Iterator[tuple[GoodFile, int, int]]:
-    """Yield each file with the rows missing before it and the rows given up since the file before it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loss:
+    """A file with the row numbers missing before it, and the rows given up since the file before it."""
+
+    file: GoodFile
+    missing: Ranges
+    dropped: int
+    are_drops_known: bool = True
+
+    @property
+    def missing_rows(self) -> int:
+        return rows_in(self.missing)
+
+
+def _losses(files: Iterable[GoodFile], known_rows: Mapping[Run, Ranges] = MappingProxyType({})) -> Iterator[_Loss]:
+    """Yield what is lost before each of the files."""
     for run, of_run in _by_run(files).items():
         ordered = sorted(of_run, key=_widest_first)
         known = known_rows.get(run, ())
@@ -364,22 +388,52 @@ def _losses(
         last = max(
             (min(high, first.first_row_seq - 1) for low, high in known if low < first.first_row_seq), default=None
         )
-        missing = 0 if last is None else first.first_row_seq - last - 1
-        yield ordered[0], missing, first.dropped if first.first_row_seq <= first.dropped else 0
+        is_begin = first.first_row_seq <= first.dropped
+        yield _Loss(
+            file=ordered[0],
+            missing=ranges_outside(first.first_row_seq if last is None else last + 1, first.first_row_seq - 1, ()),
+            dropped=first.dropped if is_begin else 0,
+            are_drops_known=is_begin,
+        )
         for earlier, later in pairwise(ordered):
-            missing = rows_outside(earlier.metadata.last_row_seq + 1, later.metadata.first_row_seq - 1, known)
-            yield later, missing, max(0, later.metadata.dropped - earlier.metadata.dropped)
+            yield _Loss(
+                file=later,
+                missing=ranges_outside(earlier.metadata.last_row_seq + 1, later.metadata.first_row_seq - 1, known),
+                dropped=max(0, later.metadata.dropped - earlier.metadata.dropped),
+            )
+
+
+def rows_in(ranges: Ranges) -> int:
+    """Return how many numbers the ranges [first, last] hold."""
+    return sum(last - first + 1 for first, last in ranges)
 
 
 def rows_outside(first: int, last: int, ranges: Ranges) -> int:
     """Return how many of the numbers first .. last are in none of the ranges [low, high], which are in order."""
-    at = bisect_left(ranges, first, key=lambda pair: pair[1])
-    inside = 0
-    for low, high in ranges[at:]:
+    return rows_in(ranges_outside(first, last, ranges))
+
+
+def ranges_outside(first: int, last: int, ranges: Ranges) -> list[tuple[int, int]]:
+    """Return those of the numbers first .. last that are in none of the ranges [low, high], as ranges; all in order."""
+    outside = []
+    for low, high in ranges[bisect_left(ranges, first, key=lambda pair: pair[1]) :]:
         if low > last:
             break
-        inside += min(last, high) - max(first, low) + 1
-    return last - first + 1 - inside
+        if first < low:
+            outside.append((first, low - 1))
+        first = high + 1
+    return [*outside, (first, last)] if first <= last else outside
+
+
+def merged(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return ranges [first, last] of the same numbers, in order and disjoint."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted((first, last) for first, last in ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
 
 
 def _by_run(files: Iterable[GoodFile]) -> dict[Run, list[GoodFile]]:

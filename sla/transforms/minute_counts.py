@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sla.judging.budgets import bad_share_allowed
 from sla.judging.latency import Way
 from sla.targets import ARROW, LatencyTarget, ProbesTarget, RequestsTarget
+from sla.transforms import scopes
 from sla.transforms.burn import SUBJECT
 
 COUNTS = [*SUBJECT, "allowed", "ts_s", "total", "bad"]
@@ -88,8 +89,7 @@ def request_counts(requests: DataFrame, target: RequestsTarget) -> DataFrame:
 
 def probe_counts(probes: DataFrame, target: ProbesTarget) -> DataFrame:
     """Return the COUNTS of probes: subjects are pairs."""
-    pair = F.concat_ws(" -> ", "origin", "dest")
-    meant = probes.where(_in_scope(target, pair))
+    meant = probes.where(scopes.has_pair(target.scope))
     return meant.select(
         F.lit(target.name).alias("target"),
         F.col("origin").alias("a"),
@@ -132,11 +132,3 @@ def _first(rows: DataFrame, order: list[str], *, most: int) -> DataFrame:
 
 def _allowed(objective: float) -> Column:
     return F.lit(bad_share_allowed(objective)).alias("allowed")
-
-
-def _in_scope(target: ProbesTarget, pair: Column) -> Column:
-    scope = target.scope
-    if scope.names:
-        return pair.isin(sorted(scope.names))
-    is_intra = F.col("origin") == F.col("dest")
-    return {"all": F.lit(True), "intra": is_intra, "inter": ~is_intra}[scope.word]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sla.targets import LatencyTarget
+from sla.transforms.scopes import has_pair
 
 
 def of_target(rows: DataFrame, target: LatencyTarget) -> DataFrame:
@@ -30,7 +32,7 @@ def of_targets(rows: DataFrame, targets: Sequence[LatencyTarget]) -> DataFrame:
 
 
 def names(rows: DataFrame, targets: Sequence[LatencyTarget]) -> DataFrame:
-    """Return per (is_now, target) the topics and groups that have records, of those that the target names.
+    """Return per (is_now, target) the topics and groups that have records in its scope, of those that it names.
 
     Args:
         rows: of of_targets, with `is_now`. Where a target names no topics, or no groups, these are ''.
@@ -41,7 +43,9 @@ def names(rows: DataFrame, targets: Sequence[LatencyTarget]) -> DataFrame:
         F.when(F.col("target").isin(meant), F.col(name)).otherwise("").alias(name)
         for name, meant in (("topic", of_topics), ("group", of_groups))
     ]
-    return rows.where((F.col("n") > 0) & ~F.col("is_untold")).select("is_now", "target", *columns).distinct()
+    is_meant = reduce(or_, ((F.col("target") == target.name) & has_pair(target.scope) for target in targets))
+    counted = rows.where((F.col("n") > 0) & ~F.col("is_untold") & is_meant)
+    return counted.select("is_now", "target", *columns).distinct()
 
 
 def _of(rows: DataFrame, target: LatencyTarget) -> DataFrame:

@@ -53,11 +53,14 @@ def latency_sums(rows: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def topic_homes(rows: DataFrame) -> DataFrame:
-    """Return per (is_now, origin, topic, home) the records `n` that were committed there, and whether all were."""
+    """Return per (is_now, origin, topic, home) the records `n` that were committed there, and whether all were.
+
+    Of records whose topic nobody wrote down (''), which may be of many topics, no home is the only one.
+    """
     commits = rows.where((F.col("stage") == Stage.COMMIT.value) & (F.col("n") > 0))
     sums = commits.groupBy("is_now", "origin", "topic", F.col("dest").alias("home")).agg(F.sum("n").alias("n"))
     homes = Window.partitionBy("is_now", "origin", "topic")
-    return sums.withColumn("is_only", F.count(F.lit(1)).over(homes) == 1)
+    return sums.withColumn("is_only", (F.count(F.lit(1)).over(homes) == 1) & (F.col("topic") != ""))
 
 
 def home_sums(homes: DataFrame) -> DataFrame:
@@ -82,25 +85,57 @@ def with_home(rows: DataFrame, homes: DataFrame, keys: list[str]) -> DataFrame:
     )
 
 
-def throughput_sums(rows: DataFrame, target: ThroughputTarget, missing: DataFrame) -> DataFrame:
+def throughput_sums(rows: DataFrame, target: ThroughputTarget, missing: DataFrame, *, end_s: int) -> DataFrame:
     """Return per (is_now, dest) totals, best windows and how loaded minutes were met (see sla.judging.throughput).
 
     Args:
+        rows: may reach beyond the end: the minute behind a loaded one may meet it.
         missing: share of the ledger's rows that are missing, `missing_share` per (is_now, dest).
+        end_s: minutes from here on are not counted.
     """
-    by_time = Window.partitionBy("dest").orderBy("ts_s")
     is_offered = F.col("offered_max_10s_mean") >= target.records_per_s * target.offered_margin
     is_delivered = F.col("max_10s_mean") >= target.records_per_s
     seen = 1 - F.coalesce("missing_share", F.lit(0.0))
-    judged = (
-        rows.join(F.broadcast(missing), ["is_now", "dest"], "left")
-        .withColumns(
-            {
-                "is_loaded": is_offered,
-                "is_met_here": is_delivered,
-                "is_perhaps_here": F.col("max_10s_mean") >= target.records_per_s * seen,
-            }
+    flagged = rows.join(F.broadcast(missing), ["is_now", "dest"], "left").withColumns(
+        {
+            "is_loaded": is_offered,
+            "is_met_here": is_delivered,
+            "is_perhaps_here": F.col("max_10s_mean") >= target.records_per_s * seen,
+        }
+    )
+    sums = (
+        flagged.where(F.col("ts_s") < end_s)
+        .groupBy("is_now", "dest")
+        .agg(
+            F.sum("delivered").alias("delivered"),
+            F.sum("offered").alias("offered"),
+            F.count_if(F.col("delivered") > 0).alias("active_minutes"),
+            F.max("max_1s").alias("max_1s"),
+            F.max("max_10s_mean").alias("max_10s_mean"),
+            F.max("offered_max_10s_mean").alias("offered_max_10s_mean"),
+            F.max("max_60s_mean").alias("max_60s_mean"),
+            F.sum("loaded_seconds").alias("loaded_seconds"),
+            F.sum("loaded_seconds_met").alias("loaded_seconds_met"),
         )
+    )
+    loaded = _loaded_minutes(flagged).where(F.col("ts_s") < end_s)
+    counts = loaded.groupBy("is_now", "dest").agg(
+        F.count_if("is_loaded").alias("loaded_minutes"),
+        F.count_if(F.col("is_loaded") & F.col("is_met")).alias("loaded_minutes_met"),
+        F.count_if(F.col("is_loaded") & F.col("is_perhaps")).alias("loaded_minutes_perhaps_met"),
+    )
+    names = [name for name in counts.columns if name not in ("is_now", "dest")]
+    return sums.join(F.broadcast(counts), ["is_now", "dest"], "left").fillna(0, names)
+
+
+def _loaded_minutes(flagged: DataFrame) -> DataFrame:
+    """Return loaded minutes, and others that may meet one, with whether they are met: by themselves or the next.
+
+    Only these are put in order: of a year they may be few, and a minute that is neither says nothing of its neighbours.
+    """
+    by_time = Window.partitionBy("dest").orderBy("ts_s")
+    return (
+        flagged.where(F.col("is_loaded") | F.col("is_met_here") | F.col("is_perhaps_here"))
         .withColumn("was_loaded", _neighbour("is_loaded", by_time, -1))
         .withColumns(
             {
@@ -108,20 +143,6 @@ def throughput_sums(rows: DataFrame, target: ThroughputTarget, missing: DataFram
                 for name in ("is_met", "is_perhaps")
             }
         )
-    )
-    return judged.groupBy("is_now", "dest").agg(
-        F.sum("delivered").alias("delivered"),
-        F.sum("offered").alias("offered"),
-        F.count_if(F.col("delivered") > 0).alias("active_minutes"),
-        F.max("max_1s").alias("max_1s"),
-        F.max("max_10s_mean").alias("max_10s_mean"),
-        F.max("offered_max_10s_mean").alias("offered_max_10s_mean"),
-        F.max("max_60s_mean").alias("max_60s_mean"),
-        F.sum("loaded_seconds").alias("loaded_seconds"),
-        F.sum("loaded_seconds_met").alias("loaded_seconds_met"),
-        F.count_if("is_loaded").alias("loaded_minutes"),
-        F.count_if(F.col("is_loaded") & F.col("is_met")).alias("loaded_minutes_met"),
-        F.count_if(F.col("is_loaded") & F.col("is_perhaps")).alias("loaded_minutes_perhaps_met"),
     )
 
 

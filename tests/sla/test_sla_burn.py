@@ -102,6 +102,38 @@ def test_running_sums_equal_adding_up_every_window() -> None:
     assert not all(fired)
 
 
+def test_events_before_the_counts_cover_the_windows_of_a_subject_that_was_idle_when_they_begin() -> None:
+    counts = _counts([("latency", "us", "eu", ALLOWED, START_S + 60 * at, 10, 5) for at in range(30)])
+    young, old = (
+        {
+            row["rule"]: row
+            for row in burn_alerts(
+                counts, RULES, start_s=START_S, end_s=START_S + 1_800, events_min=EVENTS_MIN, older=older
+            )
+        }
+        for older in ((), {("latency", "us", "eu")})
+    )
+    page, ticket = (rule.name for rule in RULES)
+    assert [young[name]["is_unsure"] for name in (page, ticket)] == [True, True]
+    assert [old[name]["is_unsure"] for name in (page, ticket)] == [False, False]
+    assert [(young[name]["covered_minutes"], young[name]["firing_minutes"]) for name in (page, ticket)] == [
+        (10, 21),
+        (30, 0),
+    ]
+    # From the second minute on there are enough events, and all rates are far beyond those of the rules.
+    assert [(old[name]["covered_minutes"], old[name]["firing_minutes"]) for name in (page, ticket)] == [
+        (10, 29),
+        (45, 29),
+    ]
+    assert old[ticket]["long_bad"] == young[ticket]["long_bad"] == 150
+
+
+def test_a_window_that_is_not_covered_and_has_nothing_bad_is_not_unsure() -> None:
+    counts = _counts([("latency", "us", "eu", ALLOWED, START_S + 60 * at, 10, 0) for at in range(30)])
+    alerts = burn_alerts(counts, RULES, start_s=START_S, end_s=START_S + 1_800, events_min=EVENTS_MIN)
+    assert [alert["is_unsure"] for alert in alerts] == [False, False]
+
+
 def test_a_subject_with_too_few_events_never_burns() -> None:
     counts = _counts([("latency", "us", "eu", ALLOWED, START_S, 19, 19)])
     (first, second) = burn_alerts(counts, RULES, start_s=START_S, end_s=START_S + 300, events_min=20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -84,6 +85,7 @@ def _tables() -> Table:
     tables[RollupTable.INPUTS_HOUR] = [
         (T0, "latency_hist", "eu", 2, 10, 100, 0, 0, 0, ["eu/2", "eu/1"], [], None, None, None),  # of earlier versions
         (T0 + 3_600, "latency_hist", "eu", 2, 10, 100, 1, 5, 6, ["eu/1"], ["eu/2"], 7, 9, 30),
+        (T0 + 3_600, "latency_hist", "ap", 1, 10, 100, 0, 0, 0, ["ap/1"], [], 0, 0, 0),
     ]
     return tables
 
@@ -203,7 +205,7 @@ def test_requests_are_judged_by_region_and_operation(report: Report) -> None:
 
 
 def test_inputs_name_their_writers_once(facts: Facts) -> None:
-    (item,) = facts.now.inputs
+    (item,) = (item for item in facts.now.inputs if item.region == "eu")
     assert (item.writers, item.writer_hours, item.silent_writer_hours) == (("eu/1", "eu/2"), 3, 1)
     assert (item.files, item.missing_rows, item.dropped_rows, item.quarantined_files) == (4, 5, 6, 1)
     assert (item.gone_rows, item.left_out_rows) == (9, 37)
@@ -279,6 +281,44 @@ def test_of_a_long_period_only_the_newest_minutes_are_read_one_by_one(spark: Any
     )
 
 
+def _reading(spark: Any, tables: Table) -> Callable[..., Any]:
+    def read(table: RollupTable, start_s: int, end_s: int) -> Any:
+        return spark.createDataFrame([row for row in tables[table] if start_s <= row[0] < end_s], DDL[table])
+
+    return read
+
+
+@pytest.mark.parametrize(("days_before", "is_on"), [(9, True), (40, False)])
+def test_a_pair_that_was_idle_at_the_weekend_burns_on_monday_as_any_other(
+    spark: Any, days_before: int, is_on: bool
+) -> None:
+    from sla.jobs.collect import collect
+
+    span = Span(start_s=T0 - T0 % 86_400, end_s=T0 - T0 % 86_400 + 3_600)
+    tables: Table = {table: [] for table in RollupTable}
+    for name in (RollupTable.HOUR, RollupTable.MINUTE):  # its last records before; a month is looked back
+        tables[name].append(_latency(span.start_s - days_before * 86_400, "us", "eu", {20_000: 100}))
+    for ts_s in range(span.start_s, span.end_s, 60):
+        tables[RollupTable.MINUTE].append(_latency(ts_s, "us", "eu", {20_000: 50, 90_000: 50}))
+    tables[RollupTable.HOUR].append(_latency(span.start_s, "us", "eu", {20_000: 3_000, 90_000: 3_000}))
+    facts = collect(spark, _reading(spark, tables), load_targets(), span)
+    (slowest,) = (alert for alert in facts.burn if alert.target == "latency" and alert.rule == "3d+6h")
+    assert (slowest.long_bad, slowest.long_total) == (3_000, 6_000)
+    assert (slowest.covered_minutes, slowest.firing_minutes > 0) == ((4_320, True) if is_on else (60, False))
+
+
+def test_a_load_that_begins_in_the_last_minute_of_a_period_may_be_met_by_the_one_behind_it(spark: Any) -> None:
+    from sla.jobs.collect import collect
+
+    tables: Table = {table: [] for table in RollupTable}
+    tables[RollupTable.THROUGHPUT_MINUTE] = [
+        (SPAN.end_s - 60, "eu", 6_000, 12_000, 500, 500.0, 1_200.0, 100.0, 10, 0),
+        (SPAN.end_s, "eu", 66_000, 66_000, 1_300, 1_200.0, 1_200.0, 1_100.0, 60, 60),
+    ]
+    (eu,) = collect(spark, _reading(spark, tables), load_targets(), SPAN).now.throughput
+    assert (eu.loaded_minutes, eu.loaded_minutes_met, eu.active_minutes, eu.delivered) == (1, 1, 1, 6_000)
+
+
 def test_no_data_at_all_is_no_data(spark: Any) -> None:
     from sla.jobs.collect import collect
 
@@ -312,8 +352,9 @@ def test_a_line_of_records_per_second_counts_idle_minutes_and_no_second_outside_
         [(ts_s, "eu", n, n, 0, 0.0, 0.0, 0.0, 0, 0) for ts_s, n in rows], DDL[RollupTable.THROUGHPUT_MINUTE]
     )
     tables = empty | {RollupTable.THROUGHPUT_MINUTE: throughput}
-    collecting = collect._Collecting(spark, lambda table, *_: tables[table], load_targets(), SPAN)
-    collecting.collect_series()
+    with ThreadPoolExecutor(1) as pool:
+        collecting = collect._Collecting(spark, lambda table, *_: tables[table], load_targets(), SPAN, pool)
+        collecting.take_series(*collecting.begin_series())
     lines = {line.plot: dict(line.points) for line in collecting._series}
     assert lines["delivered_per_s"] == lines["offered_per_s"] == {
         T0: 1.0,  # half an hour of it is in the period

@@ -298,7 +298,9 @@ def test_a_region_that_fell_silent_stays_in_every_pair() -> None:
     before = build.period(probes=(build.probes(origin="ap", dest="eu"),))
     now = build.period(probes=(build.probes(origin="eu", dest="eu"),))
     assert availability.expected_pairs(now, before) == [("ap", "ap"), ("ap", "eu"), ("eu", "ap"), ("eu", "eu")]
-    subjects = availability.minute_subjects(MinutesTarget(name="minutes"), now, pairs=[("ap", "eu")])
+    subjects = availability.minute_subjects(
+        MinutesTarget(name="minutes"), now, pairs=[("ap", "eu")], completeness=Completeness(())
+    )
     assert [(subject.name, subject.verdict) for subject in subjects] == [("ap -> eu", DOUBT)]
 
 

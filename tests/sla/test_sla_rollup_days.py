@@ -160,7 +160,7 @@ def test_hours_whose_manifests_name_no_files_are_read_adopted_and_merged(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["hour=02/_run.json", "_day.json"])
-@pytest.mark.parametrize("raw", [b'{"manifest_version": 3}', b"{torn"], ids=["newer", "torn"])
+@pytest.mark.parametrize("raw", [b'{"manifest_version": 4}', b"{torn"], ids=["newer", "torn"])
 def test_what_an_unreadable_manifest_may_name_is_neither_deleted_nor_passed_over(
     tmp_path: Path, name: str, raw: bytes
 ) -> None:
@@ -343,6 +343,7 @@ def test_a_job_that_is_killed_at_any_step_leaves_every_hour_once_and_the_next_jo
     [
         b"",
         b"[]",
+        b'{"manifest_version": 4, "day_s": 0, "files": {}}',
         b'{"manifest_version": 3, "day_s": 0, "files": {}}',
         b'{"manifest_version": 2, "day_s": 0, "files": {}}',
         b'{"manifest_version": true, "day_s": 0, "files": {}}',
@@ -355,7 +356,7 @@ def test_a_job_that_is_killed_at_any_step_leaves_every_hour_once_and_the_next_jo
     ],
 )
 def test_a_days_manifest_that_is_none_is_told_from_none(raw: bytes) -> None:
-    with pytest.raises(UnknownManifest, match="newer" if b": 3" in raw else "damaged"):
+    with pytest.raises(UnknownManifest, match="newer" if b": 4" in raw else "damaged"):
         DayRun.decode(raw)
 
 
@@ -365,8 +366,10 @@ def test_manifests_keep_their_layout() -> None:
         b'{"day_s": 1699920000, "files": {"minute": {"holds": {"1699920000": ["part-1.parquet"]}, '
         b'"name": "day-1.parquet"}}, "manifest_version": 1}\n'
     )
-    golden = earlier.replace(b'"manifest_version": 1}', b'"manifest_version": 2, "crc32": 2575384745}')
-    assert (day.encode(), DayRun.decode(golden), DayRun.decode(earlier)) == (golden, day, day)
+    golden = earlier.replace(b'"manifest_version": 1}', b'"manifest_version": 3, "crc32": 2157605352}')
+    second = earlier.replace(b'"manifest_version": 1}', b'"manifest_version": 2, "crc32": 2575384745}')
+    assert day.encode() == golden
+    assert [DayRun.decode(raw) for raw in (golden, second, earlier)] == [day, day, day]
     hour = run(0, parts={"minute": ["part-1.parquet"]})
     earlier = (
         b'{"manifest_version": 1, "built_at": "2027-01-15T08:00:00+00:00", "carry_hash": "c", "carry_out_hash": "o", '
@@ -374,9 +377,13 @@ def test_manifests_keep_their_layout() -> None:
         b'"is_revised": false, "missing_rows": 0, "parts": {"minute": ["part-1.parquet"]}, "quarantined": 0, '
         b'"revision": 1, "row_ranges": {}, "rows_read": {}, "settle_s": 900}\n'
     )
-    found = HourRun.decode(earlier)
-    assert found == hour and found.parts == hour.parts
-    assert json.loads(hour.encode()) == json.loads(earlier) | {"manifest_version": 2, "crc32": 2846793459}
+    second = json.dumps(json.loads(earlier) | {"manifest_version": 2}, sort_keys=True).encode()
+    second = second[:-1] + b', "crc32": 2846793459}\n'
+    for raw in (hour.encode(), second, earlier):
+        found = HourRun.decode(raw)
+        assert found == hour and found.parts == hour.parts
+    more = {"manifest_version": 3, "missing_ranges": None, "crc32": 2155997889}
+    assert json.loads(hour.encode()) == json.loads(earlier) | more
 
 
 def test_no_bit_that_flips_makes_another_manifest() -> None:
@@ -401,7 +408,8 @@ def test_no_bit_that_flips_makes_another_manifest() -> None:
         {"files": None}, {"files": True}, {"revision": "1"}, {"is_final": 1}, {"row_ranges": None},
         {"row_ranges": {"ledger/1/b": [[0]]}}, {"row_ranges": {"ledger/1/b": None}}, {"rows_read": {"ledger": "9"}},
         {"row_ranges": {"ledger/1/b": [[0, True]]}}, {"row_ranges": {"ledger/1/b": [0, 9]}}, {"settle_s": False},
-        {"input_hash": None}, {"parts": {"minute": None}},
+        {"input_hash": None}, {"parts": {"minute": None}}, {"missing_ranges": {"ledger/eu/1/b": [[0]]}},
+        {"missing_ranges": []},
     ],
 )  # fmt: skip
 def test_a_manifest_without_a_checksum_says_at_least_what_is_of_the_right_type(changes: dict[str, Any]) -> None:

@@ -324,7 +324,7 @@ def test_a_job_that_is_killed_between_two_tables_leaves_the_hour_as_it_was(
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{}", b"[]", b"{", json.dumps({"manifest_version": 3}).encode(), run().encode().replace(b"revision", b"r")],
+    [b"", b"{}", b"[]", b"{", json.dumps({"manifest_version": 4}).encode(), run().encode().replace(b"revision", b"r")],
 )
 def test_a_manifest_that_cannot_be_read_is_an_error_that_names_it_and_says_what_to_do(
     tmp_path: Path, raw: bytes
@@ -333,7 +333,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error_that_names_it_and_says_what_
     store.write_run(run())
     path = tmp_path / "_runs" / hour_folder(T0) / "_run.json"
     path.write_bytes(raw)
-    what_to_do = "use that version" if b": 3" in raw else "restore it from a copy, or delete it"
+    what_to_do = "use that version" if b": 4" in raw else "restore it from a copy, or delete it"
     with pytest.raises(JobFailed, match=re.escape(str(path))) as failed:
         store.run(T0)
     assert what_to_do in str(failed.value)

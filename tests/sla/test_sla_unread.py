@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from sla.judging.facts import Facts, PeriodFacts
+from sla.judging.facts import Facts, NamedFacts, PeriodFacts
 from sla.judging.judge import judge
 from sla.judging.verdict import Verdict
 from sla.report.html import to_html
@@ -103,10 +104,44 @@ def test_pairs_to_a_region_whose_latencies_cannot_be_read_are_a_doubt() -> None:
     assert result.verdict is DOUBT
     doubts = {name for name, (verdict, _) in subjects(result).items() if verdict is DOUBT}
     assert doubts == {"us -> eu", "ap -> eu"}
-    inter = LatencyTarget(name="latency", scope=Scope(word="intra"))
-    assert judged(inter, latency=pairs, inputs=inputs).verdict is PASS
+    intra = LatencyTarget(name="latency", scope=Scope(word="intra"))
+    inside = judged(intra, latency=pairs, inputs=inputs)
+    assert (inside.verdict, inside.worst_subject, inside.reason) == (DOUBT, "eu -> eu", NONE_READ)
     one = LatencyTarget(name="latency", scope=named("us -> us", "eu -> eu"))
     assert subjects(judged(one, latency=pairs, inputs=inputs))["eu -> eu"] == (DOUBT, NONE_READ)
+
+
+def test_where_records_entered_only_in_the_region_that_cannot_be_read_any_pair_to_it_is_a_doubt() -> None:
+    inter = LatencyTarget(name="latency", scope=Scope(word="inter"))
+    pairs = (build.latency(origin="eu", dest="us"), build.latency(origin="eu", dest="ap"))
+    inputs = (*whole("latency_hist", "us", "ap"), *CLOCKS, torn("latency_hist"))
+    result = judged(inter, latency=pairs, inputs=inputs)
+    doubts = {name for name, (verdict, _) in subjects(result).items() if verdict is DOUBT}
+    assert (result.verdict, doubts) == (DOUBT, {"ap -> eu", "us -> eu"})
+
+
+ORDERS = LatencyTarget(name="orders", topics=frozenset({"orders"}))
+TOLD = build.latency(target="orders")
+UNTOLD = build.latency({10_000: 1_000}, dest="ap", target="orders", is_untold=True)
+NAMED_ORDERS = (NamedFacts(target="orders", topic="orders", group=""),)
+WITHOUT_A_NAME = "1,000 records without the name of their topic, and none with it"
+
+
+def test_a_pair_whose_records_have_no_name_of_their_topic_is_a_doubt() -> None:
+    result = judged(ORDERS, latency=(build.latency(),), narrowed=(TOLD, UNTOLD), named=NAMED_ORDERS)
+    assert subjects(result) == {"us -> eu": (PASS, ""), "us -> ap": (DOUBT, WITHOUT_A_NAME)}
+    assert result.verdict is DOUBT
+    elsewhere = dataclasses.replace(ORDERS, scope=named("us -> eu"))
+    assert judged(elsewhere, latency=(build.latency(),), narrowed=(TOLD, UNTOLD), named=NAMED_ORDERS).verdict is PASS
+
+
+def test_a_target_all_of_whose_records_have_no_name_of_their_topic_is_a_doubt_and_not_without_data() -> None:
+    result = judged(ORDERS, latency=(build.latency(),), narrowed=(UNTOLD,))
+    assert (result.verdict, result.worst_subject, result.reason) == (DOUBT, "us -> ap", WITHOUT_A_NAME)
+    none = judged(ORDERS, latency=(build.latency(),), narrowed=(dataclasses.replace(UNTOLD, n=0, hist=()),))
+    assert none.verdict is NO_DATA
+    other = judged(ORDERS, latency=(build.latency(),), narrowed=(dataclasses.replace(UNTOLD, stage="commit"),))
+    assert other.verdict is NO_DATA
 
 
 def test_a_region_that_took_part_in_probes_and_of_which_nothing_was_read_is_a_doubt() -> None:
@@ -128,20 +163,51 @@ def test_a_region_whose_writers_fell_silent_is_a_doubt() -> None:
     assert subjects(result) == {"us": (PASS, ""), "eu": (DOUBT, NONE_READ)}
 
 
-@pytest.mark.parametrize(("source", "writers", "expected"), [
-    ("broker", ("eu/2001",), DOUBT), ("gateway", ("eu/2001",), PASS), ("gateway", (GATEWAY,), DOUBT),
-    ("gateway", (), DOUBT),
+NO_FILE_READ = torn("outcome")
+SOME_FILES_READ = torn("outcome", rows=900)
+ROWS_GONE = build.inputs(kind="outcome", missing_rows=100)  # numbered, so of a writer that is known
+SILENT = build.inputs(kind="clock", silent_writer_hours=1)
+
+
+@pytest.mark.parametrize(("source", "writers", "row", "expected"), [
+    ("broker", (), NO_FILE_READ, DOUBT), ("gateway", (), NO_FILE_READ, DOUBT),
+    ("broker", ("eu/2001",), SOME_FILES_READ, DOUBT), ("gateway", (GATEWAY,), SOME_FILES_READ, DOUBT),
+    # Whose the unreadable files are nobody knows, whoever wrote the others.
+    ("broker", (GATEWAY,), SOME_FILES_READ, DOUBT), ("gateway", ("eu/2001",), SOME_FILES_READ, DOUBT),
+    ("broker", ("eu/2001",), ROWS_GONE, DOUBT), ("gateway", (GATEWAY,), ROWS_GONE, DOUBT),
+    ("broker", (GATEWAY,), ROWS_GONE, PASS), ("gateway", ("eu/2001",), ROWS_GONE, PASS),
 ])  # fmt: skip
-def test_requests_of_a_region_whose_outcomes_are_missing_are_a_doubt_where_somebody_counts_them(
-    source: str, writers: tuple[str, ...], expected: Verdict
+def test_requests_of_a_region_whose_outcomes_are_missing_are_a_doubt_where_somebody_may_have_counted_them(
+    source: str, writers: tuple[str, ...], row: Any, expected: Verdict
 ) -> None:
     target = RequestsTarget(name="requests", source=source, objective=0.99)
-    rows = 0 if not writers else 900
-    gone = torn("outcome", rows=rows, writers=writers)
-    inputs = (*whole("outcome", "us"), *CLOCKS, gone)
+    inputs = (*whole("outcome", "us"), *CLOCKS, dataclasses.replace(row, writers=writers))
     result = judged(target, requests=(build.requests(region="us", source=source),), inputs=inputs)
     assert result.verdict is expected
     assert ("requests in eu" in subjects(result)) is (expected is DOUBT)
+
+
+@pytest.mark.parametrize(("source", "writer", "expected"), [("broker", GATEWAY, DOUBT), ("gateway", "eu/2001", PASS)])
+def test_brokers_that_fell_silent_may_have_counted_requests_whoever_wrote_on(
+    source: str, writer: str, expected: Verdict
+) -> None:
+    target = RequestsTarget(name="requests", source=source, objective=0.99)
+    inputs = (*whole("outcome", "us"), CLOCKS[0], SILENT, build.inputs(kind="outcome", writers=(writer,)))
+    result = judged(target, requests=(build.requests(region="us", source=source),), inputs=inputs)
+    assert result.verdict is expected
+
+
+def test_an_operation_without_a_valid_request_is_a_doubt_where_outcomes_are_missing() -> None:
+    target = RequestsTarget(name="requests", objective=0.9)
+    only_wrong = build.requests(region="eu", attempts=5, ok=0, client_error=5)
+    counted = (build.requests(region="us"), only_wrong)
+    assert judged(target, requests=counted, inputs=(*whole("outcome", "us", "eu"), *CLOCKS)).verdict is PASS
+    result = judged(target, requests=counted, inputs=(*whole("outcome", "us"), *CLOCKS, ROWS_GONE))
+    assert subjects(result) == {
+        "publish in us": (PASS, ""),
+        "publish in eu": (DOUBT, "10 % of its traces are missing, and none of the others is about this"),
+    }
+    assert result.verdict is DOUBT
 
 
 def test_expected_pairs_of_probes_with_an_end_that_cannot_be_read_are_a_doubt() -> None:

@@ -48,6 +48,14 @@ def _report(*targets: Target, worst: tuple[WorstFacts, ...] = (), **now: Any) ->
         ),
         (
             LATENCY,
+            {
+                "latency": (build.latency({45_000: 9_000}, error_us=1_000),),
+                "inputs": (build.inputs(kind="latency_hist", missing_rows=300),),
+            },
+            "rows of traces are missing; find the files, What this rests on names them",
+        ),
+        (
+            LATENCY,
             {"latency": (build.latency({10_000: 50}),)},
             "us -> eu has too little to judge (n too small: 50 records, 2,000 are needed); measure longer",
         ),

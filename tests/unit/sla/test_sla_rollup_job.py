@@ -134,7 +134,7 @@ def test_an_hour_behind_the_files_is_written_while_something_is_handed_on_to_it(
         roll(tmp_path / "traces", store, [T0 + HOUR_S], now_s=T0 + HOUR_S)
 
 
-@pytest.mark.parametrize("raw", [b"{torn", b'{"manifest_version": 3}'])
+@pytest.mark.parametrize("raw", [b"{torn", b'{"manifest_version": 4}'])
 def test_a_manifest_that_cannot_be_read_stops_the_job_before_it_changes_anything(
     tmp_path: Path, write_trace: TraceWriter, raw: bytes
 ) -> None:

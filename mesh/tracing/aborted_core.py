@@ -1,7 +1,8 @@
 """Which offsets belong to aborted transactions, learned from the entries of a stream as they commit: pure.
 
 Rule: exact or silent. A transaction whose beginning was committed before this broker led the stream has only the
-ranges that it saw; a report treats the others as delivered or not, like any record.
+ranges that it saw; a report treats the others as delivered or not, like any record. What an epoch cut off belongs to no
+transaction any more: the records that take its place are others.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class CommittedEntry(Protocol):
 class OpenTransactions:
     """Ranges of the transactions of one stream that have not ended."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_end", "_ranges")
 
     def __init__(self) -> None:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
+        self._end = 0  # of the entries seen
 
     @property
     def are_open(self) -> bool:
@@ -74,6 +76,9 @@ class OpenTransactions:
         """Take entries in, in order; return the ranges [from, to) that are known to be aborted now."""
         aborted: list[tuple[int, int]] = []
         for entry in entries:
+            if entry.base_offset < self._end:
+                self._cut(entry.base_offset)
+            self._end = entry.base_offset + entry.record_count
             payload = entry.payload
             attributes = payload[ATTRIBUTES_AT] if len(payload) > ATTRIBUTES_AT else 0
             if not attributes & TRANSACTIONAL:
@@ -83,6 +88,14 @@ class OpenTransactions:
             else:
                 self._extend(entry)
         return aborted
+
+    def _cut(self, offset: int) -> None:
+        """Forget what is at `offset` and beyond: an epoch has begun there or below."""
+        left = {
+            producer: [(first, min(end, offset)) for first, end in ranges if first < offset]
+            for producer, ranges in self._ranges.items()
+        }
+        self._ranges = {producer: ranges for producer, ranges in left.items() if ranges}
 
     def _extend(self, entry: CommittedEntry) -> None:
         producer = entry.header().producer_id

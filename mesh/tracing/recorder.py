@@ -60,7 +60,8 @@ class RecorderStats:
             what is known of the clocks allows.
         sample_shift: batches are sampled with probability 2**-shift.
         drain_ns_max: longest time that one drain held the event loop.
-        rows_unkept: ledger rows that a kill would have taken before they were spooled, see OpenRows.
+        rows_unkept: ledger rows that a kill would have taken before they were spooled, see OpenRows and
+            RecorderCore.late_unnoted.
     """
 
     writer: WriterStats
@@ -242,9 +243,23 @@ class Recorder:
 
         Args:
             kind: COMMIT where they were sequenced, REPLICATED in a mirror.
-            ranges: each of one second and epoch. They may have been named before.
+            ranges: each of one second and epoch, in the order of the log. They may have been named before. What is
+                older than LATE_NS_MAX is left out, and logged.
         """
-        self._core.named_late(kind, ranges, topic=topic, origin=origin, partition=partition, now_ns=self._clock_ns())
+        if self._writer is None:  # thousands of rows for nobody would hold the loop
+            return
+        now_ns = self._clock_ns()
+        left_out = self._core.named_late(kind, ranges, topic=topic, origin=origin, partition=partition, now_ns=now_ns)
+        if left_out.records:
+            log.warning(
+                "trace.late_rows_left_out",
+                kind=kind.value,
+                topic=topic,
+                origin=origin,
+                partition=partition,
+                records=left_out.records,
+                oldest_age_s=now_ns // NS_PER_S - left_out.oldest_us // 1_000_000,
+            )
 
     def aborted_late(
         self,
@@ -316,7 +331,7 @@ class Recorder:
             impossible_latencies=self._core.cells.impossible_latencies,
             sample_shift=self._core.sampler.shift,
             drain_ns_max=self._drain_ns_max,
-            rows_unkept=0 if self._open_rows is None else self._open_rows.unnoted,
+            rows_unkept=0 if self._open_rows is None else self._open_rows.unnoted + self._core.late_unnoted,
         )
 
     def _on_timer(self) -> None:

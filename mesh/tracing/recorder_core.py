@@ -3,9 +3,10 @@
 Rule 1: a second's row is complete unless records of it are still under way; what comes later is another row.
 Rule 2: memory is bounded. Trace rows (delivery, outcome, probe, clock) that find no room are dropped and counted; a
         ledger row only when ROWS_WAITING_MAX of them wait, which no loop can produce in a second; histograms never.
-Rule 3: a drain looks at no more than RUNS_PER_DRAIN ranges, and makes no more rows of refusals: a broker with many
-        consumers is asked several times, and its loop is never held.
+Rule 3: a drain looks at no more than RUNS_PER_DRAIN ranges, and makes no more rows of refusals, nor of late ranges: a
+        broker with many consumers is asked several times, and its loop is never held.
 Rule 4: rows of histograms are made where they are written, in the writer's thread.
+Rule 5: late ranges find places in the journal from the newest on: older ones were more likely named before.
 """
 
 from __future__ import annotations
@@ -24,17 +25,31 @@ from mesh.tracing.offset_run_core import NS_PER_S, CommitTimes, LateRange, Noted
 from mesh.tracing.refusals_core import Refusals, RefusedCount, RefusedStream
 from mesh.tracing.sampling_core import Sampler
 
-__all__ = ["DeliverySession", "Drained", "RecorderCore", "Row"]
+__all__ = ["DeliverySession", "Drained", "LeftOut", "RecorderCore", "Row"]
 
 ROWS_WAITING_MAX: Final = 200_000  # ledger rows between two drains
 TRACE_ROWS_WAITING_MAX: Final = 20_000  # per other kind
 RUNS_PER_DRAIN: Final = 2_000  # about 2 ms
 LOGS_PER_DRAIN: Final = 500
 QUIET_NS: Final = 30 * NS_PER_S
+LATE_AT_ONCE: Final = 64  # of a stream, the newest; about 0.2 ms
 LATE_NS_MAX: Final = 23 * 3_600 * NS_PER_S  # reports look for rows of an hour in the 24 hours behind it
 ROWS_PER_S_MAX: Final = 500
 
 Describe = Callable[[Any], Row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Late ranges that are too old to be named.
+
+    Attributes:
+        records: how many offsets they have.
+        oldest_us: the oldest append time, us since 1970; 0 when there are none.
+    """
+
+    records: int = 0
+    oldest_us: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +133,10 @@ class RecorderCore:
         region_name: region number -> name; asked in the writer's thread.
         correction: region number -> what to add to a latency that began on one of its clocks.
         rows_per_s_max: see sampling_core.
-        journal: is told of every range of the ledger at once.
+        journal: is told of every range of the ledger at once, but for what `late_unnoted` counts.
+
+    Attributes:
+        late_unnoted: late ranges that wait, or have waited, for a drain without a place in the journal.
     """
 
     def __init__(
@@ -143,6 +161,8 @@ class RecorderCore:
         self._dropped: dict[TraceKind, int] = {}
         self._noted: list[NotedRow] = []
         self._open_runs: deque[OffsetRun] = deque()
+        self._late: deque[tuple[OffsetRun, list[LateRange]]] = deque()  # ranges in the order of the log
+        self.late_unnoted = 0
         self._to_sweep: list[tuple[str, int, int]] = []
         self._left_to_see = 0  # of a drain that was cut short
         self._turned = -1  # the last second that the sampler heard of
@@ -226,22 +246,33 @@ class RecorderCore:
         origin: int,
         partition: int,
         now_ns: int,
-    ) -> None:
+    ) -> LeftOut:
         """Name committed ranges at their append time, because nobody knows when they committed.
 
-        They may have been named before. So no latency is counted of them; and each is a row at once, which grows no
-        more. What is older than LATE_NS_MAX is left out.
+        They may have been named before. So no latency is counted of them; and each is a row, which grows no more: the
+        newest LATE_AT_ONCE at once, the others as they are drained.
+
+        Args:
+            ranges: in the order of the log.
+
+        Returns:
+            What is not named because it is older than LATE_NS_MAX.
         """
+        oldest_ns = now_ns - LATE_NS_MAX
+        waiting: list[LateRange] = []
+        left_out: list[LateRange] = []
         for late in ranges:
-            if late.first_us * 1_000 >= now_ns - LATE_NS_MAX:
-                self._keep_late(
-                    kind,
-                    (topic, origin, partition),
-                    late.epoch,
-                    (late.from_offset, late.to_offset),
-                    (late.first_us * 1_000, late.last_us * 1_000),
-                    now_ns,
-                )
+            (waiting if late.first_us * 1_000 >= oldest_ns else left_out).append(late)
+        run = self._new_run(kind, (topic, origin, partition))
+        for _ in range(min(LATE_AT_ONCE, len(waiting))):
+            self._name_late(run, waiting.pop(), noted_ns=now_ns)
+        if waiting:
+            self.late_unnoted += len(waiting)
+            self._late.append((run, waiting))
+        return LeftOut(
+            records=sum(late.to_offset - late.from_offset for late in left_out),
+            oldest_us=min((late.first_us for late in left_out), default=0),
+        )
 
     def aborted_late(
         self,
@@ -266,7 +297,8 @@ class RecorderCore:
             at_ns = entry.header().append_us * 1_000
             for aborted in log.transactions.committed((entry,)):
                 if not is_named and at_ns >= now_ns - LATE_NS_MAX:
-                    self._keep_late(LedgerKind.ABORTED, key, epoch, aborted, (at_ns, at_ns), now_ns)
+                    run = self._new_run(LedgerKind.ABORTED, key)
+                    self._keep_late(run, epoch, aborted, (at_ns, at_ns), noted_ns=now_ns)
 
     def left(self, *, topic: str, origin: int, partition: int) -> None:
         """Forget the open transactions of a stream that this broker leads no longer: others see how they end."""
@@ -358,24 +390,44 @@ class RecorderCore:
             ),
         )
 
+    def _name_late(self, run: OffsetRun, late: LateRange, *, noted_ns: int | None) -> None:
+        times_ns = (late.first_us * 1_000, late.last_us * 1_000)
+        self._keep_late(run, late.epoch, (late.from_offset, late.to_offset), times_ns, noted_ns=noted_ns)
+
     def _keep_late(
         self,
-        kind: LedgerKind,
-        key: tuple[str, int, int],
+        run: OffsetRun,
         epoch: int,
         offsets: tuple[int, int],
         times_ns: tuple[int, int],
-        now_ns: int,
+        *,
+        noted_ns: int | None,
     ) -> None:
-        """Make a ledger row that is complete; the journal has it until it is spooled, among the rows of now."""
-        run = self._new_run(kind, key)
+        """Make a ledger row that is complete of a run that is not open.
+
+        Args:
+            noted_ns: the journal has it until it is spooled, among the rows of this moment; None: it is not told of it.
+        """
         run.epoch = epoch
         run.from_offset, run.to_offset = offsets
         run.first_ns, run.last_ns = times_ns
-        run.second = now_ns // NS_PER_S
-        if self._journal is not None:
+        run.place = 0
+        if self._journal is not None and noted_ns is not None:
+            run.second = noted_ns // NS_PER_S
             run.place = self._journal.begun(run)
         self._close_run(run)
+
+    def _name_waiting(self, *, final: bool) -> None:
+        """Make rows of the late ranges that wait, RUNS_PER_DRAIN at a time, of each stream the newest first."""
+        room = RUNS_PER_DRAIN
+        while self._late and (final or room > 0):
+            run, waiting = self._late[0]
+            count = len(waiting) if final else min(room, len(waiting))
+            for _ in range(count):
+                self._name_late(run, waiting.pop(), noted_ns=None)
+            room -= count
+            if not waiting:
+                self._late.popleft()
 
     def _keep_refusal(self, stream: RefusedStream, count: RefusedCount) -> None:
         self.keep(
@@ -407,6 +459,7 @@ class RecorderCore:
             self._turned = this_second
             self.sampler.turn()
         self._close_runs(this_second, final=final)
+        self._name_waiting(final=final)
         self._forget_quiet_logs(now_ns)
         for stream, count in self.refusals.take(this_second, rows_max=RUNS_PER_DRAIN, final=final):
             self._keep_refusal(stream, count)
@@ -420,7 +473,7 @@ class RecorderCore:
             rows={kind: rows for kind, rows in self._rows.items() if rows},
             cells=self.cells.close(this_second, final=final),
             dropped=self._dropped,
-            has_more=self._left_to_see > 0 or self.refusals.are_left(this_second),
+            has_more=self._left_to_see > 0 or bool(self._late) or self.refusals.are_left(this_second),
             noted=self._noted,
             region=self._region,
             broker=self._broker,

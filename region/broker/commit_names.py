@@ -12,6 +12,8 @@ Rule 4: what is named late was perhaps named before; a report takes the union. W
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
@@ -90,8 +92,8 @@ class CommitNames:
 
     def _name(self, stream: Stream, ranges: Sequence[LateRange]) -> None:
         by_kind: dict[LedgerKind, list[LateRange]] = {}
-        for late in ranges:
-            by_kind.setdefault(_kind_of(stream, late.epoch), []).append(late)
+        for epoch, of_epoch in groupby(ranges, key=attrgetter("epoch")):
+            by_kind.setdefault(_kind_of(stream, epoch), []).extend(of_epoch)
         for kind, named in by_kind.items():
             self._recorder.named_late(
                 kind, named, topic=stream.topic, origin=stream.key.origin, partition=stream.partition

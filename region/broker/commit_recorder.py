@@ -46,7 +46,11 @@ class CommitRecorder(Protocol):
     def named_late(
         self, kind: LedgerKind, ranges: Sequence[LateRange], *, topic: str, origin: int, partition: int
     ) -> None:
-        """Note ranges that committed when nobody who leads was there to say so; they may have been named before."""
+        """Note ranges that committed when nobody who leads was there to say so; they may have been named before.
+
+        Args:
+            ranges: in the order of the log.
+        """
 
     def aborted_late(
         self,

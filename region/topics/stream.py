@@ -207,3 +207,4 @@ class Stream(SequencedStream):
         self.lanes.fail(NotLeader())
         self._wake()
         self.tail.clear()
+        self.unnamed.close()

@@ -9,7 +9,8 @@ Rule 1: a range never spans two seconds of append time or two epochs, and its of
 Rule 2: what is forgotten depends on what happened here and when, never on append times: in a mirror they are another
         region's clock, and in a log that catches up they are of any age.
 Rule 3: what was told is forgotten when its leader was heard for TOLD_FIRST_NS after, or lived for TOLD_WITHIN_NS after:
-        by then it has named it. A leader that dies sooner leaves it, and what was told before it, to the next one.
+        by then it has named it. A leader that dies sooner leaves it, and what was told before it, to the next one. A
+        stream without news is looked at when the next leader comes, or when another stream finds no room left.
 Rule 4: memory is bounded: a stream has RANGES_MAX ranges at most, the newest, and all streams of a broker together
         BROKER_RANGES_MAX, but each of them RANGES_MIN. What is in flight is at the end of the log.
 Rule 5: what is truncated is forgotten.
@@ -36,11 +37,25 @@ _NOTHING: Final = 0  # no entry has this index
 
 
 class RangeBudget:
-    """Counts the ranges that all streams of this broker remember together."""
+    """Counts the ranges that all streams of this broker remember together.
+
+    Attributes:
+        held: how many they are.
+        heard: the streams of which a leader that nobody misses has told, the one that told last at the end.
+    """
 
     def __init__(self, ranges_max: int = BROKER_RANGES_MAX) -> None:
         self.ranges_max = ranges_max
         self.held = 0
+        self.heard: dict[UnnamedRanges, None] = {}
+
+    def make_room(self, now_ns: int) -> None:
+        """When all room is taken, let streams forget what their leaders have lived long enough to name."""
+        while self.held >= self.ranges_max and self.heard:
+            longest = next(iter(self.heard))
+            if not longest.forget_named(now_ns):
+                return
+            del self.heard[longest]
 
 
 class UnnamedRanges:
@@ -88,10 +103,13 @@ class UnnamedRanges:
             now_ns: of a clock of this broker that never goes back.
         """
         self.leader_changed(leader, now_ns=now_ns)
+        self._budget.make_room(now_ns)
         self.committed(entries)
         if leader == NOBODY:
             return
         newest = entries[-1]
+        self._budget.heard.pop(self, None)
+        self._budget.heard[self] = None
         self._told_end, self._told_ns = (newest.index, newest.next_offset), now_ns
         moments = self._moments
         if not moments or now_ns - moments[-1][0] >= MOMENT_NS:
@@ -106,12 +124,19 @@ class UnnamedRanges:
         """Follow who leads, NOBODY for none; to be told of the same again changes nothing."""
         if leader == self.teller:
             return
-        index, next_offset = self._told_end
-        if index and now_ns - self._told_ns > TOLD_WITHIN_NS:
-            self._forget(index, next_offset)
+        self.forget_named(now_ns)
+        self._budget.heard.pop(self, None)
         self._told_end = (_NOTHING, 0)  # what is left of it waits for the next leader, however long
         self._moments.clear()
         self.teller = leader
+
+    def forget_named(self, now_ns: int) -> bool:
+        """Forget what was told TOLD_WITHIN_NS ago by a leader that was not missed since; return whether that is so."""
+        index, next_offset = self._told_end
+        if not index or now_ns - self._told_ns <= TOLD_WITHIN_NS:
+            return False
+        self._forget(index, next_offset)
+        return True
 
     def _extend(self, entry: Entry) -> None:
         header = entry.header()
@@ -180,4 +205,10 @@ class UnnamedRanges:
         self._budget.held -= len(self._ranges)
         self._ranges.clear()
         self._moments.clear()
+        self._budget.heard.pop(self, None)
         self._noted_end, self._told_end = _NOTHING, (_NOTHING, 0)
+
+    def close(self) -> None:
+        """Forget everything for good: what a group still applies before it ends has no room of this broker."""
+        self.clear()
+        self._budget = RangeBudget()

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from georelay.errors import BadRequest, Busy, DataDirectoryError
-from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
+from georelay.ids import BrokerId, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
+from mesh.replication.stream_header import EntryType, StreamHeader
 from region.broker.hosted_groups import OPEN_TRIES_MAX, HostedGroups
 from region.controller.assignment import Assignment
 from region.controller.effects import BrokersChanged, GroupDropped, ReplicasWanted, TopicAltered
 from region.controller.geo_settings import FailoverPolicy
 from region.controller.topic import Homes
 from region.coordination.coordinators import INTERNAL_TOPIC
+from region.log.entry import Entry, EntryDraft, seal_entry
 from region.log.errors import LogCorrupt, LogUnreadable, OpenNotDurable
 from region.multiraft.leader_book import LeaderBook
 from region.topics.committed_tail import TailBudget
@@ -61,13 +63,14 @@ class Node:
         self.cancelled = 0
         self.failover = FailoverPolicy.MANUAL
         self.geo = FollowedSettings()
+        self.budget = TailBudget()
         self.groups = HostedGroups(
             me=ME,
             region=RegionNumber(1),
             host=self,  # type: ignore[arg-type]
             directory=self,  # type: ignore[arg-type]
             clock=SimpleNamespace(),
-            budget=TailBudget(),
+            budget=self.budget,
             executor=None,  # type: ignore[arg-type]
             joined=lambda stream: setattr(stream, "geo", self.geo),
             left=lambda _: None,
@@ -398,6 +401,42 @@ async def test_a_broker_whose_disk_refused_a_write_while_a_group_was_opened_ends
     await node.settled()
     assert node.failures == ["a write or sync failed"]
     assert not node.open and not node.later and not node.reports and not node.removed
+
+
+def entry(index: int) -> Entry:
+    header = StreamHeader(
+        type=EntryType.DATA, entry_region=1, record_count=1, epoch=Epoch(1), base_offset=Offset(index - 1),
+        append_us=index * 1_000_000, received_ns=0, max_timestamp_ms=-1, producer_id=-1, producer_epoch=-1,
+        base_sequence=-1, payload_crc=0, digest=bytes(16),
+    )  # fmt: skip
+    return seal_entry(EntryDraft(header=header, payload=b""), term=Term(1), index=RaftIndex(index), previous_chain=0)
+
+
+@pytest.mark.parametrize("end", ["unreadable", "not durable", "left meanwhile", "goes on for a moment"])
+async def test_a_replica_that_is_not_served_after_its_log_was_read_gives_back_what_it_remembers(
+    node: Node, end: str
+) -> None:
+    node.damaged = {"unreadable": UNREADABLE, "not durable": OpenNotDurable("a sync failed")}.get(end)
+    open_group, close_group, read = node.open_group_async, node.close_group, []
+
+    async def reads(group_id: GroupId, _base: int, stream: Any, **_: Any) -> Any:
+        read.append(stream)
+        for index in range(1, 6):
+            stream.unnamed.recovered(entry(index))
+        if node.damaged is None:
+            node.assignment = None
+        return await open_group(group_id)
+
+    async def applies_one_more(group_id: GroupId) -> None:
+        if end == "goes on for a moment":
+            read[-1].unnamed.committed([entry(6)])
+        await close_group(group_id)
+
+    node.open_group_async, node.close_group = reads, applies_one_more  # type: ignore[method-assign]
+    node.wants(node.shared())
+    await node.settled()
+    assert len(read) == 1 and not node.groups.streams
+    assert node.budget.ranges.held == 0
 
 
 async def test_nothing_is_opened_again_once_the_broker_stops(node: Node) -> None:

@@ -179,3 +179,57 @@ def test_what_is_applied_while_nobody_leads_was_told_by_who_led_before_and_waits
     ranges.told(LOG[3:], leader=NOBODY, now_ns=5 * NS)
     ranges.leader_changed(9, now_ns=990 * NS)
     assert [row[1:3] for row in rows(ranges)] == [(0, 5), (5, 7)]
+
+
+def full(budget: RangeBudget, *, leader: int, now_ns: int) -> UnnamedRanges:
+    """Return a stream whose ranges take all room, of which a leader has told last."""
+    ranges = recovered(*(entry(1 + row, row, 1, row * S) for row in range(90)), budget=budget)
+    ranges.told([entry(90, 89, 1, 89 * S)], leader=leader, now_ns=now_ns)
+    return ranges
+
+
+def test_a_stream_that_is_quiet_under_a_leader_that_lives_gives_its_room_to_one_that_needs_it() -> None:
+    for heard_ns, left in ((60 * NS, RANGES_MIN), (60 * NS + 1, 80)):
+        budget = RangeBudget(ranges_max=90)
+        quiet = full(budget, leader=7, now_ns=0)
+        busy = recovered(budget=budget)
+        busy.told([entry(1 + row, row, 1, row * S) for row in range(80)], leader=8, now_ns=heard_ns)
+        assert len(rows(busy)) == left
+        assert (len(rows(quiet)), budget.held) == (90 if left == RANGES_MIN else 0, 0)
+
+
+def test_no_stream_forgets_what_was_told_while_there_is_room() -> None:
+    budget = RangeBudget(ranges_max=200)
+    quiet = full(budget, leader=7, now_ns=0)
+    recovered(budget=budget).told([entry(1, 0, 1, 0)], leader=8, now_ns=990 * NS)
+    assert len(rows(quiet)) == 90
+
+
+@pytest.mark.parametrize("then", ["is missed", "was followed", "told again"])
+def test_a_quiet_stream_keeps_its_ranges_when_its_leader_may_not_have_named_them(then: str) -> None:
+    budget = RangeBudget(ranges_max=90)
+    quiet = full(budget, leader=7, now_ns=0)
+    if then == "told again":
+        quiet.told([entry(91, 90, 0, 89 * S)], leader=7, now_ns=NS)
+        quiet.told([entry(92, 90, 1, 90 * S)], leader=7, now_ns=2 * NS)
+    else:
+        quiet.leader_changed(NOBODY if then == "is missed" else 9, now_ns=30 * NS)
+    recovered(budget=budget).told([entry(1, 0, 1, 0)], leader=8, now_ns=61 * NS)
+    assert len(rows(quiet)) == 90
+
+
+def test_what_was_recovered_and_not_told_again_waits_for_the_next_leader_however_full_it_is() -> None:
+    budget = RangeBudget(ranges_max=90)
+    quiet = recovered(*(entry(1 + row, row, 1, row * S) for row in range(90)), budget=budget)
+    quiet.told([entry(40, 39, 1, 39 * S)], leader=7, now_ns=0)
+    recovered(budget=budget).told([entry(1, 0, 1, 0)], leader=8, now_ns=990 * NS)
+    assert [row[1] for row in rows(quiet)] == list(range(40, 90))
+
+
+def test_a_stream_that_is_closed_is_remembered_by_nobody() -> None:
+    budget = RangeBudget(ranges_max=90)
+    quiet = full(budget, leader=7, now_ns=0)
+    quiet.close()
+    assert (budget.held, len(budget.heard)) == (0, 0)
+    quiet.told([entry(91, 90, 1, 90 * S)], leader=7, now_ns=0)
+    assert (budget.held, len(budget.heard)) == (0, 0)

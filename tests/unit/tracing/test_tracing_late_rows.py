@@ -7,18 +7,20 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, Stage, TraceKind
 from georelay.trace.spool import SPOOL_FOLDER
 from georelay.wire.control_batch import build_marker
 from georelay.wire.header import TRANSACTIONAL
+from mesh.tracing import recorder_core
 from mesh.tracing.aborted_core import ATTRIBUTES_AT
 from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import LateRange
 from mesh.tracing.open_rows import LATE_ROWS_MAX, DamagedRowsError, OpenRows, read_open_rows
 from mesh.tracing.recorder import Recorder, TraceSettings
-from mesh.tracing.recorder_core import LATE_NS_MAX, Drained, RecorderCore
+from mesh.tracing.recorder_core import LATE_AT_ONCE, LATE_NS_MAX, Drained, RecorderCore
 from mesh.tracing.writer import TraceWriter
 
 SECOND = 1_000_000_000
@@ -72,12 +74,12 @@ def test_a_late_range_is_a_row_at_once_with_its_append_time(core: RecorderCore) 
     name(core, late(10, 20, at_ns), late(20, 21, at_ns + SECOND, epoch=2), kind=LedgerKind.REPLICATED)
     drained = core.drain(NOW_NS)
     rows = ledger(drained)
-    assert rows[0] == {
+    assert rows[1] == {
         "kind": "replicated", "region": "eu", "broker": "2001", "origin": "us", "topic": "orders", "partition": 3,
         "epoch": 1, "group": None, "from_offset": 10, "to_offset": 20, "first_ns": at_ns, "last_ns": at_ns + 7_000,
         "attempt": 1, "session_epoch": 0, "deliver_seq": 0, "records": None,
     }  # fmt: skip
-    assert [(row["epoch"], row["from_offset"]) for row in rows] == [(1, 10), (2, 20)]
+    assert [(row["epoch"], row["from_offset"]) for row in rows] == [(2, 20), (1, 10)]
     assert drained.cells == []
 
 
@@ -160,7 +162,11 @@ def test_the_next_run_writes_the_late_rows_of_a_killed_one_once(tmp_path: Path) 
 def test_many_late_rows_leave_half_of_the_room_of_a_second_to_others_and_are_counted(tmp_path: Path) -> None:
     rows = opened(tmp_path)
     core = core_with(rows)
-    name(core, *(late(first, first + 1, NOW_NS - (first + 1) * SECOND) for first in range(LATE_ROWS_MAX + 3)))
+    for partition in range(LATE_ROWS_MAX + 3):
+        core.named_late(
+            LedgerKind.COMMIT, [late(0, 1, NOW_NS - SECOND)], topic="orders", origin=1, partition=partition,
+            now_ns=NOW_NS,
+        )  # fmt: skip
     assert rows.unnoted == 3
     core.log_advanced(
         LedgerKind.COMMIT, topic="orders", origin=1, partition=3, epoch=1, from_offset=9_000, to_offset=9_001,
@@ -169,6 +175,65 @@ def test_many_late_rows_leave_half_of_the_room_of_a_second_to_others_and_are_cou
     assert rows.unnoted == 3
     assert len(kept(tmp_path)) == LATE_ROWS_MAX + 1
     assert len(ledger(core.drain(NOW_NS))) == LATE_ROWS_MAX + 3  # all of them are spooled in the end
+
+
+def seconds(count: int) -> list[LateRange]:
+    """Return ranges of one record each, the newest of now."""
+    return [late(first, first + 1, NOW_NS - (count - 1 - first) * SECOND) for first in range(count)]
+
+
+def test_a_kill_leaves_the_newest_ranges_of_each_stream_that_was_led_in_the_same_second(tmp_path: Path) -> None:
+    rows = opened(tmp_path)
+    core = core_with(rows)
+    count = LATE_ROWS_MAX + 50
+    streams = LATE_ROWS_MAX // LATE_AT_ONCE
+    for partition in range(streams):
+        core.named_late(
+            LedgerKind.COMMIT, seconds(count), topic="orders", origin=1, partition=partition, now_ns=NOW_NS
+        )  # fmt: skip
+    left = sorted((row[5], row[8]) for row in kept(tmp_path))
+    newest = range(count - LATE_AT_ONCE, count)
+    assert left == [(partition, first) for partition in range(streams) for first in newest]
+    assert (rows.unnoted, core.late_unnoted) == (0, streams * (count - LATE_AT_ONCE))
+
+
+def test_ranges_find_room_for_what_a_kill_leaves_from_the_newest_on(tmp_path: Path) -> None:
+    rows = opened(tmp_path)
+    core = core_with(rows)
+    for partition in range(LATE_ROWS_MAX - 2):
+        core.named_late(
+            LedgerKind.COMMIT, [late(0, 1, NOW_NS - SECOND)], topic="others", origin=1, partition=partition,
+            now_ns=NOW_NS,
+        )  # fmt: skip
+    name(core, *seconds(10))
+    assert [row[8] for row in kept(tmp_path) if row[4] == "orders"] == [9, 8]
+    assert rows.unnoted == 8
+
+
+def test_a_stream_with_many_late_ranges_is_named_in_pieces_the_newest_first(
+    core: RecorderCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_core, "LATE_AT_ONCE", 3)
+    monkeypatch.setattr(recorder_core, "RUNS_PER_DRAIN", 4)
+    name(core, *seconds(9))
+    name(core, *seconds(5), kind=LedgerKind.REPLICATED)
+    assert len(core._rows[TraceKind.LEDGER]) == 6
+    drains = [core.drain(NOW_NS) for _ in range(3)]
+    found = [[(row["kind"][0], row["from_offset"]) for row in ledger(drained)] for drained in drains]
+    assert found == [
+        [("c", 8), ("c", 7), ("c", 6), ("r", 4), ("r", 3), ("r", 2), ("c", 5), ("c", 4), ("c", 3), ("c", 2)],
+        [("c", 1), ("c", 0), ("r", 1), ("r", 0)],
+        [],
+    ]
+    assert [drained.has_more for drained in drains] == [True, False, False]
+    assert [row["first_ns"] for row in ledger(drains[1])[:2]] == [NOW_NS - 7 * SECOND, NOW_NS - 8 * SECOND]
+
+
+def test_a_recorder_that_stops_names_all_late_ranges(core: RecorderCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_core, "RUNS_PER_DRAIN", 4)
+    name(core, *seconds(LATE_AT_ONCE + 20))
+    drained = core.drain(NOW_NS, final=True)
+    assert (len(ledger(drained)), drained.has_more) == (LATE_AT_ONCE + 20, False)
 
 
 def test_a_delivery_that_is_not_of_the_second_it_was_noted_in_makes_no_sense(tmp_path: Path) -> None:
@@ -234,3 +299,38 @@ async def test_a_recorder_takes_late_ranges_and_their_transactions(tmp_path: Pat
     recorder.left(**where)
     rows = ledger(recorder._core.drain(NOW_NS))
     assert [(row["kind"], row["from_offset"]) for row in rows] == [("commit", 20), ("aborted", 20)]
+
+
+def recorder_of(directory: Path | None) -> Recorder:
+    return Recorder(
+        region="eu", broker=2001, boot_id="b", region_name=str, settings=TraceSettings(directory=directory),
+        clock_ns=lambda: NOW_NS,
+    )  # fmt: skip
+
+
+def test_ranges_that_no_report_looks_for_are_logged_once_with_their_records_and_the_oldest(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    outdated = [late(0, 20, NOW_NS - 24 * HOUR_NS), late(20, 31, NOW_NS - 30 * HOUR_NS)]
+    with capture_logs() as said:
+        recorder.named_late(LedgerKind.COMMIT, [*outdated, late(31, 32, NOW_NS)], topic="o", origin=0, partition=3)
+        recorder.named_late(LedgerKind.COMMIT, [late(32, 33, NOW_NS)], topic="o", origin=0, partition=3)
+    assert said == [
+        {
+            "event": "trace.late_rows_left_out", "log_level": "warning", "topic": "o", "partition": 3, "records": 31,
+            "origin": 0, "kind": "commit", "oldest_age_s": 108_000,
+        }
+    ]  # fmt: skip
+
+
+def test_a_broker_that_writes_no_traces_makes_no_late_rows() -> None:
+    recorder = recorder_of(None)
+    with capture_logs() as said:
+        recorder.named_late(LedgerKind.COMMIT, [*seconds(100), late(0, 1, 0)], topic="o", origin=0, partition=3)
+    assert (ledger(recorder._core.drain(NOW_NS, final=True)), recorder.stats.rows_unkept, said) == ([], 0, [])
+
+
+def test_late_ranges_that_only_the_memory_of_a_broker_has_are_counted(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    recorder._open_rows.open()  # type: ignore[union-attr]
+    recorder.named_late(LedgerKind.COMMIT, seconds(LATE_AT_ONCE + 5), topic="o", origin=0, partition=3)
+    assert recorder.stats.rows_unkept == 5

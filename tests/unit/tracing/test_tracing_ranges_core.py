@@ -55,6 +55,29 @@ def test_a_committed_transaction_leaves_nothing() -> None:
     assert open_ones.committed([data(0, 5), end(5, commits=True), end(6)]) == []
 
 
+def test_what_an_epoch_cuts_off_is_no_part_of_a_transaction_that_ends_behind_the_cut() -> None:
+    for first in (data(5, 4, transactional=False), data(5, 4, producer=8), end(5, producer=8, commits=True)):
+        open_ones = OpenTransactions()
+        open_ones.committed([data(0, 2), data(2, 1, transactional=False), data(3, 7), data(10, 5)])
+        open_ones.committed([first])
+        assert open_ones.committed([end(9)]) == [(0, 2), (3, 5)]
+
+
+def test_a_transaction_that_an_epoch_cuts_off_whole_is_open_no_more() -> None:
+    open_ones = OpenTransactions()
+    open_ones.committed([data(0, 5, transactional=False), data(5, 5)])
+    open_ones.committed([data(5, 1, transactional=False)])
+    assert not open_ones.are_open
+    assert open_ones.committed([end(6)]) == []
+
+
+def test_a_transaction_that_goes_on_behind_a_cut_is_told_from_its_first_record_that_is_left() -> None:
+    open_ones = OpenTransactions()
+    open_ones.committed([data(0, 10)])
+    open_ones.committed([data(5, 5, transactional=False), data(10, 2)])
+    assert open_ones.committed([end(12)]) == [(0, 5), (10, 12)]
+
+
 def test_open_transactions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aborted_core, "PRODUCERS_MAX", 1)
     monkeypatch.setattr(aborted_core, "RANGES_MAX", 1)

@@ -101,17 +101,14 @@ class RollupStore:
     def _stored_run(self, hour_s: int) -> HourRun | None:
         if self._known is not None and hour_s in self._known:
             return self._known[hour_s]
-        path = self.root / RUNS / hour_folder(hour_s) / RUN_NAME
-        version = _version(path)
-        if version is None:
+        known = self._decoded.get(hour_s)
+        found = _read(path := self.root / RUNS / hour_folder(hour_s) / RUN_NAME, None if known is None else known[0])
+        if found is None:
             return None
-        decoded = self._decoded.get(hour_s)
-        if decoded is not None and decoded[0] == version:
-            run = decoded[1]
+        version, raw = found
+        if raw is None:
+            run = self._decoded[hour_s][1]
         else:
-            raw = _manifest(path)
-            if raw is None:
-                return None
             with _naming(path):
                 run = HourRun.decode(raw)
                 if run.hour_s != hour_s:
@@ -130,11 +127,11 @@ class RollupStore:
 
     def day(self, day_s: int) -> DayRun | None:
         """Return the manifest of a day, None when its hours stand alone."""
-        raw = _manifest(path := self.root / RUNS / date_folder(day_s) / DAY_NAME)
-        if raw is None:
+        found = _read(path := self.root / RUNS / date_folder(day_s) / DAY_NAME)
+        if found is None:
             return None
         with _naming(path):
-            day = DayRun.decode(raw)
+            day = DayRun.decode(found[1] or b"")
             if day.day_s != day_s:
                 raise UnknownManifest(DAY_DAMAGED)
         return day
@@ -190,13 +187,13 @@ class RollupStore:
         on_step: Callable[[str], None] = lambda _: None,
         *,
         hours: Iterable[int] | None = None,
-        now_s: float | None = None,
+        clock_s: Callable[[], float] = time.time,
     ) -> Iterator[None]:
         """Hold the lock of the store.
 
         Args:
             hours: what will be written: files of their days that nobody needs are looked for; None: of all days.
-            now_s: wall clock, seconds since 1970: says which of these files may go; None: now.
+            clock_s: wall clock, seconds since 1970: says, with the lock held, which of these files may go.
 
         Raises:
             JobFailed: another job holds it for longer than LOCK_WAIT_S_MAX; a manifest of these days cannot be read.
@@ -218,7 +215,7 @@ class RollupStore:
                 days = None if hours is None else {day_of(hour_s) for hour_s in hours}
                 for day_s in sorted(days or ()):
                     self.manifests(day_s)
-                self._sweep(days, time.time() if now_s is None else now_s)
+                self._sweep(days, clock_s())
                 yield
             finally:
                 self._known = None
@@ -453,21 +450,17 @@ class RollupSnapshot:
         return rows.where((rows["ts_s"] >= found.low_s) & (rows["ts_s"] < found.high_s))
 
 
-def _version(path: Path) -> _Version | None:
-    """Return what changes whenever a manifest is written, for each is a new file; None when there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise JobFailed(f"{path} cannot be read: {error.strerror or error}") from error
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _read(path: Path, known: _Version | None = None) -> tuple[_Version, bytes | None] | None:
+    """Return what changes whenever a manifest is written, for each is a new file, and its bytes.
 
-
-def _manifest(path: Path) -> bytes | None:
-    """Return the bytes of a manifest, None when there is none."""
+    Return None when there is no manifest, and no bytes of one that is known. It is opened in any case: of a path alone
+    a network file system may remember what stood there before.
+    """
     try:
-        return path.read_bytes()
+        with path.open("rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            version = found.st_ino, found.st_mtime_ns, found.st_size
+            return version, None if version == known else file.read()
     except FileNotFoundError:
         return None
     except OSError as error:

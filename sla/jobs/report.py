@@ -238,6 +238,7 @@ def compute(
             hours,
             settle_s=request.settle_s,
             now_s=listed_s,
+            clock_s=request.now_s,
             on_step=on_step,
             snapshot=snapshot,
             list_again=list_again,

@@ -141,6 +141,7 @@ def run_rollup(request: RollupRequest, on_step: Callable[[str], None] = lambda _
             hours,
             settle_s=request.settle_s,
             now_s=found.now_s,
+            clock_s=request.now_s,
             is_forced=request.is_forced,
             on_step=on_step,
             list_again=listed,
@@ -183,6 +184,7 @@ def roll_up(
     *,
     settle_s: int = SETTLE_S,
     now_s: float,
+    clock_s: Callable[[], float] | None = None,
     is_forced: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
     snapshot: RollupSnapshot | None = None,
@@ -194,6 +196,7 @@ def roll_up(
         files: verified; those of EARLY_HOURS before and of LATE_HOURS behind the hours too, or rows are not seen.
         hours: starts, ascending, seconds since 1970. Those of which nothing is known are passed over.
         now_s: wall clock when listing the files began: decides which hours are final.
+        clock_s: wall clock: says, with the lock held, which files nobody needs any more for long enough; None: `now_s`.
         snapshot: of the store, new: looks at these hours while the manifests that the job read are still known.
         list_again: lists the files anew, of the same period: called once, with the lock held, when another job made
             one of the hours meanwhile of rows that `files` lack. None: such an hour is kept.
@@ -204,7 +207,7 @@ def roll_up(
     """
     if hours:
         check_length(hours[0], hours[-1] + HOUR_S)
-    with store.writing(on_step, hours=hours, now_s=now_s):
+    with store.writing(on_step, hours=hours, clock_s=(lambda: now_s) if clock_s is None else clock_s):
         job = _Job(spark, files, store, settle_s=settle_s, now_s=now_s, is_forced=is_forced, on_step=on_step)
         if list_again is not None and job.is_outdated(hours):
             on_step("another job wrote meanwhile: listing once more")
@@ -360,12 +363,15 @@ class _Job:
         self._on_step(f"rolling up {len(hours)} hour{'s' * (len(hours) > 1)} from {first:%Y-%m-%d %H:%M}")
         staging = self._store.staging()
         try:
+            said = self._input_rows.said(hours)
+            for hour_s in hours:
+                write_rows(said[hour_s].rows, self._staged(staging, RollupTable.INPUTS_HOUR, hour_s))
             self._write_tables(staging, hours)
             runs = []
             carry_hash = batch[0][1].carry_hash
             for made_of, wanted, found in batch:
                 out = _carry_hash(self._staged(staging, RollupTable.SESSIONS_HOUR, wanted.hour_s))
-                missing = self._said(wanted.hour_s).missing
+                missing = said[wanted.hour_s].missing
                 wanted = replace(wanted, carry_hash=carry_hash, carry_out_hash=out, missing_ranges=missing)
                 has_new_rows = found is not None and bool(made_of.rows_not_of(found))
                 run = built(wanted, found, has_new_rows=has_new_rows)
@@ -376,9 +382,9 @@ class _Job:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _write_tables(self, staging: Path, hours: list[int]) -> None:
+        """Write the other tables, which Spark makes."""
         files = self._inputs.of_all(hours)
         before = self._store.run(hours[0] - HOUR_S)
-        self._write_inputs(staging, hours)
         has_carry = before is not None and before.carry_out_hash != NO_CARRY
         if not files.good and not has_carry:
             return
@@ -402,14 +408,6 @@ class _Job:
 
     def _staged(self, staging: Path, table: RollupTable, hour_s: int) -> Path:
         return staging / self._store.hour_path(table, hour_s).relative_to(self._store.root)
-
-    def _write_inputs(self, staging: Path, hours: list[int]) -> None:
-        for hour_s in hours:
-            write_rows(self._said(hour_s).rows, self._staged(staging, RollupTable.INPUTS_HOUR, hour_s))
-
-    def _said(self, hour_s: int) -> Said:
-        found = self._store.run(hour_s)
-        return self._input_rows.said(hour_s, named=None if found is None else found.missing_ranges)
 
 
 def _carry_hash(folder: Path) -> str:

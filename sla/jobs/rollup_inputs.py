@@ -16,6 +16,7 @@ import functools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -97,19 +98,31 @@ class InputRows:
         """Return the rows of an hour, none when no file was written and nobody is silent."""
         return self._found.rows.get(hour_s, [])
 
-    def said(self, hour_s: int, *, named: Missing | None) -> Said:
-        """Return what is said of an hour that is made now.
+    def said(self, hours: Sequence[int]) -> dict[int, Said]:
+        """Return what is said of hours that are made now and put in place one after the other, in this order.
 
-        Args:
-            named: the row numbers that were missing of it, None when it was not made before, or nobody named them.
+        What is missing of one of them is not missing of those behind it, though no manifest says so yet.
+
+        Raises:
+            JobFailed: a manifest or a trace file cannot be read.
         """
-        missing = self._missing(hour_s, named or {})
+        said: dict[int, Said] = {}
+        made: dict[int, Missing] = {}
+        for hour_s in hours:
+            run = self._store.run(hour_s)
+            named = None if run is None else run.missing_ranges
+            made[hour_s] = missing = self._missing(hour_s, named or {}, made)
+            said[hour_s] = Said(rows=self._rows_with(hour_s, missing), missing=missing)
+        return said
+
+    def _rows_with(self, hour_s: int, missing: Missing) -> list[Row]:
+        """Return the rows of an hour that is made now, of which these row numbers are missing."""
         rows = {_cell_of(row): row for row in self.of(hour_s)}
         for cell, count in _counts(missing).items():
             row = rows.get(cell, _empty(hour_s, *cell))
             more = count - row["missing_rows"]
             rows[cell] = row | {"missing_rows": count, "gone_rows": row["gone_rows"] + more}
-        return Said(rows=[rows[cell] for cell in sorted(rows)], missing=missing)
+        return [rows[cell] for cell in sorted(rows)]
 
     def joined(self, hour_s: int, *, named: Missing | None, is_new: bool = False) -> Said | None:
         """Return what stands of an hour with what its rows say now; None when it says all of that already.
@@ -120,8 +133,10 @@ class InputRows:
             is_new: files and rows are counted anew too, and the rows are returned in any case.
         """
         missing = None if named is None else self._missing(hour_s, named)
+        if hour_s not in self._found_hours and missing == named and not is_new:
+            return None
         counts = {} if missing is None else _counts(missing)
-        stored = {_cell_of(row): row for row in self._stored.get(hour_s, [])}
+        stored = {_cell_of(row): row for row in self._stored(hour_s)}
         rows = {}
         for row in self.of(hour_s):
             cell = _cell_of(row)
@@ -139,38 +154,58 @@ class InputRows:
             return None
         return Said(rows=[row for _, row in sorted((stored | rows).items())], missing=missing)
 
-    def _missing(self, hour_s: int, named: Missing) -> Missing:
+    def _missing(self, hour_s: int, named: Missing, made: Mapping[int, Missing] = MappingProxyType({})) -> Missing:
         """Return the row numbers that are missing of an hour: those found now, those named before without the others.
 
         What was named before, and is missing before a file of another hour now, is missing there: a file came between.
-        It stays here until the manifest of that hour names it.
+        It stays here until the manifest of that hour names it, or is about to.
+
+        Args:
+            made: hour -> what is missing of it, of hours whose manifests are written before that of this hour.
         """
         found = self._found.missing.get(hour_s, {})
         missing: dict[str, list[list[int]]] = {}
         for name in sorted({*named, *found}):
-            still: Ranges = named.get(name, ())
-            elsewhere = self._named_elsewhere(name, hour_s) if still else ()
-            for others in (self._found.read.get(name, ()), *elsewhere):
-                still = [left for first, last in still for left in ranges_outside(first, last, others)]
-            if ranges := merged([*still, *found.get(name, ())]):
+            here = merged(found.get(name, ()))
+            still = _without(named.get(name, ()), here)  # first: mostly nothing is left to look for elsewhere
+            still = _without(still, self._found.read.get(name, ()))
+            if still:
+                for others in self._named_elsewhere(name, hour_s, made):
+                    still = _without(still, others)
+            if ranges := merged([*still, *here]):
                 missing[name] = [list(pair) for pair in ranges]
         return missing
 
-    def _named_elsewhere(self, name: str, hour_s: int) -> Iterator[Ranges]:
+    def _named_elsewhere(self, name: str, hour_s: int, made: Mapping[int, Missing]) -> Iterator[Ranges]:
         """Yield, for every other hour, the row numbers that were found missing of it and that its manifest names."""
         for other_s, missing in self._found.missing.items():
-            run = self._store.run(other_s) if other_s != hour_s and name in missing else None
-            if run is not None and run.missing_ranges is not None:
-                is_named = run.missing_ranges.get(name, ())
-                unnamed = [left for first, last in missing[name] for left in ranges_outside(first, last, is_named)]
-                yield [left for first, last in missing[name] for left in ranges_outside(first, last, unnamed)]
+            if other_s == hour_s or name not in missing:
+                continue
+            named = made.get(other_s)
+            if named is None and (run := self._store.run(other_s)) is not None:
+                named = run.missing_ranges
+            if named is not None:
+                yield _without(missing[name], _without(missing[name], named.get(name, ())))
 
     @functools.cached_property
-    def _stored(self) -> dict[int, list[Row]]:
+    def _found_hours(self) -> range:
+        """The hours from the first to the last one of which anything was found."""
+        hours = self._found.rows
+        return range(min(hours), max(hours) + HOUR_S, HOUR_S) if hours else range(0)
+
+    def _stored(self, hour_s: int) -> list[Row]:
+        """Return the rows that stand of an hour."""
+        if hour_s in self._found_hours:
+            return self._stored_found.get(hour_s, [])
+        return stored_rows(self._store, hour_s, hour_s + HOUR_S)
+
+    @functools.cached_property
+    def _stored_found(self) -> dict[int, list[Row]]:
+        """The rows that stand of these hours, read at once."""
         rows: dict[int, list[Row]] = {}
-        if hours := self._found.rows:
-            for row in stored_rows(self._store, min(hours), max(hours) + HOUR_S):
-                rows.setdefault(row["ts_s"], []).append(row)
+        hours = self._found_hours
+        for row in stored_rows(self._store, hours.start, hours.stop):
+            rows.setdefault(row["ts_s"], []).append(row)
         return rows
 
     def with_left_out(self, hour_s: int, left_out: LeftOut) -> list[Row] | None:
@@ -273,6 +308,11 @@ def _counts(missing: Missing) -> dict[tuple[str, str], int]:
         kind, region, *_ = name.split("/")
         counts[kind, region] = counts.get((kind, region), 0) + rows_in(ranges)
     return counts
+
+
+def _without(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
+    """Return those of the row numbers that are in none of the others, which are in order."""
+    return [left for first, last in ranges for left in ranges_outside(first, last, others)]
 
 
 def _name(run: Run, region: str) -> str:

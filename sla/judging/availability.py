@@ -5,8 +5,9 @@ Rule 1: client errors are no attempts: valid = attempts - client errors, bad = v
 Rule 2: a broker cannot count requests that never reached it; probes of other regions, and minutes without any, can.
 Rule 3: a minute without data is unknown: up or down, whichever is worse for the claim. One that lies in the probed
         part of the period with some of its seconds counts by those (`total`, `bad` and budgets name it whole).
-Rule 4: a minute that was up is unsure when rows of probes are missing and as many of them as would make it down. They
-        may lie in as many minutes as they could turn; what was down stays down.
+Rule 4: a minute that was up is unsure when rows of probes are missing and as many of them as would make it down. One
+        probe per pair and second is due: a pair that has them all lacks none. What lacks may be missing up to all that
+        the region lost, for rows are lost in bursts; it may lie where it turns most. What was down stays down.
 Rule 5: a region that once took part in probes is expected in every pair: silence is not a missing row but a doubt.
 """
 
@@ -27,7 +28,7 @@ from sla.targets import ARROW, MinutesTarget, ProbesTarget, RequestsTarget
 
 Pair = tuple[str, str]
 _NOISE_MINUTES = 1e-6  # of sums of sixtieths
-_ROWS_DECIMALS = 6  # a number of rows from their share errs by less
+_ROWS_DECIMALS = 6  # a number of rows from a share of seconds errs by less
 
 
 def judge_share(
@@ -62,7 +63,7 @@ def judge_minutes(
     """Judge the minutes of one pair: a pass needs nearly all of them known. Parts of minutes are fractions.
 
     Args:
-        unsure: minutes of `up` that the missing share of the probes' rows may make down.
+        unsure: minutes of `up` that missing rows of probes may make down. missing_share: of these rows; for words.
     """
     share = minutes_up(up=up, down=down, unknown=unknown, unsure=unsure)
     total = up + down + unknown
@@ -211,18 +212,43 @@ def _unknown_minutes(total: float, facts: MinutesFacts) -> float:
 
 
 def _unsure_minutes(
-    facts: MinutesFacts, probes: ProbeFacts | None, missing_share: float, target: MinutesTarget
+    facts: MinutesFacts, probes: ProbeFacts | None, span: Span, target: MinutesTarget, completeness: Completeness
 ) -> float:
-    """Return how many minutes up would be down if all probes without a row had failed, in as many as they can turn."""
+    """Return how many minutes up would be down if all probes without a row had failed, where they turn most.
+
+    A minute turns when what failed in it is down_share of its rows: of all that are due, less those that nobody wrote.
+    """
+    missing_share = completeness.missing_share(TraceKind.PROBE, facts.dest)
     if not missing_share:
         return 0.0
-    minutes = facts.up + facts.down
-    if probes is None or not minutes or missing_share == 1:
+    if probes is None or missing_share == 1:
         return facts.up_minutes
-    gone = probes.probes * missing_share / (1 - missing_share)
-    in_a_minute = probes.probes / minutes
-    to_be_down = max(1, math.ceil(round(in_a_minute * target.down_share / (1 - target.down_share), _ROWS_DECIMALS)))
-    return min(facts.up_minutes, math.floor(round(gone, _ROWS_DECIMALS) / to_be_down))
+    lacking = _lacking_probes(facts, probes, span)
+    lost = completeness.rows_missing_max(TraceKind.PROBE, facts.dest)
+    gone = lacking if lost is None else min(lost, lacking)
+    # In minutes that were down at least their share of the rows failed, and one.
+    down_rows = round(60 * facts.down_minutes) - lacking
+    failed_in_down = max(facts.down, math.ceil(round(target.down_share * down_rows, _ROWS_DECIMALS)))
+    failed = max(0, probes.probes - probes.probes_ok - failed_in_down)
+    turned_s = math.floor(round((failed + gone) / target.down_share, _ROWS_DECIMALS)) + lacking - gone
+    # Each of them needs a missing row of its own.
+    return min(facts.up_minutes, float(gone), _whole_minutes_s(turned_s, span) / 60)
+
+
+def _lacking_probes(facts: MinutesFacts, probes: ProbeFacts, span: Span) -> int:
+    """Return how many of the probes that were due in the minutes with any have no row."""
+    due = round(60 * (facts.up_minutes + facts.down_minutes))
+    # A cut end leaves out the last second with a probe, which may be among those that were counted.
+    at_end = 1 if span.probed[1] < span.end_s else 0
+    return max(0, due + at_end - probes.probes)
+
+
+def _whole_minutes_s(most_s: int, span: Span) -> int:
+    """Return the most seconds, of some, that are whole minutes or the parts that are there of the first and last."""
+    first_s, end_s = span.probed
+    cut = [-first_s % 60, end_s % 60] if span.probed_minutes > 1 else [span.probed_s % 60]
+    parts = {0, *cut, sum(cut)}
+    return max(part + (most_s - part) // 60 * 60 for part in parts if part <= most_s)
 
 
 def _unknown(target: str, pair: Pair) -> MinutesFacts:
@@ -245,7 +271,7 @@ def minute_subjects(
         up, down = facts.up_minutes, facts.down_minutes
         unknown = _unknown_minutes(total, facts)
         missing = completeness.missing_share(TraceKind.PROBE, dest)
-        unsure = _unsure_minutes(facts, probes.get((origin, dest)), missing, target)
+        unsure = _unsure_minutes(facts, probes.get((origin, dest)), period.span, target, completeness)
         judgement = judge_minutes(
             up=up, down=down, unknown=unknown, target=target, unsure=unsure, missing_share=missing
         )
@@ -312,7 +338,6 @@ def _pair_row(
     completeness: Completeness,
 ) -> PairAvailability:
     total = span.probed_s / 60
-    missing = completeness.missing_share(TraceKind.PROBE, minutes.dest)
     known = minutes.up_minutes + minutes.down_minutes
     return PairAvailability(
         origin=minutes.origin,
@@ -332,7 +357,7 @@ def _pair_row(
             up=minutes.up_minutes,
             down=minutes.down_minutes,
             unknown=_unknown_minutes(total, minutes),
-            unsure=_unsure_minutes(minutes, probes, missing, target),
+            unsure=_unsure_minutes(minutes, probes, span, target, completeness),
         ),
         longest_down_minutes=minutes.longest_down_minutes,
         longest_down_at=None if minutes.longest_down_s is None else iso(minutes.longest_down_s),

@@ -5,7 +5,8 @@ Rule 1: rows that are numbered and gone, files that are unreadable, and hours in
         numbered too: they are gone once, also where no file before them shows the jump. Rows that were read and that
         no hour could be made of are as good as gone.
 Rule 2: a broker that writes no clock rows is silent: clock rows come every second. Of other kinds nothing may mean
-        that nothing happened.
+        that nothing happened. One that is new counts as silent in the hour before it, and sums do not tell that hour
+        from others: as many as a region has writers may all be of brokers that were not there yet.
 Rule 3: of an hour that nobody saw to its end, and of which no traces are left, the rest is missing: of every kind and
         region, because nobody knows whose rows it had.
 Rule 4: of a region that is expected everything is missing when nothing of any kind was read of it, while something of
@@ -71,6 +72,19 @@ class Completeness:
         """Return the regions of whose rows of a kind any is missing."""
         return frozenset(region for region in self.regions if self.missing_share(kind, region))
 
+    def regions_hiding(self, kind: TraceKind) -> frozenset[str]:
+        """Return the regions of whose rows of a kind any is missing, silence aside that new brokers may explain."""
+        return frozenset(region for region in self.lossy_regions(kind) if self._hides(kind.value, region))
+
+    def rows_missing_max(self, kind: TraceKind, region: str) -> int | None:
+        """Return how many rows of a kind are missing at most, None when nobody knows: not all of them are numbered."""
+        if region in self._nothing_read or self._unseen_share or self.has_silent_brokers(region):
+            return None
+        facts = self._by_key.get((kind.value, region))
+        if facts is None:
+            return 0
+        return None if facts.quarantined_files else facts.gone_rows + facts.left_out_rows
+
     def own_missing_share(self, kind: TraceKind, region: str) -> float:
         """Return the share that is missing of what the region itself wrote, hours that nobody saw aside."""
         return 1 - self._there(kind.value, region)
@@ -98,6 +112,15 @@ class Completeness:
             )
             for _, facts in sorted(self._by_key.items())
         )
+
+    def _hides(self, kind: str, region: str) -> bool:
+        if region in self._nothing_read or self._unseen_share:
+            return True
+        facts = self._by_key.get((kind, region))
+        if facts is not None and (facts.gone_rows or facts.left_out_rows or facts.quarantined_files):
+            return True
+        clock = self._by_key.get((TraceKind.CLOCK.value, region))
+        return clock is not None and clock.silent_writer_hours > max(1, len(clock.writers))
 
     def _missing(self, kind: str, region: str) -> float:
         return 1 - self._there(kind, region) * (1 - self._unseen_share)

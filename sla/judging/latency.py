@@ -245,7 +245,7 @@ def _judge_way(
 ) -> Judgement:
     """Judge one way; `direct` is the limit of the direct one, None for that itself."""
     judgement = judge_pair(facts, limit=limit, target=target, missing_share=missing_share)
-    hidden = sorted(completeness.lossy_regions(TraceKind.LATENCY_HIST) - {facts.home})
+    hidden = sorted(completeness.regions_hiding(TraceKind.LATENCY_HIST) - {facts.home})
     if direct is None or not hidden or judgement.verdict not in (Verdict.PASS, Verdict.BREACH):
         return judgement
     if judge_pair(facts, limit=direct, target=target, missing_share=missing_share).verdict is judgement.verdict:

@@ -5,6 +5,8 @@ Rule 1: a minute is loaded when its best 10 s were offered the rate and a margin
         was not may be met by the next, because deliveries trail what is offered.
 Rule 2: missing rows of the region hide what it delivered, those of a home what it was offered: the worse counts. Of a
         stream whose home no row names, or of whose offsets some are seen and named by no home, any region may be it.
+        What was committed before the period was not offered in it: up to the last commit that is known of the hour
+        before, no home is asked for.
 Rule 3: a pass needs the rate in some 10 s at all: idle minutes fail nothing and prove nothing. Where rows are missing
         that is a doubt: loaded minutes may be among what they hide.
 """
@@ -112,18 +114,37 @@ def _homes(period: PeriodFacts, dest: str, completeness: Completeness) -> frozen
 
 
 def _unnamed(period: PeriodFacts) -> set[Stream]:
-    """Return the streams with offsets that were replicated or delivered, and that no commit names: homes may move."""
-    committed, seen = defaultdict[Stream, list[Ranges]](list), defaultdict[Stream, list[Ranges]](list)
+    """Return the streams with offsets that were replicated or delivered, and that no commit names: homes may move.
+
+    Of the hours around the period a hull names nothing: it may reach from the one to the other, over all of it.
+    """
+    seen = defaultdict[Stream, list[Ranges]](list)
+    inside, around = defaultdict[Stream, list[Ranges]](list), defaultdict[Stream, list[Ranges]](list)
     for item in period.accounts:
         if item.kind == LedgerKind.COMMIT.value:
-            committed[_stream(item)].append(item.ranges)
+            if item.is_inside:
+                inside[_stream(item)].append(item.ranges)
+            elif item.is_whole:
+                around[_stream(item)].append(item.ranges)
         elif item.is_inside and item.kind in _SEEN:
             seen[_stream(item)].append(item.ranges)
     return {
         stream
         for stream, ranges in seen.items()
-        if OffsetSet.union(ranges).without(OffsetSet.union(committed[stream])).ranges
+        if OffsetSet.union(ranges)
+        .above(_end_before(inside[stream], around[stream]))
+        .without(OffsetSet.union([*inside[stream], *around[stream]]))
+        .ranges
     }
+
+
+def _end_before(inside: list[Ranges], around: list[Ranges]) -> int:
+    """Return the offset behind the last commit known of the hour before the period, 0 without one.
+
+    Offsets ascend in time: of the hours around, those below the first commit of the period are of the one before.
+    """
+    first = OffsetSet.union(inside).first
+    return max((end for low, end in OffsetSet.union(around).ranges if first is not None and low < first), default=0)
 
 
 def _stream(item: AccountFacts) -> Stream:

@@ -88,7 +88,7 @@ def test_a_period_of_days_has_the_same_facts_with_their_sums_and_without(
     store = RollupStore.open(tmp_path)
     hours = [DAY0_S + day * DAY_S + hour * HOUR_S for day in range(DAYS) for hour in HOURS]
     later_s = DAY0_S + DAYS * DAY_S + CLOSED_AFTER_S
-    with store.writing(now_s=later_s):
+    with store.writing(clock_s=lambda: later_s):
         install(spark, store, hours)
         for day in range(DAYS):
             store.merge(DAY0_S + day * DAY_S, now_s=later_s)

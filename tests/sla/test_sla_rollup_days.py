@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -99,7 +100,7 @@ def test_what_nobody_needs_stays_for_an_hour_after_it_was_first_seen() -> None:
 def job(store: RollupStore, changes: dict[int, str], *, now_s: float = LATER_S) -> None:
     """Do what a roll-up does around Spark."""
     hours = [DAY0_S + hour * HOUR_S for hour in range(24)]
-    with store.writing(hours=hours, now_s=now_s):
+    with store.writing(hours=hours, clock_s=lambda: now_s):
         for hour, word in changes.items():
             install(store, hour, word)
         store.merge(DAY0_S, now_s=now_s)
@@ -174,7 +175,7 @@ def test_what_an_unreadable_manifest_may_name_is_neither_deleted_nor_passed_over
         now_s = LATER_S + step * KEEP_S
         with pytest.raises(JobFailed, match=re.escape(str(path))):
             job(store, {1: "b"}, now_s=now_s)  # rows of the same day
-        with store.writing(now_s=now_s):  # a job elsewhere
+        with store.writing(clock_s=functools.partial(float, now_s)):  # a job elsewhere
             pass
     assert before <= set(tmp_path.rglob("*.parquet"))
     with pytest.raises(JobFailed, match=re.escape(str(path))):
@@ -192,7 +193,7 @@ def test_files_of_a_job_that_was_killed_before_the_first_manifest_of_a_date_go_t
         path.parent.rmdir()
         path.parent.parent.rmdir()
     for step, is_there in ((0, True), (1, False)):
-        with store.writing(hours=[DAY0_S + HOUR_S], now_s=DAY0_S + step * KEEP_S):
+        with store.writing(hours=[DAY0_S + HOUR_S], clock_s=functools.partial(float, DAY0_S + step * KEEP_S)):
             assert bool(list(tmp_path.glob("*/date=*/hour=*/part-*"))) == is_there, step
 
 
@@ -213,7 +214,7 @@ def test_an_hour_that_cannot_be_read_stops_the_merge_and_changes_nothing(tmp_pat
     (path,) = store.hour_path(TABLE, DAY0_S + 2 * HOUR_S).iterdir()
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])
-    with store.writing(now_s=LATER_S), pytest.raises((OSError, pa.ArrowException)):
+    with store.writing(clock_s=lambda: LATER_S), pytest.raises((OSError, pa.ArrowException)):
         store.merge(DAY0_S, now_s=LATER_S)
     path.write_bytes(raw)
     assert seen(store) == [(1, "a"), (2, "a")]
@@ -229,7 +230,7 @@ def test_a_day_that_does_not_read_back_is_not_there(tmp_path: Path, monkeypatch:
         written(self, table.slice(1), **options)
 
     monkeypatch.setattr(pq.ParquetWriter, "write_table", forgetful)
-    with store.writing(now_s=LATER_S), pytest.raises(JobFailed, match="does not read back"):
+    with store.writing(clock_s=lambda: LATER_S), pytest.raises(JobFailed, match="does not read back"):
         store.merge(DAY0_S, now_s=LATER_S)
     assert not list(tmp_path.rglob("day-*"))
     assert seen(store) == [(1, "a"), (2, "a")]

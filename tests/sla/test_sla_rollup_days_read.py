@@ -30,7 +30,7 @@ def found(
 
 def test_spark_reads_what_the_manifests_name(spark: Any, tmp_path: Path) -> None:
     store = RollupStore.open(tmp_path)
-    with store.writing(now_s=LATER_S):
+    with store.writing(clock_s=lambda: LATER_S):
         for hour in range(4):
             install(store, hour, "a")
         store.merge(DAY0_S, now_s=LATER_S)

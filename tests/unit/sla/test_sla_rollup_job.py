@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from sla.errors import JobFailed, UsageError
 from sla.jobs.rollup import RollupResult, hours_of, roll_up
 from sla.jobs.rollup_inputs import stored_rows
 from sla.jobs.verify import VerifyRequest, run_verify
+from sla.rollup_files_core import KEEP_S
 from sla.rollups import HourAction, HourRun, RollupSnapshot, RollupStore
 from sla.sources.layout import Period, hour_folder
-from sla.tables import HOUR_S
+from sla.tables import HOUR_S, RollupTable
 from tests.sla.conftest import TRACE_HOUR_S as T0
 from tests.sla.conftest import TraceWriter
 from tests.sla.conftest import write_trace as write_trace  # a fixture
@@ -167,3 +169,20 @@ def test_more_than_ten_years_and_a_settle_time_beyond_all_late_rows_are_refused(
         roll_up(NO_SPARK, files, store, range(T0 - 876_600 * HOUR_S, T0, HOUR_S), now_s=LATER_S)
     with pytest.raises(UsageError, match="--settle must be 24h at most"):
         roll_up(NO_SPARK, files, store, [T0 + 9 * HOUR_S], settle_s=24 * HOUR_S + 1, now_s=LATER_S)
+
+
+def test_a_file_that_nobody_needs_stays_an_hour_from_when_it_was_found_however_long_a_job_waited_before(
+    tmp_path: Path, write_trace: TraceWriter
+) -> None:
+    store = RollupStore.open(tmp_path / "rollups")
+    store.write_run(run(T0))
+    write_trace(tmp_path / "traces", 40, boot="run2")
+    files = run_verify(VerifyRequest(traces=tmp_path / "traces"))
+    unneeded = store.hour_path(RollupTable.STREAM_HOUR, T0) / "part-old.parquet"
+    unneeded.parent.mkdir(parents=True)
+    unneeded.touch()
+    found_s = LATER_S + 2 * KEEP_S  # the list was made two hours before
+    for clock_s, is_there in ((found_s, True), (found_s + KEEP_S - 1, True), (found_s + KEEP_S, False)):
+        clock = functools.partial(float, clock_s)
+        roll_up(NO_SPARK, files, store, [T0], now_s=LATER_S, clock_s=clock, list_again=None)
+        assert unneeded.exists() is is_there, clock_s

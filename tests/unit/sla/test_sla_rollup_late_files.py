@@ -15,8 +15,8 @@ pytest.importorskip("pyspark")
 from georelay.trace.schema import TraceKind
 from sla.jobs import rollup
 from sla.jobs.rollup import roll_up
-from sla.jobs.rollup_inputs import stored_rows
-from sla.jobs.rollup_plan import EARLY_HOURS, LATE_HOURS
+from sla.jobs.rollup_inputs import InputRows, stored_rows
+from sla.jobs.rollup_plan import EARLY_HOURS, HOURS_PER_BATCH, LATE_HOURS, HourInputs
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.rollups import HourAction, HourRun, RollupStore
 from sla.sources.layout import Period, hour_folder
@@ -42,10 +42,20 @@ def write(tmp_path: Path, write_trace: TraceWriter) -> Write:
     return write
 
 
+@pytest.fixture
+def told_of(write: Write) -> Write:
+    """Write a file of an hour's rows (so many, of a histogram) into the folder of another hour."""
+
+    def told_of(hour: int, folder: int, first: int, rows: int, **changes: Any) -> Path:
+        return write(folder, first, [{"second": T0 + hour * HOUR_S}] * rows, kind=TraceKind.LATENCY_HIST, **changes)
+
+    return told_of
+
+
 @pytest.fixture(autouse=True)
 def inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hours are made of the one table that tells what is missing: no other one says anything of it."""
-    monkeypatch.setattr(rollup._Job, "_write_tables", lambda job, staging, hours: job._write_inputs(staging, hours))
+    monkeypatch.setattr(rollup._Job, "_write_tables", lambda job, staging, hours: None)
 
 
 def store_of(tmp_path: Path) -> RollupStore:
@@ -102,6 +112,22 @@ def test_it_does_not_matter_which_job_makes_the_hour_of_the_late_file(tmp_path: 
     assert missing(tmp_path)[5] == 50, "nobody looked at that hour"
     roll(tmp_path, 5, 5)  # it does not list the file, the roll-ups have its rows
     assert missing(tmp_path) == {0: 0, 1: 0, 5: 0}
+
+
+@pytest.mark.parametrize("hours_per_batch", [1, HOURS_PER_BATCH])
+def test_a_late_file_in_the_hour_before_leaves_each_missing_row_counted_once_however_hours_are_batched(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, hours_per_batch: int
+) -> None:
+    monkeypatch.setattr(rollup, "HOURS_PER_BATCH", hours_per_batch)
+    write(0, 0, 100)
+    write(5, 150, 50)
+    roll(tmp_path)
+    write(4, 120, 10)
+    done = roll(tmp_path)
+    assert [hour for hour, run in done.items() if run.action is HourAction.BUILT] == [3, 4, 5]
+    assert counts(tmp_path) == {0: (0, 0, 0), 4: (20, 0, 20), 5: (20, 0, 20)}
+    run = "ledger/eu/2001/b0"
+    assert (done[4].missing_ranges, done[5].missing_ranges) == ({run: [[100, 119]]}, {run: [[130, 149]]})
 
 
 def test_of_missing_rows_that_come_in_part_the_others_stay_missing_once(tmp_path: Path, write: Write) -> None:
@@ -222,13 +248,8 @@ def test_what_is_said_already_is_not_written_again(tmp_path: Path, write: Write)
         assert files() == before
 
 
-def test_what_is_missing_before_a_file_that_is_gone_stays_until_its_rows_come(tmp_path: Path, write: Write) -> None:
+def test_what_is_missing_before_a_file_that_is_gone_stays_until_its_rows_come(tmp_path: Path, told_of: Write) -> None:
     """The file told of another hour than its folder's: that hour is kept, the one of the folder is as it was."""
-
-    def told_of(hour: int, folder: int, first: int, rows: int) -> Path:
-        second = T0 + hour * HOUR_S
-        return write(folder, first, [{"second": second}] * rows, kind=TraceKind.LATENCY_HIST)
-
     told_of(0, 0, 0, 100)
     late = told_of(2, 5, 150, 50)
     told_of(6, 6, 200, 5)
@@ -248,3 +269,46 @@ def test_what_is_missing_before_a_file_that_is_gone_stays_until_its_rows_come(tm
     told_of(3, 3, 100, 50)
     roll(tmp_path, 0, 6)
     assert missing(tmp_path) == {0: 0, 3: 0, 5: 0, 6: 0}
+
+
+def test_an_hour_behind_all_files_keeps_its_rows_when_some_of_what_it_misses_comes(
+    tmp_path: Path, told_of: Write
+) -> None:
+    told_of(0, 0, 0, 100)
+    late = told_of(2, 5, 150, 50, dropped=30)
+    roll(tmp_path, 0, 6)
+    assert counts(tmp_path)[5] == (50, 30, 50)
+    late.unlink()
+    told_of(3, 3, 100, 10)
+    assert roll(tmp_path, 0, 6)[5].action is HourAction.CURRENT
+    assert counts(tmp_path) == {0: (0, 0, 0), 3: (0, 0, 0), 5: (40, 30, 50)}
+
+
+def test_an_hour_behind_all_files_keeps_its_rows_when_it_becomes_final(tmp_path: Path, told_of: Write) -> None:
+    told_of(0, 0, 0, 100)
+    late = told_of(2, 5, 150, 50)
+    early = roll(tmp_path, now_s=T0 + 6 * HOUR_S)
+    assert not early[5].is_final
+    before = counts(tmp_path)
+    late.unlink()
+    assert roll(tmp_path)[5].is_final
+    assert counts(tmp_path) == before
+
+
+def test_an_hour_whose_missing_rows_are_missing_before_its_own_file_looks_at_no_other_hour(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hour in range(6):
+        for broker in (2001, 2002):
+            write(hour, hour * 20, 10, broker=broker)
+    roll(tmp_path)
+    assert missing(tmp_path) == {0: 0, 1: 20, 2: 20, 3: 20, 4: 20, 5: 20}
+    files = run_verify(VerifyRequest(traces=tmp_path / "traces"))
+    store = store_of(tmp_path)
+    named = {run.hour_s: run.missing_ranges for run in store.runs()}
+    rows = InputRows(files, HourInputs(files, settle_s=0), store)
+    assert rows.joined(T0, named=named[T0]) is None
+    looked_at: list[int] = []
+    monkeypatch.setattr(store, "run", looked_at.append)
+    assert [rows.joined(hour_s, named=named[hour_s]) for hour_s in files.hours()] == [None] * 6
+    assert looked_at == []

@@ -53,3 +53,27 @@ def test_a_region_that_took_part_in_probes_and_of_which_nothing_was_read_may_be_
     probes = (build.probes(origin="eu", dest="us"),)
     assert us(DELIVERED, inputs=READ).verdict is PASS
     assert us(DELIVERED, inputs=READ, probes=probes).verdict is DOUBT
+
+
+def test_what_was_committed_before_the_period_and_is_read_again_needs_no_home() -> None:
+    before = dataclasses.replace(COMMIT, is_inside=False, ranges=((100, 200),))
+    now = dataclasses.replace(COMMIT, ranges=((200, 300),))
+    live = dataclasses.replace(DELIVERED, ranges=((200, 300),))
+    replay = dataclasses.replace(DELIVERED, group="audit", ranges=((0, 300),))
+    backlog = dataclasses.replace(DELIVERED, ranges=((50, 300),))
+    assert us(before, now, live).verdict is PASS
+    assert us(before, now, live, replay).verdict is PASS
+    assert us(before, now, backlog).verdict is PASS
+    assert us(now, live, replay).verdict is DOUBT, "nobody knows where the period begins"
+
+
+def test_a_home_of_the_period_is_hidden_whatever_the_hours_around_it_name() -> None:
+    # 200 to 299 were committed in the period, by a home that no row names; 400 to 499 in the hour behind it.
+    around = dataclasses.replace(COMMIT, is_inside=False, ranges=((100, 200), (400, 500)))
+    now = dataclasses.replace(COMMIT, ranges=((300, 400),))
+    read = dataclasses.replace(DELIVERED, ranges=((150, 400),))
+    assert us(around, now, read).verdict is DOUBT
+    behind = dataclasses.replace(around, ranges=((400, 500),))
+    assert us(behind, now, read).verdict is DOUBT
+    hull = dataclasses.replace(around, ranges=((100, 500),), is_whole=False)
+    assert us(hull, now, read).verdict is DOUBT, "what lies inside a hull, nobody knows"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -91,3 +92,30 @@ def test_an_hour_that_nobody_saw_to_its_end_may_hide_another_home() -> None:
     hours = HourFacts(expected=1_000, rolled_up=1_000, revised=0, not_final=0, kept=1, unseen=1)
     subject = over_ap(90, hours=hours)
     assert (subject.verdict, subject.reason.partition(":")[0]) == (DOUBT, "rows of eu, us are missing")
+
+
+def clock_rows(**columns: Any) -> tuple[Any, ...]:
+    return (CLOCK_ROWS[0], build.inputs(kind="clock", region="eu", **columns), CLOCK_ROWS[2], *WHOLE.values())
+
+
+def test_a_broker_that_is_new_and_so_counts_as_silent_in_the_hour_before_it_hides_no_home() -> None:
+    writers = ("eu/2001", "eu/2002")
+    assert over_ap(90, *clock_rows(writers=writers, writer_hours=960, silent_writer_hours=1)).verdict is PASS
+    assert over_ap(90, *clock_rows(writers=writers, writer_hours=480, silent_writer_hours=2)).verdict is PASS
+
+
+def test_a_region_that_is_new_and_read_whole_hides_no_home() -> None:
+    new = build.inputs(kind="clock", region="sa", writers=("sa/4001",), writer_hours=240, silent_writer_hours=1)
+    rows = build.inputs(kind="latency_hist", region="sa", writers=("sa/4001",))
+    assert over_ap(90, *CLOCK_ROWS, *WHOLE.values(), new, rows).verdict is PASS
+    assert over_ap(90, *CLOCK_ROWS, *WHOLE.values(), new, dataclasses.replace(rows, gone_rows=1)).verdict is DOUBT
+
+
+def test_brokers_that_were_silent_for_longer_than_new_ones_are_may_hide_another_home() -> None:
+    subject = over_ap(90, *clock_rows(writer_hours=700, silent_writer_hours=2))
+    assert (subject.verdict, subject.reason) == (DOUBT, DIRECT_SAYS_OTHERWISE)
+
+
+def test_rows_that_were_read_and_are_in_no_figure_may_name_another_home() -> None:
+    left_out = build.inputs(kind="latency_hist", region="eu", left_out_rows=1)
+    assert over_ap(90, *with_eu(left_out)).reason == DIRECT_SAYS_OTHERWISE

@@ -1,5 +1,7 @@
 """Options every test may use, what no test may leave behind, which process of pytest-xdist runs which file.
 
+How many examples a property gets: `quick` of them unless pytest is told `--hypothesis-profile all`.
+
 And that no test runs for ever: where pytest-timeout's failure does not get through (whoever handles it waits as well),
 the process of the test prints its stacks and ends, and pytest-xdist says which test that was.
 """
@@ -16,6 +18,13 @@ from typing import Any, Final
 
 import pytest
 import structlog
+from hypothesis import settings
+
+pytest_plugins = ["tests.costs"]
+
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("all", max_examples=300, deadline=None)
+settings.load_profile("quick")
 
 ONE_PROCESS: Final = "tests/sla/"  # the folder whose tests share a JVM: another would start and warm up in vain
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sla.day_sums import DAY_SUMS, DaySums, summed, write_sums
@@ -83,7 +83,6 @@ def united(ranges: Iterable[dict[str, int]]) -> list[dict[str, int]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(list(DAY_SUMS.values())), st.integers(1, 5))
 def test_the_sums_of_a_day_are_those_of_its_rows_however_they_are_stored(
     tmp_path_factory: Any, data: st.DataObject, sums: DaySums, group_rows: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.histogram import bucket_index
@@ -61,7 +61,6 @@ def test_more_bad_than_all_is_no_share(bad: int) -> None:
         sampled(bad=0, total=0, confidence=0.95)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10**7), st.floats(0, 1), st.floats(0.5, 0.999999), st.floats(0, 1))
 def test_every_interval_is_in_order(total: int, share: float, confidence: float, missing: float) -> None:
     bad = int(total * share)
@@ -72,7 +71,6 @@ def test_every_interval_is_in_order(total: int, share: float, confidence: float,
     assert interval.value - 1e-12 <= interval.hi <= wide.hi <= 1 + 1e-12
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=50), st.data())
 def test_missing_input_never_excludes_the_truth(events: list[bool], data: st.DataObject) -> None:
     seen = data.draw(st.integers(1, len(events)), label="seen")
@@ -82,7 +80,6 @@ def test_missing_input_never_excludes_the_truth(events: list[bool], data: st.Dat
     assert wide.lo - 1e-9 <= sum(events) / len(events) <= wide.hi + 1e-9
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 400_000), st.integers(-30_000, 30_000)), min_size=1, max_size=60),
     st.integers(1, 300_000),

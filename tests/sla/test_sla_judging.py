@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.schema import Stage, TraceKind
@@ -62,7 +62,6 @@ def test_latency_is_judged_by_what_cannot_be_otherwise(
     assert bool(judgement.reason) is (expected is not PASS)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([5_000, 30_000, 45_000, 55_000, 90_000]), st.integers(1, 9_000)), max_size=6),
     st.lists(st.integers(-8_000, 8_000), min_size=6, max_size=6),

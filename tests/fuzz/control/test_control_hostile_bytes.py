@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.errors import GeorelayError
@@ -78,7 +78,6 @@ def test_rows_are_read_whole_or_refused(value: dict[str, Any]) -> None:
         assert kind.from_json(row.to_json()) == row
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(["members", "regions", "definitions", "begin", "other"]), OBJECTS)
 def test_a_command_is_applied_refused_or_stops_the_replica(part: str, command: dict[str, Any]) -> None:
     made = state()

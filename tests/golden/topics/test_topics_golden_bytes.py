@@ -138,10 +138,10 @@ def test_a_stream_whose_home_never_moved_has_the_bytes_that_brokers_of_before_re
     assert golden()["state3"][0] == 3
 
 
-@pytest.mark.parametrize("size", range(len(ROWS["state3"])))
-def test_a_state_of_version_3_that_ends_too_early_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        StreamState.decode(ROWS["state3"][:size])
+def test_a_state_of_version_3_that_ends_too_early_is_refused() -> None:
+    for size in range(len(ROWS["state3"])):
+        with pytest.raises(ValueError, match=r"."):
+            StreamState.decode(ROWS["state3"][:size])
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_stream_without_transactions_has_the_bytes_that_brokers_of_before_them
     assert (golden()["state"][0], golden()["state2"][0]) == (1, 2)
 
 
-@pytest.mark.parametrize("size", range(len(ROWS["state2"])))
-def test_a_state_of_version_2_that_ends_too_early_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        StreamState.decode(ROWS["state2"][:size])
+def test_a_state_of_version_2_that_ends_too_early_is_refused() -> None:
+    for size in range(len(ROWS["state2"])):
+        with pytest.raises(ValueError, match=r"."):
+            StreamState.decode(ROWS["state2"][:size])
 
 
 def test_producers_that_were_shipped_get_the_index_of_the_entry_that_brings_them() -> None:
@@ -190,16 +190,16 @@ def test_producers_that_were_shipped_get_the_index_of_the_entry_that_brings_them
     assert isinstance(skipped, SkippedTo)
 
 
-@pytest.mark.parametrize("size", range(len(ROWS["state"])))
-def test_a_state_that_ends_too_early_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        StreamState.decode(ROWS["state"][:size])
+def test_a_state_that_ends_too_early_is_refused() -> None:
+    for size in range(len(ROWS["state"])):
+        with pytest.raises(ValueError, match=r"."):
+            StreamState.decode(ROWS["state"][:size])
 
 
-@pytest.mark.parametrize("size", range(len(ROWS["skip"])))
-def test_a_skip_that_ends_too_early_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        decode_skip(ROWS["skip"][:size], index=RaftIndex(1))
+def test_a_skip_that_ends_too_early_is_refused() -> None:
+    for size in range(len(ROWS["skip"])):
+        with pytest.raises(ValueError, match=r"."):
+            decode_skip(ROWS["skip"][:size], index=RaftIndex(1))
 
 
 @pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\4" + ROWS["state"][1:]], ids=["longer", "another version"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
@@ -52,7 +52,6 @@ def compared(logs: Sequence[tuple[Sequence[BatchAt], int]]) -> tuple[StreamVerdi
     return audit.verdict(), requests
 
 
-@settings(max_examples=300, deadline=None)
 @given(sizes=SIZES, data=st.data())
 def test_the_first_different_batch_is_named_exactly(sizes: list[int], data: st.DataObject) -> None:
     changed = data.draw(st.integers(0, len(sizes) - 1), "changed")
@@ -67,7 +66,6 @@ def test_the_first_different_batch_is_named_exactly(sizes: list[int], data: st.D
     assert requests <= 2 * (4 + math.ceil(math.log(sum(sizes) + 1, POINTS)))
 
 
-@settings(max_examples=200, deadline=None)
 @given(sizes=SIZES, others=SIZES, data=st.data())
 def test_logs_that_go_on_with_other_borders_part_where_they_do(
     sizes: list[int], others: list[int], data: st.DataObject
@@ -84,7 +82,6 @@ def test_logs_that_go_on_with_other_borders_part_where_they_do(
     assert verdict.divergence.first == sum(sizes[:common])
 
 
-@settings(max_examples=200, deadline=None)
 @given(sizes=SIZES, data=st.data())
 def test_prefixes_of_one_log_agree_whatever_was_deleted(sizes: list[int], data: st.DataObject) -> None:
     whole = batches(sizes, [b"%d" % row for row in range(len(sizes))])

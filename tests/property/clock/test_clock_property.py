@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from georelay.ids import BrokerId, RegionNumber
@@ -69,7 +69,6 @@ def ask(peer: PeerClock, true_ns: int, ours: Wrong, theirs: Wrong, out_ns: int, 
     return over
 
 
-@settings(max_examples=150, deadline=None)
 @given(ours=wrong_clocks, theirs=wrong_clocks, path=paths, seconds=st.integers(1, 90))
 @example(  # all of the way is one way, and the clocks run apart during it
     ours=Wrong(0, -177),
@@ -95,7 +94,6 @@ def test_the_true_offset_is_always_within_the_bound(
     assert peer.steps == 0
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     ours=wrong_clocks,
     theirs=wrong_clocks,
@@ -145,7 +143,6 @@ def test_clocks_that_are_wrong_by_80_ms_give_no_wrong_verdict(
     assert core.cells.impossible_latencies == 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(ours=wrong_clocks, theirs=wrong_clocks, path=paths, step_ms=st.integers(-500, 500), at=st.integers(1, 30))
 def test_a_clock_that_is_set_is_within_the_bound_again_once_it_is_noticed(
     ours: Wrong, theirs: Wrong, path: dict[str, int], step_ms: int, at: int

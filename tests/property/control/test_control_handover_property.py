@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from georelay.errors import GeorelayError
@@ -125,7 +125,6 @@ class World:
             self.acknowledged[wish.definition.topic_id] = done[0]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, min_size=5, max_size=30))
 @example([("cede", 1), ("begin", 1), ("cede", 2), ("begin", 2), ("confirm", 1), ("confirm", 2)])  # given up, and back
 def test_at_most_one_orders_and_nothing_that_was_answered_is_lost(steps: list[tuple[str, int]]) -> None:

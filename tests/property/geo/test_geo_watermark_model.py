@@ -136,4 +136,4 @@ class Watermarks(RuleBasedStateMachine):
 
 
 TestWatermarks = Watermarks.TestCase
-TestWatermarks.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWatermarks.settings = settings(stateful_step_count=40)

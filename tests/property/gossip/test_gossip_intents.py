@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.gossip.event_ring_core import RING_SLOTS, EventRing
@@ -64,7 +64,6 @@ def test_a_clock_is_later_than_all_it_has_seen_and_never_goes_back(seen: list[in
         assert clock.take() < clock.time
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 3 * RING_SLOTS), st.integers(0, 3)), max_size=200))
 def test_what_a_ring_accepts_it_accepts_once(heard: list[tuple[int, int]]) -> None:
     ring: EventRing[int] = EventRing()

@@ -317,4 +317,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(stateful_step_count=40)

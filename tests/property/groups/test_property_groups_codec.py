@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from georelay.fields import FieldError
@@ -108,7 +108,6 @@ RECORD: dict[str, object] = {
 OFFSET = ["0a" * 16, 1, 0, 5, -1, "text"]
 
 
-@settings(deadline=None)
 @given(command=commands)
 def test_a_command_is_read_back_as_it_was_and_has_one_form_of_bytes(command: Command) -> None:
     raw = encode_command(command)
@@ -116,7 +115,6 @@ def test_a_command_is_read_back_as_it_was_and_has_one_form_of_bytes(command: Com
     assert encode_command(decode_command(raw)) == raw
 
 
-@settings(deadline=None)
 @given(several=st.lists(commands, max_size=8))
 def test_a_state_that_followed_any_commands_is_read_back_as_it_was(several: list[Command]) -> None:
     state, again = GroupsState(), GroupsState()
@@ -132,7 +130,6 @@ def places(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, row in inner for place in places(row, (*path, key)))]
 
 
-@settings(deadline=None)
 @given(command=commands, data=st.data())
 def test_a_command_with_one_value_changed_is_another_command_or_a_field_error(
     command: Command, data: st.DataObject
@@ -151,7 +148,6 @@ def test_a_command_with_one_value_changed_is_another_command_or_a_field_error(
     assert decode_command(encode_command(read)) == read
 
 
-@settings(deadline=None)
 @given(raw=st.binary(max_size=60))
 @example(raw=b"\xff")
 @example(raw=b'{"v":1,"group":"g"}')

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from georelay.ids import BrokerId, RegionNumber
 from mesh.home.lease_core import HELD_MS, LEASE_MS, BrokerLease, LeaseBook
@@ -41,7 +41,6 @@ def elections(draw: st.DrawFn) -> list[float]:
     return times
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     broker_clock=clocks,
     leader_clocks=st.lists(clocks, min_size=4, max_size=4),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import hypothesis.strategies as st
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.crc import crc32c
@@ -84,7 +84,6 @@ class Mirror:
         self.epoch, self.log, self.committed = row[0], kept, len(kept)
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_mirror_is_a_prefix_of_its_epochs_home_whatever_arrives(data: st.DataObject) -> None:
     epoch = Epoch(1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from georelay.errors import Fenced
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
@@ -135,7 +135,6 @@ class Mesh:
 
 
 @pytest.mark.parametrize(("size", "level"), [(3, 2), (3, 3), (5, 2), (5, 3), (5, 5)])
-@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_what_k_regions_acknowledged_survives_when_enough_regions_promise(
     size: int, level: int, data: st.DataObject

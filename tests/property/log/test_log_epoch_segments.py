@@ -40,7 +40,7 @@ def entry_of(make: EntryMaker, model: list[Entry], kind: str, number: int) -> En
     return make.begin_epoch(make.epoch + 1, starts[min(number, len(starts) - 1)])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(steps=steps)
 def test_every_offset_is_found_at_every_commit_index(
     entry_maker: Callable[[], EntryMaker], steps: list[tuple[str, int]]

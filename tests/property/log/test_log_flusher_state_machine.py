@@ -241,9 +241,7 @@ def run(sync_works: bool, fs: object, entries: object, phases: tuple[Phase, ...]
     run_state_machine_as_test(
         type("Machine", (FlusherMachine,), made),
         settings=settings(
-            max_examples=80,
             stateful_step_count=30,
-            deadline=None,
             database=None,
             derandomize=True,
             phases=phases,

@@ -134,9 +134,7 @@ def run(sync_works: bool, fs: object, entries: object, phases: tuple[Phase, ...]
     run_state_machine_as_test(
         type("Machine", (LogMachine,), made),
         settings=settings(
-            max_examples=60,
             stateful_step_count=40,
-            deadline=None,
             database=None,
             derandomize=True,
             phases=phases,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.crc import crc32c
@@ -58,7 +58,6 @@ def epochs(draw: st.DrawFn) -> list[tuple[Epoch, tuple[Row, ...], list[Entry]]]:
     return homes
 
 
-@settings(max_examples=150, deadline=None)
 @given(homes=epochs(), data=st.data())
 def test_a_mirror_is_always_a_prefix_of_its_epochs_history(
     homes: list[tuple[Epoch, tuple[Row, ...], list[Entry]]], data: st.DataObject

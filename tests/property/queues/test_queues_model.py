@@ -310,7 +310,7 @@ class KeyedQueueMachine(QueueMachine):
     order = Order.KEY
 
 
-_SETTINGS = settings(max_examples=50, stateful_step_count=50, deadline=None)
+_SETTINGS = settings(stateful_step_count=50)
 TestQueue = QueueMachine.TestCase
 TestQueue.settings = _SETTINGS
 TestKeyedQueue = KeyedQueueMachine.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.fields import INT64_MAX
@@ -70,7 +70,6 @@ small_commands: st.SearchStrategy[CopyCommand] = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(command=commands, number=int64)
 def test_a_command_is_read_back_as_it_was_with_its_number(command: CopyCommand, number: int) -> None:
     raw = encode_copy_command(command, number)
@@ -78,7 +77,6 @@ def test_a_command_is_read_back_as_it_was_with_its_number(command: CopyCommand, 
     assert encode_copy_command(*decode_copy_command(raw)) == raw
 
 
-@settings(deadline=None)
 @given(several=st.lists(small_commands, max_size=20))
 def test_a_row_never_goes_back_to_an_earlier_epoch_or_below_what_its_producer_copied(
     several: list[CopyCommand],
@@ -99,7 +97,6 @@ def test_a_row_never_goes_back_to_an_earlier_epoch_or_below_what_its_producer_co
             assert after == before or after.cursor <= before.cursor
 
 
-@settings(deadline=None)
 @given(several=st.lists(small_commands, max_size=20))
 def test_a_book_that_followed_any_commands_is_read_back_as_it_was(several: list[CopyCommand]) -> None:
     book, again = CopyBook(), CopyBook()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.wire.batch import Record, RecordDraft
@@ -35,7 +35,6 @@ def lines_of(stream: bytes, cuts: Sequence[int]) -> list[Line]:
     return lines
 
 
-@settings(deadline=None, max_examples=300)
 @given(STREAMS, CUTS)
 def test_lines_do_not_depend_on_how_the_bytes_are_cut(stream: bytes, cuts: list[int]) -> None:
     whole = lines_of(stream, [max(1, len(stream))])
@@ -43,7 +42,6 @@ def test_lines_do_not_depend_on_how_the_bytes_are_cut(stream: bytes, cuts: list[
     assert all(line is OVERLONG or (isinstance(line, bytes) and len(line) <= LIMIT + 2) for line in whole)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     st.none() | st.binary(max_size=30),
     st.none() | st.binary(max_size=30),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from georelay.ids import Offset
 from region.topics.closed_transactions_core import ClosedTransactions
@@ -20,7 +20,6 @@ def open_at(log: list[tuple[int, bool]], end: int) -> int:
     return min([end, *firsts.values()])
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     entries=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 8)), max_size=60),
     closed_max=st.sampled_from([1, 2, 5, 100]),

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.errors import NotHome
@@ -238,7 +238,6 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(OPERATIONS, max_size=60), st.booleans())
 def test_a_stream_is_what_the_model_says(make_bench: Any, operations: list[Any], with_states: bool) -> None:
     async def run() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from georelay.errors import GeorelayError
 from georelay.ids import Epoch, Offset, RaftIndex
@@ -157,7 +157,6 @@ def seen(bench: Any) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=250, deadline=None)
 @given(steps=st.lists(step, max_size=40), cut=st.integers(0, 3))
 def test_restored_and_replayed_streams_equal_the_live_one(make_bench: Any, steps: list[Step], cut: int) -> None:
     async def run() -> None:
@@ -181,7 +180,6 @@ def test_restored_and_replayed_streams_equal_the_live_one(make_bench: Any, steps
     asyncio.run(run())
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=st.lists(step, max_size=40))
 def test_a_restart_that_only_learns_how_far_the_commit_was_equals_the_live_stream(
     make_bench: Any, steps: list[Step]

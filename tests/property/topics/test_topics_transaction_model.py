@@ -144,4 +144,4 @@ class TransactionTableMachine(RuleBasedStateMachine):
 
 
 TestTransactionTable = TransactionTableMachine.TestCase
-TestTransactionTable.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestTransactionTable.settings = settings(stateful_step_count=40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.histogram import LatencyHistogram, merge
@@ -66,7 +66,6 @@ batches = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(steps=batches, every=st.integers(1, 7))
 def test_every_record_delivered_is_in_the_ledger_once_and_every_live_one_in_a_histogram(
     steps: list[tuple[int, int, int, int]], every: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
@@ -33,7 +33,6 @@ rows = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(several=st.lists(rows, max_size=6, unique_by=lambda row: row.transactional_id), removed=st.integers(0, 6))
 def test_a_book_that_followed_any_commands_is_read_back_as_it_was(several: list[Transaction], removed: int) -> None:
     book, again = TransactionBook(), TransactionBook()
@@ -48,7 +47,6 @@ def test_a_book_that_followed_any_commands_is_read_back_as_it_was(several: list[
     assert sorted(map(repr, again)) == sorted(map(repr, book))
 
 
-@settings(deadline=None)
 @given(raw=st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):

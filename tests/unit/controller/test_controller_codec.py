@@ -108,7 +108,7 @@ def test_garbage_is_a_command_error(raw: bytes) -> None:
         decode(raw)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_commands_give_a_command_or_a_command_error(every_command: list[Command], data: st.DataObject) -> None:
     raw = bytearray(encode(data.draw(st.sampled_from(every_command))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.ids import BrokerId
@@ -18,7 +18,6 @@ def taken(load: ReplicaLoad, factor: int, brokers: list[BrokerId]) -> tuple[Brok
     return voters
 
 
-@settings(max_examples=150, deadline=None)
 @given(brokers=BROKERS, factors=FACTORS)
 def test_replicas_differ_by_at_most_one_between_brokers(brokers: list[BrokerId], factors: list[int]) -> None:
     load = ReplicaLoad()
@@ -29,7 +28,6 @@ def test_replicas_differ_by_at_most_one_between_brokers(brokers: list[BrokerId],
     assert max(held) - min(held) <= 1
 
 
-@settings(max_examples=150, deadline=None)
 @given(brokers=BROKERS, factor=st.integers(1, 5), groups=st.integers(0, 60))
 def test_leaderships_of_equal_groups_stay_within_two(brokers: list[BrokerId], factor: int, groups: int) -> None:
     load = ReplicaLoad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.ids import BrokerId, RaftIndex, RegionNumber
@@ -107,7 +107,6 @@ def test_a_topic_that_is_new_is_opened_and_one_that_is_gone_is_dropped() -> None
     assert restored.altered == {}
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=12), cut=st.integers(0, 12))
 def test_whatever_happened_meanwhile_is_heard_as_if_it_had_been_applied(steps: list[tuple[int, int]], cut: int) -> None:
     commands: list[Command] = []

@@ -25,10 +25,10 @@ def test_empty_parts_and_the_order_of_parts_make_no_difference() -> None:
     assert other.encode() == WHOLE.encode()
 
 
-@pytest.mark.parametrize("cut", range(1, len(WHOLE.encode())))
-def test_every_shorter_container_is_refused(cut: int) -> None:
-    with pytest.raises(ValueError, match="container"):
-        StreamContainer.decode(WHOLE.encode()[:cut])
+def test_every_shorter_container_is_refused() -> None:
+    for cut in range(1, len(WHOLE.encode())):
+        with pytest.raises(ValueError, match="container"):
+            StreamContainer.decode(WHOLE.encode()[:cut])
 
 
 def test_longer_unknown_and_disordered_containers_are_refused() -> None:
@@ -69,10 +69,10 @@ def test_what_a_move_left_is_read_back() -> None:
     assert StreamContainer.decode(exact.encode()) == exact
 
 
-@pytest.mark.parametrize("cut", range(1, len(MOVED.encode())))
-def test_every_shorter_container_of_a_moved_stream_is_refused(cut: int) -> None:
-    with pytest.raises(ValueError, match=r"container|part"):
-        StreamContainer.decode(MOVED.encode()[:cut])
+def test_every_shorter_container_of_a_moved_stream_is_refused() -> None:
+    for cut in range(1, len(MOVED.encode())):
+        with pytest.raises(ValueError, match=r"container|part"):
+            StreamContainer.decode(MOVED.encode()[:cut])
 
 
 def test_flags_of_a_newer_version_are_refused() -> None:

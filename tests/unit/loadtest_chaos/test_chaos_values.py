@@ -14,11 +14,11 @@ def test_a_value_is_named_after_its_producer_and_number() -> None:
     assert number_of(value_of("a", 7)) == ("a", 7)
 
 
-@pytest.mark.parametrize("position", range(len(value_of("a", 7))))
-def test_a_flipped_bit_anywhere_makes_it_another_value(position: int) -> None:
-    value = bytearray(value_of("a", 7))
-    value[position] ^= 1
-    assert name_of(bytes(value)) != "a:7"
+def test_a_flipped_bit_anywhere_makes_it_another_value() -> None:
+    for position in range(len(value_of("a", 7))):
+        value = bytearray(value_of("a", 7))
+        value[position] ^= 1
+        assert name_of(bytes(value)) != "a:7", position
 
 
 @pytest.mark.parametrize("value", [b"", b"a", b"a:b:", b"a:7:", value_of("a", 7)[:-1], value_of("a", 7) + b"."])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.listening.link_ends_core import LinkEnd, LinkEnds, endpoint_of, is_name, plain_host
@@ -30,7 +30,6 @@ def test_what_names_no_port_of_a_host_is_no_end(text: str) -> None:
     assert endpoint_of(text) is None
 
 
-@settings(deadline=None)
 @given(address=st.ip_addresses(), port=st.integers(0, 65_535))
 def test_every_address_comes_back_from_both_ways_to_write_it(address: object, port: int) -> None:
     plain = plain_host(str(address))

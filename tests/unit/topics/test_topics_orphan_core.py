@@ -96,10 +96,11 @@ def test_the_epochs_of_a_branch_begin_where_it_begins() -> None:
     assert branch_epochs(rows, first=Offset(8)) == ((5, 8),)
 
 
-@pytest.mark.parametrize("size", range(len(encode_orphans([branch(20)]))))
-def test_branches_that_end_too_early_are_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        decode_orphans(encode_orphans([branch(20)])[:size], 0)
+def test_branches_that_end_too_early_are_refused() -> None:
+    raw = encode_orphans([branch(20)])
+    for size in range(len(raw)):
+        with pytest.raises(ValueError, match=r"."):
+            decode_orphans(raw[:size], 0)
 
 
 def test_branches_and_fences_that_cannot_be_are_refused() -> None:

@@ -81,7 +81,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it returns a function
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it returns a function
 @given(steps=steps, producers_max=st.integers(1, 4))
 def test_replicas_agree_whatever_they_truncated_committed_and_restored(
     make_header: Any, steps: list[tuple[str, int, int]], producers_max: int

@@ -152,7 +152,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it returns a function
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it returns a function
 @given(steps=steps, producers_max=st.integers(1, 4))
 def test_after_any_history_the_table_equals_a_replay_of_the_log(
     make_header: Any, steps: list[tuple[str, int, int]], producers_max: int
@@ -173,7 +173,7 @@ def test_after_any_history_the_table_equals_a_replay_of_the_log(
         assert log.table.snapshot() == log.replayed()
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=st.lists(st.integers(0, 9), max_size=60))
 def test_however_a_client_resends_each_batch_is_stored_once_and_in_order(make_header: Any, sent: list[int]) -> None:
     log = Log(make_header)

@@ -41,10 +41,10 @@ def test_bucket_index_matches_the_golden_numbers() -> None:
     assert {us: bucket_index(us) for us in GOLDEN_BUCKETS} == GOLDEN_BUCKETS
 
 
-@pytest.mark.parametrize("exponent", range(1, 48))
-def test_powers_of_two_begin_a_bucket(exponent: int) -> None:
-    assert bucket_index(2**exponent) == exponent * BUCKETS_PER_OCTAVE
-    assert bucket_index(2**exponent - 1) < exponent * BUCKETS_PER_OCTAVE
+def test_powers_of_two_begin_a_bucket() -> None:
+    for exponent in range(1, 48):
+        assert bucket_index(2**exponent) == exponent * BUCKETS_PER_OCTAVE
+        assert bucket_index(2**exponent - 1) < exponent * BUCKETS_PER_OCTAVE
 
 
 def test_every_latency_lies_within_the_bounds_of_its_bucket() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.schema import LedgerKind, TraceKind
@@ -100,7 +100,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(EVENTS)
 def test_what_is_kept_is_what_would_have_been_written(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, int, int, int]]

@@ -1,0 +1,14 @@
+"""Which part of a long row of cases belongs to the first tier of the suite (`make test`): the rest is `slow`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def first(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Return parameters of a test, of which only the first `count` run in `make test` and all in `make test-all`."""
+    slow = pytest.mark.slow
+    return [case if place < count else pytest.param(case, marks=slow) for place, case in enumerate(cases)]

@@ -25,6 +25,7 @@ from mesh.listening.http_site import HttpSite
 from mesh.listening.listeners import ListenerParts
 from region.api.audit_http import AuditHttp
 from region.api.bindings_http import BindingsHttp
+from region.api.bodies import Bodies
 from region.api.brokers_http import BrokersHttp
 from region.api.clocks_http import ClocksHttp
 from region.api.control_http import ControlHttp
@@ -85,6 +86,7 @@ class AdminHttp:
         audit: AuditHttp | None = None,
         traces: TracesHttp | None = None,
         browsers: BrowserGuard | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         self._cluster = cluster
         self._sign_in_service = sign_in if sign_in is not None else SignInService(credentials)
@@ -106,6 +108,7 @@ class AdminHttp:
         self._topics = TopicsHttp(cluster, self._access)
         self._brokers = BrokersHttp(cluster, self._access)
         self._browsers = browsers or BrowserGuard()
+        self._bodies = bodies or Bodies()
         self._parts = parts
         self._site: HttpSite | None = None
 
@@ -114,6 +117,7 @@ class AdminHttp:
         app = web.Application(
             middlewares=[self._errors, self._guard_browsers, self._sign_in], client_max_size=HTTP_BODY_BYTES_MAX
         )
+        self._bodies.install(app)
         app.on_response_prepare.append(_note_answer)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -177,6 +181,7 @@ class AdminHttp:
         """Stop serving."""
         if self._site is not None:
             await self._site.close()
+        self._bodies.close()
 
     # --- middlewares -----------------------------------------------------------------------------
 

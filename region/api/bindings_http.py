@@ -12,6 +12,7 @@ from aiohttp import web
 
 from georelay.errors import BadRequest
 from georelay.fields import FieldError, Fields
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
@@ -43,7 +44,7 @@ class BindingsHttp:
     async def _add(self, request: web.Request) -> web.Response:
         principal = request[PRINCIPAL]
         self._access.check(principal, Operation.ALTER, Resource.CLUSTER)
-        binding = await self._admin.resolve(parse_binding(await request.read()))
+        binding = await self._admin.resolve(await read_wish(request, parse_binding))
         self._access.check(principal, Operation.WRITE, Resource.TOPIC, binding.target)
         about = {"binding": binding.name, "source": binding.source, "target": binding.target}
         with self._access.noted(principal, "binding.added", **about):

@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from georelay.errors import BadRequest
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
@@ -42,7 +43,7 @@ class BrokersHttp:
         """Answer POST /v1/brokers/{broker}; the body is empty or {"peers": "host:port"}."""
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         broker = _broker_of(request)
-        peers = parse_peers(await request.read())
+        peers = await read_wish(request, parse_peers)
         with self._access.noted(request[PRINCIPAL], "broker.added", broker=str(broker), peers=peers):
             await self._cluster.add_broker(broker, peers)
         return json_response(await self._shown(broker))

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, GeorelayError
 from georelay.fields import JsonObject
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
@@ -59,7 +60,7 @@ class ControlHttp:
 
     async def _recover(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
-        body = parse_json(await request.read())
+        body = await read_wish(request, parse_json)
         if not isinstance(body, dict) or body.get("confirm") != self._control.mesh_id:
             raise BadRequest(
                 f'the body must be {{"confirm": "{self._control.mesh_id}"}}: see docs/operate/mesh-control.md'

@@ -24,6 +24,7 @@ from mesh.gossip.rpc_connection import RpcFault
 from mesh.gossip.serf_core import EVENT_BYTES_MAX, TooLong
 from mesh.gossip.serf_messages import NAME_CHARS_MAX
 from mesh.gossip.view import MemberView
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
@@ -215,7 +216,7 @@ async def _answered(work: Any) -> Any:
 
 
 async def _object(request: web.Request, known: set[str]) -> dict[str, Any]:
-    value = parse_json(await request.read())
+    value = await read_wish(request, parse_json)
     if not isinstance(value, dict):
         raise BadRequest("the body must be an object")
     unknown = value.keys() - known

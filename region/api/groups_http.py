@@ -17,6 +17,7 @@ from aiohttp import web
 from georelay.errors import BadRequest, UnknownTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
 from georelay.wire.api import ErrorCode
+from region.api.bodies import read_wish
 from region.api.group_lag import GroupLag, PartitionLag, raise_refusal
 from region.api.principal import PRINCIPAL
 from region.api.reading import EARLIEST, LATEST, StreamReader
@@ -127,7 +128,7 @@ class GroupsHttp:
 
     async def _reset(self, request: web.Request) -> web.Response:
         group_id = self._checked(request, Operation.READ)
-        wish = parse_reset(await request.read())
+        wish = await read_wish(request, parse_reset)
         self._access.check(request[PRINCIPAL], Operation.READ, Resource.TOPIC, wish.topic)
         rows = await self._planned(group_id, wish)
         if wish.execute:

@@ -30,6 +30,7 @@ from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
 from mesh.home.home_row import HomeRow
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
 from region.api.records_http import json_response
@@ -159,7 +160,7 @@ class HomesHttp:
 
     async def _move(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
-        fields = _fields(await request.read())
+        fields = await read_wish(request, _fields)
         try:
             target = self._region(fields.text("to", chars_max=REGION_CHARS_MAX))
             streams = self._streams(fields, "from")
@@ -172,7 +173,7 @@ class HomesHttp:
 
     async def _failover(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
-        fields = _fields(await request.read())
+        fields = await read_wish(request, _fields)
         try:
             lost = (
                 self._region(fields.text("region", chars_max=REGION_CHARS_MAX)) if fields.has("region") else _NO_REGION

@@ -26,6 +26,7 @@ from georelay.errors import BadRequest
 from georelay.fields import INT64_MAX, FieldError, Fields
 from georelay.limits import MIB, PARTITIONS_PER_TOPIC_MAX
 from georelay.wire.header import parse_header
+from region.api.bodies import read_wish
 from region.api.coalescer import NewRecord
 from region.api.orphans import EPOCH_MAX, BranchPiece, OrphanBranches
 from region.api.principal import PRINCIPAL
@@ -102,7 +103,7 @@ class OrphansHttp:
         principal = request[PRINCIPAL]
         for operation in (Operation.READ, Operation.WRITE):
             self._access.check(principal, operation, Resource.TOPIC, topic)
-        piece = await self._orphans.read(topic, partition, epoch, _asked_offset(await request.read()), PIECE_BYTES)
+        piece = await self._orphans.read(topic, partition, epoch, await read_wish(request, _asked_offset), PIECE_BYTES)
         drafts: list[NewRecord] = []
         left_out = 0
         for entry in piece.entries:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from georelay.errors import BadRequest
 from georelay.wire.records import Record
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json, record_json
 from region.api.records_http import json_response
@@ -88,11 +89,12 @@ class QueuesHttp:
         return json_response({"queues": sorted(rows, key=lambda row: str(row["name"]))})
 
     async def _create(self, request: web.Request) -> web.Response:
+        principal: Principal = request[PRINCIPAL]
+        self._access.check_any(principal, Operation.CREATE, Resource.QUEUE)
         body = await _object(request)
         name, topic = body.pop("name", None), body.get("topic")
         if not isinstance(name, str) or not isinstance(topic, str) or "queue" in body:
             raise BadRequest("queue: must have the texts name and topic")
-        principal: Principal = request[PRINCIPAL]
         self._access.check(principal, Operation.CREATE, Resource.QUEUE, name)
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)
         letters = body.get("dead_letter_topic")
@@ -164,7 +166,7 @@ class QueuesHttp:
 
 
 async def _object(request: web.Request) -> JsonObject:
-    value = parse_json(await request.read())
+    value = await read_wish(request, parse_json)
     if not isinstance(value, dict):
         raise BadRequest("the body must be an object")
     return value

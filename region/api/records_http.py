@@ -25,6 +25,7 @@ from georelay.durability import Durability
 from georelay.errors import BadRequest, OffsetOutOfRange
 from georelay.limits import MIB, REST_RECORDS_MAX
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
+from region.api.bodies import read_records
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
 from region.api.principal import PRINCIPAL
@@ -82,9 +83,9 @@ class RecordsHttp:
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         check_topic(self._access, self._cluster, principal, Operation.WRITE, topic)
         level = _asked_level(_checked_query(request.query, self._cluster.region, PUBLISH_PARAMETERS))
-        body = await request.read()
-        places = await self._publisher.publish(topic, parse_records(body), level, asker=self._asker(principal))
-        await self._pause(self._quotas.produce(principal, len(body)))
+        records, body_bytes = await read_records(request, parse_records)
+        places = await self._publisher.publish(topic, records, level, asker=self._asker(principal))
+        await self._pause(self._quotas.produce(principal, body_bytes))
         self._seconds.observe(time.perf_counter() - started)
         self._records_in.inc(len(places))
         if not level.is_geo:

@@ -15,6 +15,7 @@ from georelay.errors import BadRequest
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber
 from georelay.limits import REGION_NAME_CHARS_MAX
+from region.api.bodies import read_wish
 from region.api.control_http import ControlRoom
 from region.api.principal import PRINCIPAL
 from region.api.record_json import parse_json
@@ -50,7 +51,7 @@ class RegionsHttp:
 
     async def _add(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
-        wanted = _parse_region(await request.read())
+        wanted = await read_wish(request, _parse_region)
         about = {"region": str(wanted["name"]), "number": str(wanted["number"])}
         with self._access.noted(request[PRINCIPAL], "region.added", **about):
             answer = await self._control.call("region.add", wanted)

@@ -14,6 +14,7 @@ from aiohttp import web
 from georelay.credentials import PASSWORD_CHARS_MAX
 from georelay.errors import BadRequest, Unavailable
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, parse_object
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.records_http import json_response
 from region.controller.security_wishes import BINDINGS_PER_WISH_MAX, binding_to_json, read_binding
@@ -25,7 +26,6 @@ from region.security.sign_in import SignInService
 from region.security.user import TOKEN_NAME, User, read_user_name
 
 PASSWORD_CHARS_MIN: Final = 8
-BODY_BYTES_MAX: Final = 512 * 1024
 
 
 class SecurityHttp:
@@ -72,7 +72,8 @@ class SecurityHttp:
 
     async def add_user(self, request: web.Request) -> web.Response:
         """Answer POST /v1/users."""
-        fields = await _fields(request)
+        self._admin.check_may_change(request[PRINCIPAL])
+        fields = await read_wish(request, _fields)
         try:
             name = read_user_name(fields, "name")
             password = _password(fields)
@@ -85,7 +86,8 @@ class SecurityHttp:
 
     async def change_user(self, request: web.Request) -> web.Response:
         """Answer PATCH /v1/users/{user}: what is not named stays."""
-        fields = await _fields(request)
+        self._admin.check_may_change(request[PRINCIPAL])
+        fields = await read_wish(request, _fields)
         name = _user_of(request)
         try:
             password = _password(fields)
@@ -106,7 +108,8 @@ class SecurityHttp:
 
     async def add_token(self, request: web.Request) -> web.Response:
         """Answer POST /v1/users/{user}/tokens with the token, for the only time."""
-        fields = await _fields(request)
+        self._admin.check_may_change(request[PRINCIPAL], own=_user_of(request))
+        fields = await read_wish(request, _fields)
         try:
             name = fields.text("name", chars_max=64, pattern=TOKEN_NAME)
             days = fields.integer("days", low=1, high=TOKEN_DAYS_MAX)
@@ -132,13 +135,15 @@ class SecurityHttp:
 
     async def add_acls(self, request: web.Request) -> web.Response:
         """Answer POST /v1/acls."""
-        bindings = _bindings(await _fields(request))
+        self._admin.check_may_change(request[PRINCIPAL])
+        bindings = _bindings(await read_wish(request, _fields))
         await self._admin.add_acls(request[PRINCIPAL], bindings)
         return json_response({"entries": [binding_to_json(*binding) for binding in bindings]}, status=201)
 
     async def remove_acls(self, request: web.Request) -> web.Response:
         """Answer POST /v1/acls/remove: exactly these entries, whether they are there or not."""
-        bindings = _bindings(await _fields(request))
+        self._admin.check_may_change(request[PRINCIPAL])
+        bindings = _bindings(await read_wish(request, _fields))
         await self._admin.remove_acls(request[PRINCIPAL], bindings)
         return web.Response(status=204)
 
@@ -148,7 +153,8 @@ class SecurityHttp:
 
     async def set_quota(self, request: web.Request) -> web.Response:
         """Answer POST /v1/quotas: what is not named stays, 0 takes a limit away."""
-        fields = await _fields(request)
+        self._admin.check_may_change(request[PRINCIPAL])
+        fields = await read_wish(request, _fields)
         try:
             of = read_principal(fields)
             produce = _optional(fields, "produce_bytes_per_s", BYTES_PER_S_MAX)
@@ -190,9 +196,9 @@ def quota_json(quota: Quota) -> dict[str, Any]:
     }
 
 
-async def _fields(request: web.Request) -> Fields:
+def _fields(body: bytes) -> Fields:
     try:
-        return Fields(parse_object(await request.read(), bytes_max=BODY_BYTES_MAX), "body")
+        return Fields(parse_object(body), "body")
     except FieldError as error:
         raise BadRequest(f"the body: {error}") from error
 

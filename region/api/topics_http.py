@@ -11,6 +11,7 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, UnknownTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, SEGMENT_BYTES_MAX
+from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import integer_field, parse_json
 from region.api.records_http import json_response
@@ -59,9 +60,12 @@ class TopicsHttp:
 
     async def create(self, request: web.Request) -> web.Response:
         """Answer POST /v1/topics."""
-        spec = parse_topic(await request.read())
-        self._access.check_create_topic(request[PRINCIPAL], spec.name)
-        with self._access.noted(request[PRINCIPAL], "topic.created", topic=spec.name):
+        principal = request[PRINCIPAL]
+        if not self._access.allows(principal, Operation.CREATE, Resource.CLUSTER):
+            self._access.check_any(principal, Operation.CREATE, Resource.TOPIC)
+        spec = await read_wish(request, parse_topic)
+        self._access.check_create_topic(principal, spec.name)
+        with self._access.noted(principal, "topic.created", topic=spec.name):
             view = await self._cluster.create_topic(spec)
         return json_response(topic_json(view), status=201)
 
@@ -79,7 +83,7 @@ class TopicsHttp:
     async def alter(self, request: web.Request) -> web.Response:
         """Answer PATCH /v1/topics/{topic}: fields that are not named stay, null is the default."""
         name = self._check(request, Operation.ALTER_CONFIGS)
-        settings = parse_alteration(await request.read())
+        settings = await read_wish(request, parse_alteration)
         with self._access.noted(request[PRINCIPAL], "topic.altered", topic=name, settings=shown_settings(settings)):
             view = await self._cluster.alter_topic(name, settings)
         return json_response(topic_json(view))
@@ -88,7 +92,7 @@ class TopicsHttp:
         """Answer POST /v1/topics/{topic}/reassign with the description of the topic."""
         self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
         name = request.match_info["topic"]
-        wanted = parse_reassignment(await request.read())
+        wanted = await read_wish(request, parse_reassignment)
         view = self._cluster.topic(name)
         if view is None:
             raise UnknownTopic(f"topic {name!r} does not exist")
@@ -102,7 +106,7 @@ class TopicsHttp:
     async def delete_records(self, request: web.Request) -> web.Response:
         """Answer POST /v1/topics/{topic}/delete-records with the log start that resulted."""
         name = self._check(request, Operation.DELETE)
-        wanted = parse_deletion(await request.read())
+        wanted = await read_wish(request, parse_deletion)
         about = {"partition": str(wanted.partition), "before": shown_before(wanted.before)}
         with self._access.noted(request[PRINCIPAL], "records.deleted", topic=name, **about):
             log_start = await self._cluster.delete_records(name, wanted.partition, wanted.before)

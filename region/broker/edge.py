@@ -19,6 +19,7 @@ from region.api.admin_service import AdminService
 from region.api.audit_http import AuditHttp
 from region.api.binding_metrics import BindingMetrics
 from region.api.bindings_http import BindingsHttp
+from region.api.bodies import Bodies
 from region.api.broker_service import BrokerService
 from region.api.clocks_http import ClocksHttp
 from region.api.coalescer import Coalescer
@@ -101,6 +102,7 @@ class Edge:
         )
         limits = limits or BrokerLimitsSection()
         memory = RequestMemory(limits.request_bytes_max)
+        bodies = Bodies(memory)
         services = KafkaServices(
             cluster=cluster,
             credentials=credentials,
@@ -199,6 +201,7 @@ class Edge:
             credentials=credentials,
             metrics=self.metrics,
             browsers=BrowserGuard(allowed_origins=allowed_origins),
+            bodies=bodies,
             parts=listeners["admin"],
             sign_in=services.sign_in,
             access=services.access,
@@ -242,7 +245,7 @@ class Edge:
         self.metrics.registry.register(
             ListeningCollector(
                 listeners,
-                request_bytes=lambda: {"kafka": memory.used_bytes},
+                request_bytes=lambda: {"kafka": memory.used_bytes - bodies.held_bytes, "admin": bodies.held_bytes},
                 budgets=lambda: {"grpc": grpc_budget},
             )
         )

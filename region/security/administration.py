@@ -74,6 +74,12 @@ class SecurityAdmin:
         self._access.check(principal, Operation.DESCRIBE, Resource.CLUSTER)
         return sorted(self._book().quotas(), key=lambda quota: quota.principal)
 
+    def check_may_change(self, principal: Principal, *, own: str | None = None) -> None:
+        """Pass if the principal may change users, lists and quotas, or is the user `own`; else raise AccessDenied."""
+        is_own = own is not None and principal.name == USER_PREFIX + own and self._access.enforced
+        if not is_own:
+            self._access.check(principal, Operation.ALTER, Resource.CLUSTER)
+
     # --- changing -----------------------------------------------------------------------------------------------------
 
     async def add_user(self, principal: Principal, name: str, password: str | None, *, expires_s: int = 0) -> None:
@@ -178,9 +184,7 @@ class SecurityAdmin:
         detail: Mapping[str, str],
     ) -> None:
         try:
-            is_own = own is not None and principal.name == USER_PREFIX + own and self._access.enforced
-            if not is_own:
-                self._access.check(principal, Operation.ALTER, Resource.CLUSTER)
+            self.check_may_change(principal, own=own)
             if check is not None:
                 check()
             await self._controller.change_security(wish)

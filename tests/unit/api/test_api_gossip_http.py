@@ -19,6 +19,7 @@ from mesh.gossip.pool_member import MemberHealth
 from mesh.gossip.serf_core import TooLong
 from mesh.gossip.view import MemberStatus, MemberView
 from mesh.gossip.watchdog_core import Watchdog
+from region.api.bodies import Bodies
 from region.api.gossip_http import GossipHttp
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_response
@@ -107,6 +108,7 @@ def rights() -> Rights:
 async def client(pool: FakePool, rights: Rights) -> AsyncIterator[TestClient[Any, Any]]:
     pools: Any = SimpleNamespace(pools={"lan": pool}, watchdog=Watchdog(0.0))
     app = web.Application(middlewares=[around])
+    Bodies().install(app)
     app.add_routes(GossipHttp(pools, rights).routes())  # type: ignore[arg-type]
     async with TestClient(TestServer(app)) as client:
         yield client
@@ -204,6 +206,7 @@ async def test_every_route_asks_for_its_right_first(
 
 async def test_a_broker_without_gossip_says_so() -> None:
     app = web.Application(middlewares=[around])
+    Bodies().install(app)
     app.add_routes(GossipHttp(None, Rights(Operation.DESCRIBE)).routes())  # type: ignore[arg-type]
     async with TestClient(TestServer(app)) as client:
         response = await client.get("/v1/gossip/members")

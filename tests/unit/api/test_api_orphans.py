@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay.errors import AccessDenied, GeorelayError
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records
 from georelay.wire.control_batch import build_marker
+from region.api.bodies import Bodies
 from region.api.orphans import BranchPiece, BranchView
 from region.api.orphans_http import ORPHAN_HEADER, OrphansHttp
 from region.api.principal import PRINCIPAL
@@ -109,6 +110,7 @@ async def around(request: web.Request, handler: Any) -> web.StreamResponse:
 async def bed() -> AsyncIterator[Bed]:
     made: Any = Bed()
     app = web.Application(middlewares=[around])
+    Bodies().install(app)
     app.add_routes(OrphansHttp(made, publisher=made, access=made, region="us").routes())
     async with TestClient(TestServer(app)) as client:
         made.client = client

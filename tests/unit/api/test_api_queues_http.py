@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from georelay.errors import AccessDenied, BadRequest, GeorelayError
 from region.api.bindings_http import binding_json, parse_binding
+from region.api.bodies import Bodies
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_response
 from region.api.queues_http import QueuesHttp
@@ -52,6 +53,10 @@ class Rights:
         if not self.allows(principal, operation, resource, name):
             raise AccessDenied(resource.value)
 
+    def check_any(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+        if not any(granted[:2] == (operation, resource) for granted in self._granted):
+            raise AccessDenied(resource.value)
+
     @contextmanager
     def noted(self, principal: Principal, what: str, **detail: str) -> Iterator[None]:
         yield
@@ -80,6 +85,7 @@ async def _client(asked: Asked, rights: Any) -> TestClient[Any, Any]:
         return response
 
     app = web.Application(middlewares=[around])
+    Bodies().install(app)
     app.add_routes(QueuesHttp(coordinators=asked, cluster=NoTopics(), access=rights).routes())  # type: ignore[arg-type]
     client = TestClient(TestServer(app))
     await client.start_server()

@@ -17,6 +17,7 @@ from georelay.fields import JsonObject
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.home.home_row import HomeRow, MoveKind, Moving
 from mesh.replication.stream_header import first_digest
+from region.api.bodies import Bodies
 from region.api.homes_http import HomesHttp
 from region.api.principal import PRINCIPAL
 from region.controller.topic import Homes, TopicDefinition
@@ -92,6 +93,7 @@ async def signed_in(request: web.Request, handler: Any) -> web.StreamResponse:
 async def client() -> AsyncIterator[SimpleNamespace]:
     control = Control()
     app = web.Application(middlewares=[signed_in])
+    Bodies().install(app)
     http = HomesHttp(known=Known(), call=control.call, region_names=lambda: NAMES, access=Access.open())
     app.add_routes(http.routes())
     async with TestClient(TestServer(app, host="127.0.0.1")) as test_client:

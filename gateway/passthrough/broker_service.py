@@ -23,14 +23,14 @@ from gateway.metrics import GatewayMetrics
 from gateway.passthrough.carried_stream import CarriedStream
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.router import Router
-from georelay.errors import BadRequest, GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
+from georelay.errors import BadRequest, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 from georelay.tls import TlsContexts
 from georelay.tls_grpc import channel_credentials
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_health import SERVICE as HEALTH_SERVICE
 from mesh.listening.grpc_health import GrpcHealth
-from mesh.listening.grpc_limits import CallLimits, connection_options
+from mesh.listening.grpc_limits import CallLimits, calls_at_once, connection_options, trailers_of
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
@@ -61,6 +61,7 @@ ADMIN_METHODS: Final = (
 STREAMS_SERVICE: Final = "georelay.v1.Streams"
 STREAMS_METHODS: Final = ("Locate", "FindOffsets", "Resolve", "InitProducer", "AddToTransaction", "EndTransaction")
 REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
+OPEN_SERVICES: Final = frozenset({HEALTH_SERVICE, REFLECTION_SERVICE})  # nobody has to sign in
 STREAMED_BOTH_WAYS: Final = (
     (STREAMS_SERVICE, "PublishStream"),
     (STREAMS_SERVICE, "Subscribe"),
@@ -138,11 +139,14 @@ class BrokerPassthrough:
 
     def _made(self, counters: AdmissionCounters) -> grpc.aio.Server:
         limits = AdmissionLimits() if self._parts is None else self._parts.limits
-        requests = RequestLimits(self.budget, counters, message_bytes_max=MESSAGE_BYTES_MAX)
+        calls = CallLimits(limits, counters, open_services=OPEN_SERVICES, calls_max=CALLS_AT_ONCE_MAX)
+        requests = RequestLimits(
+            self.budget, counters, message_bytes_max=MESSAGE_BYTES_MAX, open_services=OPEN_SERVICES
+        )
         server = grpc.aio.server(
             options=(*SERVER_OPTIONS, *connection_options(limits), *WINDOW_OPTIONS),
-            maximum_concurrent_rpcs=CALLS_AT_ONCE_MAX,
-            interceptors=(CallLimits(limits, counters), requests),
+            maximum_concurrent_rpcs=calls_at_once(CALLS_AT_ONCE_MAX),
+            interceptors=(calls, requests),
         )
         server.add_generic_rpc_handlers(self._handlers())
         return server
@@ -192,7 +196,7 @@ class BrokerPassthrough:
         try:
             candidates = self._router.candidates(region)
         except BadRequest as error:
-            await self._abort(method, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), _trailing_of(error))
+            await self._abort(method, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
         for broker in candidates:
             channel = self._channel(broker)
             if not await _connected(channel):
@@ -225,7 +229,7 @@ class BrokerPassthrough:
         try:
             candidates = self._router.candidates(region)
         except BadRequest as error:
-            await self._abort(label, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), _trailing_of(error))
+            await self._abort(label, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
         for broker in self._preferred(candidates, _metadata_of(context, BROKER_METADATA)):
             channel = self._channel(broker)
             if not await _connected(channel):
@@ -245,7 +249,7 @@ class BrokerPassthrough:
             if code in _MADE_UP_CODES and not carried:
                 log.warning("stream.lost", broker=broker.id, method=label, code=code.name)
                 code, details = grpc.StatusCode.UNAVAILABLE, f"the connection to broker {broker.id} broke: {details}"
-                carried = _trailing_of(Unavailable())
+                carried = trailers_of(Unavailable())
             await self._abort(label, context, code, details, carried)
         await self._abort_unavailable(label, context)
 
@@ -291,7 +295,7 @@ class BrokerPassthrough:
             try:
                 await self._sign_in.authenticate_header(authorization)
             except Unauthenticated as error:
-                await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), _trailing_of(error))
+                await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), trailers_of(error))
         # What a publish asks of its home must arrive: dropped here it would be lowered silently.
         asked = tuple((k, v) for k, v in context.invocation_metadata() or () if k in PASSED_METADATA)
         return (*asked, ("authorization", authorization)) if authorization is not None else asked
@@ -307,7 +311,7 @@ class BrokerPassthrough:
             context,
             grpc.StatusCode.DEADLINE_EXCEEDED,
             f"the answer of broker {broker.id} was lost or is late: {_what_may_be(method)}",
-            _trailing_of(OutcomeUnknown()),
+            trailers_of(OutcomeUnknown()),
         )
 
     async def _abort_unavailable(self, method: str, context: grpc.aio.ServicerContext) -> bytes:
@@ -316,7 +320,7 @@ class BrokerPassthrough:
             context,
             grpc.StatusCode.UNAVAILABLE,
             "no region is ready; try again",
-            _trailing_of(Unavailable()),
+            trailers_of(Unavailable()),
         )
         return b""  # not reached: abort raises
 
@@ -380,11 +384,6 @@ def _made_up(error: grpc.aio.AioRpcError) -> bool:
 
 def _what_may_be(method: str) -> str:
     return "the record may be stored" if method == "Publish" else "the request may have taken effect"
-
-
-def _trailing_of(error: GeorelayError) -> tuple[tuple[str, str], ...]:
-    """Return what a broker would add to its status."""
-    return (("georelay-code", error.code), ("georelay-outcome", error.outcome.value))
 
 
 def _trailing(error: grpc.aio.AioRpcError) -> tuple[tuple[str, str | bytes], ...]:

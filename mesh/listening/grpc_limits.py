@@ -1,25 +1,36 @@
 """Limits of a gRPC listener. gRPC accepts by itself: connections are bounded in all by its own options, and calls are
-bounded per address here.
+bounded here, per address and in all.
+
+Rule 1: calls of services that are open to everybody have a room of their own, small, and an end: nobody who need not
+        sign in takes a place of those who have to.
+Rule 2: what is refused says so: RESOURCE_EXHAUSTED with the code BUSY in the trailing metadata, counted by reason.
+        grpcio's own bound (`calls_at_once`) is beyond all rooms: what meets that one is ended without a word.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
+from georelay.errors import Busy, GeorelayError, Unavailable
 from georelay.limits import KIB
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal, group_of
 
 METADATA_BYTES_MAX: Final = 16 * KIB
 IDLE_MS: Final = 600_000  # a connection without a call
 STREAMS_PER_CONNECTION_MAX: Final = 1_000
+CALLS_MAX: Final = 2_000
 CALLS_PER_ADDRESS_MAX: Final = 1_000
+OPEN_CALLS_MAX: Final = 200
+OPEN_CALLS_PER_ADDRESS_MAX: Final = 20
+OPEN_CALL_S: Final = 600.0
 
 
 def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
@@ -37,71 +48,139 @@ def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
     )
 
 
+def calls_at_once(calls_max: int) -> int:
+    """Return what grpcio is told to run at once: all rooms, and as many that are just being refused."""
+    return 2 * (calls_max + OPEN_CALLS_MAX)
+
+
+def service_of(method: str) -> str:
+    """Return "georelay.v1.Admin" of "/georelay.v1.Admin/CreateTopic"."""
+    return method.removeprefix("/").rpartition("/")[0]
+
+
+def trailers_of(error: GeorelayError) -> tuple[tuple[str, str], ...]:
+    """Return what says in the trailing metadata of a call which error ended it."""
+    return (("georelay-code", error.code), ("georelay-outcome", error.outcome.value))
+
+
+class _Room:
+    """Calls that are open, by address."""
+
+    def __init__(self, *, calls_max: int, calls_per_address_max: int, call_s: float | None = None) -> None:
+        self._calls_max = calls_max
+        self._calls_per_address_max = calls_per_address_max
+        self.call_s = call_s
+        self._calls: Counter[str] = Counter()
+        self._open = 0
+
+    def refusal(self, address: str) -> tuple[Refusal, str] | None:
+        """Return why there is no room for a call of an address, None where there is."""
+        if self._calls[address] >= self._calls_per_address_max:
+            return Refusal.TOO_MANY_OF_ADDRESS, f"over {self._calls_per_address_max} calls of one address are open"
+        if self._open >= self._calls_max:
+            return Refusal.TOO_MANY, f"over {self._calls_max} calls are open here; try again"
+        return None
+
+    def enter(self, address: str) -> None:
+        self._calls[address] += 1
+        self._open += 1
+
+    def leave(self, address: str) -> None:
+        self._open -= 1
+        self._calls[address] -= 1
+        if not self._calls[address]:
+            del self._calls[address]
+
+
 class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Refuses the calls of an address that has too many open."""
+    """Refuses calls where too many are open.
+
+    Args:
+        open_services: those that nobody has to sign in for.
+        calls_max: how many of the others may be open. open_call_s: how long one of an open service may be.
+    """
 
     def __init__(
         self,
         limits: AdmissionLimits,
         counters: AdmissionCounters,
         *,
+        open_services: Collection[str] = (),
+        calls_max: int = CALLS_MAX,
         calls_per_address_max: int = CALLS_PER_ADDRESS_MAX,
+        open_call_s: float = OPEN_CALL_S,
     ) -> None:
-        self._calls_max = min(calls_per_address_max, limits.connections_per_address_max)
+        per_address = limits.connections_per_address_max
+        self._room = _Room(calls_max=calls_max, calls_per_address_max=min(calls_per_address_max, per_address))
+        self._open_room = _Room(
+            calls_max=OPEN_CALLS_MAX,
+            calls_per_address_max=min(OPEN_CALLS_PER_ADDRESS_MAX, per_address),
+            call_s=open_call_s,
+        )
+        self._open_services = open_services
         self._counters = counters
-        self._calls: Counter[str] = Counter()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Wrap the handler of one call."""
         handler = await continuation(details)
         if handler is None:
             return None
+        room = self._open_room if service_of(details.method) in self._open_services else self._room
         if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._streamed(handler.stream_stream), *_codecs(handler))
+            return grpc.stream_stream_rpc_method_handler(self._streamed(handler.stream_stream, room), *_codecs(handler))
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._streamed(handler.unary_stream), *_codecs(handler))
+            return grpc.unary_stream_rpc_method_handler(self._streamed(handler.unary_stream, room), *_codecs(handler))
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._single(handler.stream_unary), *_codecs(handler))
-        return grpc.unary_unary_rpc_method_handler(self._single(handler.unary_unary), *_codecs(handler))
+            return grpc.stream_unary_rpc_method_handler(self._single(handler.stream_unary, room), *_codecs(handler))
+        return grpc.unary_unary_rpc_method_handler(self._single(handler.unary_unary, room), *_codecs(handler))
 
-    def _single(self, behaviour: Any) -> Any:
+    def _single(self, behaviour: Any, room: _Room) -> Any:
         async def call(request: Any, context: Any) -> Any:
-            address = await self._begin(context)
+            address = await self._begin(context, room)
             try:
-                return await behaviour(request, context)
+                async with asyncio.timeout(room.call_s) as lifetime:
+                    return await behaviour(request, context)
+            except TimeoutError:
+                await _end_of_life(context, lifetime)
+                raise
             finally:
-                self._end(address)
+                room.leave(address)
 
         return call
 
-    def _streamed(self, behaviour: Any) -> Any:
+    def _streamed(self, behaviour: Any, room: _Room) -> Any:
         if not inspect.isasyncgenfunction(behaviour):  # it writes to the context itself
-            return self._single(behaviour)
+            return self._single(behaviour, room)
 
         async def call(request: Any, context: Any) -> Any:
-            address = await self._begin(context)
+            address = await self._begin(context, room)
             try:
-                async for answer in behaviour(request, context):
-                    yield answer
+                async with asyncio.timeout(room.call_s) as lifetime:
+                    async for answer in behaviour(request, context):
+                        yield answer
+            except TimeoutError:
+                await _end_of_life(context, lifetime)
+                raise
             finally:
-                self._end(address)
+                room.leave(address)
 
         return call
 
-    async def _begin(self, context: Any) -> str:
+    async def _begin(self, context: Any, room: _Room) -> str:
         address = _address_of(context.peer())
-        if self._calls[address] >= self._calls_max:
-            self._counters.refuse(Refusal.TOO_MANY_OF_ADDRESS)
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"over {self._calls_max} calls of one address are open"
-            )
-        self._calls[address] += 1
+        refusal = room.refusal(address)
+        if refusal is not None:
+            self._counters.refuse(refusal[0])
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal[1], trailers_of(Busy()))
+        room.enter(address)
         return address
 
-    def _end(self, address: str) -> None:
-        self._calls[address] -= 1
-        if not self._calls[address]:
-            del self._calls[address]
+
+async def _end_of_life(context: Any, lifetime: asyncio.Timeout) -> None:
+    """End a call that was open for as long as it may be; another timeout is the handler's own."""
+    if lifetime.expired():
+        text = "this call was open for as long as one without a sign-in may be: begin another one"
+        await context.abort(grpc.StatusCode.UNAVAILABLE, text, trailers_of(Unavailable()))
 
 
 def _codecs(handler: Any) -> tuple[Any, Any]:

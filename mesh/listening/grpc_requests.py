@@ -10,7 +10,10 @@ Rule 1: `admit` judges a call by its metadata before its request is read. Until 
         A message that is read gets the window it needs, so only streams of small messages over long ways are held up.
 Rule 2: messages count from their arrival until they are answered; a stream's until it reads its next one. Beyond the
         budget calls are refused with RESOURCE_EXHAUSTED.
-Rule 3: a request that is not whole after QUICK_S counts as the largest one from then on, and is given up after
+Rule 3: what the reader of a message refuses ends the call as its error says (GeorelayError).
+Rule 4: calls of services that are open to everybody have a budget of their own, OPEN_BYTES_MAX: strangers take nothing
+        that those who have signed in could use.
+Rule 5: a request that is not whole after QUICK_S counts as the largest one from then on, and is given up after
         REQUEST_S; so what trickles in is in the budget as well, and a burst of small requests is not taken for it.
 """
 
@@ -18,16 +21,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from georelay.errors import Busy, GeorelayError
 from georelay.limits import KIB, MIB
 from mesh.listening.admission_core import AdmissionCounters, Refusal
+from mesh.listening.grpc_limits import service_of, trailers_of
 
 REQUESTS_BYTES_MAX: Final = 512 * MIB
+OPEN_BYTES_MAX: Final = 32 * MIB
 WINDOW_BYTES: Final = 128 * KIB
 WINDOW_OPTIONS: Final = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES))
 QUICK_S: Final = 1.0
@@ -91,6 +97,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
 
     Args:
         message_bytes_max: the largest message that the server receives.
+        open_services: those whose callers are nobody that is known.
         admit: called with method and context before anything is read; raises, or ends the call (context.abort).
     """
 
@@ -100,11 +107,14 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         counters: AdmissionCounters,
         *,
         message_bytes_max: int,
+        open_services: Collection[str] = (),
         admit: Admit | None = None,
         quick_s: float = QUICK_S,
         request_s: float = REQUEST_S,
     ) -> None:
         self._budget = budget
+        self._open_budget = RequestBudget(OPEN_BYTES_MAX)
+        self._open_services = open_services
         self._counters = counters
         self._message_bytes_max = message_bytes_max
         self._admit = admit
@@ -136,7 +146,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         if inspect.isasyncgenfunction(behaviour):
 
             async def answers(requests: Any, context: Any) -> Any:
-                held = _Held(self._budget)
+                held = self._held(method)
                 try:
                     request = await self._only(method, requests, context, held)
                     async for answer in behaviour(request, context):
@@ -147,7 +157,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
             return answers
 
         async def answer(requests: Any, context: Any) -> Any:
-            held = _Held(self._budget)
+            held = self._held(method)
             try:
                 return await behaviour(await self._only(method, requests, context, held), context)
             finally:
@@ -159,7 +169,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         if inspect.isasyncgenfunction(behaviour):
 
             async def answers(requests: Any, context: Any) -> Any:
-                held = _Held(self._budget)
+                held = self._held(method)
                 try:
                     await self._begin(method, context)
                     async for answer in behaviour(
@@ -172,7 +182,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
             return answers
 
         async def answer(requests: Any, context: Any) -> Any:
-            held = _Held(self._budget)
+            held = self._held(method)
             try:
                 await self._begin(method, context)
                 return await behaviour(self._counted(requests, context, held), _Counting(self, context, held))
@@ -180,6 +190,9 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
                 held.end()
 
         return answer
+
+    def _held(self, method: str) -> _Held:
+        return _Held(self._open_budget if service_of(method) in self._open_services else self._budget)
 
     async def _begin(self, method: str, context: Any) -> None:
         if self._admit is not None:
@@ -212,25 +225,26 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         if found is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
             return None  # abort has raised already; this says so to the type checker
-        size_bytes, request = found
-        await self.hold(context, held, size_bytes)
-        return request
+        return await self.taken(context, held, found)
 
     async def _counted(self, requests: Any, context: Any, held: _Held) -> AsyncIterator[Any]:
-        async for size_bytes, request in requests:
-            await self.hold(context, held, size_bytes)
-            yield request
+        async for found in requests:
+            yield await self.taken(context, held, found)
 
-    async def hold(self, context: Any, held: _Held, size_bytes: int) -> None:
-        """Hold so much for a call, or end it."""
+    async def taken(self, context: Any, held: _Held, found: tuple[int, Any]) -> Any:
+        """Return a request with what it takes held for its call, or end the call."""
+        size_bytes, request = found
         if not held.set(size_bytes):
             await self._refuse(context)
+        if isinstance(request, GeorelayError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(request), trailers_of(request))
+        return request
 
     async def _refuse(self, context: Any) -> None:
         self._counters.refuse(Refusal.TOO_MANY)
         self._budget.calls_refused += 1
         text = f"requests of {self._budget.used_bytes} bytes wait for their answers here; try again"
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text, trailers_of(Busy()))
 
 
 class _Counting:
@@ -246,18 +260,19 @@ class _Counting:
         found = await self._context.read()
         if found is grpc.aio.EOF:
             return found
-        size_bytes, request = found
-        await self._limits.hold(self._context, self._held, size_bytes)
-        return request
+        return await self._limits.taken(self._context, self._held, found)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
 
 def _sized(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], tuple[int, Any]]:
-    """Return what gives a message with its size."""
+    """Return what gives a message, or the error that refuses it, with its size."""
 
     def sized(raw: bytes) -> tuple[int, Any]:
-        return len(raw), raw if deserialize is None else deserialize(raw)
+        try:
+            return len(raw), raw if deserialize is None else deserialize(raw)
+        except GeorelayError as error:
+            return len(raw), error
 
     return sized

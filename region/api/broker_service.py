@@ -25,9 +25,10 @@ import structlog
 from georelay import errors
 from georelay.durability import Durability
 from georelay.errors import BadRequest, DurabilityPending, GeorelayError, OffsetOutOfRange, Retry
-from georelay.limits import KIB
+from georelay.limits import ADMIN_BODY_BYTES_MAX, KIB
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api._pb import broker_pb2
+from region.api.bounded_messages import reader_of
 from region.api.coalescer import NewRecord
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
@@ -86,12 +87,12 @@ class BrokerService:
             {
                 "Publish": grpc.unary_unary_rpc_method_handler(
                     self.publish,
-                    request_deserializer=broker_pb2.PublishRequest.FromString,
+                    request_deserializer=reader_of(broker_pb2.PublishRequest),
                     response_serializer=broker_pb2.PublishResponse.SerializeToString,
                 ),
                 "Subscribe": grpc.unary_stream_rpc_method_handler(
                     self.subscribe,
-                    request_deserializer=broker_pb2.SubscribeRequest.FromString,
+                    request_deserializer=reader_of(broker_pb2.SubscribeRequest, bytes_max=ADMIN_BODY_BYTES_MAX),
                     response_serializer=broker_pb2.MessageResponse.SerializeToString,
                 ),
             },

@@ -21,6 +21,7 @@ from georelay import errors
 from georelay.errors import GeorelayError
 from georelay.tls import PrincipalFrom, principal_of_call
 from mesh.listening import grpc_health
+from mesh.listening.grpc_limits import trailers_of
 from region.api import grpc_reflection
 from region.api.metrics import BrokerMetrics
 from region.kafka.ports import CredentialCheck
@@ -152,7 +153,7 @@ class GrpcCalls:
     ) -> NoReturn:
         """End a call with the status of `error`; `more` goes with it in the trailing metadata."""
         self._requests.labels("grpc", method, error.code).inc()
-        trailers = (("georelay-code", error.code), ("georelay-outcome", error.outcome.value), *more)
+        trailers = (*trailers_of(error), *more)
         await context.abort(getattr(grpc.StatusCode, grpc_status(error)), str(error), trailers)
         raise error  # abort has raised already; this says so to the type checker
 

@@ -10,14 +10,14 @@ import structlog
 
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
-from mesh.listening.grpc_limits import CallLimits, connection_options
+from mesh.listening.grpc_limits import CALLS_MAX, CallLimits, calls_at_once, connection_options
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, Admit, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
+from region.api.grpc_calls import OPEN_SERVICES
 
 log = structlog.get_logger()
 
-CALLS_MAX: Final = 2_000  # at once, subscriptions included; beyond it RESOURCE_EXHAUSTED
 CLOSE_GRACE_S: Final = 1.0
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 
@@ -71,9 +71,16 @@ class GrpcListener:
             *connection_options(limits),
             *WINDOW_OPTIONS,
         )
-        requests = RequestLimits(self.budget, counters, message_bytes_max=MESSAGE_BYTES_MAX, admit=self._admit)
+        calls = CallLimits(limits, counters, open_services=OPEN_SERVICES)
+        requests = RequestLimits(
+            self.budget,
+            counters,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            open_services=OPEN_SERVICES,
+            admit=self._admit,
+        )
         server = grpc.aio.server(
-            options=options, maximum_concurrent_rpcs=CALLS_MAX, interceptors=(CallLimits(limits, counters), requests)
+            options=options, maximum_concurrent_rpcs=calls_at_once(CALLS_MAX), interceptors=(calls, requests)
         )
         server.add_generic_rpc_handlers(tuple(self._handlers))
         return server

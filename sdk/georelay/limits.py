@@ -64,6 +64,7 @@ REST_RECORDS_MAX: Final = 10_000  # per request, either way
 REST_VALUES_MAX: Final = 100_000  # JSON values in the body of a publish: records, fields, headers
 ADMIN_BODY_BYTES_MAX: Final = 512 * KIB  # of a request that does not publish
 ADMIN_VALUES_MAX: Final = 20_000
+GRPC_FIELDS_MAX: Final = 100_000  # of a message and those inside of it
 COALESCE_MS_MAX: Final = 2
 
 assert RECORD_BATCH_BYTES_MAX < PRODUCE_FRAME_BYTES_MAX

@@ -14,6 +14,8 @@ import structlog
 
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import GeorelayError
+from georelay.limits import ADMIN_BODY_BYTES_MAX
+from region.api.bounded_messages import reader_of
 from region.api.grpc_calls import GrpcCalls
 from region.api.streams.locating import find_offsets, locate
 from region.api.streams.producers import Producers
@@ -71,12 +73,12 @@ class StreamsService:
                 ),
                 "PublishStream": grpc.stream_stream_rpc_method_handler(
                     self._publish_stream,
-                    request_deserializer=pb.PublishStreamRequest.FromString,
+                    request_deserializer=reader_of(pb.PublishStreamRequest),
                     response_serializer=pb.PublishStreamResponse.SerializeToString,
                 ),
                 "Subscribe": grpc.stream_stream_rpc_method_handler(
                     self._subscribe,
-                    request_deserializer=pb.SubscribeRequest.FromString,
+                    request_deserializer=reader_of(pb.SubscribeRequest),
                     response_serializer=pb.SubscribeResponse.SerializeToString,
                 ),
             },
@@ -94,7 +96,9 @@ class StreamsService:
             return answer
 
         return grpc.unary_unary_rpc_method_handler(
-            serve, request_deserializer=asked.FromString, response_serializer=answered.SerializeToString
+            serve,
+            request_deserializer=reader_of(asked, bytes_max=ADMIN_BODY_BYTES_MAX),
+            response_serializer=answered.SerializeToString,
         )
 
     async def _publish_stream(self, _: Any, context: Any) -> None:

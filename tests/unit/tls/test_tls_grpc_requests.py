@@ -12,10 +12,17 @@ import grpc
 import grpc.aio
 import pytest
 
+from georelay.errors import TooLarge
 from georelay.limits import KIB, MIB
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_limits import CallLimits, connection_options
-from mesh.listening.grpc_requests import WINDOW_BYTES, WINDOW_OPTIONS, RequestBudget, RequestLimits
+from mesh.listening.grpc_requests import (
+    OPEN_BYTES_MAX,
+    WINDOW_BYTES,
+    WINDOW_OPTIONS,
+    RequestBudget,
+    RequestLimits,
+)
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 MESSAGE = 8 * MIB
@@ -28,6 +35,7 @@ class Service:
 
     def __init__(self, **limits: Any) -> None:
         self.budget = RequestBudget(limits.pop("limit_bytes", 64 * MIB))
+        reader = limits.pop("reader", None)
         counters = AdmissionCounters()
         requests = RequestLimits(self.budget, counters, message_bytes_max=MESSAGE + MIB, **limits)
         self.server = grpc.aio.server(
@@ -39,11 +47,11 @@ class Service:
             ),
         )
         handlers = {
-            "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
+            "Echo": grpc.unary_unary_rpc_method_handler(self.echo, reader),
             "Twice": grpc.unary_stream_rpc_method_handler(self.twice),
             "Each": grpc.stream_stream_rpc_method_handler(self.each),
             "Read": grpc.stream_stream_rpc_method_handler(self.read),
-            "Sum": grpc.stream_unary_rpc_method_handler(self.sum),
+            "Sum": grpc.stream_unary_rpc_method_handler(self.sum, reader),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
         self.held: list[int] = []
@@ -203,6 +211,32 @@ async def test_requests_that_trickle_in_count_as_whole_and_are_refused_beyond_th
                 break
             await asyncio.sleep(0.02)
         assert service.budget.used_bytes == 0
+
+
+async def test_requests_to_services_that_are_open_to_everybody_take_no_room_of_the_others() -> None:
+    async with serving(open_services={"t.T"}, quick_s=0.05) as service, sending(service, 5) as sender:
+        await asyncio.wait_for(sender.run(), 30)
+        assert len(sender.closed) == 5 - OPEN_BYTES_MAX // (MESSAGE + MIB)
+        assert service.budget.used_bytes == 0
+
+
+async def test_a_request_that_its_reader_refuses_ends_the_call_with_the_code_of_the_error() -> None:
+    def refuse(raw: bytes) -> bytes:
+        if len(raw) > 3:
+            raise TooLarge("over 3 bytes")
+        return raw
+
+    async with serving(reader=refuse) as service:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}") as channel:
+            for call in (
+                channel.unary_unary("/t.T/Echo")(b"four"),
+                channel.stream_unary("/t.T/Sum")(iter([b"one", b"four"])),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError, match="over 3 bytes") as refused:
+                    await call
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert dict(refused.value.trailing_metadata() or ())["georelay-code"] == "TOO_LARGE"
+            assert await channel.unary_unary("/t.T/Echo")(b"one") == b"one"
 
 
 async def test_a_request_that_never_comes_is_given_up() -> None:

@@ -226,17 +226,16 @@ async def test_a_request_that_its_reader_refuses_ends_the_call_with_the_code_of_
             raise TooLarge("over 3 bytes")
         return raw
 
-    async with serving(reader=refuse) as service:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}") as channel:
-            for call in (
-                channel.unary_unary("/t.T/Echo")(b"four"),
-                channel.stream_unary("/t.T/Sum")(iter([b"one", b"four"])),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError, match="over 3 bytes") as refused:
-                    await call
-                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                assert dict(refused.value.trailing_metadata() or ())["georelay-code"] == "TOO_LARGE"
-            assert await channel.unary_unary("/t.T/Echo")(b"one") == b"one"
+    async with serving(reader=refuse) as service, grpc.aio.insecure_channel(f"127.0.0.1:{service.port}") as channel:
+        for call in (
+            channel.unary_unary("/t.T/Echo")(b"four"),
+            channel.stream_unary("/t.T/Sum")(iter([b"one", b"four"])),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="over 3 bytes") as refused:
+                await call
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert dict(refused.value.trailing_metadata() or ())["georelay-code"] == "TOO_LARGE"
+        assert await channel.unary_unary("/t.T/Echo")(b"one") == b"one"
 
 
 async def test_a_request_that_never_comes_is_given_up() -> None:

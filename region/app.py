@@ -136,7 +136,6 @@ class Broker:
             mesh=self.config.mesh_id,
             links=self.core.links,
             learn_peers=self.core.learn_peers,
-            is_alive=self.core.host.is_alive,
             ready=self.core.cluster.ready,
             set_tags=pools.set_tags,
             note=pools.note,

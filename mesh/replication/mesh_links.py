@@ -11,6 +11,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
+from mesh.listening.addresses_core import Source
 from mesh.listening.link_ends_core import LinkEnd
 from mesh.listening.listeners import ListenerParts
 from mesh.replication.forwarder import Forwarder
@@ -167,9 +168,9 @@ class MeshLinks:
 
     # --- the broker's side ------------------------------------------------------------------------
 
-    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress]) -> None:
-        """Learn where brokers of a region are reached, beside those of the configuration."""
-        self._outgoing.know(region, brokers)
+    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress], source: Source) -> None:
+        """Learn where brokers of a region are reached, beside what others said of it."""
+        self._outgoing.know(region, brokers, source)
 
     def link_is_open(self, broker: BrokerId) -> bool:
         """Return whether there is an open link to a broker now."""

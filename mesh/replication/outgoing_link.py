@@ -2,7 +2,9 @@
 forwarded batches and requests.
 
 Rule 1: a lost link is dialled again every redial_ms, on our own clock.
-Rule 2: when a link is lost every user hears it: sessions reconnect, forwards and requests in flight fail.
+Rule 2: an address is a hint: where nobody answers, or another broker, the next known one is dialled; an open link is
+        not given up for a newer word.
+Rule 3: when a link is lost every user hears it: sessions reconnect, forwards and requests in flight fail.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber, region_of
+from mesh.listening.addresses_core import Addresses, Source
 from mesh.replication.frames import (
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
@@ -53,6 +56,7 @@ class OutgoingLink:
     def __init__(
         self,
         target: BrokerAddress,
+        source: Source,
         *,
         identity: MeshIdentity,
         clock: Clock,
@@ -65,7 +69,8 @@ class OutgoingLink:
     ) -> None:
         self._counters = LinkCounters() if counters is None else counters
         self._region_name = region_name
-        self.target = target
+        self.broker_id = target.broker_id
+        self.addresses = Addresses(target.address, source)
         self.region: RegionNumber = region_of(target.broker_id)
         self.last_failure = ""
         self._identity = identity
@@ -86,9 +91,9 @@ class OutgoingLink:
     # --- life cycle -------------------------------------------------------------------------------
 
     @property
-    def broker_id(self) -> BrokerId:
-        """Return the broker at the other end."""
-        return self.target.broker_id
+    def target(self) -> BrokerAddress:
+        """Return the broker at the other end, and where it is dialled."""
+        return BrokerAddress(broker_id=self.broker_id, address=self.addresses.current)
 
     @property
     def is_open(self) -> bool:
@@ -151,8 +156,8 @@ class OutgoingLink:
 
     def check_peer(self, peer: Open) -> str:
         """Refuse any broker but the one we dialled."""
-        if peer.broker_id != self.target.broker_id:
-            return f"{self.target.address} is broker {peer.broker_id}, not {self.target.broker_id}"
+        if peer.broker_id != self.broker_id:
+            return f"{self.addresses.current} is broker {peer.broker_id}, not {self.broker_id}"
         return ""
 
     def link_opened(self, peer: Open) -> None:
@@ -173,6 +178,7 @@ class OutgoingLink:
             self._counters.lost["dialled", region] += 1
         else:
             self._counters.dial_failures[region] += 1
+            self.addresses.failed(self.addresses.current)
         if was_open or self.last_failure != reason:
             log.warning("link.lost" if was_open else "link.dial_failed", broker=self.broker_id, reason=reason)
         # A broker of version 1 refuses version 2; when it comes back after an open link it may be a newer one.

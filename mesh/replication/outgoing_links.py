@@ -8,6 +8,7 @@ from functools import partial
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
+from mesh.listening.addresses_core import Source
 from mesh.replication.frames import ClockAnswer
 from mesh.replication.link import Dial
 from mesh.replication.link_counters import LinkCounters
@@ -48,39 +49,31 @@ class OutgoingLinks:
         )
         self._by_region: dict[RegionNumber, list[OutgoingLink]] = {}
         self._by_broker: dict[BrokerId, OutgoingLink] = {}
-        self._addresses: dict[BrokerId, str] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._openings = 0
         for region, targets in brokers.items():
-            self.know(region, targets)
+            self.know(region, targets, Source.CONFIGURATION)
 
-    def know(self, region: RegionNumber, targets: Sequence[BrokerAddress]) -> None:
-        """Learn where brokers of a region are reached; one that moved is dialled at its new address from now on."""
+    def know(self, region: RegionNumber, targets: Sequence[BrokerAddress], source: Source) -> None:
+        """Learn where brokers of a region are reached; another address of one is dialled when the one in use fails."""
         links = self._by_region.setdefault(region, [])
         for target in targets:
             known = self._by_broker.get(target.broker_id)
-            if target.broker_id == self._me or (
-                known is not None and self._addresses[target.broker_id] == target.address
-            ):
-                continue
-            link = self._by_broker[target.broker_id] = self._make(target)
-            self._addresses[target.broker_id] = target.address
-            if known is None:
+            if known is not None:
+                known.addresses.tell(target.address, source)
+            elif target.broker_id != self._me:
+                link = self._by_broker[target.broker_id] = self._make(target, source)
                 links.append(link)
-            else:
-                links[links.index(known)] = link
-                known.close()
 
     def forget(self, region: RegionNumber) -> None:
         """Close the links to a region for good."""
         for link in self._by_region.pop(region, []):
             self._by_broker.pop(link.broker_id, None)
-            self._addresses.pop(link.broker_id, None)
             link.close()
 
     def addresses(self) -> dict[BrokerId, str]:
         """Return "host:port" of every broker that is known, this one left out."""
-        return dict(self._addresses)
+        return {broker: link.addresses.current for broker, link in self._by_broker.items()}
 
     def all(self) -> Sequence[OutgoingLink]:
         """Return every link, opened or not."""

@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import BadRequest, DataDirectoryError, GeorelayError, StorageFailed, Unavailable
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, RegionNumber
+from mesh.listening.addresses_core import Source
 from mesh.listening.listeners import Listeners
 from mesh.replication.mesh_links import BrokerAddress, MeshLinks
 from region.broker.audit_room import AuditRoom
@@ -207,7 +209,7 @@ class BrokerCore:
             remote=self._remote,
             read_index=self._read_controller_index,
             founding_disks=lambda: self.entrance.disks,
-            peers_learned=self._learn_peers,
+            peers_learned=lambda addresses: self._learn_peers(addresses, Source.REGION),
         )
         self.coordinators = RegionCoordinators(
             me=config.broker_id,
@@ -272,7 +274,7 @@ class BrokerCore:
             others=[RegionNumber(region.number) for region in config.regions if region.number != config.region_number],
             registrations=lambda: self.controller.state.brokers,
             request=self._remote.request,
-            learned=self.links.know_brokers,
+            learned=partial(self.links.know_brokers, source=Source.REGION),
             is_linked=self.links.is_linked,
         )
         port.region_directory = self.directory_of_regions
@@ -477,7 +479,7 @@ class BrokerCore:
             self.groups.note(effect)
 
     def _commands_applied(self) -> None:
-        self._learn_peers(self.controller.state.peer_addresses())
+        self._learn_peers(self.controller.state.peer_addresses(), Source.REGION)
         self.links.know_brokers(
             self.config.region_number,
             [
@@ -485,6 +487,7 @@ class BrokerCore:
                 for row in self.controller.state.brokers.values()
                 if row.link
             ],
+            Source.REGION,
         )
         self._follow_trust()
         self._growth.follow()
@@ -538,15 +541,16 @@ class BrokerCore:
         log.info("region.joined", broker=self.config.broker_id, above=above)
 
     def learn_peers(self, addresses: Mapping[BrokerId, str]) -> None:
-        """Learn where brokers of this region may be reached, such as from gossip; a removed one is not dialled."""
+        """Learn from gossip where brokers of this region may be reached; a removed one is not dialled."""
         disk_of = self.controller.state.disk_of
-        self._learn_peers({broker: address for broker, address in addresses.items() if disk_of(broker) != ""})
+        known = {broker: address for broker, address in addresses.items() if disk_of(broker) != ""}
+        self._learn_peers(known, Source.GOSSIP)
 
-    def _learn_peers(self, addresses: Mapping[BrokerId, str]) -> None:
+    def _learn_peers(self, addresses: Mapping[BrokerId, str], source: Source) -> None:
         """Follow where the brokers of this region are; the configuration only had the first ones."""
         for broker, address in addresses.items():
             if broker != self.config.broker_id:
-                self.host.add_peer(broker, split_address(address))
+                self.host.add_peer(broker, split_address(address), source)
         if self.host.transport is not None:
             removed = [b for b in self.host.transport.peers if self.controller.state.disk_of(b) == ""]
             for broker in removed:

@@ -1,7 +1,7 @@
 """What the broker takes from gossip: where other brokers are. And what it gives: whether it is ready.
 
-Rule 1: an address from gossip is a hint, like one of the configuration: it is used where nothing better is known, or
-        where the better one does not answer. An open connection is never given up for a hint.
+Rule 1: an address from gossip is a hint, like one of the configuration: it is dialled where what is dialled now does
+        not answer. An open connection is never given up for a hint.
 Rule 2: gossip decides nothing: not who leads, not who is home, not who may vote.
 """
 
@@ -16,6 +16,7 @@ import structlog
 
 from georelay.ids import BrokerId, RegionNumber, region_of
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView, PoolView
+from mesh.listening.addresses_core import Source
 from mesh.replication.settings import BrokerAddress
 from region.broker.gossip_regions_core import BrokerHint, hint_of
 
@@ -28,17 +29,14 @@ STATUS_QUERY: Final = "mesh-status"
 class LinksPort(Protocol):
     """What is asked of mesh.replication.mesh_links.MeshLinks."""
 
-    def link_is_open(self, broker: BrokerId) -> bool:
-        """Return whether there is an open link to a broker now."""
-
-    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress]) -> None:
+    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress], source: Source) -> None:
         """Learn where brokers of a region are reached."""
 
 
 class GossipPort:
     """Args:
     pools: of this process. me, mesh: this broker and its mesh.
-    learn_peers: told addresses of the peer listeners of own brokers. is_alive: whether such a broker is heard.
+    learn_peers: told addresses of the peer listeners of own brokers.
     ready: whether this broker is. set_tags: changes own tags. note: told facts for who asks by query.
     """
 
@@ -50,7 +48,6 @@ class GossipPort:
         mesh: str,
         links: LinksPort,
         learn_peers: Callable[[Mapping[BrokerId, str]], None],
-        is_alive: Callable[[BrokerId], bool],
         ready: Callable[[], bool],
         set_tags: Callable[..., Awaitable[None]],
         note: Callable[..., None] = lambda **_: None,
@@ -60,7 +57,6 @@ class GossipPort:
         self._mesh = mesh
         self._links = links
         self._learn_peers = learn_peers
-        self._is_alive = is_alive
         self._ready = ready
         self._set_tags = set_tags
         self._note = note
@@ -83,7 +79,7 @@ class GossipPort:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def look(self) -> None:
-        """Use what the pools know of brokers that are not reached."""
+        """Use what the pools know of brokers."""
         for pool in self._pools:
             for member in pool.members():
                 self._take(member)
@@ -101,9 +97,10 @@ class GossipPort:
         if hint.broker == self._me:
             return
         region = region_of(hint.broker)
-        if hint.link and not self._links.link_is_open(hint.broker):
-            self._links.know_brokers(region, [BrokerAddress(broker_id=hint.broker, address=hint.link)])
-        if hint.peers and region == region_of(self._me) and not self._is_alive(hint.broker):
+        if hint.link:
+            row = BrokerAddress(broker_id=hint.broker, address=hint.link)
+            self._links.know_brokers(region, [row], Source.GOSSIP)
+        if hint.peers and region == region_of(self._me):
             self._learn_peers({hint.broker: hint.peers})
 
     async def _look_forever(self) -> None:

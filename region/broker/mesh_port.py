@@ -145,7 +145,7 @@ class MeshPort:
                 raise PolicyViolation("orphan branches are of one region: ask a broker there")
             return await self.orphans.serve(method, body)
         if method == BROKERS_METHOD and self.region_directory is not None:
-            return Answer(body=self.region_directory.answer())
+            return Answer(body=self.region_directory.serve(dict(body), region_of(from_broker)))
         raise BadRequest(f"method '{method[:64]}' is unknown")
 
     async def _read(self, body: JsonObject) -> Answer:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
+from mesh.listening.addresses_core import Source
 from mesh.replication.mesh_links import BrokerAddress, LinkSettings, MeshLinks
 from region.broker.region_directory import RegionDirectory
 from region.config import BrokerConfig
@@ -93,7 +94,8 @@ class RegionGrowth:
                 self._directory.forget(number)
                 continue
             seeds = [parse_seed(seed) for seed in row.seeds]
-            self._links.know_brokers(number, [BrokerAddress(broker_id=b, address=address) for b, address in seeds])
+            rows = [BrokerAddress(broker_id=b, address=address) for b, address in seeds]
+            self._links.know_brokers(number, rows, Source.CONTROL)
             self._directory.know(number)
 
 

@@ -1,6 +1,7 @@
 """Where the brokers of other regions are: asked for again and again, because regions grow and brokers move.
 
-A hint, like every address: who answers at it is checked by the link's own greeting.
+Rule 1: an address is a hint: who answers at it is checked by the link's own greeting.
+Rule 2: who asks says where its own region is: a region that moved finds the others, and they find it by that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from georelay.errors import GeorelayError
+from georelay.errors import BadRequest, GeorelayError
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, RegionNumber, region_of
 from mesh.replication.mesh_links import BrokerAddress
@@ -66,13 +67,27 @@ class RegionDirectory:
             await asyncio.sleep(ASK_EVERY_S)
             for region in filter(self._is_linked, tuple(self._others)):
                 try:
-                    answer = await self._request(region=region, broker=None, method=BROKERS_METHOD, body={})
+                    answer = await self._request(
+                        region=region, broker=None, method=BROKERS_METHOD, body=self._own_brokers()
+                    )
                     self._learned(region, read_brokers(answer, region))
                 except (GeorelayError, FieldError) as error:
                     log.debug("region.brokers_unknown", region=region, reason=str(error))
 
-    def answer(self) -> JsonObject:
-        """Return the brokers of the own region."""
+    def serve(self, body: JsonObject, asker: RegionNumber) -> JsonObject:
+        """Answer a broker of `asker` with the brokers of the own region, and learn its region's from what it asks.
+
+        Raises:
+            BadRequest: what it says is not readable.
+        """
+        if "brokers" in body and asker in self._others:  # an older broker says nothing
+            try:
+                self._learned(asker, read_brokers(body, asker))
+            except FieldError as error:
+                raise BadRequest(f"{BROKERS_METHOD}: {error}") from error
+        return self._own_brokers()
+
+    def _own_brokers(self) -> JsonObject:
         rows: list[dict[str, Any]] = [
             {"broker": row.broker, "link": row.link} for row in self._registrations().values() if row.link
         ]
@@ -80,7 +95,7 @@ class RegionDirectory:
 
 
 def read_brokers(answer: JsonObject, region: RegionNumber) -> list[BrokerAddress]:
-    """Read another region's answer. Raises FieldError."""
+    """Read what another region says of its brokers. Raises FieldError."""
     found = []
     for item in Fields(answer, "brokers").items("brokers", count_max=BROKERS_PER_REGION_MAX):
         fields = Fields(item, "broker")

@@ -157,6 +157,10 @@ class ControlDuties:
             log.warning("control.replica_retired", replica=row.replica, broker=row.broker, region=row.region)
         elif not row.disk:
             await self._make(row)
+        elif said is not None and said.broker == row.broker and said.address not in ("", row.address):
+            moved = {"do": "made", "replica": row.replica, "disk": row.disk, "address": said.address}
+            await self._propose(moved)
+            log.info("control.replica_moved", replica=row.replica, broker=row.broker, address=said.address)
 
     async def _make(self, row: VoterRow) -> None:
         """Have a replica made by its broker, and note on which disk."""

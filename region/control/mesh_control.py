@@ -27,6 +27,7 @@ from georelay.errors import (
 )
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import BrokerId, region_of
+from mesh.listening.addresses_core import Source
 from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.mesh_links import MeshLinks
 from region.control.calls import PREFIX, ControlCalls, read_where
@@ -163,7 +164,7 @@ class MeshControl:
         self.regions.topic_names = lambda: [topic.name for topic in self.definitions.topics()]
         self.regions.homes_in = self._books.homes_in
         for broker, address in self._seeds:
-            self._books.know(broker, address, links)
+            self._books.know(broker, address, links, Source.CONFIGURATION)
         links.on_raft = self._raft_received
 
     # --- what others use ----------------------------------------------------------------------------------------------

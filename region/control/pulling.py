@@ -12,6 +12,7 @@ from georelay.errors import Unavailable
 from georelay.fields import Fields, JsonObject
 from georelay.ids import BrokerId, RegionNumber, StreamKey, region_of
 from mesh.home.home_row import HomeRow
+from mesh.listening.addresses_core import Source
 from mesh.replication.mesh_links import BrokerAddress, MeshLinks
 from region.control.definitions_part import DefinitionsPart
 from region.control.departure import AskRegion, Departure
@@ -66,7 +67,6 @@ class ControlBooks:
 
     def __init__(self, control: ControlView) -> None:
         self._control = control
-        self._known: dict[BrokerId, str] = {}
 
     def give(self, question: JsonObject) -> JsonObject:
         """Answer a pull. Raises Unavailable, FieldError."""
@@ -137,11 +137,10 @@ class ControlBooks:
 
     # --- where brokers are --------------------------------------------------------------------------------------------
 
-    def know(self, broker: BrokerId, address: str, links: MeshLinks) -> None:
-        """Let links reach a broker; its own region's newer word is followed elsewhere."""
-        if address and broker != self._control.me and self._known.get(broker) != address:
-            self._known[broker] = address
-            links.know_brokers(region_of(broker), [BrokerAddress(broker_id=broker, address=address)])
+    def know(self, broker: BrokerId, address: str, links: MeshLinks, source: Source = Source.CONTROL) -> None:
+        """Tell the links where control, or the configuration, has a broker."""
+        if address and broker != self._control.me:
+            links.know_brokers(region_of(broker), [BrokerAddress(broker_id=broker, address=address)], source)
 
     def own_address(self) -> str:
         """Return the link address that this broker registered."""

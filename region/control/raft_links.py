@@ -21,6 +21,7 @@ import structlog
 
 from georelay.ids import BrokerId
 from georelay.limits import PEER_FRAME_BYTES_MAX
+from mesh.listening.addresses_core import Source
 from region.control.raft_wire import PIECE_BYTES, RaftFrame, RaftFrameError, encode
 from region.multiraft.transport import Address, FrameKind, Lane, Part, PeerReceiver
 
@@ -149,7 +150,7 @@ class RaftLinks:
 
     # --- Transport, the rest ------------------------------------------------------------------------------------------
 
-    def add_peer(self, broker: BrokerId, address: Address) -> None:
+    def add_peer(self, broker: BrokerId, address: Address, source: Source) -> None:
         """Do nothing: `know` says who the peers are."""
 
     def remove_peer(self, broker: BrokerId) -> None:

@@ -207,7 +207,8 @@ class RegionDuties:
         own = [member for member in row.members if member.region == state.topology.region]
         gone = [member.replica for member in own if _is_gone(state, member)]
         alive = [broker for broker in brokers if self._control.controller.hears(broker)]
-        chosen = alive[0] if alive else BrokerId(0)
+        holding = [member.broker for member in own if member.broker in alive]  # where it is now says its own region
+        chosen = next(iter([*holding, *alive]), BrokerId(0))
         address = state.brokers[chosen].link if chosen in state.brokers else ""
         return {"broker": int(chosen), "address": address, "gone": gone}
 

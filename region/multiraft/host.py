@@ -24,6 +24,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
+from mesh.listening.addresses_core import Source
 from region.log.data_directory import DataDirectory
 from region.log.entry import Entry
 from region.log.flusher import GroupWrite
@@ -251,10 +252,10 @@ class Host:
             self._writes.submit_last(group, closed, hard_state if hard_state.term else None)
         return closed
 
-    def add_peer(self, broker: BrokerId, address: Address) -> None:
-        """Speak with one more broker of the region, or at another address."""
+    def add_peer(self, broker: BrokerId, address: Address, source: Source) -> None:
+        """Speak with one more broker of the region, or know one more address of it."""
         if self.transport is not None:
-            self.transport.add_peer(broker, address)
+            self.transport.add_peer(broker, address, source)
 
     def remove_peer(self, broker: BrokerId) -> None:
         """Speak with a broker no longer."""

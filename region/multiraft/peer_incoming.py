@@ -45,6 +45,9 @@ class IncomingOwner(Protocol):
     def admits(self, peer: BrokerId, disk: bytes) -> bool:
         """Return whether that peer comes from the disk it is registered with."""
 
+    def greeted(self, peer: BrokerId, address: Address) -> None:
+        """A peer that was admitted says where it listens."""
+
     def connection_gone(self) -> None:
         """Note that a connection is lost."""
 
@@ -153,7 +156,8 @@ class IncomingConnection(asyncio.BufferedProtocol):
             return
         if kind != FrameKind.HELLO:
             raise PeerProtocolError("the first frame is not a hello")
-        peer, lane, disk = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
+        hello = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
+        peer, lane, disk = hello.sender, hello.lane, hello.disk
         if peer not in self._owner.peers:
             raise PeerProtocolError(f"broker {peer} is not of this region")
         self._check_certificate(peer)
@@ -163,6 +167,8 @@ class IncomingConnection(asyncio.BufferedProtocol):
         for older in [other for other in self._owner.incoming if (other._peer, other._lane) == (peer, lane)]:
             older.close()  # its broker has gone without a word: nothing of the past is read any more
         self._peer, self._lane, self._disk = peer, lane, disk
+        if hello.port and self._transport is not None:
+            self._owner.greeted(peer, (self._transport.get_extra_info("peername")[0], hello.port))
         self.follow_pause()
 
     def _check_certificate(self, peer: BrokerId) -> None:

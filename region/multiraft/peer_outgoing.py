@@ -1,7 +1,9 @@
 """Dialling side of the connections between brokers: frames of one loop turn leave in one write.
 
-Rule: sending never blocks and never raises: without a connection, or over the buffer limit, frames are dropped
-and counted.
+Rule 1: sending never blocks and never raises: without a connection, or over the buffer limit, frames are dropped
+        and counted.
+Rule 2: an address is a hint. Where nobody answers, whoever answers closes at once (it is another broker), or takes what
+        is sent while the peer is not heard from, the next address is dialled.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import structlog
 from georelay.ids import BrokerId
 from georelay.limits import KIB, MIB
 from georelay.tls import TlsContexts, broker_name
+from mesh.listening.addresses_core import Addresses
 from region.multiraft.peer_hello import HEAD, encode_hello
-from region.multiraft.transport import FrameKind, Lane, Part, PeerReceiver
+from region.multiraft.transport import Address, FrameKind, Lane, Part, PeerReceiver
 
 log = structlog.get_logger()
 
@@ -26,6 +29,9 @@ SEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # per connection: beyond it frames are 
 REDIAL_MS: Final = 100
 CONNECT_TIMEOUT_MS: Final = 2_000
 UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off, and what it was sent is dropped
+BRIEF_MS: Final = 500  # a connection that ends within it was not wanted at the other end
+DOUBT_MS: Final = 3_000  # of a connection to a peer that is not heard: whoever listens there may be a stranger
+STRANGERS_MAX: Final = 3  # the pause before a dial is doubled for each, up to so many
 LAZY_MS: Final = 2
 JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than a vector of buffers
 
@@ -40,6 +46,13 @@ class OutgoingOwner(Protocol):
     rng: random.Random
     tls: TlsContexts | None
 
+    @property
+    def port(self) -> int:
+        """Return where this broker listens for peers."""
+
+    def hears(self, peer: BrokerId) -> bool:
+        """Return whether a peer has a connection to us."""
+
     def connection_gone(self) -> None:
         """Note that a connection is lost."""
 
@@ -47,7 +60,7 @@ class OutgoingOwner(Protocol):
 class OutgoingConnection(asyncio.Protocol):
     """Dialling side of one connection; re-dials for ever until closed."""
 
-    def __init__(self, owner: OutgoingOwner, peer: BrokerId, lane: Lane, address: tuple[str, int]) -> None:
+    def __init__(self, owner: OutgoingOwner, peer: BrokerId, lane: Lane, addresses: Addresses[Address]) -> None:
         self._owner = owner
         self._peer = peer
         self._lane = lane
@@ -59,7 +72,7 @@ class OutgoingConnection(asyncio.Protocol):
         self._flush_is_near = False
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self.address = address
+        self._addresses = addresses  # of all lanes to this peer
         self.frames_dropped = 0
 
     def start(self) -> None:
@@ -83,20 +96,40 @@ class OutgoingConnection(asyncio.Protocol):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         refused = False
+        strangers = 0  # in a row: whoever closes at once, or says nothing, is not asked ten times a second
         while True:
             self._closed.clear()
+            address = self._addresses.current
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                    await loop.create_connection(lambda: self, *self.address, **self._tls_options())
+                    await loop.create_connection(lambda: self, *address, **self._tls_options())
             except OSError as error:  # a certificate that does not fit is one too
+                self._addresses.failed(address)
                 if not refused:
                     log.info("peer.unreachable", peer=self._peer, lane=self._lane.name, reason=_one_line(error))
                     refused = True
                     self._owner.receiver.peer_lost(self._peer, self._lane)
             else:
-                refused = False
-                await self._closed.wait()
-            await asyncio.sleep(REDIAL_MS / 1000 * (0.5 + self._owner.rng.random()))
+                if await self._until_closed():
+                    refused, strangers = False, 0
+                else:
+                    strangers = min(strangers + 1, STRANGERS_MAX)
+                    self._addresses.failed(address)
+            await asyncio.sleep((REDIAL_MS << strangers) / 1000 * (0.5 + self._owner.rng.random()))
+
+    async def _until_closed(self) -> bool:
+        """Wait until the connection is gone; return whether it looked as if the peer was at the other end."""
+        opened = self._loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(DOUBT_MS / 1000):
+                    await self._closed.wait()
+                return self._loop.time() - opened > BRIEF_MS / 1000
+            except TimeoutError:
+                if not self._addresses.is_only and not self._owner.hears(self._peer):
+                    log.info("peer.doubted", peer=self._peer, lane=self._lane.name, address=self._addresses.current)
+                    self.close()
+                    return False
 
     def _tls_options(self) -> dict[str, Any]:
         tls = self._owner.tls
@@ -112,7 +145,14 @@ class OutgoingConnection(asyncio.Protocol):
         stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
         owner = self._owner
         stream.write(
-            encode_hello(lane=self._lane, sender=owner.me, to=self._peer, disk=owner.disk, mesh_id=owner.mesh_id)
+            encode_hello(
+                lane=self._lane,
+                sender=owner.me,
+                to=self._peer,
+                disk=owner.disk,
+                mesh_id=owner.mesh_id,
+                port=owner.port,
+            )
         )
         owner.receiver.peer_connected(self._peer, self._lane)
 

@@ -13,7 +13,9 @@ Rule 2: sending never blocks and never raises: without a connection, or over the
         dropped and counted; Raft repairs it.
 Rule 3: with TLS both ends show certificates of the mesh's authority: the dialled end must have the DNS name
         `broker-<id>.<mesh>` of the broker that was looked for, the dialling end that of the broker its HELLO names.
-Rule 4: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
+Rule 4: an address is a hint (mesh.listening.addresses_core): each known one is dialled until the broker answers that
+        was looked for, and an open connection is not given up for a newer word.
+Rule 5: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
         votes under an old id can lose what was committed.
 """
 
@@ -30,6 +32,7 @@ import structlog
 from georelay.ids import BrokerId
 from georelay.tls import TlsContexts
 from mesh.listening.acceptor import Acceptor
+from mesh.listening.addresses_core import Addresses, Source
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from region.multiraft.peer_hello import PeerProtocolError, decode_hello, encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
@@ -93,17 +96,22 @@ class PeerTransport:
             lambda: IncomingConnection(self), name="peers", limits=limits, counters=counters, contexts=tls
         )
         self._listening = False
-        self._peers: dict[BrokerId, Address] = {}
+        self._peers: dict[BrokerId, Addresses[Address]] = {}
         self._outgoing: dict[tuple[BrokerId, Lane], OutgoingConnection] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._dropped_before = 0  # by connections that are no more
         for peer, address in peers.items():
-            self.add_peer(peer, address)
+            self.add_peer(peer, address, Source.CONFIGURATION)
 
     @property
     def peers(self) -> Mapping[BrokerId, Address]:
-        """Return the brokers it speaks with, never this one."""
-        return self._peers
+        """Return the brokers it speaks with, never this one, and where it dials them."""
+        return {peer: addresses.current for peer, addresses in self._peers.items()}
+
+    @property
+    def port(self) -> int:
+        """Return where this broker listens for peers."""
+        return self._listen[1]
 
     async def start(self) -> None:
         """Listen and dial. Raises OSError when the address is taken."""
@@ -128,18 +136,17 @@ class PeerTransport:
         if self.stopped and not self.incoming and not any(connection.is_up for connection in self._outgoing.values()):
             self._all_gone.set()
 
-    def add_peer(self, broker: BrokerId, address: Address) -> None:
-        """Speak with this broker too; another address of a known one is dialled from now on."""
-        if broker == self.me or self.stopped or self._peers.get(broker) == address:
+    def add_peer(self, broker: BrokerId, address: Address, source: Source) -> None:
+        """Speak with this broker too; another address of a known one is dialled when what is dialled now fails."""
+        if broker == self.me or self.stopped:
             return
-        known = broker in self._peers
-        self._peers[broker] = address
+        known = self._peers.get(broker)
+        if known is not None:
+            known.tell(address, source)
+            return
+        addresses = self._peers[broker] = Addresses(address, source)
         for lane in Lane:
-            if known:
-                self._outgoing[broker, lane].address = address
-                self._outgoing[broker, lane].close()
-                continue
-            connection = self._outgoing[broker, lane] = OutgoingConnection(self, broker, lane, address)
+            connection = self._outgoing[broker, lane] = OutgoingConnection(self, broker, lane, addresses)
             if self._listening and lane in _DIALLED_AT_ONCE:
                 connection.start()
 
@@ -182,7 +189,7 @@ class PeerTransport:
             accepted.follow_pause()
 
     def admits(self, peer: BrokerId, disk: bytes) -> bool:
-        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 4)."""
+        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 5)."""
         registered, shown = self._registered_disk(peer), str(uuid.UUID(bytes=disk))
         if registered is None or registered == shown:
             self._refused.discard(peer)
@@ -191,6 +198,15 @@ class PeerTransport:
             self._refused.add(peer)
             log.error("peer.disk_refused", peer=peer, disk=shown, registered=registered)
         return False
+
+    def greeted(self, peer: BrokerId, address: Address) -> None:
+        """Note where a peer that dialled us says that it listens."""
+        if peer in self._peers:
+            self._peers[peer].tell(address, Source.GREETING)
+
+    def hears(self, peer: BrokerId) -> bool:
+        """Return whether a peer has a connection to us."""
+        return any(accepted.peer == peer for accepted in self.incoming)
 
     def check_disks(self) -> None:
         """Look at the open connections again: more is known about the disks now."""

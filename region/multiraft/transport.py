@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from georelay.ids import BrokerId
+from mesh.listening.addresses_core import Source
 
 Address: TypeAlias = tuple[str, int]
 Part: TypeAlias = bytes | bytearray | memoryview
@@ -70,8 +71,8 @@ class Transport(Protocol):
     ) -> bool:
         """Queue one frame; False when it was dropped: stranger, no connection, or its buffer is full."""
 
-    def add_peer(self, broker: BrokerId, address: Address) -> None:
-        """Speak with this broker too; another address of a known one is dialled from now on."""
+    def add_peer(self, broker: BrokerId, address: Address, source: Source) -> None:
+        """Speak with this broker too; another address of a known one is dialled when what is dialled now fails."""
 
     def remove_peer(self, broker: BrokerId) -> None:
         """Close every connection with this broker and hear it no more."""

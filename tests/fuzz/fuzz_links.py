@@ -26,6 +26,7 @@ from georelay.durability import Durability
 from georelay.errors import BadRequest, NotLeader
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.limits import LINK_FRAME_BYTES_MAX, MIB
+from mesh.listening.addresses_core import Source
 from mesh.replication import frames as f
 from mesh.replication.frame_packing import PACKED, pack_frame, unpack_frame
 from mesh.replication.incoming_link import IncomingLink
@@ -211,6 +212,7 @@ def dialled_link(broker: Broker) -> Carrier:
     identity = MeshIdentity(mesh_id="mesh", region="eu", region_number=RegionNumber(2), broker_id=BrokerId(2001))
     link = OutgoingLink(
         BrokerAddress(broker_id=BrokerId(1001), address="fuzz"),
+        Source.CONFIGURATION,
         identity=identity,
         clock=SystemClock(),
         settings=LinkSettings(),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from georelay.ids import BrokerId
+from mesh.listening.addresses_core import Source
 from region.multiraft.peers import FrameKind, Lane
 from tests.sim.clockwork import NS_PER_MS, Clockwork, SimLoop
 
@@ -476,7 +477,7 @@ class SimTransport:
             return False
         return wire.send(kind, parts)
 
-    def add_peer(self, broker: BrokerId, address: tuple[str, int]) -> None:
+    def add_peer(self, broker: BrokerId, address: tuple[str, int], source: Source) -> None:
         """Dial one more broker."""
         self.peers[broker] = address
         if self._started:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from georelay.errors import ConfigError
 from georelay.ids import BrokerId, RegionNumber
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView, OnMember
+from mesh.listening.addresses_core import Source
 from mesh.replication.settings import BrokerAddress
 from region.broker.gossip_port import GossipPort
 from region.broker.gossip_regions_core import BrokerHint, complete, hint_of, lacks
@@ -196,13 +197,10 @@ class Pool:
 
 class Links:
     def __init__(self) -> None:
-        self.open: set[int] = set()
         self.known: list[tuple[int, int, str]] = []
 
-    def link_is_open(self, broker: BrokerId) -> bool:
-        return int(broker) in self.open
-
-    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress]) -> None:
+    def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress], source: Source) -> None:
+        assert source is Source.GOSSIP
         self.known += [(int(region), int(row.broker_id), row.address) for row in brokers]
 
 
@@ -210,7 +208,7 @@ def no_peers() -> dict[int, str]:
     return {}
 
 
-def port(pool: Pool, links: Links, peers: dict[int, str], alive: set[int]) -> GossipPort:
+def port(pool: Pool, links: Links, peers: dict[int, str]) -> GossipPort:
     def learn(addresses: Mapping[BrokerId, str]) -> None:
         peers.update({int(broker): address for broker, address in addresses.items()})
 
@@ -222,7 +220,6 @@ def port(pool: Pool, links: Links, peers: dict[int, str], alive: set[int]) -> Go
         mesh="shop",
         links=links,
         learn_peers=learn,
-        is_alive=lambda broker: int(broker) in alive,
         ready=lambda: True,
         set_tags=set_tags,
     )
@@ -235,21 +232,14 @@ def member(broker: int, status: MemberStatus = MemberStatus.ALIVE, **tags: str) 
 
 def test_brokers_of_the_own_region_are_peers_and_all_are_linked() -> None:
     links, peers = Links(), no_peers()
-    port(Pool(member(2001), member(2003), member(1001)), links, peers, set()).look()
+    port(Pool(member(2001), member(2003), member(1001)), links, peers).look()
     assert links.known == [(2, 2003, "10.0.0.3:2"), (1, 1001, "10.0.0.3:2")]
     assert peers == {2003: "10.0.0.3:1"}
 
 
-def test_a_hint_never_replaces_what_works() -> None:
-    links, peers = Links(), no_peers()
-    links.open.add(2003)
-    port(Pool(member(2003)), links, peers, alive={2003}).look()
-    assert (links.known, peers) == ([], {})
-
-
 def test_who_failed_or_left_is_no_hint() -> None:
     links, peers = Links(), no_peers()
-    port(Pool(member(2003, MemberStatus.FAILED), member(1001, MemberStatus.LEFT)), links, peers, set()).look()
+    port(Pool(member(2003, MemberStatus.FAILED), member(1001, MemberStatus.LEFT)), links, peers).look()
     assert (links.known, peers) == ([], {})
 
 
@@ -260,7 +250,7 @@ async def test_changes_are_used_as_they_come_and_readiness_is_told() -> None:
     async def set_tags(**tags: str) -> None:
         told.append(tags)
 
-    followed = port(pool, links, peers, set())
+    followed = port(pool, links, peers)
     followed._set_tags = set_tags
     followed.start([hint(1002, "us", address="10.0.0.2:9")])
     assert links.known == [(1, 1002, "10.0.0.2:9")]

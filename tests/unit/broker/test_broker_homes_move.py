@@ -15,6 +15,7 @@ from georelay.clock import SystemClock
 from georelay.errors import BadRequest, GeorelayError, NotHome, NotLeader
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.batch import RecordDraft, build_batch, validate
+from mesh.listening.addresses_core import Source
 from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, Published
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
@@ -85,7 +86,7 @@ class Region:
         for other in others:
             for one, two in ((self, other), (other, self)):
                 address = BrokerAddress(broker_id=BrokerId(two.number * 1000 + 1), address=f"127.0.0.1:{two.port}")
-                one.links.know_brokers(two.number, [address])
+                one.links.know_brokers(two.number, [address], Source.CONFIGURATION)
 
     def lead(self) -> None:
         self.bench.log.lead()

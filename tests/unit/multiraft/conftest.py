@@ -13,6 +13,7 @@ import pytest
 
 from georelay.clock import SystemClock
 from georelay.ids import BrokerId, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
+from mesh.listening.addresses_core import Source
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.log.data_directory import DataDirectory
 from region.log.entry import Entry, EntryDraft, control_header
@@ -200,7 +201,7 @@ class MemoryTransport:
         self.wires.carry(self.me, peer, lane, kind, b"".join(bytes(part) for part in parts))
         return True
 
-    def add_peer(self, broker: BrokerId, address: Address) -> None:
+    def add_peer(self, broker: BrokerId, address: Address, source: Source) -> None:
         if broker != self.me and broker not in self.peers:
             self.peers[broker] = address
             self._connect(broker)
@@ -382,7 +383,7 @@ class MemoryRegion:
             broker.members = members
             if broker.running:
                 for me in ids:
-                    broker.transport.add_peer(me, ("memory", me))
+                    broker.transport.add_peer(me, ("memory", me), Source.CONFIGURATION)
             else:
                 await broker.start(**settings)
         return [self.brokers[me] for me in ids]

@@ -13,6 +13,7 @@ import pytest
 
 from georelay.ids import BrokerId
 from georelay.limits import PEER_FRAME_BYTES_MAX
+from mesh.listening.addresses_core import Source
 from region.multiraft import peer_incoming, peer_outgoing
 from region.multiraft.peers import FrameKind, Lane, PeerProtocolError, PeerTransport, decode_hello, encode_hello
 
@@ -242,8 +243,8 @@ async def test_a_peer_can_be_added_and_removed_while_running(side: Side) -> None
     reader, writer = await side.dial()
     writer.write(hello(sender=stranger))
     assert await closed_by_peer(reader)
-    side.transport.add_peer(stranger, ("127.0.0.1", free_port()))
-    side.transport.add_peer(ME, ("127.0.0.1", free_port()))
+    side.transport.add_peer(stranger, ("127.0.0.1", free_port()), Source.REGION)
+    side.transport.add_peer(ME, ("127.0.0.1", free_port()), Source.REGION)
     assert set(side.transport.peers) == {PEER, stranger}
     again_reader, again = await side.dial()
     again.write(hello(sender=stranger) + frame(FrameKind.BEAT, b"hello"))
@@ -263,7 +264,7 @@ async def test_the_bulk_lane_is_dialled_when_it_is_first_used_and_a_new_address_
         writer.close()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    side.transport.add_peer(PEER, ("127.0.0.1", server.sockets[0].getsockname()[1]))
+    side.transport.add_peer(PEER, ("127.0.0.1", server.sockets[0].getsockname()[1]), Source.REGION)
     lanes = {await accepted.get(), await accepted.get()}
     while len(lanes) < 2:
         lanes.add(await accepted.get())

@@ -6,7 +6,7 @@ Rule 2: what is not known is absent, never a number that stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -19,9 +19,9 @@ from region.api.bounded_messages import reader_of
 from region.api.brokers_http import check_broker_id, check_peers
 from region.api.coordination_admin import CoordinationAdmin
 from region.api.grpc_calls import GrpcCalls
-from region.api.topic_changes import SETTING_OF, check_replicas, settings_of
-from region.controller.geo_settings import GEO_DEFAULTS
-from region.controller.topic import DEFAULT, SEGMENT_BYTES, UNLIMITED, Homes
+from region.api.topic_changes import SETTING_OF, check_replicas, given_settings, settings_of
+from region.controller.topic import DEFAULT, UNLIMITED, Homes
+from region.controller.topic_settings import SEGMENT_BYTES
 from region.kafka.ports import (
     BEFORE_HIGH_WATERMARK,
     BrokerStatus,
@@ -154,11 +154,11 @@ class AdminService:
     async def _alter(self, request: admin_pb2.AlterTopicRequest, principal: Principal) -> admin_pb2.Topic:
         self._check_topic(principal, Operation.ALTER_CONFIGS, request.name)
         named = [name for name in SETTING_OF if request.HasField(name)]
-        geo = _geo_settings(request.settings)
-        if not named and not geo:
+        given = given_settings(request.settings)
+        if not named and not given:
             raise BadRequest(f"name what changes: {', '.join(sorted(SETTING_OF))} or settings")
         values = {name: _integer(request, name, low=UNLIMITED, high=INT64_MAX, absent=UNLIMITED) for name in named}
-        settings = settings_of(values) | geo
+        settings = settings_of(values) | given
         about = {"topic": request.name, "settings": shown_settings(settings)}
         with self._calls.access.noted(principal, "topic.altered", **about):
             view = await self._cluster.alter_topic(_named(request.name), settings)
@@ -243,7 +243,7 @@ class AdminService:
             retention_ms=view.definition.retention_ms,
             retention_bytes=view.definition.retention_bytes,
             segment_bytes=view.definition.segment_bytes,
-            settings={name: value for name, value in view.definition.config if name in GEO_DEFAULTS},
+            settings=view.definition.shown_settings,
         )
 
     async def _described(self, view: TopicView) -> admin_pb2.Topic:
@@ -283,15 +283,7 @@ def spec_of(request: admin_pb2.CreateTopicRequest) -> TopicSpec:
     )
     if request.HasField("segment_bytes"):
         spec = spec.with_settings({SEGMENT_BYTES: str(request.segment_bytes)})
-    return spec.with_settings(_geo_settings(request.settings))
-
-
-def _geo_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a request, with defaults where a value is empty (BadRequest: an unknown one)."""
-    unknown = sorted(set(given) - set(GEO_DEFAULTS))
-    if unknown:
-        raise BadRequest(f"settings[{unknown[0][:64]!r}] is unknown; known are {', '.join(GEO_DEFAULTS)}")
-    return {name: value or GEO_DEFAULTS[name] for name, value in given.items()}
+    return spec.with_settings(given_settings(request.settings))
 
 
 def _broker(row: BrokerStatus) -> admin_pb2.Broker:

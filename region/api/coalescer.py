@@ -20,8 +20,8 @@ import structlog
 from georelay.errors import Busy, GeorelayError, Unavailable
 from georelay.lane import NewRecord, RecordChunk, RecordLane, new_chunk, split_records
 from georelay.lane_core import LaneBatch, LaneLimits
-from georelay.limits import MIB
-from georelay.wire.batch import BatchHeader, build_batch, parse_header
+from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
+from georelay.wire.batch import HEADER_BYTES, BatchHeader, build_batch, parse_header
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.kafka.ports import Published
 from region.kafka.refused_publishes import NoteRefused, nobody_notes
@@ -90,9 +90,18 @@ class Coalescer:
         return self._bytes
 
     def publish(
-        self, topic: str, partition: int, records: Sequence[NewRecord], level: AskedLevel = REGION_LEVEL
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[NewRecord],
+        level: AskedLevel = REGION_LEVEL,
+        *,
+        batch_bytes_max: int = RECORD_BATCH_BYTES_MAX,
     ) -> list[asyncio.Future[Published]]:
         """Queue records of one caller in order; one future per chunk, in order, with the chunk's base offset.
+
+        Args:
+            batch_bytes_max: what the topic allows for a batch, in bytes (max.message.bytes).
 
         Records of one call stay together unless they exceed the bytes or count of one batch (see `split`). Records of
         different levels go different ways: their order among each other is not kept.
@@ -101,7 +110,7 @@ class Coalescer:
             TooLarge: a record does not fit a batch. Busy: a queue is full. Unavailable: closing. Nothing was queued.
         """
         try:
-            return self._publish(topic, partition, records, level)
+            return self._publish(topic, partition, records, level, batch_bytes_max)
         except GeorelayError as error:
             self._refused(topic, partition, len(records), error)
             raise
@@ -111,15 +120,17 @@ class Coalescer:
         self._refused(topic, partition, records, error)
 
     def _publish(
-        self, topic: str, partition: int, records: Sequence[NewRecord], level: AskedLevel
+        self, topic: str, partition: int, records: Sequence[NewRecord], level: AskedLevel, batch_bytes_max: int
     ) -> list[asyncio.Future[Published]]:
         if self._closed:
             raise Unavailable("this broker is shutting down")
-        chunks = [new_chunk(part, self._wall_ns(), Published) for part in self.split(records)]
+        chunks = [new_chunk(part, self._wall_ns(), Published) for part in self.split(records, batch_bytes_max)]
         total = sum(chunk.size_bytes for chunk in chunks)
         if self._bytes and self._bytes + total > ALL_LANES_BYTES_MAX:
             raise Busy(f"{self._bytes} bytes wait to be published on this broker, the limit is {ALL_LANES_BYTES_MAX}")
-        self._lane(topic, partition, level).offer(chunks)
+        lane = self._lane(topic, partition, level)
+        lane.limit_batches(self._batch_bytes(batch_bytes_max))
+        lane.offer(chunks)
         self._bytes += total
         for chunk in chunks:
             chunk.done.add_done_callback(
@@ -127,9 +138,16 @@ class Coalescer:
             )
         return [chunk.done for chunk in chunks]
 
-    def split(self, records: Sequence[NewRecord]) -> list[Sequence[NewRecord]]:
-        """Return `records` cut into parts that each fit one batch of the lane's limits."""
-        return split_records(records, self._limits)
+    def split(
+        self, records: Sequence[NewRecord], batch_bytes_max: int = RECORD_BATCH_BYTES_MAX
+    ) -> list[Sequence[NewRecord]]:
+        """Return `records` cut into parts that each fit one batch of the lane's limits and of the topic's."""
+        limits = replace(self._limits, batch_bytes=self._batch_bytes(batch_bytes_max))
+        return split_records(records, limits, record_bytes_max=batch_bytes_max - HEADER_BYTES)
+
+    def _batch_bytes(self, batch_bytes_max: int) -> int:
+        """Return how many bytes of records travel in one batch: what a lane gathers, or what the topic allows."""
+        return min(self._limits.batch_bytes, batch_bytes_max - HEADER_BYTES)
 
     async def close(self) -> None:
         """Fail what waits, stop the timers, end the tasks."""

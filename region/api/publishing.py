@@ -101,10 +101,11 @@ class RecordPublisher:
         waits: list[tuple[int, Sequence[int], asyncio.Future[Published]]] = []
         refused: list[GeorelayError] = []
         places = iter(positions.items())
+        batch_bytes_max = topic.definition.max_message_bytes
         for partition, indexes in places:
             chosen = [records[index][0] for index in indexes]
             try:
-                futures = self._coalescer.publish(name, partition, chosen, level)
+                futures = self._coalescer.publish(name, partition, chosen, level, batch_bytes_max=batch_bytes_max)
             except GeorelayError as error:
                 for other, untried in places:  # not tried: refused with it, and counted like it
                     self._coalescer.note_refused(name, other, len(untried), error)
@@ -113,7 +114,7 @@ class RecordPublisher:
                 refused.append(error)
                 break
             start = 0
-            for future, part in zip(futures, self._coalescer.split(chosen), strict=True):
+            for future, part in zip(futures, self._coalescer.split(chosen, batch_bytes_max), strict=True):
                 waits.append((partition, indexes[start : start + len(part)], future))
                 start += len(part)
         return _gather(len(records), waits, refused)

@@ -14,18 +14,23 @@ from georelay.errors import BadRequest
 from georelay.ids import BROKERS_PER_REGION_MAX
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.api.record_json import integer_field, parse_json
-from region.controller.geo_settings import GEO_DEFAULTS
+from region.controller.topic_settings import (
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    TOPIC_SETTINGS,
+    setting_named,
+)
 from region.controller.topology import BROKER_ID_MAX
 from region.kafka.ports import BEFORE_HIGH_WATERMARK
-from region.kafka.topic_settings import defaults_of_alterable
 
 INT64_MAX: Final = 2**63 - 1
 LATEST: Final = "latest"
 SETTINGS: Final = "settings"
 SETTING_OF: Final[Mapping[str, str]] = {
-    "retention_ms": "retention.ms",
-    "retention_bytes": "retention.bytes",
-    "segment_bytes": "segment.bytes",
+    "retention_ms": RETENTION_MS,
+    "retention_bytes": RETENTION_BYTES,
+    "segment_bytes": SEGMENT_BYTES,
 }
 
 
@@ -51,30 +56,43 @@ def parse_alteration(body: bytes) -> dict[str, str]:
     if not value:
         raise BadRequest(f"name what changes: {', '.join(sorted((*SETTING_OF, SETTINGS)))}")
     numbers = {name: None if value[name] is None else _integer(value, name) for name in value if name != SETTINGS}
-    named = {name: text or GEO_DEFAULTS[name] for name, text in parse_geo_settings(value).items()}
-    return settings_of(numbers) | named
+    return settings_of(numbers) | parse_settings(value)
 
 
-def parse_geo_settings(value: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the object `settings` of a body: Kafka's name -> value, None for the default (BadRequest)."""
+def parse_settings(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the object `settings` of a body: name of the table -> value; null is the default.
+
+    Raises:
+        BadRequest: the form is wrong, or a field says the same. InvalidTopic: an unknown setting.
+    """
     settings = value.get(SETTINGS, {})
     if not isinstance(settings, dict):
-        raise BadRequest(f"{SETTINGS}: must be an object of {', '.join(GEO_DEFAULTS)}")
-    named: dict[str, str | None] = {}
+        raise BadRequest(f'{SETTINGS}: must be an object such as {{"cleanup.policy": "delete"}}')
+    named: dict[str, str] = {}
     for name, setting in settings.items():
-        if name not in GEO_DEFAULTS:
-            raise BadRequest(f"{SETTINGS}.{name[:64]}: unknown setting; known are {', '.join(GEO_DEFAULTS)}")
-        if setting is not None and type(setting) not in (int, str):
-            raise BadRequest(f"{SETTINGS}.{name}: must be a string, a whole number or null")
-        named[name] = None if setting is None else str(setting)
+        row = setting_named(name)
+        if any(field in value for field, known in SETTING_OF.items() if known == name):
+            raise BadRequest(f"{SETTINGS}.{name}: is given twice, here and as a field")
+        if setting is not None and type(setting) not in (bool, float, int, str):
+            raise BadRequest(f"{SETTINGS}.{name}: must be a string, a number, true, false or null")
+        named[name] = row.default if setting is None else _text_of(setting)
     return named
+
+
+def given_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings with the default of those whose value is empty (InvalidTopic: an unknown one)."""
+    return {name: value or setting_named(name).default for name, value in settings.items()}
+
+
+def _text_of(setting: bool | float | str) -> str:
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
 
 def settings_of(values: Mapping[str, int | None]) -> dict[str, str]:
     """Return settings from fields of the API; None is the default."""
-    defaults = defaults_of_alterable()
     return {
-        SETTING_OF[name]: defaults[SETTING_OF[name]] if value is None else str(value) for name, value in values.items()
+        SETTING_OF[name]: TOPIC_SETTINGS[SETTING_OF[name]].default if value is None else str(value)
+        for name, value in values.items()
     }
 
 

@@ -15,9 +15,9 @@ from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import integer_field, parse_json
 from region.api.records_http import json_response
-from region.api.topic_changes import parse_alteration, parse_deletion, parse_geo_settings, parse_reassignment
-from region.controller.geo_settings import GEO_DEFAULTS
-from region.controller.topic import SEGMENT_BYTES, Homes
+from region.api.topic_changes import parse_alteration, parse_deletion, parse_reassignment, parse_settings
+from region.controller.topic import Homes
+from region.controller.topic_settings import SEGMENT_BYTES
 from region.kafka.ports import Cluster, PartitionReplicas, TopicSpec, TopicView
 from region.security.access import Access, Operation, Resource
 from region.security.change_details import shown_before, shown_numbers, shown_settings
@@ -150,7 +150,7 @@ def topic_json(view: TopicView) -> dict[str, Any]:
         "retention_ms": view.definition.retention_ms,
         "retention_bytes": view.definition.retention_bytes,
         "segment_bytes": view.definition.segment_bytes,
-        "settings": {name: value for name, value in view.definition.config if name in GEO_DEFAULTS},
+        "settings": view.definition.shown_settings,
     }
 
 
@@ -176,7 +176,7 @@ def parse_topic(body: bytes) -> TopicSpec:
         retention_bytes=_integer(value, "retention_bytes", low=-1, high=INT64_MAX),
     )
     spec = spec if segment_bytes is None else spec.with_settings({SEGMENT_BYTES: str(segment_bytes)})
-    return spec.with_settings({name: value or GEO_DEFAULTS[name] for name, value in parse_geo_settings(value).items()})
+    return spec.with_settings(parse_settings(value))
 
 
 def _integer(value: dict[str, Any], name: str, *, low: int, high: int) -> int:

@@ -279,6 +279,7 @@ class HostedGroups:
 
     def _follow_settings(self, stream: HostedStream, topic: TopicDefinition, *, has_served: bool) -> None:
         stream.disk.limit_segments(topic.segment_bytes)
+        stream.uses_append_time = topic.uses_append_time
         if stream.geo is not None:
             stream.geo.follow_topic(topic, has_served=has_served)
         self._gate(stream, topic)

@@ -187,6 +187,8 @@ class Housekeeping:
             return RetentionLimits()
         if topic.name == INTERNAL_TOPIC:  # manifests hold what matters; an operator's wish would be no reason
             return RetentionLimits(retention_bytes=RETAINED_BYTES, mirror_hold_bytes=MIRROR_HOLD_BYTES)
+        if topic.keeps_everything:  # an old record may be the newest of its key
+            return RetentionLimits()
         return RetentionLimits(retention_ms=topic.retention_ms, retention_bytes=topic.retention_bytes)
 
     def _positions_of(self, stream: HostedStream) -> Sequence[Offset]:

@@ -19,7 +19,6 @@ from georelay.errors import BadRequest, PolicyViolation, Unavailable
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, integers
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
-from region.controller.command_kinds import MESH_LEVEL
 from region.controller.mesh_rows import LEVEL_MAX, REGION_ROWS_MAX, RegionRow, RegionState, read_seeds
 from region.controller.topology import BROKER_ID_MAX, MESH_ID_CHARS_MAX, REGION_NAME, RegionInfo, Topology
 
@@ -79,10 +78,9 @@ class RegionsPart:
         """Return the regions that store topics and stay."""
         return tuple(row.number for row in self.rows() if row.state is RegionState.ACTIVE and not row.witness)
 
-    def older_regions(self) -> list[str]:
-        """Return the names of the regions that store topics and run an older version, or have not said which."""
-        holding = (row for row in self.rows() if row.state is not RegionState.REMOVED and not row.witness)
-        return [row.name for row in holding if row.level < MESH_LEVEL]
+    def older_regions(self, level: int) -> list[str]:
+        """Return the names of the regions that store topics and are below a level, or have not said which it is."""
+        return [row.name for row in self.rows() if row.holds_topics and row.level < level]
 
     # --- ControlPart --------------------------------------------------------------------------------------------------
 

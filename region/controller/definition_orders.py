@@ -3,35 +3,35 @@ definitions home's controller; afterwards it is control's leader, with the same 
 
 Rule 1: a wish is judged against the newest state and judged again when its command is applied.
 Rule 2: the same wish sent twice is fulfilled once: a creation carries its topic id from the start.
-Rule 3: settings about regions are ordered once every region understands them: an older one would show its consumers
-        what too few regions have. Back to the defaults they may go at any time.
+Rule 3: a setting that brokers of before do not enforce is ordered once every region understands it: an older one would
+        show its consumers what too few regions have, or delete what is to be kept. Back to its default it may go at any
+        time. Who asks judges that too, because who orders may be the older one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from georelay.errors import Busy, PolicyViolation, TopicExists, UnknownTopic
 from georelay.fields import Fields, JsonObject
 from region.controller import security_wishes
+from region.controller.command_kinds import MESH_LEVEL, SETTINGS_LEVEL
 from region.controller.commands import AlterTopic, Command, DefineSecurity, DefineTopic, DropTopic
-from region.controller.definition_rules import ALTERABLE, alter, define
+from region.controller.definition_rules import alter, define
 from region.controller.effects import Done
-from region.controller.geo_settings import set_values
+from region.controller.geo_settings import GEO_DEFAULTS
 from region.controller.security_book import SecurityBook
 from region.controller.security_rules import SECURITY_LEVEL
-from region.controller.topic import (
+from region.controller.topic import TOPIC_ID_BYTES, Definition, Tombstone, TopicDefinition, TopicSpec
+from region.controller.topic_settings import (
+    ALTERABLE,
+    ENFORCED_SINCE_LEVEL_5,
     SETTING_NAME_CHARS_MAX,
     SETTING_VALUE_CHARS_MAX,
     SETTINGS_MAX,
-    TOPIC_ID_BYTES,
-    Definition,
-    Tombstone,
-    TopicDefinition,
-    TopicSpec,
 )
 from region.controller.topology import Topology
 from region.security.definition import SECRET_BYTES, Kind, Secret, SecurityDefinition, kind_of
@@ -41,6 +41,12 @@ ALTER: Final = "definitions.alter"
 DELETE: Final = "definitions.delete"
 CHANGE: Final = "security.change"
 TRIES_MAX: Final = 5  # against other administrators
+# The feature level from which a region enforces a setting; the others are enforced by all, or have no effect.
+LEVEL_OF_SETTING: Final[Mapping[str, int]] = {
+    **dict.fromkeys(GEO_DEFAULTS, MESH_LEVEL),
+    **dict.fromkeys(ENFORCED_SINCE_LEVEL_5, SETTINGS_LEVEL),
+}
+Config = tuple[tuple[str, str], ...]
 LEVELS_WAIT_S: Final = 3.0  # for regions that have just begun to say what they understand
 _LEVELS_LOOK_S: Final = 0.1
 
@@ -65,6 +71,29 @@ class OrderedBooks(Protocol):
 
 
 Commit = Callable[[Command], Awaitable[Done]]
+OlderRegions = Callable[[int], Sequence[str]]
+
+
+def every_region_is_new(_level: int) -> Sequence[str]:
+    """Name no region that is below a feature level."""
+    return ()
+
+
+async def until_understood(wanted: Config, before: Config, older_regions: OlderRegions) -> None:
+    """Return when every region enforces what `wanted` sets and `before` did not. Raises PolicyViolation."""
+    new = sorted(name for name, _ in set(wanted) - set(before) if name in LEVEL_OF_SETTING)
+    if not new:
+        return
+    name = max(new, key=LEVEL_OF_SETTING.__getitem__)
+    tries = round(LEVELS_WAIT_S / _LEVELS_LOOK_S)
+    while (older := older_regions(LEVEL_OF_SETTING[name])) and tries:
+        await asyncio.sleep(_LEVELS_LOOK_S)
+        tries -= 1
+    if older:
+        raise PolicyViolation(
+            f"setting {name}: every region has to understand it, and {', '.join(older)} did not say so; "
+            "upgrade or reach them, then ask again"
+        )
 
 
 class DefinitionOrders:
@@ -73,8 +102,8 @@ class DefinitionOrders:
     Args:
         commit: proposes a command and returns its outcome, or raises why it was refused.
         ordered: told the index of each definition that was ordered.
-        older_regions: names of the regions that hold topics and do not understand settings about regions, or have not
-            said that they do.
+        older_regions: names of the regions that hold topics and are below a feature level, or have not said which they
+            are at.
     """
 
     def __init__(
@@ -84,7 +113,7 @@ class DefinitionOrders:
         topology: Callable[[], Topology],
         commit: Commit,
         ordered: Callable[[int], None],
-        older_regions: Callable[[], Sequence[str]] = tuple,
+        older_regions: OlderRegions = every_region_is_new,
     ) -> None:
         self._older_regions = older_regions
         self._books = books
@@ -104,7 +133,7 @@ class DefinitionOrders:
         if existing is not None and existing.topic_id != topic_id:
             raise TopicExists(f"topic {spec.name} is there already")
         wanted = define(spec, topic_id=topic_id, topology=self._topology(), own_brokers=self._books.own_brokers)
-        await self._until_understood(wanted, ())
+        await until_understood(wanted.config, (), self._older_regions)
         try:
             done = await self._commit(DefineTopic(definition=wanted))
         except TopicExists:
@@ -133,7 +162,7 @@ class DefinitionOrders:
         wanted = alter(existing, settings, partitions=partitions or None, regions=regions)
         if wanted == existing:
             return {"definition": existing.to_json()}
-        await self._until_understood(wanted, existing.config)
+        await until_understood(wanted.config, existing.config, self._older_regions)
         return self._report(await self._commit(AlterTopic(definition=wanted)))
 
     async def delete(self, body: JsonObject) -> JsonObject:
@@ -145,21 +174,6 @@ class DefinitionOrders:
         return self._report(
             await self._commit(DropTopic(tombstone=Tombstone(name=name, topic_id=existing.topic_id, index=0)))
         )
-
-    async def _until_understood(self, wanted: TopicDefinition, before: tuple[tuple[str, str], ...]) -> None:
-        """Return when every region understands what `wanted` sets and `before` did not. Raises PolicyViolation."""
-        new = sorted(set_values(wanted.config).items() - set_values(before).items())
-        if not new:
-            return
-        tries = round(LEVELS_WAIT_S / _LEVELS_LOOK_S)
-        while (older := self._older_regions()) and tries:
-            await asyncio.sleep(_LEVELS_LOOK_S)
-            tries -= 1
-        if older:
-            raise PolicyViolation(
-                f"setting {new[0][0]}: every region has to understand it, and {', '.join(older)} did not say so; "
-                "upgrade or reach them, then ask again"
-            )
 
     def _report(self, done: Done) -> JsonObject:
         assert done.definition is not None, "a definition was applied without an outcome"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from georelay.errors import InvalidTopic
 from georelay.fields import INT64_MAX
@@ -14,15 +13,13 @@ from region.controller.geo_settings import GEO_DEFAULTS, check_together, with_ra
 from region.controller.topic import (
     DEFAULT,
     REPLICATION_FACTOR_DEFAULT,
-    SEGMENT_BYTES,
     TOPIC_NAME,
     Homes,
     TopicDefinition,
     TopicSpec,
 )
+from region.controller.topic_settings import ALTERABLE, MIN_INSYNC_REPLICAS, SETTINGS_MAX, TOPIC_SETTINGS, setting_named
 from region.controller.topology import RegionInfo, Topology
-
-ALTERABLE: Final = ("cleanup.policy", "retention.bytes", "retention.ms", SEGMENT_BYTES, *GEO_DEFAULTS)
 
 
 def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology, own_brokers: int | None = None) -> TopicDefinition:
@@ -39,18 +36,22 @@ def define(spec: TopicSpec, *, topic_id: bytes, topology: Topology, own_brokers:
     partitions = 1 if spec.partitions == DEFAULT else spec.partitions
     if not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidTopic(f"{partitions} partitions: use 1..{PARTITIONS_PER_TOPIC_MAX}")
+    for name, value in spec.config:  # whoever asks may be of another version
+        setting_named(name).judge(value)
     check_together(spec.config, regions=len(topology.data_regions))
-    return TopicDefinition(
-        name=spec.name,
-        topic_id=topic_id,
-        partitions=partitions,
-        replication_factor=_replication_factor(spec, home, topology, own_brokers),
-        homes=spec.homes,
-        home=RegionNumber(0) if home is None else home.number,
-        retention_ms=_retention("retention_ms", spec.retention_ms),
-        retention_bytes=_retention("retention_bytes", spec.retention_bytes),
-        config=spec.config,
-        index=0,
+    return _checked(
+        TopicDefinition(
+            name=spec.name,
+            topic_id=topic_id,
+            partitions=partitions,
+            replication_factor=_replication_factor(spec, home, topology, own_brokers),
+            homes=spec.homes,
+            home=RegionNumber(0) if home is None else home.number,
+            retention_ms=_retention("retention_ms", spec.retention_ms),
+            retention_bytes=_retention("retention_bytes", spec.retention_bytes),
+            config=spec.config,
+            index=0,
+        )
     )
 
 
@@ -69,9 +70,9 @@ def alter(
     Raises:
         InvalidTopic: a setting that is unknown, fixed or has a value that is not allowed; fewer partitions.
     """
-    unknown = sorted(set(settings) - set(ALTERABLE))
-    if unknown:
-        raise InvalidTopic(f"setting {unknown[0][:64]!r} cannot be changed; what can is {', '.join(ALTERABLE)}")
+    for name in sorted(set(settings) - set(ALTERABLE)):
+        setting_named(name)
+        raise InvalidTopic(f"setting {name} cannot be changed: it is chosen when a topic is created")
     given = {name: value for name, value in settings.items() if value is not None}
     wished = TopicSpec(name=topic.name).with_settings(given)
     config = {name: value for name, value in topic.config if name not in settings} | dict(wished.config)
@@ -82,13 +83,27 @@ def alter(
         check_together(tuple(config.items()), regions=regions)
     kept_ms = topic.retention_ms if "retention.ms" not in settings else wished.retention_ms
     kept_bytes = topic.retention_bytes if "retention.bytes" not in settings else wished.retention_bytes
-    return replace(
+    altered = replace(
         topic,
         partitions=count,
         retention_ms=_retention("retention_ms", kept_ms),
         retention_bytes=_retention("retention_bytes", kept_bytes),
         config=with_raise_noted(config, before=topic.config),
     )
+    return altered if altered.config == topic.config else _checked(altered)
+
+
+def _checked(topic: TopicDefinition) -> TopicDefinition:
+    """Return a topic whose settings hold together (InvalidTopic)."""
+    majority = topic.replication_factor // 2 + 1
+    if int(topic.setting(MIN_INSYNC_REPLICAS)) > majority:
+        raise InvalidTopic(
+            f"setting {MIN_INSYNC_REPLICAS}={topic.setting(MIN_INSYNC_REPLICAS)}: {majority} of "
+            f"{topic.replication_factor} replicas are waited for. {TOPIC_SETTINGS[MIN_INSYNC_REPLICAS].text}"
+        )
+    if len(topic.config) > SETTINGS_MAX:
+        raise InvalidTopic(f"{len(topic.config)} settings are not at their default: use at most {SETTINGS_MAX}")
+    return topic
 
 
 def check_name(name: str, topology: Topology) -> None:

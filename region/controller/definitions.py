@@ -16,9 +16,8 @@ from typing import Final, Protocol
 from georelay.errors import BadRequest, PolicyViolation, Unavailable, UnknownTopic
 from georelay.fields import FieldError, Fields, JsonObject
 from region.controller import mesh_pull
-from region.controller.command_kinds import MESH_LEVEL
 from region.controller.commands import Command
-from region.controller.definition_orders import ALTER, CREATE, DELETE, DefinitionOrders
+from region.controller.definition_orders import ALTER, CREATE, DELETE, DefinitionOrders, until_understood
 from region.controller.definition_rules import region_prefix
 from region.controller.routing import PASSING, Route
 from region.controller.state_core import ControllerState, Done
@@ -71,9 +70,15 @@ class Definitions:
             books=state, topology=topology, commit=commit, ordered=ordered, older_regions=self._older_regions
         )
 
-    def _older_regions(self) -> list[str]:
-        """Return the own region until all its brokers run this version; of others only mesh control knows."""
-        return [self._topology().own.name] if self._state.feature_level < MESH_LEVEL else []
+    def _older_regions(self, level: int) -> list[str]:
+        """Return the own region until all its brokers understand a level, and the others that are below it.
+
+        What others are at is known as far as mesh control's words have come here.
+        """
+        own = self._topology().own
+        older = [own.name] if self._state.feature_level < level else []
+        rows = [row for row in self._state.mesh.regions.values() if row.holds_topics and row.number != own.number]
+        return older + [row.name for row in rows if row.level < level]
 
     async def create(self, spec: TopicSpec, *, if_absent: bool) -> TopicDefinition:
         """Have a topic defined; return the definition with its index. `if_absent` takes the one that is there already.
@@ -83,6 +88,7 @@ class Definitions:
             HomeUnreachable: the definitions home cannot be reached; nothing was defined.
             Unavailable, OutcomeUnknown: it may be defined; ask again.
         """
+        await until_understood(spec.config, (), self._older_regions)
         body: JsonObject = {"spec": spec.to_json(), "topic_id": self._new_topic_id().hex(), "if_absent": if_absent}
         result = await self._route.retrying(lambda: self._ask_home(CREATE, body, self.serve_create))
         return _definition_in(result)
@@ -97,6 +103,9 @@ class Definitions:
         """
         if region_prefix(name, self._topology()) is not None:
             raise PolicyViolation(f"{name} is one region's stream of a topic; alter the topic by its plain name")
+        known = self._state.topic_by_name(name)
+        given = TopicSpec(name=name).with_settings({key: value for key, value in settings.items() if value is not None})
+        await until_understood(given.config, () if known is None else known.config, self._older_regions)
         body: JsonObject = {
             "name": name,
             "settings": {key: value for key, value in settings.items() if value is not None},

@@ -1,7 +1,8 @@
 """Topic settings about regions: who must have a record before consumers see it, how far mirrors may lag, failover.
 
 Rule 1: they stand in a definition's `config` in Kafka's words, so a definition of before stays what it was.
-Rule 2: the form of a value is judged here; that it fits the number of regions, where a topic is defined or altered.
+Rule 2: the form of a value is judged by its row (topic_settings); that it fits the number of regions, where a topic is
+        defined or altered.
 """
 
 from __future__ import annotations
@@ -45,28 +46,11 @@ GEO_DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 
-def check_value(name: str, value: str) -> str:
-    """Return the value of a setting of this module as it is kept (InvalidTopic: not allowed)."""
-    if name == FAILOVER:
-        if value not in (FailoverPolicy.MANUAL, FailoverPolicy.AUTO):
-            raise InvalidTopic(f"setting {name}={value[:40]!r} is neither 'manual' nor 'auto'")
-        return value
-    low, high = NUMBERS[name]
-    if _WHOLE.fullmatch(value) is None or not low <= int(value) <= high:
-        raise InvalidTopic(f"setting {name}={value[:40]!r}: use a whole number in {low}..{high}")
-    return str(int(value))
-
-
 def number(config: tuple[tuple[str, str], ...], name: str) -> int:
     """Return a number of a definition; its default where it is not set, or was set by a newer broker to more."""
     low, high = NUMBERS[name]
     value = dict(config).get(name, "")
     return min(max(int(value), low), high) if _WHOLE.fullmatch(value) else low
-
-
-def set_values(config: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Return the settings of this module that a definition has, without those at their default."""
-    return {name: value for name, value in config if GEO_DEFAULTS.get(name, value) != value}
 
 
 def with_raise_noted(config: Mapping[str, str], *, before: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

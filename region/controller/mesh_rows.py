@@ -62,6 +62,11 @@ class RegionRow:
     level: int = 0
     index: int = 0
 
+    @property
+    def holds_topics(self) -> bool:
+        """Return whether the region stores topics: it is in the mesh, and no witness."""
+        return self.state is not RegionState.REMOVED and not self.witness
+
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
         return {

@@ -14,27 +14,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from georelay.errors import InvalidTopic
+from georelay.errors import TooLarge
 from georelay.fields import INT64_MAX, Fields, JsonObject
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber
-from georelay.limits import (
-    KIB,
-    PARTITIONS_PER_TOPIC_MAX,
-    REGION_NAME_CHARS_MAX,
-    SEGMENT_BYTES_MAX,
-    TOPIC_NAME_CHARS_MAX,
-)
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGION_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX
 from region.controller.geo_settings import (
-    GEO_DEFAULTS,
     INSYNC_RAISED,
     MAX_GEO_LAG_MS,
     MAX_GEO_LAG_RECORDS,
     MIN_INSYNC_REGIONS,
     PROTECT_K,
     FailoverPolicy,
-    check_value,
     failover_of,
     number,
+)
+from region.controller.topic_settings import (
+    CLEANUP_POLICY,
+    COMPACT,
+    HOME,
+    HOMES,
+    LOG_APPEND_TIME,
+    MAX_MESSAGE_BYTES,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    SETTING_NAME_CHARS_MAX,
+    SETTING_VALUE_CHARS_MAX,
+    SETTINGS_MAX,
+    TIMESTAMP_TYPE,
+    TOPIC_SETTINGS,
+    setting_named,
+    with_value,
 )
 
 TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARS_MAX}}}")
@@ -42,12 +52,7 @@ TOPIC_ID_BYTES: Final = 16
 REPLICATION_FACTOR_DEFAULT: Final = 3
 UNLIMITED: Final = -1
 DEFAULT: Final = -1
-SETTINGS_MAX: Final = 32
-SETTING_NAME_CHARS_MAX: Final = 64
-SETTING_VALUE_CHARS_MAX: Final = 256
-SEGMENT_BYTES: Final = "segment.bytes"
 INTERNAL_PREFIX: Final = "__georelay"  # topics that brokers make for themselves; clients neither make nor change them
-SEGMENT_BYTES_MIN: Final = 16 * KIB  # smaller ones would be files without content
 
 
 class Homes(enum.StrEnum):
@@ -81,7 +86,7 @@ class TopicSpec:
     config: tuple[tuple[str, str], ...] = ()
 
     def with_settings(self, settings: Mapping[str, str]) -> TopicSpec:
-        """Return the spec with Kafka-style topic settings applied.
+        """Return the spec with settings of the table applied (region.controller.topic_settings).
 
         Raises:
             InvalidTopic: a setting that is unknown or has a value that is not allowed.
@@ -143,7 +148,36 @@ class TopicDefinition:
     @property
     def segment_bytes(self) -> int:
         """Return the size at which a segment of this topic's logs is sealed, in bytes."""
-        return int(dict(self.config).get(SEGMENT_BYTES, SEGMENT_BYTES_MAX))
+        return int(self.setting(SEGMENT_BYTES))
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Return how large a record batch of a client may be, in bytes."""
+        return int(self.setting(MAX_MESSAGE_BYTES))
+
+    @property
+    def uses_append_time(self) -> bool:
+        """Return whether the home stamps the time of its append into each batch."""
+        return self.setting(TIMESTAMP_TYPE) == LOG_APPEND_TIME
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Return whether retention deletes nothing, because newest values of keys are to stay."""
+        return COMPACT in self.setting(CLEANUP_POLICY).split(",")
+
+    @property
+    def is_only_compacted(self) -> bool:
+        """Return whether old records are not to be deleted at all."""
+        return self.setting(CLEANUP_POLICY) == COMPACT
+
+    def setting(self, name: str) -> str:
+        """Return the value of a setting that stands in `config`, or its default."""
+        return dict(self.config).get(name, TOPIC_SETTINGS[name].default)
+
+    @property
+    def shown_settings(self) -> dict[str, str]:
+        """Return the settings that are not at their default and have no field of their own."""
+        return {name: value for name, value in self.config if name in TOPIC_SETTINGS and name != SEGMENT_BYTES}
 
     @property
     def min_insync_regions(self) -> int:
@@ -269,6 +303,14 @@ class TopicView:
     internal: bool
     definition: TopicDefinition
 
+    def check_batch(self, size_bytes: int) -> None:
+        """Raise TooLarge for a client's record batch of so many bytes that is over max.message.bytes."""
+        limit_bytes = self.definition.max_message_bytes
+        if size_bytes > limit_bytes:
+            raise TooLarge(
+                f"a batch of {size_bytes} bytes is over {MAX_MESSAGE_BYTES}={limit_bytes} of topic {self.name}"
+            )
+
 
 def _read_homes(fields: Fields) -> Homes:
     return Homes(fields.text("homes", chars_max=5, pattern=_HOMES))
@@ -282,48 +324,18 @@ def _read_config(fields: Fields) -> tuple[tuple[str, str], ...]:
 
 
 _HOMES: Final = re.compile("one|every")
-_PLAIN_SETTINGS: Final = ("retention.ms", "retention.bytes", "segment.bytes", "homes", "home", "cleanup.policy")
-
-
-def _whole_number(name: str, value: str) -> int:
-    if re.fullmatch(r"-?[0-9]{1,19}", value) is None:
-        raise InvalidTopic(f"setting {name}={value[:40]!r} is not a whole number")
-    return int(value)
-
-
-def _with_geo_setting(config: tuple[tuple[str, str], ...], name: str, value: str) -> tuple[tuple[str, str], ...]:
-    """Return a config with one setting; a default is not kept, so that an unchanged topic stays equal."""
-    others = {known: kept for known, kept in config if known != name}
-    return tuple(sorted((others if value == GEO_DEFAULTS[name] else {**others, name: value}).items()))
 
 
 def _with_setting(spec: TopicSpec, name: str, value: str) -> TopicSpec:
+    value = setting_named(name).judge(value)
     match name:
-        case "retention.ms":
-            return replace(spec, retention_ms=_whole_number(name, value))
-        case "retention.bytes":
-            return replace(spec, retention_bytes=_whole_number(name, value))
-        case "segment.bytes":
-            size = _whole_number(name, value)
-            if not SEGMENT_BYTES_MIN <= size <= SEGMENT_BYTES_MAX:
-                raise InvalidTopic(f"setting {name}={size}: use {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}")
-            return replace(spec, config=tuple(sorted({**dict(spec.config), name: str(size)}.items())))
-        case _ if name in GEO_DEFAULTS:
-            return replace(spec, config=_with_geo_setting(spec.config, name, check_value(name, value)))
-        case "homes" if value in ("one", "every"):
+        case _ if name == RETENTION_MS:
+            return replace(spec, retention_ms=int(value))
+        case _ if name == RETENTION_BYTES:
+            return replace(spec, retention_bytes=int(value))
+        case _ if name == HOMES:
             return replace(spec, homes=Homes(value))
-        case "homes":
-            raise InvalidTopic(f"setting homes={value[:40]!r} is neither 'one' nor 'every'")
-        case "home":
+        case _ if name == HOME:
             return replace(spec, home=value)
-        case "cleanup.policy" if value == "delete":
-            return spec
-        case "cleanup.policy":
-            raise InvalidTopic(
-                f"setting cleanup.policy={value[:40]!r}: only 'delete' is there, because record batches are never "
-                "rewritten; bound a topic by retention.ms or retention.bytes, keep the newest value of each key in the "
-                "consumer, and use a queue for work that is done once"
-            )
         case _:
-            known = ", ".join((*_PLAIN_SETTINGS, *GEO_DEFAULTS))
-            raise InvalidTopic(f"setting {name[:64]!r} is unknown; known are {known}")
+            return replace(spec, config=with_value(spec.config, name, value))

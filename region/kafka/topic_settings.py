@@ -1,36 +1,43 @@
-"""Settings of a topic and of a broker in Kafka's words: one table each, read by Create-, Describe- and AlterConfigs.
+"""What Kafka's clients are told of the settings of a topic, and how their wishes are read.
 
-Rule 1: a setting is shown exactly when it can be set, or when clients ask for it to plan their work (read-only then).
+Rule 1: every setting of the table (region.controller.topic_settings) is shown, so that a client finds what it looks
+        for; the documentation of one without effect says so.
 Rule 2: homes and home are chosen when a topic is created and never change (a changed home is another operation).
-Pure: nothing here knows a connection or the cluster.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from georelay.errors import InvalidTopic
-from georelay.limits import RECORD_BATCH_BYTES_MAX, SEGMENT_BYTES_MAX
-from region.controller.geo_settings import GEO_DEFAULTS
-from region.controller.topic import TopicSpec, TopicView
+from georelay.wire.responses import (
+    CreatableTopicConfigs,
+    DescribeConfigsResourceResult,
+    DescribeConfigsSynonym,
+)
+from region.controller.topic import Homes, TopicDefinition, TopicSpec
+from region.controller.topic_settings import (
+    ALTERABLE,
+    HOME,
+    HOMES,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    TOPIC_SETTINGS,
+    Change,
+    Effect,
+    Setting,
+    SettingType,
+    setting_named,
+)
 
-OWN_PREFIX: Final = "georelay."
-KEEP_EVERYTHING: Final = "-1"
-INT64_MAX: Final = 2**63 - 1
-_KEEPING: Final = frozenset({"retention.bytes", "retention.ms"})  # -1 keeps everything
-
-
-class SettingType(enum.IntEnum):
-    """Kafka's number for the type of a value."""
-
-    BOOLEAN = 1
-    TEXT = 2
-    INT = 3
-    LONG = 5
-    LIST = 7
+RegionName = Callable[[int], str]
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+_WITHOUT_EFFECT: Final = "Kept and told again, without effect here. "
 
 
 class Source(enum.IntEnum):
@@ -41,134 +48,122 @@ class Source(enum.IntEnum):
     DEFAULT = 5
 
 
-class Change(enum.Enum):
-    """When a setting may be given."""
-
-    ANY_TIME = "any_time"
-    AT_CREATION = "at_creation"
-    NEVER = "never"
+def values_of(topic: TopicDefinition, region_name: RegionName) -> dict[str, str]:
+    """Return the value of every setting of a topic."""
+    return _values(topic, region_name(topic.home) if topic.home else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One row of the table; `default` is written as clients write it."""
-
-    name: str
-    type: SettingType
-    default: str
-    change: Change
-    text: str
+def values_wished(spec: TopicSpec) -> dict[str, str]:
+    """Return the value of every setting that a topic would have."""
+    return _values(spec, "" if spec.homes is Homes.EVERY else spec.home)
 
 
-TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
-    row.name: row
-    for row in (
-        Setting(
-            name="cleanup.policy",
-            type=SettingType.LIST,
-            default="delete",
-            change=Change.ANY_TIME,
-            text="What happens to old records; only 'delete' is there.",
-        ),
-        Setting(
-            name="failover",
-            type=SettingType.TEXT,
-            default=GEO_DEFAULTS["failover"],
-            change=Change.ANY_TIME,
-            text="Who moves the home of a lost region: 'manual' or 'auto'.",
-        ),
-        Setting(
-            name="georelay.home",
-            type=SettingType.TEXT,
-            default="",
-            change=Change.AT_CREATION,
-            text="Region that sequences the topic; empty with georelay.homes=every.",
-        ),
-        Setting(
-            name="georelay.homes",
-            type=SettingType.TEXT,
-            default="one",
-            change=Change.AT_CREATION,
-            text="'one' home region for all partitions, or 'every' region with a stream of its own.",
-        ),
-        Setting(
-            name="max.geo.lag.ms",
-            type=SettingType.LONG,
-            default=GEO_DEFAULTS["max.geo.lag.ms"],
-            change=Change.ANY_TIME,
-            text="Publishes are refused while fewer than min.insync.regions (at least 2) lag less; 0: never.",
-        ),
-        Setting(
-            name="max.geo.lag.records",
-            type=SettingType.LONG,
-            default=GEO_DEFAULTS["max.geo.lag.records"],
-            change=Change.ANY_TIME,
-            text="The same bound in records; 0: never.",
-        ),
-        Setting(
-            name="max.message.bytes",
-            type=SettingType.INT,
-            default=str(RECORD_BATCH_BYTES_MAX),
-            change=Change.NEVER,
-            text="Bytes of a record batch at most.",
-        ),
-        Setting(
-            name="min.insync.regions",
-            type=SettingType.INT,
-            default=GEO_DEFAULTS["min.insync.regions"],
-            change=Change.ANY_TIME,
-            text="Regions that have a record before acks=all is answered and consumers see it.",
-        ),
-        Setting(
-            name="protect.k",
-            type=SettingType.INT,
-            default=GEO_DEFAULTS["protect.k"],
-            change=Change.ANY_TIME,
-            text="A forced move keeps what so many regions have; at most min.insync.regions; 0: not set.",
-        ),
-        Setting(
-            name="retention.bytes",
-            type=SettingType.LONG,
-            default=KEEP_EVERYTHING,
-            change=Change.ANY_TIME,
-            text="Bytes kept per partition; -1 keeps everything.",
-        ),
-        Setting(
-            name="retention.ms",
-            type=SettingType.LONG,
-            default=KEEP_EVERYTHING,
-            change=Change.ANY_TIME,
-            text="Milliseconds that records are kept at least; -1 keeps everything.",
-        ),
-        Setting(
-            name="segment.bytes",
-            type=SettingType.INT,
-            default=str(SEGMENT_BYTES_MAX),
-            change=Change.ANY_TIME,
-            text="Size at which a file of the log is closed; whole files are deleted.",
-        ),
-    )
-}
+def _values(topic: TopicDefinition | TopicSpec, home: str) -> dict[str, str]:
+    given = dict(topic.config) | {
+        HOME: home,
+        HOMES: str(topic.homes),
+        RETENTION_BYTES: str(topic.retention_bytes),
+        RETENTION_MS: str(topic.retention_ms),
+    }
+    return {name: given.get(name, row.default) for name, row in TOPIC_SETTINGS.items()}
 
 
-def value_of(name: str, view: TopicView, region_name: Callable[[int], str]) -> str:
-    """Return the value that a setting of the table has for a topic."""
-    definition = view.definition
-    match name:
-        case _ if name in GEO_DEFAULTS:
-            return dict(definition.config).get(name, GEO_DEFAULTS[name])
-        case "georelay.home":
-            return region_name(definition.home) if definition.home else ""
-        case "georelay.homes":
-            return str(definition.homes)
-        case "retention.bytes":
-            return str(definition.retention_bytes)
-        case "retention.ms":
-            return str(definition.retention_ms)
-        case "segment.bytes":
-            return str(definition.segment_bytes)
-        case _:
-            return TOPIC_SETTINGS[name].default
+def created_rows(values: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    """Return what CreateTopics answers of a topic with these values (KIP-525)."""
+    return [
+        CreatableTopicConfigs(name=name, value=value, read_only=_is_fixed(row), config_source=_source(row, value))
+        for name, row in TOPIC_SETTINGS.items()
+        for value in (values[name],)
+    ]
+
+
+def described_rows(
+    values: Mapping[str, str], *, synonyms: bool, documentation: bool
+) -> list[DescribeConfigsResourceResult]:
+    """Return what DescribeConfigs answers of a topic with these values."""
+    return [
+        DescribeConfigsResourceResult(
+            name=name,
+            value=values[name],
+            read_only=_is_fixed(row),
+            config_source=_source(row, values[name]),
+            synonyms=_synonyms(row, values[name]) if synonyms else (),
+            config_type=row.type,
+            documentation=_documentation(row) if documentation else None,
+        )
+        for name, row in TOPIC_SETTINGS.items()
+    ]
+
+
+def _is_fixed(row: Setting) -> bool:
+    return row.change is not Change.ANY_TIME
+
+
+def _source(row: Setting, value: str) -> Source:
+    return Source.DEFAULT if value == row.default else Source.TOPIC
+
+
+def _synonyms(row: Setting, value: str) -> list[DescribeConfigsSynonym]:
+    own = [] if value == row.default else [DescribeConfigsSynonym(row.name, value, Source.TOPIC)]
+    return [*own, DescribeConfigsSynonym(row.name, row.default, Source.DEFAULT)]
+
+
+def _documentation(row: Setting) -> str:
+    return row.text if row.effect is Effect.ENFORCED else _WITHOUT_EFFECT + row.text
+
+
+def wished(rows: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Return the settings that a new topic is to have (InvalidTopic: without a value, or given twice)."""
+    settings: dict[str, str] = {}
+    for name, value in rows:
+        if value is None:
+            raise InvalidTopic(f"setting {name[:64]} has no value")
+        if name in settings:
+            raise InvalidTopic(f"setting {name[:64]} is given twice")
+        settings[name] = value
+    return settings
+
+
+def replaced(values: Mapping[str, str], named: Iterable[tuple[str, int, str | None]]) -> dict[str, str]:
+    """Return what AlterConfigs changes: what is named, and the default of what is set and not named.
+
+    A setting that is fixed may be named with the value it has.
+    """
+    settings = {name: row.default for name, row in TOPIC_SETTINGS.items() if row.default != values[name]}
+    settings = {name: value for name, value in settings.items() if name in ALTERABLE}
+    for name, _, value in named:
+        if value is None:
+            raise InvalidTopic(f"setting {name[:64]} has no value")
+        if name in TOPIC_SETTINGS and name not in ALTERABLE and value == values[name]:
+            continue
+        settings[name] = value
+    return settings
+
+
+def changed(values: Mapping[str, str], named: Iterable[tuple[str, int, str | None]]) -> dict[str, str]:
+    """Return what IncrementalAlterConfigs changes: set, deleted to the default, added to or taken from a list."""
+    settings = {}
+    for name, operation, value in named:
+        row = setting_named(name)
+        if operation == DELETE:
+            settings[name] = row.default
+        elif value is None:
+            raise InvalidTopic(f"setting {name} has no value")
+        elif operation == SET:
+            settings[name] = value
+        elif operation in (APPEND, SUBTRACT) and row.type is SettingType.LIST:
+            settings[name] = _edited(values[name], value, is_append=operation == APPEND)
+        else:
+            raise InvalidTopic(f"setting {name}: operation {operation} is for lists; use set (0) or delete (1)")
+    return settings
+
+
+def _edited(known: str, value: str, *, is_append: bool) -> str:
+    items = [item for item in known.split(",") if item]
+    given = [item.strip() for item in value.split(",")]
+    if is_append:
+        return ",".join([*items, *(item for item in given if item not in items)])
+    return ",".join(item for item in items if item not in given)
 
 
 def check_alteration(settings: Mapping[str, str]) -> None:
@@ -178,20 +173,7 @@ def check_alteration(settings: Mapping[str, str]) -> None:
         InvalidTopic: unknown, fixed, or a value that is not allowed; the text says which and what to write.
     """
     for name, value in settings.items():
-        row = TOPIC_SETTINGS.get(name)
-        if row is None:
-            raise InvalidTopic(f"setting {name[:64]!r} is unknown; known are {', '.join(_alterable())}")
-        if row.change is not Change.ANY_TIME:
-            raise InvalidTopic(f"setting {name} is fixed; what may change is {', '.join(_alterable())}")
-        TopicSpec(name="").with_settings({name: value})
-        if name in _KEEPING and not (int(value) == -1 or 0 < int(value) <= INT64_MAX):
-            raise InvalidTopic(f"setting {name}={value}: use a positive number, or -1 to keep everything")
-
-
-def defaults_of_alterable() -> dict[str, str]:
-    """Return the default of every setting that may change at any time."""
-    return {name: TOPIC_SETTINGS[name].default for name in _alterable()}
-
-
-def _alterable() -> list[str]:
-    return [name for name, row in TOPIC_SETTINGS.items() if row.change is Change.ANY_TIME]
+        row = setting_named(name)
+        if _is_fixed(row):
+            raise InvalidTopic(f"setting {name} is fixed: it is chosen when a topic is created")
+        row.judge(value)

@@ -14,6 +14,8 @@ Rule 6: a broker without a lease gives no acknowledgement that depends on one (r
 Rule 7: transactions begin in a region whose brokers all understand them (TRANSACTION_LEVEL).
 Rule 8: a region on its way out takes no records into streams that began in it: nobody would be home of them any more.
         A batch that it has stored already is answered all the same.
+Rule 9: the type of a batch's timestamps is the topic's, whatever a client wrote. With LogAppendTime the batch gets the
+        time of its append, before its digest and checksum are made.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from georelay.errors import (
     Unavailable,
 )
 from georelay.ids import NO_PRODUCER, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
-from georelay.wire.batch import BatchHeader, stamp
+from georelay.wire.batch import BatchHeader, stamp, stamp_time
 from georelay.wire.control_batch import build_marker
 from georelay.wire.crc import crc32c
 from georelay.wire.header import TRANSACTIONAL
@@ -87,6 +89,7 @@ class SequencedStream(FollowedLog, ABC):
         self.lease: Callable[[], bool] = _always
         self.isolated: Callable[[], bool] = _never
         self.is_leaving: Callable[[], bool] = _never  # whether this region is on its way out of the mesh
+        self.uses_append_time = False  # as the topic says now
         self.forward_jumps = 0  # of producers, after a loss of records
         self.lanes = TransactionLanes(key, admit=self._admit, again=self._publish_transactional)
 
@@ -210,6 +213,7 @@ class SequencedStream(FollowedLog, ABC):
             raise DiskFull(f"the disk of broker {self.leader_id} is nearly full: nothing is stored until there is room")
         frame, batch = frame_for(raw)
         stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
+        header = stamp_time(batch, header, append_ms=append_us // 1000 if self.uses_append_time else None)
         stream_header = self._data_header(
             header, batch, append_us=append_us, received_ns=received_ns, entry_region=entry_region
         )

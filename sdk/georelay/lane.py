@@ -64,18 +64,21 @@ def new_chunk(records: Sequence[NewRecord], received_ns: int, result: type[R] | 
     return RecordChunk(records, sum(record.size_bytes for record in records), received_ns, done)
 
 
-def split_records(records: Sequence[NewRecord], limits: LaneLimits) -> list[Sequence[NewRecord]]:
-    """Return `records` cut into parts that each fit one batch.
+def split_records(
+    records: Sequence[NewRecord], limits: LaneLimits, *, record_bytes_max: int = RECORD_BYTES_MAX
+) -> list[Sequence[NewRecord]]:
+    """Return `records` cut into parts that each fit one batch; `record_bytes_max` is what the topic allows for one.
 
     Raises:
         TooLarge: a record does not fit a batch.
     """
     parts: list[Sequence[NewRecord]] = []
+    limit_bytes = min(record_bytes_max, RECORD_BYTES_MAX)
     start = size = 0
     for position, record in enumerate(records):
         record_bytes = record.size_bytes
-        if record_bytes > RECORD_BYTES_MAX:
-            raise TooLarge(f"record {position} of {record_bytes} bytes is over the {RECORD_BYTES_MAX} of a record")
+        if record_bytes > limit_bytes:
+            raise TooLarge(f"record {position} of {record_bytes} bytes is over the {limit_bytes} of a record here")
         full = size + record_bytes > limits.batch_bytes or position - start >= limits.batch_records
         if position > start and full:
             parts.append(records[start:position])
@@ -125,6 +128,11 @@ class RecordLane(Generic[R]):
     def open_futures(self) -> list[asyncio.Future[R]]:
         """Return what is not answered yet."""
         return [chunk.done for chunk in self._open_chunks]
+
+    def limit_batches(self, batch_bytes: int) -> None:
+        """Gather at most so many bytes from now on; a chunk that is larger travels alone."""
+        if batch_bytes != self._core.limits.batch_bytes:
+            self._core.limits = replace(self._core.limits, batch_bytes=batch_bytes)
 
     def offer(self, chunks: Sequence[RecordChunk[R]]) -> None:
         """Queue chunks in order.

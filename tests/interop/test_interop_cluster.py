@@ -76,14 +76,19 @@ def test_a_topic_never_shrinks_and_a_mirrors_name_never_grows(mesh: Any) -> None
     assert refusal(admin.create_partitions([NewPartitions(ghost, 9)])[ghost])[0] == UNKNOWN_TOPIC
 
 
-def test_compaction_is_refused_with_what_to_use_instead(mesh: Any) -> None:
+def test_compaction_is_taken_and_shown_and_what_cannot_be_is_refused_with_what_to_use(mesh: Any) -> None:
     admin = AdminClient({"bootstrap.servers": mesh.kafka("us")})
     name = mesh.new_name("compact")
-    wanted = NewTopic(name, 1, config={"cleanup.policy": "compact"})
-    code, text = refusal(admin.create_topics([wanted])[name])
-    assert code == INVALID_CONFIG
-    for word in ("delete", "retention.ms", "retention.bytes", "newest value of each key", "queue"):
-        assert word in text
+    wanted = NewTopic(name, 1, config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"})
+    admin.create_topics([wanted])[name].result(SECONDS)
+    mesh.wait_for_topic(name, region="us")
+    resource = ConfigResource("topic", name)
+    settings = admin.describe_configs([resource])[resource].result(SECONDS)
+    assert (settings["cleanup.policy"].value, settings["min.cleanable.dirty.ratio"].value) == ("compact", "0.1")
+    tiered = mesh.new_name("tiered")
+    refused = NewTopic(tiered, 1, config={"remote.storage.enable": "true"})
+    code, text = refusal(admin.create_topics([refused])[tiered])
+    assert (code, "retention.ms" in text) == (INVALID_CONFIG, True)
 
 
 def test_kafka_python_lets_a_topic_grow_and_sees_its_sizes_moves_and_producers(

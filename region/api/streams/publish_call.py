@@ -168,6 +168,7 @@ class PublishCall:
             self._check(publish, topic)
             waiting.home = self._region_name(topic.home)
             if publish.WhichOneof("payload") == "batch":
+                topic.check_batch(len(publish.batch))
                 self._publish_batch(publish)
             else:
                 self._publish_records(publish, topic)

@@ -29,24 +29,23 @@ from georelay.wire.responses import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    DescribeConfigsSynonym,
     IncrementalAlterConfigsResponse,
 )
 from region.controller.topic import REPLICATION_FACTOR_DEFAULT, TopicView
+from region.controller.topic_settings import SettingType
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.patience import within
 from region.kafka.ports import Cluster
 from region.kafka.services import KafkaServices
 from region.kafka.topic_settings import (
-    TOPIC_SETTINGS,
-    Change,
-    Setting,
-    SettingType,
+    SET,
     Source,
+    changed,
     check_alteration,
-    defaults_of_alterable,
-    value_of,
+    described_rows,
+    replaced,
+    values_of,
 )
 from region.security.access import Access, Operation, Resource
 from region.security.change_details import shown_settings
@@ -55,8 +54,6 @@ TOPIC: Final = 2
 BROKER: Final = 4
 RESOURCES_PER_REQUEST_MAX: Final = 1_000
 ALTER_TIMEOUT_MS: Final = 30_000  # these requests carry no patience of their own
-SET: Final = 0
-DELETE: Final = 1
 
 
 class _Asked(NamedTuple):
@@ -107,9 +104,8 @@ class DescribeConfigsHandler:
     def _rows(self, resource: DescribeConfigsResource, asked: _Asked) -> list[DescribeConfigsResourceResult]:
         if resource.resource_type == TOPIC:
             view = _topic(self._cluster, resource.resource_name)
-            rows = [
-                _topic_row(row, value_of(row.name, view, self._region_name), asked) for row in TOPIC_SETTINGS.values()
-            ]
+            values = values_of(view.definition, self._region_name)
+            rows = described_rows(values, synonyms=asked.synonyms, documentation=asked.documentation)
         elif resource.resource_type == BROKER:
             rows = _broker_rows(self._cluster, resource.resource_name)
         else:
@@ -130,7 +126,7 @@ class AlterConfigsHandler:
 
         async def answer() -> AlterConfigsResponse:
             return AlterConfigsResponse(
-                responses=await self._each(slot, request.resources, self._replaced, validate_only=request.validate_only)
+                responses=await self._each(slot, request.resources, replaced, validate_only=request.validate_only)
             )
 
         slot.spawn(answer())
@@ -140,7 +136,7 @@ class AlterConfigsHandler:
 
         async def answer() -> IncrementalAlterConfigsResponse:
             return IncrementalAlterConfigsResponse(
-                responses=await self._each(slot, request.resources, _changed, validate_only=request.validate_only)
+                responses=await self._each(slot, request.resources, changed, validate_only=request.validate_only)
             )
 
         slot.spawn(answer())
@@ -149,7 +145,7 @@ class AlterConfigsHandler:
         self,
         slot: Slot,
         resources: Sequence[AlterConfigsResource] | Sequence[IncrementalAlterConfigsResource],
-        settings_of: Callable[[TopicView, list[tuple[str, int, str | None]]], dict[str, str]],
+        settings_of: Callable[[Mapping[str, str], list[tuple[str, int, str | None]]], dict[str, str]],
         *,
         validate_only: bool,
     ) -> list[AlterConfigsResourceResponse]:
@@ -164,7 +160,7 @@ class AlterConfigsHandler:
                 if times[kind, name] > 1:
                     raise BadRequest("the resource stands twice in the request")
                 view = self._alterable_topic(kind, name)
-                settings = settings_of(view, _named_once(resource))
+                settings = settings_of(values_of(view.definition, self._region_name), _named_once(resource))
                 check_alteration(settings)
                 if settings and not validate_only:
                     about = {"topic": name, "settings": shown_settings(settings)}
@@ -188,37 +184,6 @@ class AlterConfigsHandler:
         if view.is_mirror_name or view.internal:
             raise PolicyViolation(f"{name!r} has the settings of its plain name; alter that one")
         return view
-
-    def _replaced(self, view: TopicView, named: list[tuple[str, int, str | None]]) -> dict[str, str]:
-        """Return the defaults with what is named; a fixed setting may be named with the value it has."""
-        settings = defaults_of_alterable()
-        for name, _, value in named:
-            if value is None:
-                raise InvalidTopic(f"setting {name[:64]} has no value")
-            row = TOPIC_SETTINGS.get(name)
-            if (
-                row is not None
-                and row.change is not Change.ANY_TIME
-                and value == value_of(row.name, view, self._region_name)
-            ):
-                continue
-            settings[name] = value
-        return settings
-
-
-def _changed(_: TopicView, named: list[tuple[str, int, str | None]]) -> dict[str, str]:
-    """Return what is named, deleted settings with their defaults."""
-    settings = {}
-    for name, operation, value in named:
-        if operation == DELETE:
-            settings[name] = TOPIC_SETTINGS[name].default if name in TOPIC_SETTINGS else ""
-        elif operation != SET:
-            raise InvalidTopic(f"setting {name[:64]}: set (0) and delete (1) are there, not operation {operation}")
-        elif value is None:
-            raise InvalidTopic(f"setting {name[:64]} has no value")
-        else:
-            settings[name] = value
-    return settings
 
 
 def _named_once(resource: AlterConfigsResource | IncrementalAlterConfigsResource) -> list[tuple[str, int, str | None]]:
@@ -258,22 +223,6 @@ def _topic(cluster: Cluster, name: str) -> TopicView:
 def _code(error: GeorelayError) -> ErrorCode:
     """Return Kafka's code; a value that is not allowed is INVALID_CONFIG where settings are the subject."""
     return ErrorCode.INVALID_CONFIG if isinstance(error, InvalidTopic) else kafka_code(error)
-
-
-def _topic_row(row: Setting, value: str, asked: _Asked) -> DescribeConfigsResourceResult:
-    is_default = value == row.default
-    synonyms = [DescribeConfigsSynonym(row.name, row.default, Source.DEFAULT)]
-    if not is_default:
-        synonyms.insert(0, DescribeConfigsSynonym(row.name, value, Source.TOPIC))
-    return DescribeConfigsResourceResult(
-        name=row.name,
-        value=value,
-        read_only=row.change is not Change.ANY_TIME,
-        config_source=Source.DEFAULT if is_default else Source.TOPIC,
-        synonyms=synonyms if asked.synonyms else (),
-        config_type=row.type,
-        documentation=row.text if asked.documentation else None,
-    )
 
 
 def _broker_rows(cluster: Cluster, name: str) -> list[DescribeConfigsResourceResult]:

@@ -74,16 +74,22 @@ class PendingProduce:
         self._rows: list[PartitionProduceResponse | int] = []  # an int: the index of a partition that waits
         self._waiting = 0
 
-    def wait(self, name: str, index: int, records: int, future: asyncio.Future[Published]) -> None:
-        """Add a partition of topic `name` whose batch of so many records is on its way."""
+    def wait(
+        self, name: str, index: int, records: int, future: asyncio.Future[Published], *, tells_time: bool = False
+    ) -> None:
+        """Add a partition of topic `name` whose batch of so many records is on its way.
+
+        Args:
+            tells_time: the time of the append is that of the records (LogAppendTime), and told to the client.
+        """
         if future.done():
-            self._rows.append(_row_of(index, future, self._counters))
+            self._rows.append(_row_of(index, future, self._counters, tells_time=tells_time))
             self._refused.note_end(name, index, records, future)
             return
         row = len(self._rows)
         self._rows.append(index)
         self._waiting += 1
-        future.add_done_callback(partial(self._done, row, name, index, records))
+        future.add_done_callback(partial(self._done, row, name, index, records, tells_time))
 
     def refuse(self, index: int, code: int, text: str) -> None:
         """Add a partition that is not stored."""
@@ -99,9 +105,11 @@ class PendingProduce:
         if self._acks == ACKS_NONE:
             self._slot.no_answer()
 
-    def _done(self, row: int, name: str, index: int, records: int, future: asyncio.Future[Published]) -> None:
+    def _done(
+        self, row: int, name: str, index: int, records: int, tells_time: bool, future: asyncio.Future[Published]
+    ) -> None:
         if isinstance(self._rows[row], int):
-            answer = self._rows[row] = _row_of(index, future, self._counters)
+            answer = self._rows[row] = _row_of(index, future, self._counters, tells_time=tells_time)
             is_refused = answer.error_code != ErrorCode.NONE
         else:
             is_refused = True  # its time was over: it was answered and counted then, and its records are now
@@ -154,7 +162,9 @@ def _deadline_ns(slot: Slot, timeout_ms: int) -> int:
     return slot.started_ns + min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX) * 1_000_000
 
 
-def _row_of(index: int, future: asyncio.Future[Published], counters: KafkaCounters) -> PartitionProduceResponse:
+def _row_of(
+    index: int, future: asyncio.Future[Published], counters: KafkaCounters, *, tells_time: bool
+) -> PartitionProduceResponse:
     if future.cancelled():
         return _error_row(index, ErrorCode.REQUEST_TIMED_OUT, "the publish was cancelled", counters)
     error = future.exception()
@@ -163,7 +173,8 @@ def _row_of(index: int, future: asyncio.Future[Published], counters: KafkaCounte
         if published.is_pending:
             return _error_row(index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _pending_text(published), counters)
         counters.publishes_stored += 1
-        return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, -1, published.log_start)
+        append_ms = published.append_us // 1000 if tells_time else -1
+        return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, append_ms, published.log_start)
     if not isinstance(error, GeorelayError):
         log.error("publish.broke", error=repr(error))
         return _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", counters)
@@ -199,12 +210,12 @@ class ProduceHandler:
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
-                    future, records = self._publish(slot, topic.name, data, request)
+                    future, records, tells_time = self._publish(slot, topic.name, data, request)
                 except (RowRefused, GeorelayError) as error:
                     pending.refuse(data.index, kafka_code(error), str(error))
                     self._refused.note(topic.name, data.index, _record_count(data.records), error)
                 else:
-                    pending.wait(topic.name, data.index, records, future)
+                    pending.wait(topic.name, data.index, records, future, tells_time=tells_time)
         pending.begin(request.timeout_ms)
 
     def _pause_ms(self, slot: Slot, request: ProduceRequest) -> int:
@@ -218,7 +229,7 @@ class ProduceHandler:
 
     def _publish(
         self, slot: Slot, name: str, data: PartitionProduceData, request: ProduceRequest
-    ) -> tuple[asyncio.Future[Published], int]:
+    ) -> tuple[asyncio.Future[Published], int, bool]:
         principal, transactional_id = slot.connection.principal, request.transactional_id
         if transactional_id is not None:
             self._access.check(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
@@ -236,6 +247,7 @@ class ProduceHandler:
         if not raw:
             raise RowRefused(ErrorCode.INVALID_RECORD, "the partition has no record batch")
         _refuse_several(raw)
+        view.check_batch(len(raw))
         header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
         if header.attributes & CODEC_MASK == Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
             raise RowRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
@@ -252,7 +264,7 @@ class ProduceHandler:
             transactional_id=transactional_id,
             level=_level_of(request.acks, request.timeout_ms, view),
         )
-        return future, header.record_count
+        return future, header.record_count, view.definition.uses_append_time
 
 
 def _record_count(raw: bytes | memoryview | None) -> int:

@@ -83,6 +83,6 @@ class DeleteRecordsHandler:
         if isinstance(stream, ErrorCode):
             return stream
         view = self._cluster.topic(name)
-        if view is not None and (view.is_mirror_name or view.internal):
+        if view is not None and (view.is_mirror_name or view.internal or view.definition.is_only_compacted):
             return kafka_code(PolicyViolation())
         return ErrorCode.OFFSET_OUT_OF_RANGE if wanted.offset < BEFORE_HIGH_WATERMARK else ErrorCode.NONE

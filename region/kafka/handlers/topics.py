@@ -1,13 +1,13 @@
 """CreateTopics and DeleteTopics: definitions are forwarded to the definitions home by the cluster.
 
-Settings: retention.ms, retention.bytes, segment.bytes, cleanup.policy=delete, georelay.homes=one|every,
-georelay.home=<region>.
+Rule: a topic that was created, or would be, is answered with its settings to who may see them (KIP-525).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import replace
 
 from georelay.errors import GeorelayError, InvalidTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
@@ -25,33 +25,8 @@ from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.patience import within
 from region.kafka.ports import TopicSpec
 from region.kafka.services import KafkaServices
+from region.kafka.topic_settings import created_rows, values_of, values_wished, wished
 from region.security.access import Operation, Principal, Resource
-
-OWN_PREFIX: Final = "georelay."
-OWN_SETTINGS: Final = frozenset({"georelay.homes", "georelay.home"})
-KAFKA_SETTINGS: Final = frozenset({"retention.ms", "retention.bytes", "segment.bytes", "cleanup.policy"})
-
-
-def settings_of(topic: CreatableTopic) -> dict[str, str]:
-    """Return the settings in the controller's words.
-
-    Raises:
-        InvalidTopic: unknown, without a value, given twice, or not served yet; the text says which.
-    """
-    settings: dict[str, str] = {}
-    for row in topic.configs:
-        if row.name == "min.insync.regions":
-            raise InvalidTopic("min.insync.regions is not served yet: every publish is committed in its home region")
-        if row.name not in OWN_SETTINGS | KAFKA_SETTINGS:
-            known = ", ".join(sorted(OWN_SETTINGS | KAFKA_SETTINGS))
-            raise InvalidTopic(f"setting {row.name[:64]!r} is unknown; known are {known}")
-        if row.value is None:
-            raise InvalidTopic(f"setting {row.name} has no value")
-        name = row.name.removeprefix(OWN_PREFIX)
-        if name in settings:
-            raise InvalidTopic(f"setting {row.name} is given twice")
-        settings[name] = row.value
-    return settings
 
 
 class CreateTopicsHandler:
@@ -60,6 +35,7 @@ class CreateTopicsHandler:
     def __init__(self, services: KafkaServices) -> None:
         self._cluster = services.cluster
         self._access = services.access
+        self._region_name = services.region_name
 
     def handle(self, slot: Slot, request: CreateTopicsRequest) -> None:
         """Create topics one after the other."""
@@ -82,20 +58,32 @@ class CreateTopicsHandler:
             spec = _spec(topic)
             if request.validate_only:
                 spec = self._cluster.check_topic(spec)
-                return CreatableTopicResult(
+                would_be = CreatableTopicResult(
                     name=topic.name, num_partitions=spec.partitions, replication_factor=spec.replication_factor
                 )
+                return self._with_configs(would_be, values_wished(spec), principal)
             with self._access.noted(principal, "topic.created", topic=topic.name):
                 view = await within(request.timeout_ms, self._cluster.create_topic(spec))
         except (RowRefused, GeorelayError) as error:
-            return CreatableTopicResult(name=topic.name, error_code=kafka_code(error), error_message=str(error))
-        return CreatableTopicResult(
+            code = kafka_code(error)
+            return CreatableTopicResult(name=topic.name, error_code=code, error_message=str(error), configs=())
+        created = CreatableTopicResult(
             name=topic.name,
             topic_id=view.wire_id,
             num_partitions=view.partitions,
             replication_factor=view.replication_factor,
-            configs=[],
         )
+        return self._with_configs(created, values_of(view.definition, self._region_name), principal)
+
+    def _with_configs(
+        self, row: CreatableTopicResult, values: Mapping[str, str], principal: Principal
+    ) -> CreatableTopicResult:
+        """Add the settings, or say that the principal may not see them; then it sees no numbers either."""
+        refused = self._access.refusal(principal, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, row.name)
+        if refused is None:
+            return replace(row, configs=created_rows(values))
+        code = kafka_code(refused)
+        return replace(row, topic_config_error_code=code, num_partitions=-1, replication_factor=-1, configs=())
 
 
 def _spec(topic: CreatableTopic) -> TopicSpec:
@@ -112,7 +100,7 @@ def _spec(topic: CreatableTopic) -> TopicSpec:
         raise RowRefused(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     spec = TopicSpec(name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor)
     try:
-        return spec.with_settings(settings_of(topic))
+        return spec.with_settings(wished((row.name, row.value) for row in topic.configs))
     except InvalidTopic as error:
         raise RowRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
 

@@ -55,7 +55,7 @@ def _create(
     retention_ms: Annotated[int, typer.Option("--retention-ms", min=0, help="0: the mesh's default.")] = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=f"{', '.join(topic_changes.GEO_SETTINGS)}; may be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help=f"{topic_changes.SETTINGS_HELP}; may be repeated."),
     ] = None,
     gateway: GatewayOption = "",
     endpoints: EndpointsOption = "",

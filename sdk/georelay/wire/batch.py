@@ -16,6 +16,7 @@ from georelay.wire.header import (
     parse_header,
     split_batches,
     stamp,
+    stamp_time,
     validate,
 )
 from georelay.wire.records import Record, RecordDraft, build_batch, iterate_records
@@ -36,5 +37,6 @@ __all__ = [
     "parse_header",
     "split_batches",
     "stamp",
+    "stamp_time",
     "validate",
 ]

@@ -17,7 +17,8 @@ Layout (big-endian; bytes 0-20 are outside the checksum, which covers byte 21 to
      53     4  base_sequence
      57     4  record_count
 
-Rule 1: a batch is stored and shipped verbatim; only base_offset and epoch are ever written after it was built.
+Rule 1: a batch is stored and shipped verbatim; only base_offset and epoch are ever written after it was built and, once
+        and by its home, type and time of its records where the topic wants another than the batch has.
 Rule 2: the broker's cost does not depend on the number of records.
 """
 
@@ -51,6 +52,11 @@ _LENGTH: Final = struct.Struct(">i")
 _EPOCH: Final = struct.Struct(">i")
 _EPOCH_POSITION: Final = 12
 _LENGTH_POSITION: Final = 8
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = 17
+_ATTRIBUTES: Final = struct.Struct(">h")
+_TIMESTAMP: Final = struct.Struct(">q")
+_MAX_TIMESTAMP_POSITION: Final = 35
 
 Buffer = bytes | bytearray | memoryview
 
@@ -218,6 +224,27 @@ def stamp(raw: bytearray | memoryview, *, base_offset: int, epoch: int, position
     """Write offset and home epoch into the batch at `position`; both are outside the checksum."""
     _BASE_OFFSET.pack_into(raw, position, base_offset)
     _EPOCH.pack_into(raw, position + _EPOCH_POSITION, epoch)
+
+
+def stamp_time(
+    raw: bytearray | memoryview, header: BatchHeader, *, append_ms: int | None, position: int = 0
+) -> BatchHeader:
+    """Write the type of its timestamps into the batch at `position`, and the checksum that follows; return the header.
+
+    Args:
+        append_ms: all records have this time, ms since 1970 (KIP-32, LogAppendTime); None: each its own (CreateTime).
+    """
+    is_append_time = append_ms is not None
+    if not is_append_time and not header.is_log_append_time:
+        return header
+    attributes = header.attributes & ~LOG_APPEND_TIME | (LOG_APPEND_TIME if is_append_time else 0)
+    max_timestamp_ms = header.max_timestamp_ms if append_ms is None else append_ms
+    _ATTRIBUTES.pack_into(raw, position + CRC_START, attributes)
+    _TIMESTAMP.pack_into(raw, position + _MAX_TIMESTAMP_POSITION, max_timestamp_ms)
+    end = position + LENGTH_PREFIX_BYTES + header.length
+    crc = crc32c(memoryview(raw)[position + CRC_START : end])
+    _CRC.pack_into(raw, position + _CRC_POSITION, crc)
+    return header._replace(attributes=attributes, max_timestamp_ms=max_timestamp_ms, crc=crc)
 
 
 def split_batches(raw: Buffer, *, partial_tail: bool = False) -> list[memoryview]:

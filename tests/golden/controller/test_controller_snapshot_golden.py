@@ -156,7 +156,7 @@ def test_snapshot_with_a_missing_field_is_refused(name: str) -> None:
         b"{}",
         changed(v=2),
         changed(extra=1),
-        changed(feature_level=5),
+        changed(feature_level=6),
         changed(definitions_index=0),
         changed(next_group=1),
         changed(definitions=[]),

@@ -28,6 +28,7 @@ from region.api.topic_changes import (
     parse_reassignment,
 )
 from region.api.topics_http import parse_topic
+from region.controller.topic import TopicSpec
 from region.kafka.counters import KafkaCounters
 from region.kafka.ports import BrokerStatus, PartitionReplicas
 
@@ -83,6 +84,19 @@ def test_an_alteration_is_settings_in_kafkas_words_and_null_is_the_default() -> 
     assert parse_alteration(body) == {"retention.ms": "1000", "retention.bytes": "-1"}
 
 
+def test_every_setting_of_a_topic_may_be_given_by_its_name() -> None:
+    body = b'{"settings": {"cleanup.policy": "compact", "preallocate": true, "min.cleanable.dirty.ratio": 0.1}}'
+    named = {"cleanup.policy": "compact", "preallocate": "true", "min.cleanable.dirty.ratio": "0.1"}
+    assert parse_alteration(body) == named
+    assert parse_alteration(b'{"settings": {"retention.ms": 5, "failover": null}}') == {
+        "retention.ms": "5",
+        "failover": "manual",
+    }
+    spec = TopicSpec(name="orders").with_settings(named)
+    assert parse_topic(b'{"name": "orders",' + body[1:]) == spec
+    assert spec_of(pb.CreateTopicRequest(name="orders", settings=named)) == spec
+
+
 def test_a_reassignment_names_one_partition_or_all() -> None:
     one = parse_reassignment(b'{"partition": 3, "replicas": [1002, 1001]}')
     assert one == Reassignment(partition=3, replicas=(1002, 1001))
@@ -99,6 +113,9 @@ def test_a_deletion_goes_up_to_an_offset_or_to_what_is_committed() -> None:
     [
         (parse_alteration, "[]", "must be an object"),
         (parse_alteration, "{}", "name what changes"),
+        (parse_alteration, '{"settings": []}', "settings: must be an object"),
+        (parse_alteration, '{"settings": {"failover": []}}', "settings.failover: must be a string"),
+        (parse_alteration, '{"retention_ms": 1, "settings": {"retention.ms": 2}}', "is given twice"),
         (parse_alteration, '{"partitions": 3}', "partitions: unknown field"),
         (parse_alteration, '{"retention_ms": "1"}', "retention_ms: must be an integer"),
         (parse_alteration, '{"retention_ms": -2}', "retention_ms: must be an integer"),
@@ -156,6 +173,16 @@ async def test_settings_are_patched(http: Any, cluster: Any) -> None:
     status, document = await ask(http, "PATCH", "/v1/topics/orders", {"retention_ms": 1000})
     assert (status, document["retention_ms"], document["retention_bytes"]) == (200, 1000, -1)
     assert cluster.changes == [("alter_topic", "orders", {"retention.ms": "1000"})]
+
+
+async def test_settings_without_a_field_of_their_own_are_shown(http: Any, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    wanted = {"settings": {"cleanup.policy": "compact", "flush.ms": 5, "segment.bytes": 20000}}
+    status, document = await ask(http, "PATCH", "/v1/topics/orders", wanted)
+    assert (status, document["segment_bytes"]) == (200, 20000)
+    assert document["settings"] == {"cleanup.policy": "compact", "flush.ms": "5"}
+    status, document = await ask(http, "PATCH", "/v1/topics/orders", {"settings": {"no.such": "1"}})
+    assert (status, document["code"]) == (400, "INVALID_TOPIC")
 
 
 async def test_records_are_deleted_and_the_log_start_is_answered(http: Any, cluster: Any) -> None:

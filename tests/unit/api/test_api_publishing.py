@@ -92,6 +92,22 @@ async def test_a_large_call_is_cut_into_batches_with_dense_offsets(edge: Edge) -
     assert len(edge.cluster.stream("orders", 0).entries) == 4
 
 
+async def test_records_are_gathered_into_batches_that_the_topic_allows(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    await edge.cluster.alter_topic("orders", {"max.message.bytes": "500"})
+    calls = [edge.publisher.publish("orders", [(record, 0) for record in records(*[b"x" * 100] * 5)]) for _ in range(4)]
+    offsets = [place.offset for places in await asyncio.gather(*calls) for place in places]
+    assert offsets == list(range(20))
+    sizes = [len(entry.payload) for entry in edge.cluster.stream("orders", 0).entries]
+    assert max(sizes) <= 500
+    assert len(sizes) < 20
+    with pytest.raises(TooLarge, match="record 1 of 532 bytes is over the 439"):
+        await edge.publisher.publish("orders", [(record, 0) for record in records(b"x", b"x" * 500)])
+    await edge.cluster.alter_topic("orders", {"max.message.bytes": str(8 << 20)})
+    await edge.publisher.publish("orders", [(record, 0) for record in records(*[b"x" * 100] * 20)])
+    assert len(edge.cluster.stream("orders", 0).entries[-1].payload) > 2_000
+
+
 async def test_closing_tells_those_who_wait_and_bytes_are_given_back(edge: Edge) -> None:
     edge.cluster.add_topic("orders")
     edge.cluster.stream("orders", 0).auto_commit = False

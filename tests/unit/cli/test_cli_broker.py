@@ -165,6 +165,10 @@ def test_settings_are_altered(georelay: Any, gateway: Any) -> None:
     assert ran.out == "altered topic t: retention.ms=1000 retention.bytes=-1 segment.bytes=9\n"
     assert gateway.seen[-1][2] == {"retention_ms": 1000, "retention_bytes": None}
     assert parse_settings(["retention.ms=-1"]) == {"retention_ms": -1}
+    assert parse_settings(["cleanup.policy=compact", "flush.ms=default", "segment.bytes=99"]) == {
+        "segment_bytes": 99,
+        "settings": {"cleanup.policy": "compact", "flush.ms": None},  # the broker knows the table
+    }
 
 
 @pytest.mark.parametrize(("before", "sent"), [("17", 17), ("latest", "latest")])

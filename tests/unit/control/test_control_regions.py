@@ -119,12 +119,13 @@ def test_a_witness_stores_nothing(regions: RegionsPart) -> None:
 
 
 def test_regions_that_run_an_older_version_or_have_not_said_which_are_named(regions: RegionsPart) -> None:
-    assert regions.older_regions() == []
+    assert regions.older_regions(4) == []
     add(regions, 3, "ap")
     add(regions, 4, "wit", witness=True)
-    assert regions.older_regions() == ["ap"]
+    assert regions.older_regions(4) == ["ap"]
     do(regions, "report", 3, brokers=[3001], level=4, seeds=[])
-    assert regions.older_regions() == []
+    assert regions.older_regions(4) == []
+    assert regions.older_regions(5) == ["us", "eu", "ap"]
 
 
 def test_a_broker_that_has_heard_of_no_region_yet_is_asked_again_later() -> None:

@@ -66,7 +66,7 @@ def test_that_more_regions_were_asked_for_is_remembered_while_several_are(plain:
     assert TopicDefinition.from_json(raised.to_json()) == raised
     for regions in (1, None):
         assert not asking(raised, regions).insync_raised
-    with pytest.raises(InvalidTopic, match="cannot be changed"):
+    with pytest.raises(InvalidTopic, match="is unknown"):
         alter(plain, {"min.insync.regions.raised": "true"}, regions=3)
 
 
@@ -137,7 +137,7 @@ class Orders:
             topology=lambda: topology,
             commit=self.commit,
             ordered=lambda _: None,
-            older_regions=lambda: self.older,
+            older_regions=lambda _level: self.older,
         )
 
     async def commit(self, command: Any) -> Done:

@@ -127,7 +127,7 @@ def test_level_never_goes_back(formed: ControllerState, topology: Make) -> None:
 
 
 def test_level_of_the_future_stops_this_broker(topology: Make) -> None:
-    for command in (RaiseFeatureLevel(level=5), FormRegion(topology=topology(1), feature_level=5)):
+    for command in (RaiseFeatureLevel(level=6), FormRegion(topology=topology(1), feature_level=6)):
         with pytest.raises(CommandError):
             decode(encode(command))
 

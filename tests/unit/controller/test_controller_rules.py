@@ -56,14 +56,16 @@ def test_altering_changes_what_is_named_and_nothing_else(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"homes": "every"}, "cannot be changed"),
-        ({"home": "eu"}, "cannot be changed"),
-        ({"flush.ms": "1"}, "cannot be changed"),
-        ({"retention.ms": "0"}, "retention_ms=0"),
+        ({"georelay.homes": "every"}, "cannot be changed"),
+        ({"georelay.home": "eu"}, "cannot be changed"),
+        ({"no.such": "1"}, "is unknown; known are cleanup.policy"),
+        ({"retention.ms": "0"}, "positive number, or -1"),
         ({"retention.ms": "soon"}, "whole number"),
-        ({"segment.bytes": "1"}, "use 16384.."),
-        ({"segment.bytes": "1000000000"}, "use 16384.."),
-        ({"cleanup.policy": "compact"}, "only 'delete'"),
+        ({"segment.bytes": "1"}, r"in 16384\.\."),
+        ({"segment.bytes": "1000000000"}, r"in 16384\.\."),
+        ({"cleanup.policy": "shred"}, "use a list of compact, delete"),
+        ({"remote.storage.enable": "true"}, "bound a topic by retention.ms"),
+        ({"min.insync.replicas": "3"}, "2 of 3 replicas.*use min.insync.regions"),
     ],
 )
 def test_what_cannot_be_altered_is_refused_by_name(definition: Make, settings: dict[str, str], says: str) -> None:
@@ -119,13 +121,27 @@ def test_refusal_says_what_to_write_instead(topology: Make, spec: TopicSpec, say
 
 def test_settings_become_part_of_the_spec() -> None:
     spec = TopicSpec(name="t").with_settings(
-        {"retention.ms": "1000", "retention.bytes": "-1", "homes": "every", "cleanup.policy": "delete"}
+        {"retention.ms": "1000", "retention.bytes": "-1", "georelay.homes": "every", "cleanup.policy": "delete"}
     )
     assert (spec.retention_ms, spec.retention_bytes, spec.homes) == (1000, -1, Homes.EVERY)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("retention.ms", "soon"), ("homes", "two"), ("cleanup.policy", "compact"), ("flush.ms", "1")]
+    ("name", "value"),
+    [
+        ("retention.ms", "soon"),
+        ("georelay.homes", "two"),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "delete,delete"),
+        ("flush.ms", "-1"),
+        ("preallocate", "yes"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("message.timestamp.type", "createtime"),
+        ("max.message.bytes", "8388609"),
+        ("max.message.bytes", "127"),
+        ("leader.replication.throttled.replicas", "x" * 257),
+        ("message.format.version", "2.0"),
+    ],
 )
 def test_wrong_setting_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(InvalidTopic, match=name):

@@ -23,6 +23,7 @@ from georelay.errors import (
 )
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication.level import REGION_LEVEL, AskedLevel
+from region.controller.definition_rules import alter
 from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
 from region.geo.resolution import Resolved
 from region.geo.stream_geo import Holders
@@ -141,13 +142,22 @@ class FakeCluster:
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
         if spec.name in self.views:
             raise TopicExists(f"topic {spec.name!r} exists")
-        return TopicSpec(name=spec.name, partitions=max(spec.partitions, 1), replication_factor=1)
+        return replace(spec, partitions=max(spec.partitions, 1), replication_factor=1)
 
     async def create_topic(self, spec: TopicSpec) -> TopicView:
         if self.create_errors:
             raise self.create_errors.pop(0)
         self.check_topic(spec)
-        return self.add_topic(spec.name, max(spec.partitions, 1), homes=spec.homes)
+        self.add_topic(spec.name, max(spec.partitions, 1), homes=spec.homes)
+        return self._defined(
+            spec.name, retention_ms=spec.retention_ms, retention_bytes=spec.retention_bytes, config=spec.config
+        )
+
+    def _defined(self, name: str, **fields: Any) -> TopicView:
+        view = self.views[name]
+        definition = dataclasses.replace(view.definition, **fields)
+        self.views[name] = view = dataclasses.replace(view, definition=definition)
+        return view
 
     async def ensure_topic(self, name: str) -> TopicView:
         return self.views.get(name) or await self.create_topic(TopicSpec(name=name))
@@ -166,15 +176,10 @@ class FakeCluster:
         self._changed("alter_topic", name, dict(settings))
         if name not in self.views:
             raise UnknownTopic(f"topic {name!r} does not exist")
-        spec = TopicSpec(name=name).with_settings(settings)
-        view = self.views[name]
-        definition = dataclasses.replace(
-            view.definition,
-            retention_ms=spec.retention_ms if "retention.ms" in settings else view.definition.retention_ms,
-            retention_bytes=spec.retention_bytes if "retention.bytes" in settings else view.definition.retention_bytes,
+        altered = alter(self.views[name].definition, settings)
+        return self._defined(
+            name, retention_ms=altered.retention_ms, retention_bytes=altered.retention_bytes, config=altered.config
         )
-        self.views[name] = view = dataclasses.replace(view, definition=definition)
-        return view
 
     async def add_partitions(self, name: str, count: int) -> TopicView:
         self._changed("add_partitions", name, count)

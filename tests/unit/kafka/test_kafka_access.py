@@ -429,6 +429,20 @@ async def test_a_batch_with_a_transactional_id_needs_the_right_to_that_id(bed: A
     assert [row.error_code for row in answer.responses[0].partition_responses] == [0]
 
 
+@pytest.mark.parametrize("version", [5, 7])
+async def test_the_settings_of_a_new_topic_are_answered_to_who_may_see_them(bed: Any, home: Home, version: int) -> None:
+    home.allow(Operation.CREATE, Resource.CLUSTER)
+    client = await bed.client()
+    request = CreateTopicsRequest(topics=[CreatableTopic("new", 1, 1)])
+    (row,) = (await client.call(request, ApiKey.CREATE_TOPICS, version)).topics
+    assert (row.error_code, row.topic_config_error_code) == (0, TOPIC)
+    assert (row.num_partitions, row.replication_factor, row.configs) == (-1, -1, ())
+    home.allow(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, "newer")
+    request = CreateTopicsRequest(topics=[CreatableTopic("newer", 1, 1)])
+    (row,) = (await client.call(request, ApiKey.CREATE_TOPICS, version)).topics
+    assert (row.topic_config_error_code, row.num_partitions, bool(row.configs)) == (0, 1, True)
+
+
 @pytest.mark.parametrize("key", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.CREATE_TOPICS], ids=lambda key: key.name)
 async def test_as_many_names_as_a_request_can_hold_are_denied_before_a_client_gives_up(
     bed: Any, home: Home, key: ApiKey

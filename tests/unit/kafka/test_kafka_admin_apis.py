@@ -28,6 +28,7 @@ from georelay.wire.requests import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from region.controller.topic_settings import TOPIC_SETTINGS
 from region.kafka.dispatch import handler_table
 from region.kafka.error_map import KAFKA_CODE, kafka_code
 from region.kafka.handlers.sasl import SaslHandler
@@ -216,10 +217,10 @@ async def test_homes_every_is_a_setting(bed: Any) -> None:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ),
         ({"configs": setting("nonsense", "1")}, ErrorCode.INVALID_CONFIG),
-        ({"configs": setting("min.insync.regions", "2")}, ErrorCode.INVALID_CONFIG),
+        ({"configs": setting("min.insync.regions", "no")}, ErrorCode.INVALID_CONFIG),
         ({"configs": setting("retention.ms", "soon")}, ErrorCode.INVALID_CONFIG),
         ({"configs": setting("retention.ms", None)}, ErrorCode.INVALID_CONFIG),
-        ({"configs": setting("cleanup.policy", "compact")}, ErrorCode.INVALID_CONFIG),
+        ({"configs": setting("cleanup.policy", "shred")}, ErrorCode.INVALID_CONFIG),
         ({"configs": setting("georelay.homes", "some")}, ErrorCode.INVALID_CONFIG),
         ({"configs": setting("retention.ms", "1") * 2}, ErrorCode.INVALID_CONFIG),
     ],
@@ -229,6 +230,30 @@ async def test_a_wrong_definition_is_refused_and_explained(bed: Any, fields: dic
     assert row.error_code == code
     assert row.error_message
     assert not bed.cluster.views
+
+
+@pytest.mark.parametrize("version", [5, 7])
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_a_topic_is_answered_with_all_its_settings(bed: Any, version: int, validate_only: bool) -> None:
+    given = {
+        "min.insync.regions": "2",
+        "failover": "auto",
+        "max.geo.lag.ms": "500",
+        "protect.k": "2",
+        "cleanup.policy": "compact",
+        "retention.ms": "1000",
+        "flush.ms": "5",
+    }
+    configs = tuple(CreatableTopicConfig(name=name, value=value) for name, value in given.items())
+    row = await create(bed, creatable(configs=configs), version=version, validate_only=validate_only)
+    assert (row.error_code, row.topic_config_error_code, row.replication_factor) == (0, 0, 1)
+    shown = {each.name: each for each in row.configs}
+    assert shown.keys() == TOPIC_SETTINGS.keys()
+    assert {name: shown[name].value for name in given} == given
+    assert {shown[name].config_source for name in given} == {1}
+    assert shown["segment.ms"].config_source == 5
+    assert shown["georelay.homes"].read_only
+    assert bool(bed.cluster.views) is not validate_only
 
 
 async def test_an_existing_topic_is_not_created_again(bed: Any) -> None:

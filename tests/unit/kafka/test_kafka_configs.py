@@ -20,10 +20,11 @@ from georelay.wire.requests import (
     IncrementalAlterConfigsResource,
 )
 from region.controller.topic import Homes
+from region.controller.topic_settings import TOPIC_SETTINGS
 from region.kafka.handlers import configs
 
 TOPIC, BROKER = 2, 4
-SET, DELETE, APPEND = 0, 1, 2
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 async def describe(bed: Any, *resources: DescribeConfigsResource, version: int = 4, **flags: bool) -> list[Any]:
@@ -61,20 +62,21 @@ async def test_the_settings_of_a_topic_are_described(bed: Any, version: int) -> 
     (result,) = await describe(bed, DescribeConfigsResource(TOPIC, "orders"), version=version)
     assert (result.error_code, result.resource_name) == (0, "orders")
     rows = {row.name: (row.value, row.read_only, row.config_source) for row in result.configs}
-    assert rows == {
-        "cleanup.policy": ("delete", False, 5),
-        "failover": ("manual", False, 5),
+    defaults = {name: (row.default, False, 5) for name, row in TOPIC_SETTINGS.items()}
+    assert rows == defaults | {
         "georelay.home": ("1", True, 1),
         "georelay.homes": ("one", True, 5),
-        "max.geo.lag.ms": ("0", False, 5),
-        "max.geo.lag.records": ("0", False, 5),
-        "max.message.bytes": (rows["max.message.bytes"][0], True, 5),
-        "min.insync.regions": ("1", False, 5),
-        "protect.k": ("0", False, 5),
-        "retention.bytes": ("-1", False, 5),
         "retention.ms": ("1000", False, 1),
-        "segment.bytes": (rows["segment.bytes"][0], False, 5),
     }
+
+
+async def test_the_documentation_of_a_setting_without_effect_says_so(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    wanted = DescribeConfigsResource(TOPIC, "orders", ("flush.ms", "cleanup.policy"))
+    (result,) = await describe(bed, wanted, include_documentation=True)
+    texts = {row.name: row.documentation for row in result.configs}
+    assert texts["flush.ms"].startswith("Kept and told again, without effect here.")
+    assert "With compact everything is kept" in texts["cleanup.policy"]
 
 
 async def test_a_topic_with_every_home_has_no_home(bed: Any) -> None:
@@ -161,8 +163,10 @@ async def test_validate_only_changes_nothing_but_judges(bed: Any) -> None:
         ([("retention.ms", SET, str(2**63))], ErrorCode.INVALID_CONFIG),
         ([("segment.bytes", SET, "1")], ErrorCode.INVALID_CONFIG),
         ([("retention.bytes", SET, None)], ErrorCode.INVALID_CONFIG),
-        ([("cleanup.policy", SET, "compact")], ErrorCode.INVALID_CONFIG),
-        ([("cleanup.policy", APPEND, "compact")], ErrorCode.INVALID_CONFIG),
+        ([("cleanup.policy", SET, "shred")], ErrorCode.INVALID_CONFIG),
+        ([("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        ([("remote.storage.enable", SET, "true")], ErrorCode.INVALID_CONFIG),
         ([("georelay.homes", SET, "every")], ErrorCode.INVALID_CONFIG),
         ([("no.such.setting", SET, "1")], ErrorCode.INVALID_CONFIG),
         ([("no.such.setting", DELETE, None)], ErrorCode.INVALID_CONFIG),
@@ -231,3 +235,17 @@ async def test_settings_about_regions_are_described(bed: Any) -> None:
         "min.insync.regions": ("2", 1),
         "failover": ("auto", 1),
     }
+
+
+async def test_items_are_added_to_a_list_and_taken_from_it(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    assert (await change(bed, ("cleanup.policy", APPEND, "compact"))).error_code == 0
+    assert bed.cluster.views["orders"].definition.setting("cleanup.policy") == "delete,compact"
+    assert (await change(bed, ("cleanup.policy", SUBTRACT, "delete"))).error_code == 0
+    assert bed.cluster.views["orders"].definition.setting("cleanup.policy") == "compact"
+
+
+async def test_alter_configs_names_only_what_changes_to_whoever_orders_it(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    assert (await replace(bed, retention_ms="1000")).error_code == 0
+    assert bed.cluster.changes == [("alter_topic", "orders", {"retention.ms": "1000"})]

@@ -18,6 +18,7 @@ from georelay.errors import (
     UnknownProducer,
 )
 from georelay.ids import Epoch, Offset, RaftIndex, Term
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records, stamp_time, validate
 from mesh.replication.stream_header import EntryType, first_digest
 from region.log.entry import EntryDraft, seal_entry
 from region.multiraft.machine import InvariantBroken
@@ -414,3 +415,29 @@ async def test_a_truncation_of_everything_above_a_restored_state_leads_back_to_t
     assert after.stream.snapshot() == Taken.state
     assert (after.stream.end, after.stream.next_offset) == (before.stream.applied_end, 1)
     assert not after.stream.producers.truncated(Taken.index)  # what the state holds is never taken back
+
+
+async def test_with_the_time_of_the_append_a_batch_is_stamped_and_a_duplicate_is_still_one(make_bench: Any) -> None:
+    bench = make_bench().ready()
+    bench.stream.uses_append_time = True
+    first = bench.publish(producer=7, epoch=0, sequence=0, count=2)
+    append_ms = bench.stream.end.append_us // 1000
+    bench.clock.now_ns += 10**12
+    again = bench.publish(producer=7, epoch=0, sequence=0, count=2)
+    bench.log.commit()
+    assert again.result() == first.result()
+    (entry,) = (entry for entry in bench.log.entries if entry.record_count == 2)
+    header = validate(bytes(entry.payload), from_client=False)  # the checksum is that of the stamped bytes
+    assert (header.is_log_append_time, header.max_timestamp_ms) == (True, append_ms)
+    assert entry.header().max_timestamp_ms == append_ms
+    assert bench.stream.bounds.newest.timestamp_ms == append_ms
+
+
+async def test_a_client_does_not_choose_that_its_time_is_the_time_of_the_append(make_bench: Any) -> None:
+    bench = make_bench().ready()
+    raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=5))
+    forged = stamp_time(raw, validate(raw, from_client=True), append_ms=999)
+    bench.stream.publish(forged, raw, received_ns=1, entry_region=1)
+    bench.log.commit()
+    stored = bench.log.entries[-1].payload
+    assert [record.timestamp_ms for record in iterate_records(bytes(stored))] == [5]

@@ -26,6 +26,7 @@ from georelay.wire.batch import (
     parse_header,
     split_batches,
     stamp,
+    stamp_time,
     validate,
 )
 from georelay.wire.crc import crc32c
@@ -311,3 +312,25 @@ def test_records_longer_than_the_lookup_table_are_written_right() -> None:
 def test_any_buffer_will_do(kind: Callable[[bytes], bytes]) -> None:
     assert validate(kind(batch()), from_client=True).record_count == 3
     assert len(list(iterate_records(kind(batch())))) == 3
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+@pytest.mark.parametrize("position", [0, 7])
+def test_the_time_of_the_append_is_every_records_time_for_every_client(codec: Compression, position: int) -> None:
+    raw = bytearray(bytes(position) + build_batch(DRAFTS, timestamps_ms=TIMES_MS, compression=codec) + b"tail")
+    before = parse_header(raw, position)
+    header = stamp_time(raw, before, append_ms=42, position=position)
+    assert (bytes(raw[:position]), bytes(raw[-4:])) == (bytes(position), b"tail")
+    own = bytes(raw[position:-4])
+    assert validate(own, from_client=True) == header
+    assert [record.timestamp_ms for record in iterate_records(own)] == [42, 42, 42]
+    assert [(record.timestamp, record.timestamp_type) for record in PyReader(own)] == [(42, 1)] * 3
+    stamp_time(raw, header, append_ms=None, position=position)
+    assert [record.timestamp_ms for record in iterate_records(bytes(raw[position:-4]))] == TIMES_MS
+
+
+def test_a_batch_that_has_its_own_times_already_is_not_touched() -> None:
+    raw = bytearray(batch())
+    header = parse_header(raw)
+    assert stamp_time(raw, header, append_ms=None) is header
+    assert bytes(raw) == batch()

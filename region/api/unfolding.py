@@ -1,18 +1,22 @@
 """Records of committed batches for clients that take no batches: a chunk at a time.
 
-Rule 1: a batch unfolds to DECOMPRESSED_BATCH_BYTES_MAX at most, and CHUNK_RECORDS of its records are held at a time: a
-        batch of a few KiB may hold a million records.
+Rule 1: a batch unfolds to DECOMPRESSED_BATCH_BYTES_MAX at most, and of its records CHUNK_RECORDS or CHUNK_BYTES are
+        held at a time: a batch of a few KiB may hold very many records, or headers.
 Rule 2: the size of compressed bytes does not say what comes out of them: they are unfolded in a thread, off the loop.
+        The threads do nothing else: who signs in does not wait for them.
 Rule 3: what is unfolded at the same time is bounded over all readers of the process, see unfolding_memory.
+Rule 4: between two chunks of one batch everybody else has a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
+from georelay.errors import GeorelayError
 from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB
 from georelay.wire.batch import Compression, Record, iterate_records, parse_header
 from georelay.wire.records import open_records
@@ -20,7 +24,12 @@ from region.api.unfolding_memory import PROCESS_MEMORY, Share, UnfoldingMemory
 from region.kafka.ports import EntryLike
 
 CHUNK_RECORDS: Final = 1_000
+CHUNK_BYTES: Final = 512 * KIB  # of keys, values and headers, FIELD_BYTES more for each; a larger record comes alone
+FIELD_BYTES: Final = 64  # about what a record, or a header, takes besides its bytes
 ON_LOOP_BYTES_MAX: Final = 64 * KIB
+POOL: Final = ThreadPoolExecutor(2, thread_name_prefix="unfold")
+
+_T = TypeVar("_T")
 
 
 def unfolds_on_loop(payload: bytes | memoryview) -> bool:
@@ -37,20 +46,71 @@ async def record_chunks(entry: EntryLike, memory: UnfoldingMemory = PROCESS_MEMO
     """Yield the records of a committed batch in lists.
 
     Raises:
-        CorruptRecordBatch, TooLarge: what is inside is no record, or over its limits.
+        CorruptRecordBatch, TooLarge: what is inside is no record, or over its limits. What stands before it was given.
     """
     payload = entry.payload
     if unfolds_on_loop(payload):
-        yield list(iterate_records(payload, validated=True))
+        chunks, left = _Chunks(iterate_records(payload, validated=True)), parse_header(payload).record_count
+        while left > 0:
+            chunk = chunks.next()
+            left -= len(chunk)
+            yield chunk
+            if left > 0:
+                await asyncio.sleep(0)
         return
     reader = _Reader(payload, memory)
     try:
-        while chunk := await reader.next():
+        left = parse_header(payload).record_count
+        while left > 0:
+            chunk = await reader.next()
+            left -= len(chunk)
             yield chunk
-            if len(chunk) < CHUNK_RECORDS:
-                return
     finally:
         reader.close()
+
+
+async def off_loop(payload: bytes | memoryview, work: Callable[[], _T], memory: UnfoldingMemory = PROCESS_MEMORY) -> _T:
+    """Return what `work` makes of a batch that it unfolds: in a thread, within the budget."""
+    share = await memory.take(unfolded_bytes_max(payload), _keep)
+    running = asyncio.get_running_loop().run_in_executor(POOL, work)
+    running.add_done_callback(lambda _: memory.give(share))  # not before: whoever waits may be cancelled
+    return await asyncio.shield(running)
+
+
+def _keep() -> None:
+    """Drop nothing: a share is taken away only from who does not work with it."""
+
+
+def weight_bytes(record: Record) -> int:
+    """Return about what a record takes in memory."""
+    fields = FIELD_BYTES + len(record.key or b"") + len(record.value or b"")
+    return fields + sum(FIELD_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+
+
+class _Chunks:
+    """Cuts records into chunks; a flaw shows when everything before it was given out."""
+
+    def __init__(self, records: Iterator[Record]) -> None:
+        self._records = records
+        self._flaw: GeorelayError | None = None
+
+    def next(self) -> list[Record]:
+        """Return the next chunk."""
+        if self._flaw is not None:
+            raise self._flaw
+        chunk: list[Record] = []
+        room = CHUNK_BYTES
+        try:
+            for record in self._records:
+                chunk.append(record)
+                room -= weight_bytes(record)
+                if room <= 0 or len(chunk) >= CHUNK_RECORDS:
+                    break
+        except GeorelayError as error:
+            if not chunk:
+                raise
+            self._flaw = error
+        return chunk
 
 
 class _Reader:
@@ -59,20 +119,20 @@ class _Reader:
     def __init__(self, payload: bytes | memoryview, memory: UnfoldingMemory) -> None:
         self._payload = payload
         self._memory = memory
-        self._records: Iterator[Record] | None = None
+        self._chunks: _Chunks | None = None
         self._share: Share | None = None
         self._read = 0
 
     async def next(self) -> list[Record]:
-        """Return the next chunk, [] at the end."""
+        """Return the next chunk."""
         loop = asyncio.get_running_loop()
         share = self._share
         if share is None or share.is_lost:
             share = self._share = await self._memory.take(unfolded_bytes_max(self._payload), self._drop)
         share.idle_since_s = None
-        work = loop.run_in_executor(None, self._step, self._records, self._read)
+        work = loop.run_in_executor(POOL, self._step, self._chunks, self._read)
         try:
-            size_bytes, self._records, chunk = await asyncio.shield(work)
+            size_bytes, self._chunks, chunk = await asyncio.shield(work)
         except asyncio.CancelledError:
             self._share = None  # the thread still has it
             work.add_done_callback(lambda done: self._left(share, done))
@@ -84,22 +144,23 @@ class _Reader:
 
     def close(self) -> None:
         """Hold nothing more."""
-        self._records = None
+        self._chunks = None
         if self._share is not None:
             self._memory.give(self._share)
 
     def _drop(self) -> None:
-        self._records = None
+        self._chunks = None
 
-    def _left(self, share: Share, work: asyncio.Future[tuple[int, Iterator[Record], list[Record]]]) -> None:
+    def _left(self, share: Share, work: asyncio.Future[tuple[int, _Chunks, list[Record]]]) -> None:
         if not work.cancelled():
             work.exception()  # nobody asks for it any more
         self._memory.give(share)
 
-    def _step(self, records: Iterator[Record] | None, skipped: int) -> tuple[int, Iterator[Record], list[Record]]:
+    def _step(self, chunks: _Chunks | None, skipped: int) -> tuple[int, _Chunks, list[Record]]:
         """Return the bytes that are held, where reading goes on, and a chunk. Runs in a thread."""
         size_bytes = DECOMPRESSED_BATCH_BYTES_MAX
-        if records is None:
+        if chunks is None:
             size_bytes, records = open_records(self._payload, validated=True)
             next(islice(records, skipped, skipped), None)  # those were read before
-        return size_bytes, records, list(islice(records, CHUNK_RECORDS))
+            chunks = _Chunks(records)
+        return size_bytes, chunks, chunks.next()

@@ -96,7 +96,7 @@ class MeshPort:
         level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Publish a batch that another broker received; see mesh.replication.ports.Publisher."""
-        header = validate(batch, from_client=True, transactional_ok=True)
+        header = validate(batch, from_client=True, transactional_ok=True, is_forwarded=True)
         if header.is_transactional:
             raise PolicyViolation("a transactional batch goes to the leader of its partition, it is never forwarded")
         stream = self.hosted(key)

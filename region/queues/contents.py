@@ -1,22 +1,23 @@
 """Records of a queue's topic, read from the log: one after the other, or again by offset.
 
-Rule: a batch that may unfold to much is unfolded in a thread, and no second one with it.
+Rule: a chunk of records is held at a time, whatever a batch unfolds to; see region.api.unfolding.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from georelay.errors import OffsetOutOfRange, Unavailable
-from georelay.wire.records import Record, iterate_records
+from georelay.wire.records import Record
 from mesh.replication.ports import EpochRow
-from region.api.unfolding import unfolds_on_loop
+from region.api.unfolding import record_chunks, unfolds_on_loop
 from region.kafka.ports import EntryLike, ReadAnswer
 from region.queues.delivery_traces import BatchFacts
 from region.queues.epochs_core import agreeing, are_gaps_sure, newest_epoch
+from region.queues.limits import TAKEN_IN_PER_TURN_MAX
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import FIRST_EPOCH, Place
 
@@ -52,40 +53,96 @@ def size_bytes(record: Record) -> int:
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
-async def read_stretch(answer: ReadAnswer, offset: int) -> Stretch:
-    """Return the records from `offset` on: all of an answer, or those up to the end of its first heavy batch."""
-    heavy = next((at for at, entry in enumerate(answer.entries) if not unfolds_on_loop(entry.payload)), None)
-    if heavy is None:
-        return stretch_of(answer, offset)
-    if heavy + 1 < len(answer.entries):
-        answer = replace(answer, entries=answer.entries[: heavy + 1], next_offset=-1)
-    return await asyncio.to_thread(stretch_of, answer, offset)
+class Unread:
+    """What was read of a partition and not taken in yet, from `offset` on.
+
+    Args:
+        epoch: the newest home epoch that control knew when it was read. begun: one that has begun in the log that was
+            read. is_polled: nobody waited for it, it may well be empty.
+
+    Attributes:
+        following: of what was taken so far.
+    """
+
+    def __init__(self, answer: ReadAnswer, offset: int, *, epoch: int, begun: int, is_polled: bool) -> None:
+        self.following = offset
+        self.epoch = epoch
+        self.begun = begun
+        self.is_polled = is_polled
+        self._stretches = stretches(answer, offset)
+        self._rest: Stretch | None = None
+
+    async def fill(self) -> bool:
+        """Return once there is something to take; False at the end. Raises as `record_chunks`."""
+        if self._rest is None:
+            self._rest = await anext(self._stretches, None)
+        return self._rest is not None
+
+    def take(self, records_max: int) -> Stretch:
+        """Return what follows, with at most so many records: at least one. Call it after `fill`."""
+        assert self._rest is not None
+        stretch, self._rest = split(self._rest, records_max)
+        self.following = stretch.following
+        return stretch
+
+    async def close(self) -> None:
+        """Hold nothing more."""
+        await self._stretches.aclose()
 
 
-def stretch_of(answer: ReadAnswer, offset: int) -> Stretch:
-    """Return the records from `offset` on that an answer holds."""
-    records: list[ReadRecord] = []
+async def stretches(answer: ReadAnswer, offset: int) -> AsyncGenerator[Stretch]:
+    """Yield what an answer holds from `offset` on, about TAKEN_IN_PER_TURN_MAX records or a chunk at a time.
+
+    There is at least one stretch. Raises as `record_chunks`, after what stands before.
+    """
+    rows: list[ReadRecord] = []
     gaps: list[tuple[int, int]] = []
     at = offset
     for entry in answer.entries:
-        header = entry.header()
-        facts = BatchFacts(
-            append_us=header.append_us,
-            epoch=header.epoch,
-            received_ns=header.received_ns,
-            entry_region=header.entry_region,
-        )
-        for record in _records(entry):
-            if record.offset < at:
-                continue
-            if record.offset > at:
-                gaps.append((at, record.offset))
-            records.append(ReadRecord(record=record, batch=facts))
-            at = record.offset + 1
+        facts, is_small, first = _facts(entry), unfolds_on_loop(entry.payload), entry.base_offset
+        async with aclosing(record_chunks(entry)) as chunks:
+            async for chunk in chunks:
+                fresh = [
+                    ReadRecord(record=record._replace(offset=number), batch=facts)
+                    for number, record in enumerate(chunk, first)
+                    if number >= at
+                ]
+                first += len(chunk)
+                if not fresh:
+                    continue
+                if fresh[0].record.offset > at:
+                    gaps.append((at, fresh[0].record.offset))
+                rows += fresh
+                at = first
+                if len(rows) >= TAKEN_IN_PER_TURN_MAX or not is_small:
+                    yield Stretch(records=rows, gaps=gaps, following=at, end=answer.end)
+                    rows, gaps = [], []
     following = max(at, answer.next_offset)
     if following > at:
         gaps.append((at, following))
-    return Stretch(records=records, gaps=gaps, following=following, end=answer.end)
+    if rows or gaps or following == offset:
+        yield Stretch(records=rows, gaps=gaps, following=following, end=answer.end)
+
+
+def _facts(entry: EntryLike) -> BatchFacts:
+    header = entry.header()
+    return BatchFacts(
+        append_us=header.append_us,
+        epoch=header.epoch,
+        received_ns=header.received_ns,
+        entry_region=header.entry_region,
+    )
+
+
+def split(stretch: Stretch, records_max: int) -> tuple[Stretch, Stretch | None]:
+    """Return the first records of a stretch, and the rest of it."""
+    if len(stretch.records) <= records_max:
+        return stretch, None
+    head, tail = stretch.records[:records_max], stretch.records[records_max:]
+    following = head[-1].record.offset + 1
+    before = [gap for gap in stretch.gaps if gap[1] <= following]
+    behind = [gap for gap in stretch.gaps if gap[1] > following]
+    return replace(stretch, records=head, gaps=before, following=following), replace(stretch, records=tail, gaps=behind)
 
 
 def agreed(stretch: Stretch, table: Sequence[EpochRow], *, first: int, begun: int) -> Stretch:
@@ -101,13 +158,6 @@ def agreed(stretch: Stretch, table: Sequence[EpochRow], *, first: int, begun: in
     following = rows[good - 1][1] + 1 if good else first
     gaps = [gap for gap in stretch.gaps if gap[1] <= following]
     return replace(stretch, records=stretch.records[:good], gaps=gaps, following=following)
-
-
-def _records(entry: EntryLike) -> list[Record]:
-    return [
-        record._replace(offset=entry.base_offset + at)
-        for at, record in enumerate(iterate_records(entry.payload, validated=True))
-    ]
 
 
 def begun_in_log(cluster: QueueCluster, topic: str, partition: int) -> int:
@@ -131,7 +181,7 @@ async def read_again(cluster: QueueCluster, topic: str, wanted: Mapping[Place, i
     for partition, rows in groupby(sorted(wanted), key=lambda place: place.partition):
         offsets = [place.offset for place in rows]
         while offsets:
-            stretch = await _read_sure(cluster, topic, partition, offsets[0])
+            stretch = await _read_sure(cluster, topic, partition, offsets)
             for row in stretch.records:
                 place = Place(partition, row.record.offset)
                 if wanted.get(place, row.batch.epoch) != row.batch.epoch:
@@ -143,8 +193,13 @@ async def read_again(cluster: QueueCluster, topic: str, wanted: Mapping[Place, i
     return found
 
 
-async def _read_sure(cluster: QueueCluster, topic: str, partition: int, offset: int) -> Stretch:
-    """Return at least one offset, as control's table has it (Unavailable: the log here does not say)."""
+async def _read_sure(cluster: QueueCluster, topic: str, partition: int, offsets: Sequence[int]) -> Stretch:
+    """Return those of some records, ascending, that the batch of the first one holds, as control's table has it.
+
+    Raises:
+        Unavailable: the log here does not say.
+    """
+    offset = offsets[0]
     table, begun = cluster.epoch_table(topic, partition), begun_in_log(cluster, topic, partition)
     try:
         answer = await cluster.read_records(topic, partition, offset, 1, 0)
@@ -152,10 +207,18 @@ async def _read_sure(cluster: QueueCluster, topic: str, partition: int, offset: 
         answer = await cluster.read_records(topic, partition, EARLIEST, 1, 0)
         if offset < answer.log_start:
             return Stretch(records=(), gaps=(), following=answer.log_start, end=answer.end)
-    stretch = agreed(await read_stretch(answer, offset), table, first=offset, begun=begun)
-    if offset >= min(stretch.following, answer.high_watermark):
+    following, found, wanted = offset, list[ReadRecord](), frozenset(offsets)
+    async with aclosing(stretches(answer, offset)) as pieces:
+        async for whole in pieces:
+            piece = agreed(whole, table, first=following, begun=begun)
+            found += [row for row in piece.records if row.record.offset in wanted]
+            following = piece.following
+            begun = max([begun, *(row.batch.epoch for row in piece.records[-1:])])
+            if piece is not whole or following > offsets[-1]:
+                break
+    if offset >= min(following, answer.high_watermark):
         raise Unavailable(f"record {offset} of partition {partition} of {topic!r} is not in this region's log")
-    return stretch
+    return Stretch(records=found, gaps=(), following=following, end=answer.end)
 
 
 async def end_of(cluster: QueueCluster, topic: str, partition: int, table: Sequence[EpochRow]) -> int:

@@ -116,11 +116,11 @@ class QueueIndex:
         """Return the consumers that hold leases."""
         return iter(self._held)
 
-    def has_room(self, partition: int) -> bool:
-        """Return whether more of a partition may be read."""
-        if self.open_count >= OPEN_PER_QUEUE_MAX or self.open_in(partition) >= OPEN_PER_PARTITION_MAX:
-            return False
-        return self.cached_bytes < CACHED_BYTES_PER_QUEUE_MAX or not self._phases[Phase.READY]
+    def room(self, partition: int) -> int:
+        """Return how many more records of a partition may be taken in."""
+        if self.cached_bytes >= CACHED_BYTES_PER_QUEUE_MAX and self._phases[Phase.READY]:
+            return 0
+        return max(0, min(OPEN_PER_QUEUE_MAX - self.open_count, OPEN_PER_PARTITION_MAX - self.open_in(partition)))
 
     def oldest_append_us(self) -> int | None:
         """Return the append time of the oldest open record."""

@@ -30,6 +30,7 @@ REASON_CHARS_MAX: Final = 200
 # Records that were read from a partition and are not done. When there are so many, no more is read.
 OPEN_PER_PARTITION_MAX: Final = 10_000
 OPEN_PER_QUEUE_MAX: Final = 50_000
+TAKEN_IN_PER_TURN_MAX: Final = 250  # records, of all queues of a broker: between two turns everybody else has one
 # Records of one coordinator that were handed out at least once and are not done: each is a row of the replicated state
 # (about 60 bytes). When there are so many, only those are handed out that have a row already.
 ROWS_PER_COORDINATOR_MAX: Final = 100_000

@@ -23,7 +23,7 @@ from region.queues.delivery_traces import QueueTraces
 from region.queues.limits import ROWS_PER_COORDINATOR_MAX
 from region.queues.live_queue import LiveQueue, gone
 from region.queues.operations import Operations
-from region.queues.partition_reader import RemoteWaits, read_partition
+from region.queues.partition_reader import SharedReading, read_partition
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import QueueState
 from region.queues.state_core import Applied, QueuesState
@@ -39,7 +39,7 @@ class QueuesPart:
     """Implements region.coordination.part.CoordinatorPart.
 
     Args:
-        waits: shared by all coordinators of a broker, as `counters` and `traces` are.
+        reading: shared by all coordinators of a broker, as `counters` and `traces` are.
     """
 
     part = Part.QUEUES
@@ -50,14 +50,14 @@ class QueuesPart:
         *,
         cluster: QueueCluster,
         counters: QueueCounters | None = None,
-        waits: RemoteWaits | None = None,
+        reading: SharedReading | None = None,
         traces: QueueTraces | None = None,
     ) -> None:
         self.cluster = cluster
         self.counters = QueueCounters() if counters is None else counters
         self.log = coordinator
         self._traces = traces
-        self._waits = RemoteWaits() if waits is None else waits
+        self._reading = SharedReading() if reading is None else reading
         self._state = QueuesState()
         self._live: dict[str, LiveQueue] = {}
         self._read: dict[str, int] = {}  # by queue: partitions that are read
@@ -222,7 +222,7 @@ class QueuesPart:
         known = self._read[live.name]
         if view.partitions > known:
             self._read[live.name] = view.partitions
-            live.start(read_partition(live, partition, self._waits) for partition in range(known, view.partitions))
+            live.start(read_partition(live, partition, self._reading) for partition in range(known, view.partitions))
 
     def _follow_partitions(self) -> None:
         for live in list(self._live.values()):
@@ -235,9 +235,9 @@ def queues_factory(
     cluster: Callable[[], QueueCluster], *, counters: QueueCounters | None = None, traces: QueueTraces | None = None
 ) -> Callable[[CoordinatorLog], QueuesPart]:
     """Return what Coordinators.register takes for Part.QUEUES."""
-    shared, waits = QueueCounters() if counters is None else counters, RemoteWaits()
+    shared, reading = QueueCounters() if counters is None else counters, SharedReading()
 
     def make(coordinator: CoordinatorLog) -> QueuesPart:
-        return QueuesPart(coordinator, cluster=cluster(), counters=shared, waits=waits, traces=traces)
+        return QueuesPart(coordinator, cluster=cluster(), counters=shared, reading=reading, traces=traces)
 
     return make

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from georelay.limits import RECORDS_PER_STORED_BATCH_MAX
 from georelay.wire.batch import build_batch, iterate_records, parse_header
 from georelay.wire.crc import crc32c
 from georelay.wire.header import CRC_START
@@ -49,6 +50,7 @@ def copy_of(payload: bytes | memoryview, binding: Binding, *, producer_id: int, 
                 producer_id=producer_id,
                 producer_epoch=COPY_EPOCH,
                 base_sequence=base_sequence,
+                records_max=RECORDS_PER_STORED_BATCH_MAX,
             )
     return _with_producer(payload, producer_id, base_sequence)
 

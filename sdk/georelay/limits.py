@@ -12,7 +12,8 @@ MIB: Final = 1024 * 1024
 
 # Records
 RECORD_BATCH_BYTES_MAX: Final = 8 * MIB  # one batch, header included; one entry of the log
-RECORDS_PER_BATCH_MAX: Final = 1_000_000
+RECORDS_PER_BATCH_MAX: Final = 100_000  # of a batch that a client publishes
+RECORDS_PER_STORED_BATCH_MAX: Final = 1_000_000  # what an earlier release let in is read, mirrored and copied
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
 HEADERS_PER_RECORD_MAX: Final = 1_000
 
@@ -74,3 +75,4 @@ assert RECORD_BATCH_BYTES_MAX < UNCOMMITTED_BYTES_MAX
 assert RECORD_BATCH_BYTES_MAX < SEGMENT_BYTES_MAX
 assert APPEND_MESSAGE_BYTES_MAX < PEER_FRAME_BYTES_MAX
 assert RECORD_BATCH_BYTES_MAX < DECOMPRESSED_BATCH_BYTES_MAX
+assert RECORDS_PER_BATCH_MAX <= RECORDS_PER_STORED_BATCH_MAX

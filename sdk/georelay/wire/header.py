@@ -28,7 +28,7 @@ import struct
 from typing import Final, NamedTuple
 
 from georelay.errors import CorruptRecordBatch, TooLarge
-from georelay.limits import RECORD_BATCH_BYTES_MAX, RECORDS_PER_BATCH_MAX
+from georelay.limits import RECORD_BATCH_BYTES_MAX, RECORDS_PER_BATCH_MAX, RECORDS_PER_STORED_BATCH_MAX
 from georelay.wire.compression import Compression
 from georelay.wire.crc import crc32c
 
@@ -142,17 +142,21 @@ def parse_header(raw: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptRecordBatch(f"a record batch header needs {HEADER_BYTES} bytes, {left} are left") from None
 
 
-def validate(raw: Buffer, *, from_client: bool, transactional_ok: bool = False) -> BatchHeader:
+def validate(
+    raw: Buffer, *, from_client: bool, transactional_ok: bool = False, is_forwarded: bool = False
+) -> BatchHeader:
     """Check that `raw` is exactly one well-formed batch and return its header; records are not walked.
 
     Args:
         raw: the batch, nothing before or after it.
         from_client: also refuse what clients may not write (control batches, transactional ones too).
         transactional_ok: let a client's transactional batch through; the caller judges its transaction.
+        is_forwarded: another broker took it from a client, or copied what is stored.
 
     Raises:
         CorruptRecordBatch: wrong length, magic, checksum, attributes, counts or producer fields.
-        TooLarge: over RECORD_BATCH_BYTES_MAX or RECORDS_PER_BATCH_MAX.
+        TooLarge: over RECORD_BATCH_BYTES_MAX, or over RECORDS_PER_BATCH_MAX from a client, over
+            RECORDS_PER_STORED_BATCH_MAX else.
     """
     header = parse_header(raw)
     _check_size(header.length, len(raw))
@@ -164,7 +168,7 @@ def validate(raw: Buffer, *, from_client: bool, transactional_ok: bool = False) 
     _check_attributes(header.attributes)
     if from_client:
         _check_client(header, transactional_ok=transactional_ok)
-    _check_counts(header)
+    _check_counts(header, is_stored=is_forwarded or not from_client)
     _check_producer(header)
     return header
 
@@ -196,12 +200,16 @@ def _check_client(header: BatchHeader, *, transactional_ok: bool) -> None:
             raise CorruptRecordBatch("a transactional batch has no producer id")
 
 
-def _check_counts(header: BatchHeader) -> None:
+def _check_counts(header: BatchHeader, *, is_stored: bool) -> None:
     count = header.record_count
     if count < 1:
         raise CorruptRecordBatch(f"record count {count} is below 1")
-    if count > RECORDS_PER_BATCH_MAX:
-        raise TooLarge(f"batch of {count} records is over RECORDS_PER_BATCH_MAX ({RECORDS_PER_BATCH_MAX})")
+    if count > RECORDS_PER_BATCH_MAX and not is_stored:
+        text = f"batch of {count} records is over RECORDS_PER_BATCH_MAX ({RECORDS_PER_BATCH_MAX})"
+        raise TooLarge(f"{text}: publish them in several batches")
+    if count > RECORDS_PER_STORED_BATCH_MAX:
+        text = f"batch of {count} records is over RECORDS_PER_STORED_BATCH_MAX ({RECORDS_PER_STORED_BATCH_MAX})"
+        raise TooLarge(text)
     if header.last_offset_delta != count - 1:
         raise CorruptRecordBatch(f"last offset delta {header.last_offset_delta} does not fit {count} records")
     room = header.length + LENGTH_PREFIX_BYTES - HEADER_BYTES

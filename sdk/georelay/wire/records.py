@@ -90,11 +90,12 @@ def build_batch(
     base_offset: int = 0,
     epoch: int = -1,
     is_transactional: bool = False,
+    records_max: int = RECORDS_PER_BATCH_MAX,
 ) -> bytes:
     """Return one batch of `records` in their order.
 
     Args:
-        records: 1..RECORDS_PER_BATCH_MAX of (value, key, headers).
+        records: 1..records_max of (value, key, headers).
         timestamps_ms: one for all, or one per record; milliseconds since the Unix epoch.
         producer_id, producer_epoch, base_sequence: all >= 0 for an idempotent producer, else all -1.
         base_offset, epoch: normally left to the home's leader, who stamps them.
@@ -102,12 +103,12 @@ def build_batch(
 
     Raises:
         ValueError: no record, or another number of timestamps than records.
-        TooLarge: over RECORDS_PER_BATCH_MAX or RECORD_BATCH_BYTES_MAX.
+        TooLarge: over `records_max` or RECORD_BATCH_BYTES_MAX.
     """
     count = len(records)
-    if not 1 <= count <= RECORDS_PER_BATCH_MAX:
+    if not 1 <= count <= records_max:
         if count:
-            raise TooLarge(f"batch of {count} records is over RECORDS_PER_BATCH_MAX ({RECORDS_PER_BATCH_MAX})")
+            raise TooLarge(f"batch of {count} records is over RECORDS_PER_BATCH_MAX ({records_max})")
         raise ValueError("a batch needs at least one record")
     first_ms, max_ms, deltas = _timestamp_deltas(timestamps_ms, count)
     body = compress(compression, b"".join(_record_parts(records, deltas)))

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from georelay.errors import Busy, HomeUnreachable, NotHome, NotLeader, OutcomeUnknown, Unavailable
+from georelay.limits import RECORDS_PER_BATCH_MAX
 from georelay.wire.api import ApiKey, ErrorCode
-from georelay.wire.batch import build_batch, iterate_records, split_batches
+from georelay.wire.batch import Compression, build_batch, iterate_records, split_batches
 from georelay.wire.requests import (
     FetchPartition,
     FetchRequest,
@@ -100,6 +101,15 @@ async def test_produced_records_are_fetched_in_order(bed: Any, version: int) -> 
     assert await call_produce(client, produce(("orders", 0, batch(b"a", b"b"))), version) == [(0, 0)]
     assert await call_produce(client, produce(("orders", 0, batch(b"c"))), version) == [(0, 2)]
     assert fetched(await call_fetch(client, fetch(("orders", 0, 0)))) == [(0, [b"a", b"b", b"c"])]
+
+
+async def test_a_batch_of_more_records_than_clients_may_publish_is_too_large_and_not_stored(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    count = RECORDS_PER_BATCH_MAX + 1
+    raw = build_batch([(b"", None, ())] * count, timestamps_ms=1, compression=Compression.GZIP, records_max=count)
+    client = await bed.client()
+    assert await call_produce(client, produce(("orders", 0, raw))) == [(ErrorCode.MESSAGE_TOO_LARGE, -1)]
+    assert bed.cluster.stream("orders", 0).next_offset == 0
 
 
 @pytest.mark.parametrize("version", range(4, 13))

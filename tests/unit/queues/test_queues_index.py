@@ -87,15 +87,15 @@ def test_a_record_that_is_leased_or_delayed_lets_its_content_go(desk: Desk) -> N
 
 def test_no_more_is_read_while_the_cache_is_full_of_records_that_are_ready(desk: Desk) -> None:
     desk.add(0, size_bytes=CACHED_BYTES_PER_QUEUE_MAX)
-    assert not desk.index.has_room(0)
+    assert desk.index.room(0) == 0
     desk.take()
-    assert desk.index.has_room(0)
+    assert desk.index.room(0) == OPEN_PER_PARTITION_MAX - 1
 
 
 def test_a_partition_has_so_many_open_records_and_another_one_still_has_room(desk: Desk) -> None:
     for offset in range(OPEN_PER_PARTITION_MAX):
         desk.add(offset, size_bytes=0)
-    assert (desk.index.has_room(0), desk.index.has_room(1)) == (False, True)
+    assert (desk.index.room(0), desk.index.room(1)) == (0, OPEN_PER_PARTITION_MAX)
     assert (desk.index.open_in(0), desk.index.open_in(1)) == (OPEN_PER_PARTITION_MAX, 0)
 
 

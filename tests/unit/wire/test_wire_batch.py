@@ -163,13 +163,24 @@ def test_too_many_bytes_or_records_are_refused_as_too_large() -> None:
     with pytest.raises(TooLarge, match="RECORD_BATCH_BYTES_MAX"):
         validate(batch()[:8] + struct.pack(">i", RECORD_BATCH_BYTES_MAX) + batch()[12:], from_client=True)
     with pytest.raises(TooLarge, match="RECORDS_PER_BATCH_MAX"):
-        validate(with_body(b"", codec=1, count=1_000_001), from_client=True)
+        validate(with_body(b"", codec=1, count=100_001), from_client=True)
+    with pytest.raises(TooLarge, match="RECORDS_PER_STORED_BATCH_MAX"):
+        validate(with_body(b"", codec=1, count=1_000_001), from_client=True, is_forwarded=True)
     with pytest.raises(TooLarge, match="RECORD_BATCH_BYTES_MAX"):
         build_batch([RecordDraft(bytes(RECORD_BATCH_BYTES_MAX))], timestamps_ms=0)
     with pytest.raises(TooLarge, match="HEADERS_PER_RECORD_MAX"):
         build_batch([RecordDraft(b"", None, [("h", None)] * (HEADERS_PER_RECORD_MAX + 1))], timestamps_ms=0)
     with pytest.raises(TooLarge, match="RECORDS_PER_BATCH_MAX"):
-        build_batch([RecordDraft(b"")] * 1_000_001, timestamps_ms=0)
+        build_batch([RecordDraft(b"")] * 100_001, timestamps_ms=0)
+
+
+def test_a_batch_of_more_records_than_clients_may_publish_now_is_read_and_handed_on_as_before() -> None:
+    count = 100_001
+    raw = build_batch([RecordDraft(b"")] * count, timestamps_ms=0, compression=Compression.GZIP, records_max=count)
+    with pytest.raises(TooLarge, match="publish them in several batches"):
+        validate(raw, from_client=True)
+    assert validate(raw, from_client=True, is_forwarded=True).record_count == count
+    assert sum(1 for _ in iterate_records(raw)) == count
 
 
 def test_building_refuses_nothing_and_a_wrong_number_of_timestamps() -> None:

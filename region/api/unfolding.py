@@ -11,7 +11,7 @@ Rule 4: between two chunks of one batch everybody else has a turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, TypeVar
@@ -42,7 +42,7 @@ def unfolded_bytes_max(payload: bytes | memoryview) -> int:
     return len(payload) if parse_header(payload).compression is Compression.NONE else DECOMPRESSED_BATCH_BYTES_MAX
 
 
-async def record_chunks(entry: EntryLike, memory: UnfoldingMemory = PROCESS_MEMORY) -> AsyncIterator[list[Record]]:
+async def record_chunks(entry: EntryLike, memory: UnfoldingMemory = PROCESS_MEMORY) -> AsyncGenerator[list[Record]]:
     """Yield the records of a committed batch in lists.
 
     Raises:

@@ -29,7 +29,7 @@ from georelay.fields import Fields
 from georelay.ids import Offset, RegionNumber
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from georelay.wire.batch import parse_header
-from region.api.unfolding import unfolds_on_loop
+from region.api.unfolding import off_loop, unfolds_on_loop
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
 from region.kafka.ports import EntryLike, TopicView
@@ -314,7 +314,7 @@ class Copier:
     async def _copy_of(self, entry: EntryLike, sequence: int) -> bytes | None:
         make = partial(copy_of, entry.payload, self.binding, producer_id=self._row.producer_id, sequence=sequence)
         if self.binding.headers and not unfolds_on_loop(entry.payload):
-            return await asyncio.to_thread(make)
+            return await off_loop(entry.payload, make)
         return make()
 
     async def _publish(self, copies: Sequence[bytes]) -> None:

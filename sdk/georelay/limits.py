@@ -16,6 +16,8 @@ RECORDS_PER_BATCH_MAX: Final = 100_000  # of a batch that a client publishes
 RECORDS_PER_STORED_BATCH_MAX: Final = 1_000_000  # what an earlier release let in is read, mirrored and copied
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
 HEADERS_PER_RECORD_MAX: Final = 1_000
+GZIP_MEMBERS_MAX: Final = 100  # of a compressed batch; clients write one
+SNAPPY_BLOCKS_MAX: Final = 65_536  # of a batch in Java's framing, whose blocks are 32 KiB
 
 # Kafka protocol
 PRODUCE_FRAME_BYTES_MAX: Final = 32 * MIB

@@ -2,7 +2,9 @@
 
 Rule 1: no more than `limit_bytes` (plus one) of output is ever held, whatever the input claims.
 Rule 2: the only error is CorruptRecordBatch or TooLarge; a codec's own exceptions end here.
-Rule 3: gzip is always there; the others come with `georelay[codecs]` (a broker has them), else ConfigError says so.
+Rule 3: what it costs follows from the bytes: pieces that cost much and hold little (gzip members, snappy blocks) are
+        counted.
+Rule 4: gzip is always there; the others come with `georelay[codecs]` (a broker has them), else ConfigError says so.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import cache
 from typing import Any, Final
 
 from georelay.errors import ConfigError, CorruptRecordBatch, TooLarge
-from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, GZIP_MEMBERS_MAX, SNAPPY_BLOCKS_MAX
 
 _GZIP: Final = 31  # zlib window bits: gzip container, 32 KiB window
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"  # the Java library's framing: magic, two versions, then sized blocks
@@ -63,7 +65,7 @@ def decompress(codec: Compression, data: bytes, limit_bytes: int = DECOMPRESSED_
 
     Raises:
         CorruptRecordBatch: not a whole stream of this codec.
-        TooLarge: it unfolds to more than `limit_bytes`.
+        TooLarge: it unfolds to more than `limit_bytes`, or is over GZIP_MEMBERS_MAX or SNAPPY_BLOCKS_MAX.
     """
     if codec is Compression.NONE:
         plain = data
@@ -91,7 +93,9 @@ def _corrupt(codec: Compression, cause: object) -> CorruptRecordBatch:
 def _decompress_gzip(data: bytes, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     room = limit_bytes + 1
-    while data:  # gzip allows several members in a row
+    while data:  # gzip allows several members in a row; each copies what is behind it
+        if len(parts) >= GZIP_MEMBERS_MAX:
+            raise TooLarge(f"a gzip batch has more members than GZIP_MEMBERS_MAX ({GZIP_MEMBERS_MAX})")
         unpacker = zlib.decompressobj(_GZIP)
         try:
             part = unpacker.decompress(data, room)
@@ -126,6 +130,8 @@ def _decompress_snappy(data: bytes, limit_bytes: int) -> bytes:
         block = data[position + 4 : position + 4 + size]
         if size == 0 or len(block) < size:
             raise _corrupt(Compression.SNAPPY, "a block is cut short")
+        if len(parts) >= SNAPPY_BLOCKS_MAX:
+            raise TooLarge(f"a snappy batch has more blocks than SNAPPY_BLOCKS_MAX ({SNAPPY_BLOCKS_MAX})")
         parts.append(_snappy_block(block, room, limit_bytes))
         room -= len(parts[-1])
         position += 4 + size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from georelay._pb import streams_pb2 as pb
+from georelay.errors import CorruptRecordBatch
 from georelay.limits import MIB
-from georelay.wire.batch import Compression, build_batch
+from georelay.wire.batch import HEADER_BYTES, Compression, build_batch
 from georelay.wire.records import open_records
 from region.api import records_http, unfolding
 from region.api.admin_http import AdminHttp
@@ -25,6 +27,7 @@ from region.api.streams.partition_pump import READ_BYTES_MAX, PartitionPump
 from region.api.streams.standing_core import Judgement, Standing
 from region.api.streams.starting import Place, StartPoint
 from region.api.unfolding import CHUNK_RECORDS, record_chunks
+from region.api.unfolding_memory import UnfoldingMemory
 from region.kafka.counters import KafkaCounters
 
 
@@ -38,14 +41,23 @@ def batch(count: int, size_bytes: int, compression: Compression) -> bytes:
     return build_batch(rows, timestamps_ms=1, compression=compression)
 
 
+def damaged(raw: bytes, *, record: int) -> bytes:
+    """Return a batch of empty records, one of which says that it is longer than it is."""
+    rows = bytearray(raw)
+    position = HEADER_BYTES
+    for _ in range(record):
+        position += 1 + rows[position] // 2
+    rows[position] += 2
+    return bytes(rows)
+
+
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.NONE])
 @pytest.mark.parametrize("count", [1, CHUNK_RECORDS, 2 * CHUNK_RECORDS + 1])
 async def test_all_records_come_in_their_order_a_chunk_at_a_time(compression: Compression, count: int) -> None:
     entry: Any = _Entry(batch(count, 100, compression))
     chunks = [chunk async for chunk in record_chunks(entry)]
     assert [record.offset for chunk in chunks for record in chunk] == list(range(count))
-    if compression is not Compression.NONE:
-        assert all(len(chunk) <= CHUNK_RECORDS for chunk in chunks)
+    assert all(len(chunk) <= CHUNK_RECORDS for chunk in chunks)
 
 
 async def test_what_is_compressed_is_unfolded_off_the_event_loop_however_small_it_is(
@@ -62,6 +74,58 @@ async def test_what_is_compressed_is_unfolded_off_the_event_loop_however_small_i
     assert len(entry.payload) < 128 * 1024
     assert sum([len(chunk) async for chunk in record_chunks(entry)]) == 20_000
     assert threads and threading.get_ident() not in threads
+
+
+async def test_batches_are_unfolded_in_threads_that_sign_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[Any] = []
+    loop = asyncio.get_running_loop()
+    plain = loop.run_in_executor
+
+    def noted(pool: Any, work: Any, *given: Any) -> Any:
+        pools.append(pool)
+        return plain(pool, work, *given)
+
+    monkeypatch.setattr(loop, "run_in_executor", noted)
+    raw = batch(10, 10, Compression.GZIP)
+    entry: Any = _Entry(raw)
+    assert [len(chunk) async for chunk in record_chunks(entry)] == [10]
+    assert await unfolding.off_loop(raw, lambda: len(list(open_records(raw)[1]))) == 10
+    assert pools == [unfolding.POOL, unfolding.POOL]
+
+
+async def test_what_is_unfolded_for_somebody_who_left_counts_until_its_thread_is_done() -> None:
+    memory = UnfoldingMemory()
+    raw = batch(10, 10, Compression.GZIP)
+    may_end = threading.Event()
+    waiting = asyncio.ensure_future(unfolding.off_loop(raw, may_end.wait, memory))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert memory.used_bytes > 0
+    may_end.set()
+    async with asyncio.timeout(5):
+        while memory.used_bytes:
+            await asyncio.sleep(0)
+
+
+async def test_a_chunk_is_cut_where_its_headers_take_much_and_what_stands_before_a_flaw_comes_first() -> None:
+    headers = (("h", None),) * 1_000
+    rows = [(b"", None, headers) for _ in range(40)]
+    raw = build_batch(rows, timestamps_ms=1, compression=Compression.GZIP)
+    entry: Any = _Entry(raw)
+    assert [len(chunk) async for chunk in record_chunks(entry)] == [9, 9, 9, 9, 4]
+
+    flawed: Any = _Entry(damaged(batch(2_500, 0, Compression.NONE), record=1_500))
+    seen: list[int] = []
+
+    async def read() -> None:
+        async for chunk in record_chunks(flawed):
+            seen.append(len(chunk))
+
+    with pytest.raises(CorruptRecordBatch, match="record 1500"):
+        await read()
+    assert seen == [1_000, 500]
 
 
 async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_count(cluster: Any) -> None:

@@ -284,6 +284,19 @@ def test_gzip_members_in_a_row_are_one_stream() -> None:
     assert zlib.decompress(gzip.compress(b"a"), 31) == b"a"
 
 
+def test_pieces_that_cost_much_and_hold_nothing_are_counted() -> None:
+    import cramjam
+
+    empty = gzip.compress(b"")
+    assert decompress(Compression.GZIP, empty * 99 + gzip.compress(b"a")) == b"a"
+    with pytest.raises(TooLarge, match="GZIP_MEMBERS_MAX"):
+        decompress(Compression.GZIP, empty * 101)
+    block = bytes(cramjam.snappy.compress_raw(b""))
+    blocks = (len(block).to_bytes(4, "big") + block) * 65_537
+    with pytest.raises(TooLarge, match="SNAPPY_BLOCKS_MAX"):
+        decompress(Compression.SNAPPY, b"\x82SNAPPY\x00" + bytes(8) + blocks)
+
+
 def test_a_field_of_several_batches_is_cut_without_copying() -> None:
     first, second = batch(), build_batch([RecordDraft(b"2")], timestamps_ms=1)
     raw = first + second

@@ -74,7 +74,7 @@ async def test_a_reader_that_stops_in_the_middle_gives_everything_back() -> None
     entry: Any = Entry(CHUNK_RECORDS + 1)
     chunks = record_chunks(entry, memory)
     await anext(chunks)
-    await chunks.aclose()  # type: ignore[attr-defined]
+    await chunks.aclose()
     assert memory.used_bytes == 0
 
 
@@ -91,7 +91,7 @@ async def test_a_slow_reader_loses_its_batch_to_those_who_wait_and_still_gets_ev
         offsets += [record.offset for record in chunk]
     assert offsets == list(range(2 * CHUNK_RECORDS + 5))
     for other in others:
-        await other.aclose()  # type: ignore[attr-defined]
+        await other.aclose()
     assert memory.used_bytes == 0
 
 

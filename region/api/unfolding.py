@@ -17,14 +17,14 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from georelay.errors import GeorelayError
-from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB
+from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB, MIB
 from georelay.wire.batch import Compression, Record, iterate_records, parse_header
 from georelay.wire.records import open_records
 from region.api.unfolding_memory import PROCESS_MEMORY, Share, UnfoldingMemory
 from region.kafka.ports import EntryLike
 
 CHUNK_RECORDS: Final = 1_000
-CHUNK_BYTES: Final = 512 * KIB  # of keys, values and headers, FIELD_BYTES more for each; a larger record comes alone
+CHUNK_BYTES: Final = 2 * MIB  # of keys, values and headers, FIELD_BYTES more for each; a larger record comes alone
 FIELD_BYTES: Final = 64  # about what a record, or a header, takes besides its bytes
 ON_LOOP_BYTES_MAX: Final = 64 * KIB
 POOL: Final = ThreadPoolExecutor(2, thread_name_prefix="unfold")

@@ -13,13 +13,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
-from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGION_NAME_CHARS_MAX, REGIONS_MAX
 from mesh.gossip.settings import GossipSection
 from mesh.listening.browser_guard import Origin
 from mesh.listening.settings import BrokerLimitsSection, TlsSection, known_listeners, refuse_open_listener
 from mesh.tracing.recorder_core import ROWS_PER_S_MAX
 from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX
 from region.controller.mesh_rows import parse_seed
+from region.controller.topic import REPLICATION_FACTOR_DEFAULT
 from region.log.disk_space import DISK_RESERVE_BYTES
 from region.multiraft.bulk_client import BYTES_PER_S
 from region.security.settings import SecuritySection
@@ -125,6 +126,8 @@ class BrokerConfig(_Section):
     gossip: GossipSection = GossipSection()
     regions: Annotated[list[RegionSection], Field(min_length=1, max_length=REGIONS_MAX)]
     auto_create_topics: bool = True
+    num_partitions: Annotated[int, Field(ge=1, le=PARTITIONS_PER_TOPIC_MAX)] = 1  # of topics that name none
+    default_replication_factor: Annotated[int, Field(ge=1, le=BROKERS_PER_REGION_MAX)] = REPLICATION_FACTOR_DEFAULT
     tick_ms: Annotated[int, Field(ge=10, le=1000)] = 100  # Raft tick and heartbeat; election 10-20 ticks
     trace_roll_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000  # lost at most when a broker is killed
     trace_rows_per_s_max: Annotated[int, Field(ge=0, le=100_000)] = ROWS_PER_S_MAX  # delivery rows before sampling

@@ -16,6 +16,7 @@ from region.controller.commands import FEATURE_LEVEL_MAX
 from region.controller.registration import BrokerRegistration
 from region.controller.routing import ControllerSettings
 from region.controller.service import ControllerService
+from region.controller.topic import TopicDefaults
 from region.controller.topology import Topology
 from region.multiraft.host import Host
 from region.multiraft.transport import Transport
@@ -54,6 +55,9 @@ def make_controller(
         leader_id=lambda: host.leaders.leader(CONTROLLER_GROUP),
         settings=ControllerSettings(
             auto_create=config.auto_create_topics,
+            topic_defaults=TopicDefaults(
+                partitions=config.num_partitions, replication_factor=config.default_replication_factor
+            ),
             auto_join=config.auto_join,
             replace_absent_after_s=config.replace_absent_after_ms / 1000,
             moves_in_flight_max=config.moves_in_flight_max,

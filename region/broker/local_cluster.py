@@ -112,6 +112,7 @@ class LocalCluster:
         self.region_number = config.region_number
         self.broker_id = int(config.broker_id)
         self.auto_create_topics = config.auto_create_topics
+        self.topic_defaults = controller.topic_defaults
         self.routing: Routing | None = None
         self.resolver: Resolver | None = None
         self._host = host
@@ -255,6 +256,7 @@ class LocalCluster:
             raise TopicExists(f"topic '{spec.name}' exists already")
         if spec.homes is Homes.ONE and not spec.home:
             spec = replace(spec, home=self.region)
+        spec = self.topic_defaults.fill(spec)
         definition = define(spec, topic_id=bytes(TOPIC_ID_BYTES), topology=self._controller.topology())
         factor = min(definition.replication_factor, max(1, self._controller.state.strength))
         return replace(spec, partitions=definition.partitions, replication_factor=factor)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from georelay.errors import Busy, NotLeader, OutcomeUnknown, Unavailable
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RaftIndex, RegionNumber
 from region.controller import answers
+from region.controller.topic import TopicDefaults
 from region.controller.topology import Topology
 
 HOPS_MAX: Final = 2
@@ -53,6 +54,7 @@ class ControllerSettings:
 
     Args:
         auto_create: an unknown topic is created with defaults when somebody publishes or subscribes to it.
+        topic_defaults: of this broker, for topics that its clients ask for.
         pull_interval_s: how often definitions are asked for; a hint makes it sooner.
         request_timeout_s: for one call to one broker.
         apply_timeout_s: for a whole operation, elections and retries included, and again until applied here.
@@ -65,6 +67,7 @@ class ControllerSettings:
     """
 
     auto_create: bool = True
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
     pull_interval_s: float = 1.0
     request_timeout_s: float = 5.0
     apply_timeout_s: float = 10.0

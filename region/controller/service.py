@@ -47,7 +47,7 @@ from region.controller.registration import BrokerRegistration
 from region.controller.routing import HOPS_MAX, PASSING, ControllerSettings, Propose, Request, Route
 from region.controller.security_definitions import SecurityDefinitions
 from region.controller.state_core import ControllerState, Done, Effect, Refused
-from region.controller.topic import INTERNAL_PREFIX, Homes, TopicDefinition, TopicSpec, TopicView
+from region.controller.topic import INTERNAL_PREFIX, Homes, TopicDefaults, TopicDefinition, TopicSpec, TopicView
 from region.controller.topology import BROKER_ID_MAX, Topology
 
 log = structlog.get_logger()
@@ -279,6 +279,11 @@ class ControllerService:
 
     # --- what this broker's clients ask ---------------------------------------------------------------------------
 
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        """Return what is filled in where a topic's creator names nothing."""
+        return self._settings.topic_defaults
+
     async def create_topic(self, spec: TopicSpec) -> TopicView:
         """Create a topic; return once this broker knows it.
 
@@ -287,7 +292,7 @@ class ControllerService:
             Unavailable, OutcomeUnknown: it may exist; ask again.
         """
         _refuse_internal(spec.name)
-        return await self._create(spec, if_absent=False)
+        return await self._create(self.topic_defaults.fill(spec), if_absent=False)
 
     async def ensure_internal_topic(self, spec: TopicSpec) -> TopicView:
         """Return a topic that brokers made for themselves, created when it is unknown. Raises as create_topic."""
@@ -328,7 +333,8 @@ class ControllerService:
             raise UnknownTopic(f"there is no topic {name[:60]!r}")
         creating = self._creating.get(name)
         if creating is None:
-            creating = self._tasks.start(self._create(TopicSpec(name=name), if_absent=True))
+            spec = self.topic_defaults.fill(TopicSpec(name=name))
+            creating = self._tasks.start(self._create(spec, if_absent=True))
             self._creating[name] = creating
             creating.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(creating)

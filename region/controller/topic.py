@@ -67,8 +67,8 @@ class TopicSpec:
     """A topic as somebody wants it.
 
     Args:
-        partitions: 1..1000, or -1 for the default (1).
-        replication_factor: replicas in each region, or -1 for the default (3). A region with fewer brokers keeps as
+        partitions: 1..1000, or -1 for the default (TopicDefaults).
+        replication_factor: replicas in each region, or -1 for the default. A region with fewer brokers keeps as
             many as it has, and more when brokers come.
         homes: see Homes.
         home: name of the home region for homes=one; "" is the region that asks.
@@ -124,6 +124,27 @@ class TopicSpec:
             config=_read_config(fields),
         )
         fields.done()
+        return spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a broker fills in where somebody who asks for a topic names none, or creates it by using it.
+
+    Args:
+        replication_factor: the mesh's default is not cut to the brokers that a region has now; another one is judged
+            as if it had been asked for.
+    """
+
+    partitions: int = 1
+    replication_factor: int = REPLICATION_FACTOR_DEFAULT
+
+    def fill(self, spec: TopicSpec) -> TopicSpec:
+        """Return a wish with these defaults."""
+        if spec.partitions == DEFAULT:
+            spec = replace(spec, partitions=self.partitions)
+        if spec.replication_factor == DEFAULT and self.replication_factor != REPLICATION_FACTOR_DEFAULT:
+            spec = replace(spec, replication_factor=self.replication_factor)
         return spec
 
 

@@ -17,7 +17,7 @@ from georelay.durability import Durability
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import Published
-from region.controller.topic import TopicSpec, TopicView
+from region.controller.topic import TopicDefaults, TopicSpec, TopicView
 from region.geo.resolution import Resolved
 from region.kafka.operator_views import BrokerStorage, ProducerInfo, ReplicaSize
 
@@ -345,6 +345,10 @@ class Cluster(Protocol):
     @property
     def auto_create_topics(self) -> bool:
         """Whether an unknown topic is created with defaults when it is used."""
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        """What a topic gets whose creator names nothing."""
 
     def ready(self) -> bool:
         """Return whether this broker can commit: the controller group has a leader that commits, and is reached."""

@@ -31,7 +31,7 @@ from georelay.wire.responses import (
     DescribeConfigsResult,
     IncrementalAlterConfigsResponse,
 )
-from region.controller.topic import REPLICATION_FACTOR_DEFAULT, TopicView
+from region.controller.topic import TopicView
 from region.controller.topic_settings import SettingType
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
@@ -231,13 +231,14 @@ def _broker_rows(cluster: Cluster, name: str) -> list[DescribeConfigsResourceRes
         return []
     if name != str(cluster.broker_id):
         raise BadRequest(f"this is broker {cluster.broker_id}; ask broker {name[:20]!r} itself")
+    defaults = cluster.topic_defaults
     rows = (
         ("auto.create.topics.enable", str(cluster.auto_create_topics).lower(), SettingType.BOOLEAN, Source.BROKER_FILE),
         ("broker.id", str(cluster.broker_id), SettingType.INT, Source.BROKER_FILE),
         ("broker.rack", cluster.region, SettingType.TEXT, Source.BROKER_FILE),
-        ("default.replication.factor", str(REPLICATION_FACTOR_DEFAULT), SettingType.INT, Source.DEFAULT),
+        ("default.replication.factor", str(defaults.replication_factor), SettingType.INT, Source.BROKER_FILE),
         ("message.max.bytes", str(RECORD_BATCH_BYTES_MAX), SettingType.INT, Source.DEFAULT),
-        ("num.partitions", "1", SettingType.INT, Source.DEFAULT),
+        ("num.partitions", str(defaults.partitions), SettingType.INT, Source.BROKER_FILE),
         ("socket.request.max.bytes", str(PRODUCE_FRAME_BYTES_MAX), SettingType.INT, Source.DEFAULT),
     )
     return [

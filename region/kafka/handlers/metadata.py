@@ -33,6 +33,7 @@ from georelay.wire.responses import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from georelay.wire.schema import NO_UUID
 from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
@@ -204,7 +205,7 @@ class MetadataHandler:
             topics = [self._topic(asker, view, alive) for view in cluster.topics() if self._sees(asker, view.name)]
         else:
             by_id = {}
-            if any(topic.name is None for topic in wanted):
+            if any(map(_is_by_id, wanted)):
                 by_id = {view.wire_id: view for view in cluster.topics()}
             topics = [self._asked(asker, topic, by_id.get(topic.topic_id), refused, alive) for topic in wanted]
         return MetadataResponse(
@@ -238,7 +239,7 @@ class MetadataHandler:
         refused: dict[str, ErrorCode],
         alive: frozenset[int],
     ) -> MetadataResponseTopic:
-        if topic.name is None:
+        if topic.name is None or _is_by_id(topic):
             if found is None or not self._sees(asker, found.name):
                 return MetadataResponseTopic(
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=asker.nameless, topic_id=topic.topic_id
@@ -283,3 +284,8 @@ class MetadataHandler:
             isr_nodes=[replica for replica in replicas if replica in alive],
             offline_replicas=[replica for replica in replicas if replica not in alive],
         )
+
+
+def _is_by_id(topic: MetadataRequestTopic) -> bool:
+    """Return whether a topic is asked for by its id: the name is null, or empty as Java's Admin writes it."""
+    return topic.name is None or (not topic.name and topic.topic_id != NO_UUID)

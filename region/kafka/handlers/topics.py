@@ -119,7 +119,7 @@ class DeleteTopicsHandler:
     async def _answer(self, request: DeleteTopicsRequest, principal: Principal) -> DeleteTopicsResponse:
         named = [DeleteTopicState(name=name) for name in request.topic_names]
         by_id = {}
-        if any(topic.name is None for topic in request.topics):
+        if not all(topic.name for topic in request.topics):
             by_id = {view.wire_id: view.name for view in self._cluster.topics()}
         rows = [
             await self._delete(topic, by_id.get(topic.topic_id), request.timeout_ms, principal)
@@ -131,7 +131,7 @@ class DeleteTopicsHandler:
         self, topic: DeleteTopicState, found: str | None, timeout_ms: int, principal: Principal
     ) -> DeletableTopicResult:
         """Delete one; `found`: the topic that its id stands for."""
-        name = topic.name
+        name = topic.name or None
         if name is None:
             name = found
             if name is not None and not self._access.allows(principal, Operation.DESCRIBE, Resource.TOPIC, name):

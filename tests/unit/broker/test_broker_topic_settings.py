@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from region.app import Broker
+from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
 
 
@@ -42,3 +44,16 @@ async def test_records_get_the_time_of_their_append_while_the_topic_says_so(brok
     assert [row.timestamp_ms for row in iterate_records(stamped.payload)] == [stored.append_us // 1000]
     assert stamped.header().max_timestamp_ms == stored.append_us // 1000
     assert [row.timestamp_ms for row in iterate_records(plain.payload)] == [1]
+
+
+async def test_the_defaults_of_new_topics_are_the_configurations(make_config: Any, until: Any) -> None:
+    config = make_config() | {"num_partitions": 5, "default_replication_factor": 1}
+    broker = Broker(BrokerConfig.model_validate(config))
+    await broker.start()
+    try:
+        await until(broker.cluster.ready)
+        judged = broker.cluster.check_topic(TopicSpec(name="orders"))
+        assert (judged.partitions, judged.replication_factor) == (5, 1)
+        assert (await broker.cluster.ensure_topic("orders")).partitions == 5
+    finally:
+        await broker.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from georelay.errors import (
 )
 from georelay.ids import RaftIndex
 from region.controller import answers
-from region.controller.topic import Homes, TopicSpec
+from region.controller.topic import Homes, TopicDefaults, TopicSpec
 
 Mesh = Any
 US_LEADER, US_FOLLOWER, EU_LEADER, EU_FOLLOWER = 1001, 1002, 2001, 2002
@@ -107,6 +108,21 @@ async def test_unknown_topic_is_created_once_for_all_who_ask(mesh: Mesh) -> None
     views = await asyncio.gather(*(service.ensure_topic("clicks") for service in services for _ in range(5)))
     assert {view.definition.index for view in views} == {1}
     assert views[0].partitions == 1 and views[0].replication_factor == 2
+
+
+async def test_a_topic_whose_creator_names_no_numbers_gets_those_of_the_broker_that_is_asked(
+    mesh_of: Callable[..., Any],
+) -> None:
+    mesh = await mesh_of(topic_defaults=TopicDefaults(partitions=4, replication_factor=1))
+    await mesh.until(lambda: all(service.is_settled for service in mesh.services.values()))
+    asked = mesh.services[US_FOLLOWER]
+    used, made = await asked.ensure_topic("used"), await asked.create_topic(TopicSpec(name="made"))
+    named = await asked.create_topic(TopicSpec(name="named", partitions=2, replication_factor=2))
+    assert [(view.partitions, view.definition.replication_factor) for view in (used, made, named)] == [
+        (4, 1),
+        (4, 1),
+        (2, 2),
+    ]
 
 
 async def test_wishes_for_one_topic_that_race_to_the_log_make_one_topic(

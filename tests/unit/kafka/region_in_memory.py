@@ -24,7 +24,7 @@ from georelay.errors import (
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.controller.definition_rules import alter
-from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
+from region.controller.topic import Homes, TopicDefaults, TopicDefinition, TopicSpec, TopicView
 from region.geo.resolution import Resolved
 from region.geo.stream_geo import Holders
 from region.kafka.ports import (
@@ -52,6 +52,7 @@ class FakeCluster:
         self.controller_id = 1001
         self.metadata_epoch = 1
         self.auto_create_topics = True
+        self.topic_defaults = TopicDefaults()
         self.has_left = False
         self.is_ready = True
         self.views: dict[str, TopicView] = {}

@@ -166,12 +166,17 @@ async def test_nothing_is_created_when_automatic_creation_is_off(bed: Any) -> No
 async def test_metadata_by_topic_id(bed: Any) -> None:
     view = bed.cluster.add_topic("orders")
     client = await bed.client()
-    wanted = [MetadataRequestTopic(topic_id=view.wire_id, name=None), MetadataRequestTopic(topic_id=b"?" * 16)]
+    wanted = [
+        MetadataRequestTopic(topic_id=view.wire_id, name=None),
+        MetadataRequestTopic(topic_id=b"?" * 16),
+        MetadataRequestTopic(topic_id=view.wire_id, name=""),  # as Java's Admin writes it
+        MetadataRequestTopic(topic_id=b"?" * 16, name=""),
+    ]
     response = await client.call(MetadataRequest(topics=wanted), ApiKey.METADATA, 12)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [
         ("orders", 0),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),
-    ]
+    ] * 2
 
 
 def creatable(**fields: Any) -> CreatableTopic:
@@ -279,10 +284,11 @@ async def test_topics_are_deleted_by_name(bed: Any, version: int) -> None:
     assert not bed.cluster.views
 
 
-async def test_a_topic_is_deleted_by_id(bed: Any) -> None:
+@pytest.mark.parametrize("name", [None, ""])
+async def test_a_topic_is_deleted_by_id(bed: Any, name: str | None) -> None:
     view = bed.cluster.add_topic("orders")
     client = await bed.client()
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=view.wire_id)])
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name, topic_id=view.wire_id)])
     (row,) = (await client.call(request, ApiKey.DELETE_TOPICS, 6)).responses
     assert (row.name, row.error_code) == ("orders", 0)
 

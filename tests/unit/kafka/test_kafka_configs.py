@@ -19,7 +19,7 @@ from georelay.wire.requests import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from region.controller.topic import Homes
+from region.controller.topic import Homes, TopicDefaults
 from region.controller.topic_settings import TOPIC_SETTINGS
 from region.kafka.handlers import configs
 
@@ -98,6 +98,7 @@ async def test_only_the_keys_that_were_asked_for_with_their_synonyms_and_documen
 
 
 async def test_a_broker_describes_itself_read_only(bed: Any) -> None:
+    bed.cluster.topic_defaults = TopicDefaults(partitions=7, replication_factor=2)
     mine, other, defaults = await describe(
         bed,
         DescribeConfigsResource(BROKER, "1001"),
@@ -105,7 +106,8 @@ async def test_a_broker_describes_itself_read_only(bed: Any) -> None:
         DescribeConfigsResource(BROKER, ""),
     )
     assert all(row.read_only for row in mine.configs)
-    assert {row.name: row.value for row in mine.configs}["broker.rack"] == "us"
+    values = {row.name: row.value for row in mine.configs}
+    assert (values["broker.rack"], values["num.partitions"], values["default.replication.factor"]) == ("us", "7", "2")
     assert (other.error_code, defaults.error_code, defaults.configs) == (ErrorCode.INVALID_REQUEST, 0, ())
 
 

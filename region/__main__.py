@@ -13,7 +13,12 @@ import structlog
 import uvloop
 
 from georelay.errors import ConfigError, GeorelayError
-from georelay.process_guard import die_with_parent, refuse_foreign_packages, refuse_optimised_python
+from georelay.process_guard import (
+    close_files_to_others,
+    die_with_parent,
+    refuse_foreign_packages,
+    refuse_optimised_python,
+)
 from region.config import BrokerConfig, load_config
 from region.memory import spare_memory_calls
 
@@ -31,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         refuse_optimised_python()
+        close_files_to_others()
         config = load_config(options.config)
         die_with_parent(config.die_with_parent)
         refuse_foreign_packages()

@@ -36,6 +36,7 @@ from region.config import BROKER_LISTENERS, CLIENT_LISTENERS, BrokerConfig
 from region.geo.metrics import GeoCollector
 from region.gossip_start import complete_config, known_hints, make_pools, pool_tags
 from region.log.filesystem import FileSystem, OsFileSystem
+from region.security.settings import STRANGERS
 
 log = structlog.get_logger()
 
@@ -164,6 +165,8 @@ class Broker:
         """
         self._traces.start()
         await self.core.start()
+        if self.core.controller.state.security.has_users and not self.config.knows_brokers:
+            log.error("security.brokers_not_known", advice=STRANGERS)
         self._traces.follow(self.core)
         if self._pools is not None and self._gossip_port is not None:
             self._gossip_port.start(known_hints(self.config, self._pools))

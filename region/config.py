@@ -23,7 +23,7 @@ from region.controller.mesh_rows import parse_seed
 from region.controller.topic import REPLICATION_FACTOR_DEFAULT
 from region.log.disk_space import DISK_RESERVE_BYTES
 from region.multiraft.bulk_client import BYTES_PER_S
-from region.security.settings import SecuritySection
+from region.security.settings import STRANGERS, SecuritySection
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -115,6 +115,8 @@ class BrokerConfig(_Section):
     data_dir: Path
     definitions_home: Annotated[str, Field(pattern=rf"^[a-z0-9-]{{0,{REGION_NAME_CHARS_MAX}}}$")] = ""
     control: ControlSection = ControlSection()
+    mesh_secret_file: str = ""  # how brokers without certificates know each other
+    mesh_secret_required: bool = True  # false while the brokers of a running mesh get one
     users_file: str = ""
     trace_dir: str = ""
     die_with_parent: int = 0
@@ -196,6 +198,17 @@ class BrokerConfig(_Section):
                     advice='set users_file, or sign_in = "required" in [security]',
                 )
         return self
+
+    @model_validator(mode="after")
+    def _strangers_are_no_brokers(self) -> BrokerConfig:
+        if self.authenticates and not self.knows_brokers:
+            raise ValueError(f"clients have to sign in, and {STRANGERS}")
+        return self
+
+    @property
+    def knows_brokers(self) -> bool:
+        """Return whether other brokers have to prove who they are: by certificates, or by the secret of the mesh."""
+        return bool(self.mesh_secret_file) or all(self.tls.of(name, mutual=True) for name in BROKER_LISTENERS)
 
     @property
     def authenticates(self) -> bool:

@@ -41,6 +41,8 @@ A session number is chosen by the dialling (mirror) side and is unique on its li
      31   REPLY            u64 request, u32 JSON bytes, JSON object, attachment
      32   REQUEST_FAILED   u64 request, fault
      33   RAFT             a frame of mesh control (region.control.raft_wire), opaque here; protocol version 2
+     34   CHALLENGE        u32 broker id, 14 nonce; before the acceptor's OPEN (link_proof_core); version 3
+     35   PROOF            14 nonce, 32 proof; version 3
 
     key = 16 topic id, u16 origin, u32 partition; fault = str code, str text, i32 leader, u32 epoch, u16 home
 """
@@ -60,6 +62,7 @@ from mesh.replication.level import DEADLINE_MS_MAX, AskedLevel
 from mesh.replication.link_parts import (
     Ack,
     Batch,
+    Challenge,
     ClockAnswer,
     ClockAsk,
     DivergedAt,
@@ -78,6 +81,7 @@ from mesh.replication.link_parts import (
     LogStarts,
     Open,
     Part,
+    Proof,
     Raft,
     Redirect,
     Refused,
@@ -102,6 +106,7 @@ __all__ = [
     "REQUEST_BODY_BYTES_MAX",
     "Ack",
     "Batch",
+    "Challenge",
     "ClockAnswer",
     "ClockAsk",
     "DivergedAt",
@@ -121,6 +126,7 @@ __all__ = [
     "LogStarts",
     "Open",
     "Part",
+    "Proof",
     "Raft",
     "Redirect",
     "Refused",
@@ -138,7 +144,7 @@ __all__ = [
 ]
 
 FRAME_VERSION: Final = 1
-PROTOCOL_VERSION: Final = 2  # what this broker speaks: kinds marked with 2 are sent to peers that speak it too
+PROTOCOL_VERSION: Final = 3  # what this broker speaks: kinds marked with 2 or 3 are sent to peers that speak it too
 PROTOCOL_VERSION_MIN: Final = 1
 PARTS_PER_FRAME_MAX: Final = 65_536
 EPOCH_ROWS_MAX: Final = 10_000
@@ -167,6 +173,8 @@ _ACK_ROW: Final = struct.Struct(">Iq")
 _HEARTBEAT: Final = struct.Struct(">q")
 _HEARTBEAT_ROW: Final = struct.Struct(">Iqq")
 _SESSION_EPOCH: Final = struct.Struct(">II")
+_CHALLENGE: Final = struct.Struct(">I14s")
+_PROOF: Final = struct.Struct(">14s32s")
 _CLOCK_ASK: Final = struct.Struct(">q")
 _CLOCK_ANSWER: Final = struct.Struct(">5q")
 _FORWARD: Final = struct.Struct(">QQI16sHIqH")
@@ -297,6 +305,8 @@ _KINDS: Final[dict[type[Any], tuple[int, Callable[[Any], bytes]]]] = {
     Reply: (31, _reply),
     RequestFailed: (32, lambda part: _U64.pack(part.request) + _fault(part.fault)),
     Raft: (33, lambda part: part.body),
+    Challenge: (34, lambda part: _CHALLENGE.pack(*part)),
+    Proof: (35, lambda part: _PROOF.pack(*part)),
 }
 
 
@@ -493,6 +503,8 @@ _DECODERS: Final[Mapping[int, Callable[[_Body], Part]]] = {
     31: _decode_reply,
     32: lambda body: RequestFailed(body.take(_U64)[0], body.fault()),
     33: lambda body: Raft(body.rest()),
+    34: lambda body: Challenge(*body.take(_CHALLENGE)),
+    35: lambda body: Proof(*body.take(_PROOF)),
 }
 assert {kind for kind, _ in _KINDS.values()} == set(_DECODERS)
 assert _BATCH.size == 8 + STREAM_HEADER_BYTES

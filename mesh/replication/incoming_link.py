@@ -155,10 +155,10 @@ class IncomingLink:
 
     # --- Conversation -----------------------------------------------------------------------------
 
-    def check_peer(self, peer: Open) -> str:
+    def check_peer(self, broker: BrokerId) -> str:
         """Any broker of the mesh may dial; with TLS its certificate must name it."""
         names = self._peer_names
-        needed = broker_name(peer.broker_id, self._mesh_id)
+        needed = broker_name(broker, self._mesh_id)
         if names is None or needed in names:
             return ""
         return f"the certificate is for {', '.join(sorted(names)[:8]) or 'nobody'}, not for {needed}"

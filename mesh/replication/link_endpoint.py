@@ -1,7 +1,8 @@
 """One end of a link: handshake, parts coalesced into frames, signs of life.
 
-Rule 1: nothing but OPEN is sent or understood before both sides know each other; another mesh id or a protocol
-        version that is too old is refused with a reason.
+Rule 1: nothing but OPEN, and the proof of the mesh's secret where there is one (link_proof_core), is sent or understood
+        before both sides know each other; another mesh id or a protocol version that is too old is refused with a
+        reason. The reason tells a stranger nothing that it did not say itself.
 Rule 2: parts are pushed on the next turn of the loop unless a frame left less than FLUSH_AFTER_MS ago: an idle link
         adds no delay, a busy one sends at most 500 frames per second, each of up to FLUSH_BYTES. A frame costs
         its carrier about 0.2 ms of CPU at either end however little it holds.
@@ -16,17 +17,20 @@ Rule 5: both sides speak the lower of their two protocol versions (`peer_version
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import Protocol
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.ids import Offset, RegionNumber
+from georelay.ids import BrokerId, Offset, RegionNumber
+from mesh.listening.mesh_secret import NONCE_BYTES
 from mesh.replication.frame_packing import FramePacker, unpack_frame
 from mesh.replication.frames import (
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
+    Challenge,
     ClockAnswer,
     ClockAsk,
     FrameError,
@@ -34,6 +38,7 @@ from mesh.replication.frames import (
     LinkRefused,
     Open,
     Part,
+    Proof,
     Raft,
     Welcome,
     decode_frame,
@@ -43,6 +48,7 @@ from mesh.replication.frames import (
 )
 from mesh.replication.link import Link
 from mesh.replication.link_counters import LinkCounters
+from mesh.replication.link_proof_core import LinkProof
 from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.outbox_core import Outbox
 from mesh.replication.pace_core import Pace
@@ -59,7 +65,8 @@ from mesh.replication.settings import (
 
 log = structlog.get_logger()
 _NS_PER_MS = 1_000_000
-VERSION_REFUSED = "VERSION"  # code of LINK_REFUSED
+VERSION_REFUSED = "VERSION"  # codes of LINK_REFUSED
+SECRET_REFUSED = "SECRET"  # noqa: S105 - a code
 URGENT = (Heartbeat, Raft, ClockAsk, ClockAnswer)  # of no session's order: they overtake records
 RegionNames = Callable[[RegionNumber], str]  # "" for a number that is unknown here
 
@@ -72,7 +79,7 @@ def unknown_region(_number: RegionNumber) -> str:
 class Conversation(Protocol):
     """What happens on an open link."""
 
-    def check_peer(self, peer: Open) -> str:
+    def check_peer(self, broker: BrokerId) -> str:
         """Return why this broker is refused, "" to talk to it."""
 
     def link_opened(self, peer: Open) -> None:
@@ -94,7 +101,7 @@ def refuse_peer(own: MeshIdentity, peer: Open, region_name: RegionNames = unknow
         spoken = f"{PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION}"
         return VERSION_REFUSED, f"link protocol {peer.protocol_version}, this broker speaks {spoken}"
     if peer.mesh_id != own.mesh_id:
-        return "MESH_ID", f"broker {peer.broker_id} is of mesh '{peer.mesh_id}', this one of '{own.mesh_id}'"
+        return "MESH_ID", f"broker {peer.broker_id} is of mesh '{peer.mesh_id[:64]}', this one of another"
     if peer.broker_id == own.broker_id:
         return "BROKER_ID", f"broker {peer.broker_id} is our own id"
     if peer.broker_id // 1000 != peer.region_number:
@@ -128,6 +135,8 @@ class LinkEndpoint:
         self._offer = offer
         self._link = link
         self._identity = identity
+        self._proof = LinkProof(identity.secret, me=identity.broker_id, nonce=secrets.token_bytes(NONCE_BYTES))
+        self._challenged: Open | None = None  # what the peer says it is, while its proof is awaited
         self._conversation = conversation
         self._clock = clock
         self._dials = dials
@@ -279,33 +288,66 @@ class LinkEndpoint:
         )
         self._bulk_bytes_max = min(BULK_BYTES_MAX, self._outbox_bytes_max // 2)
 
-    def _introduce(self) -> None:
+    def _introduce(self, *before: Part) -> None:
         own = self._identity
-        self._outbox.introduce(
-            encode_part(Open(self._offer, own.mesh_id, own.region, own.region_number, own.broker_id))
-        )
+        opening = Open(self._offer, own.mesh_id, own.region, own.region_number, own.broker_id)
+        self._say_first(*before, opening)
+
+    def _say_first(self, *parts: Part) -> None:
+        self._outbox.introduce(b"".join(map(encode_part, parts)))
         self._schedule_flush()
 
     def _meet(self, part: Part) -> None:
         if isinstance(part, LinkRefused) and self._dials:
             self.refused_code = part.code
             raise PeerProtocolError(f"refused: {part.code}: {part.reason}")
-        if not isinstance(part, Open):
+        if isinstance(part, Challenge) and self._dials:
+            if reason := self._conversation.check_peer(part.broker_id):
+                self._refuse("BROKER_ID", reason)
+            else:
+                self._say_first(self._proof.answer(part))
+        elif isinstance(part, Proof):
+            self._judge(part)
+        elif not isinstance(part, Open) or self._challenged is not None:
             raise PeerProtocolError(f"{type(part).__name__} before OPEN")
-        refusal = refuse_peer(self._identity, part, self._region_name)
-        reason = self._conversation.check_peer(part) if refusal is None else ""
+        else:
+            self._meet_open(part)
+
+    def _meet_open(self, peer: Open) -> None:
+        refusal = refuse_peer(self._identity, peer, self._region_name)
+        reason = self._conversation.check_peer(peer.broker_id) if refusal is None else ""
         if reason:
             refusal = ("BROKER_ID", reason)
         if refusal is not None:
             self._refuse(*refusal)
+        elif not self._dials and (challenge := self._proof.challenge(peer)) is not None:
+            self._challenged = peer
+            self._say_first(challenge)
+        else:
+            self._open(peer)
+
+    def _judge(self, proof: Proof) -> None:
+        """Take what the other end shows; an acceptor opens then, and shows the same."""
+        if self._dials:
+            self._proof.shown(proof)
+            return
+        own = self._proof.answered(proof)
+        peer, self._challenged = self._challenged, None
+        assert peer is not None, "there was a CHALLENGE"
+        self._open(peer, own)
+
+    def _open(self, peer: Open, *proof: Part) -> None:
+        """Talk to a broker that may; `proof` goes before our own OPEN."""
+        if missing := self._proof.missing:
+            self._refuse(SECRET_REFUSED, f"broker {peer.broker_id}: {missing}")
             return
         if not self._dials:
-            self._offer = min(self._offer, part.protocol_version)
-            self._introduce()
-        self.peer = part
-        if part.region_number != self._identity.region_number:
+            self._offer = min(self._offer, peer.protocol_version)
+            self._introduce(*proof)
+        self.peer = peer
+        if peer.region_number != self._identity.region_number:
             self._cap(self._bytes_per_s)
-        self._conversation.link_opened(part)
+        self._conversation.link_opened(peer)
 
     def _refuse(self, code: str, reason: str) -> None:
         self._counters.peer_refused(code)

@@ -40,6 +40,20 @@ class LinkRefused(NamedTuple):
     reason: str
 
 
+class Challenge(NamedTuple):
+    """The acceptor asks the dialler to prove the secret of the mesh, before its OPEN; it says which broker asks."""
+
+    broker_id: BrokerId
+    nonce: bytes
+
+
+class Proof(NamedTuple):
+    """The dialler's answer to a CHALLENGE, and the acceptor's to that (its own nonce is known by then)."""
+
+    nonce: bytes
+    proof: bytes
+
+
 class Hello(NamedTuple):
     """A mirror asks for a session from its log end on."""
 
@@ -252,7 +266,7 @@ class RequestFailed(NamedTuple):
 
 
 Part = (
-    Open | LinkRefused | Hello | Welcome | Redirect | Refused | Batch | Ack | Heartbeat | Gap | FencedBy | DivergedAt
-    | Reset | Skip | LogStarts | GeoWatermark | ClockAsk | ClockAnswer | Forward | ForwardGeo | Forwarded | ForwardedGeo
-    | ForwardFailed | Request | Reply | RequestFailed | Raft
+    Open | LinkRefused | Challenge | Proof | Hello | Welcome | Redirect | Refused | Batch | Ack | Heartbeat | Gap
+    | FencedBy | DivergedAt | Reset | Skip | LogStarts | GeoWatermark | ClockAsk | ClockAnswer | Forward | ForwardGeo
+    | Forwarded | ForwardedGeo | ForwardFailed | Request | Reply | RequestFailed | Raft
 )  # fmt: skip

@@ -154,10 +154,10 @@ class OutgoingLink:
 
     # --- Conversation -----------------------------------------------------------------------------
 
-    def check_peer(self, peer: Open) -> str:
+    def check_peer(self, broker: BrokerId) -> str:
         """Refuse any broker but the one we dialled."""
-        if peer.broker_id != self.broker_id:
-            return f"{self.addresses.current} is broker {peer.broker_id}, not {self.broker_id}"
+        if broker != self.broker_id:
+            return f"{self.addresses.current} is broker {broker}, not {self.broker_id}"
         return ""
 
     def link_opened(self, peer: Open) -> None:

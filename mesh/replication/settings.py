@@ -7,6 +7,7 @@ from typing import Final
 
 from georelay.ids import BrokerId, RegionNumber
 from georelay.limits import KIB, LINK_INFLIGHT_BYTES_MAX, MIB
+from mesh.listening.mesh_secret import MeshSecret
 
 FLUSH_BYTES: Final = 256 * KIB  # a frame is closed at this size; a larger single batch travels alone
 FLUSH_AFTER_MS: Final = 2  # a busy link waits so long for more parts
@@ -52,12 +53,17 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshIdentity:
-    """Who this broker is; another mesh id is refused at the first frame."""
+    """Who this broker is; another mesh id is refused at the first frame.
+
+    Args:
+        secret: what it proves that with, besides certificates.
+    """
 
     mesh_id: str
     region: str
     region_number: RegionNumber
     broker_id: BrokerId
+    secret: MeshSecret | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from region.broker.audit_room import AuditRoom
 from region.broker.commit_names import CommitNames
 from region.broker.commit_recorder import CommitRecorder
 from region.broker.controller_machine import ControllerMachine
-from region.broker.core_parts import identity_of, link_addresses, make_controller, make_transport
+from region.broker.core_parts import identity_of, link_addresses, make_controller, make_transport, mesh_secret
 from region.broker.entrance import NEVER_JOINED, Entrance
 from region.broker.geo_wiring import region_geo
 from region.broker.group_coordinators import coordinator_origins, has_left, kafka_address, register_groups
@@ -104,6 +104,7 @@ class BrokerCore:
         self._make_flusher = make_flusher
         self._executor = executor
         self._listeners = listeners
+        self._secret = mesh_secret(config)
         self._joining: asyncio.Task[None] | None = None
         self._recovered_disks = RecoveredDisks()
         self._topology = configured_topology(config)
@@ -230,7 +231,7 @@ class BrokerCore:
         )
         port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
         self.links = make_links(
-            identity=identity_of(config),
+            identity=identity_of(config, self._secret),
             brokers=link_addresses(config),
             directory=port,
             publisher=port,
@@ -347,6 +348,7 @@ class BrokerCore:
             rng=self._rng,
             registered_disk=self._registered_disk,
             listeners=self._listeners,
+            secret=self._secret,
         )
         await self.host.start(transport)
         if self.entrance.is_settled:

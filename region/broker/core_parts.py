@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
 
 from georelay.ids import CONTROLLER_GROUP, BrokerId, RaftIndex, RegionNumber, broker_id
 from mesh.listening.listeners import Listeners
+from mesh.listening.mesh_secret import MeshSecret
 from mesh.replication.settings import BrokerAddress, MeshIdentity
 from region.broker.controller_machine import ControllerMachine
 from region.broker.mesh_port import RemoteStreamsOverLinks
@@ -20,6 +24,8 @@ from region.controller.topic import TopicDefaults
 from region.controller.topology import Topology
 from region.multiraft.host import Host
 from region.multiraft.transport import Transport
+
+log = structlog.get_logger()
 
 
 def make_controller(
@@ -69,13 +75,23 @@ def make_controller(
     )
 
 
-def identity_of(config: BrokerConfig) -> MeshIdentity:
+def mesh_secret(config: BrokerConfig) -> MeshSecret | None:
+    """Return what brokers prove to each other, None without it. Raises ConfigError."""
+    if not config.mesh_secret_file:
+        return None
+    if not config.mesh_secret_required:
+        log.warning("mesh_secret.not_required", advice="set mesh_secret_required once every broker has the file")
+    return MeshSecret.load(Path(config.mesh_secret_file), required=config.mesh_secret_required)
+
+
+def identity_of(config: BrokerConfig, secret: MeshSecret | None) -> MeshIdentity:
     """Return who this broker is on links."""
     return MeshIdentity(
         mesh_id=config.mesh_id,
         region=config.region,
         region_number=config.region_number,
         broker_id=config.broker_id,
+        secret=secret,
     )
 
 
@@ -100,6 +116,7 @@ def make_transport(
     rng: random.Random,
     registered_disk: Callable[[BrokerId], str | None],
     listeners: Listeners | None,
+    secret: MeshSecret | None,
 ) -> Transport:
     """Return the connections with the other brokers of the region."""
     peers = None if listeners is None else listeners["peers"]
@@ -117,5 +134,6 @@ def make_transport(
         rng=rng,
         registered_disk=registered_disk,
         tls=None if peers is None else peers.contexts,
+        secret=secret,
         counters=None if peers is None else peers.counters,
     )

@@ -73,8 +73,10 @@ class Guard:
             access=self.access,
             audit=self.audit,
             sign_in_needed=lambda: self.sign_in.required,
+            knows_brokers=config.knows_brokers,
             wall_s=wall_s,
         )
+        controller.security_ordered = self.audit.ordered
 
     def close(self) -> None:
         """Close the audit file."""

@@ -152,14 +152,15 @@ class MeshControl:
             ordered=lambda _: None,
             older_regions=self.regions.older_regions,
         )
-        security = SecurityOrders(books=self.definitions, commit=self._order, ordered=lambda _: None)
-        for name, serve in (
-            (CREATE, orders.create),
-            (ALTER, orders.alter),
-            (DELETE, orders.delete),
-            (CHANGE, security.change),
-        ):
+        security = SecurityOrders(
+            books=self.definitions,
+            commit=self._order,
+            ordered=lambda _: None,
+            noted=lambda ordered: controller.security_ordered(ordered),
+        )
+        for name, serve in ((CREATE, orders.create), (ALTER, orders.alter), (DELETE, orders.delete)):
             self._methods[name] = _without_asker(serve)
+        self._methods[CHANGE] = security.change
         self._methods |= self._duties.methods
         self.regions.topic_names = lambda: [topic.name for topic in self.definitions.topics()]
         self.regions.homes_in = self._books.homes_in

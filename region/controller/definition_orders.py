@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from georelay.errors import Busy, PolicyViolation, TopicExists, UnknownTopic
@@ -40,6 +41,8 @@ CREATE: Final = "definitions.create"
 ALTER: Final = "definitions.alter"
 DELETE: Final = "definitions.delete"
 CHANGE: Final = "security.change"
+BY: Final = "by"  # who wishes it, as the broker says that was asked; for the audit log only
+BY_CHARS_MAX: Final = 1_200
 TRIES_MAX: Final = 5  # against other administrators
 # The feature level from which a region enforces a setting; the others are enforced by all, or have no effect.
 LEVEL_OF_SETTING: Final[Mapping[str, int]] = {
@@ -94,6 +97,21 @@ async def until_understood(wanted: Config, before: Config, older_regions: OlderR
             f"setting {name}: every region has to understand it, and {', '.join(older)} did not say so; "
             "upgrade or reach them, then ask again"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A definition of security that was ordered here.
+
+    Args:
+        asker: the broker that asked for it, 0 where that is not known.
+        by: whom that broker names.
+    """
+
+    definition: SecurityDefinition
+    index: int
+    asker: int
+    by: str
 
 
 class DefinitionOrders:
@@ -182,7 +200,11 @@ class DefinitionOrders:
 
 
 class SecurityOrders:
-    """Users, lists, quotas, bindings. Arguments as of DefinitionOrders."""
+    """Users, lists, quotas, bindings. Arguments as of DefinitionOrders.
+
+    Args:
+        noted: told of each definition that was ordered, whatever way the wish came.
+    """
 
     def __init__(
         self,
@@ -190,38 +212,44 @@ class SecurityOrders:
         books: OrderedBooks,
         commit: Commit,
         ordered: Callable[[int], None],
+        noted: Callable[[Ordered], None] = lambda _: None,
         new_secret: Callable[[], bytes] = lambda: secrets.token_bytes(SECRET_BYTES),
     ) -> None:
         self._books = books
         self._commit = commit
         self._ordered = ordered
+        self._noted = noted
         self._new_secret = new_secret
 
-    async def change(self, body: JsonObject) -> JsonObject:
+    async def change(self, body: JsonObject, asker: int = 0) -> JsonObject:
         """Fulfil a wish of security_wishes; return the index from which on it is fulfilled."""
         if self._books.feature_level < SECURITY_LEVEL:
             raise PolicyViolation("the definitions home has brokers that know no users: upgrade them, then ask again")
-        wish = Fields(body, CHANGE).value("wish")
+        fields = Fields(body, CHANGE)
+        wish = fields.value("wish")
+        by = fields.text(BY, chars_max=BY_CHARS_MAX) if fields.has(BY) else ""
         for _ in range(TRIES_MAX):
             try:
-                return {"index": await self._fulfil(dict(wish) if isinstance(wish, dict) else {})}
+                return {"index": await self._fulfil(dict(wish) if isinstance(wish, dict) else {}, asker, by)}
             except Busy:
                 continue  # somebody else was first: judge the wish against what is there now
         raise Busy("others change the same users or lists all the time; ask again")
 
-    async def _fulfil(self, wish: JsonObject) -> int:
+    async def _fulfil(self, wish: JsonObject, asker: int, by: str) -> int:
         planned = security_wishes.plan(self._books.security, wish)
         if any(kind_of(definition) is Kind.USER for definition in planned) and not self._books.security.secret():
             await self._order(Secret(value=self._new_secret()))
         for definition in planned:
-            await self._order(definition)
+            index = await self._order(definition)
+            self._noted(Ordered(definition, index, asker, by))
         return self._books.security.index
 
-    async def _order(self, definition: SecurityDefinition) -> None:
+    async def _order(self, definition: SecurityDefinition) -> int:
         known = self._books.security.find(kind_of(definition), definition.key)
         replaces = 0 if known is None else known.index
         done = await self._commit(DefineSecurity(definition=definition, replaces=replaces))
         self._ordered(done.definition_index)
+        return done.definition_index
 
 
 def definition_to_json(definition: Definition) -> JsonObject:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from georelay.errors import PolicyViolation, Unavailable
 from georelay.fields import INT64_MAX, Fields, JsonObject
 from region.controller.commands import Command
-from region.controller.definition_orders import CHANGE, SecurityOrders
+from region.controller.definition_orders import BY, CHANGE, Ordered, SecurityOrders
 from region.controller.definitions import ControlPort
 from region.controller.routing import Route
 from region.controller.state_core import ControllerState, Done
@@ -24,6 +24,7 @@ class SecurityDefinitions:
     Args:
         commit: proposes a command on this broker and returns its outcome, or raises why it was refused.
         ordered: told the index of each definition that this broker, as leader of the definitions home, ordered.
+        noted: told of what was ordered by this broker as that leader, with who asked for it.
         applied: returns once this broker has applied a definition of security with that index.
     """
 
@@ -35,6 +36,7 @@ class SecurityDefinitions:
         route: Route,
         commit: Callable[[Command], Awaitable[Done]],
         ordered: Callable[[int], None],
+        noted: Callable[[Ordered], None],
         applied: Callable[[int], Awaitable[None]],
     ) -> None:
         self.control: ControlPort | None = None
@@ -42,17 +44,17 @@ class SecurityDefinitions:
         self._topology = topology
         self._route = route
         self._applied = applied
-        self._orders = SecurityOrders(books=state, commit=commit, ordered=ordered)
+        self._orders = SecurityOrders(books=state, commit=commit, ordered=ordered, noted=noted)
 
-    async def change(self, wish: JsonObject) -> None:
-        """Have a wish of security_wishes fulfilled; return once this broker knows.
+    async def change(self, wish: JsonObject, *, by: str) -> None:
+        """Have a wish of security_wishes fulfilled; return once this broker knows. `by`: who wishes it.
 
         Raises:
             BadRequest, PolicyViolation: nothing was changed (of several lists: not all of them).
             HomeUnreachable: the definitions home cannot be reached; nothing was changed.
             Unavailable, OutcomeUnknown: it may be so; ask again.
         """
-        result = await self._route.retrying(lambda: self._ask_home({"wish": wish}))
+        result = await self._route.retrying(lambda: self._ask_home({"wish": wish, BY: by}))
         await self._applied(Fields(result, "answer").integer("index", low=0, high=INT64_MAX))
 
     async def serve_change(self, body: JsonObject) -> JsonObject:

@@ -34,7 +34,7 @@ from region.controller.barrier import Barrier
 from region.controller.broker_admin import BrokerAdmin
 from region.controller.catalog import TopicCatalog
 from region.controller.commands import AllocateProducerIds, Command, OpenControl, RegisterBroker
-from region.controller.definition_orders import ALTER, CHANGE, CREATE, DELETE
+from region.controller.definition_orders import ALTER, CHANGE, CREATE, DELETE, Ordered
 from region.controller.definition_rules import region_prefix
 from region.controller.definitions import HINT, SINCE, ControlPort, Definitions
 from region.controller.founding import FOUNDING
@@ -74,6 +74,7 @@ class ControllerService:
 
     Attributes:
         answer_founding: answers brokers that ask whether the region exists; set before links are open.
+        security_ordered: told of each definition of security that this broker ordered; set by who keeps the audit log.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class ControllerService:
         self.state = ControllerState()
         self.catalog = TopicCatalog(self.state)
         self.answer_founding: Callable[[JsonObject], JsonObject] | None = None
+        self.security_ordered: Callable[[Ordered], None] = lambda _: None
         self._topology = topology
         self._registration = registration
         self._propose = propose
@@ -126,6 +128,7 @@ class ControllerService:
             route=self._route,
             commit=self._commit,
             ordered=self._hints.tell_other_regions,
+            noted=lambda ordered: self.security_ordered(ordered),
             applied=self._await_security,
         )
         self._registrar = Registrar(
@@ -339,14 +342,14 @@ class ControllerService:
             creating.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(creating)
 
-    async def change_security(self, wish: JsonObject) -> None:
-        """Change users, lists or quotas, see security_wishes; return once this broker knows.
+    async def change_security(self, wish: JsonObject, *, by: str = "") -> None:
+        """Change users, lists or quotas, see security_wishes; return once this broker knows. `by`: who wishes it.
 
         Raises:
             BadRequest, PolicyViolation, HomeUnreachable: nothing was changed, or not all of several lists.
             Unavailable, OutcomeUnknown: it may be changed; ask again.
         """
-        await self._security.change(wish)
+        await self._security.change(wish, by=by)
 
     async def allocate_producer_id(self) -> int:
         """Return a producer id that is unique in the mesh. Raises Unavailable, OutcomeUnknown: ask again."""

@@ -1,10 +1,13 @@
 """The data directory of a development mesh: its lock, its record and the files its processes are started with.
 
+It is its owner's alone, also one that was made more open: logs, configuration and records are nobody else's.
+
 mesh.json        mesh id, region numbers, base port     config/NAME.toml   one per process
 users.json       0600, when users were set once         logs/NAME.log      output of each process
 brokers/us-1/    data of one broker                     run/NAME.pid       process ids while it runs
 pki/             with --tls: authority and certificates
-gossip/          0700, with --gossip: the keys of the pools, a file of its own for each process
+mesh.secret      what brokers without TLS prove to each other
+gossip/          with --gossip: the keys of the pools, a file of its own for each process
 traces/          what georelay-sla reads                lock               held while `georelay up` runs
 """
 
@@ -13,6 +16,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +30,9 @@ from region.devmesh.plan_core import PORT_MAX, MeshRecord
 RECORD_NAME: Final = "mesh.json"
 RECORD_VERSION: Final = 1
 RECORD_BYTES_MAX: Final = 64 * 1024
+SECRET_NAME: Final = "mesh.secret"  # noqa: S105 - a file name
+OWNER_ONLY: Final = 0o700
+OWNER_READS: Final = 0o600
 SUBDIRECTORIES: Final = ("brokers", "config", "logs", "run", "traces")
 
 
@@ -36,9 +44,9 @@ def locked(directory: Path) -> Iterator[None]:
         ConfigError: not a directory, not writable, not ours, or held by another `georelay up`.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
         _refuse_strangers(directory)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_READS)
     except OSError as error:
         raise ConfigError(f"--data: cannot use {directory}: {error.strerror}") from error
     try:
@@ -47,15 +55,25 @@ def locked(directory: Path) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"--data: another 'georelay up' runs on {directory}; stop it first") from error
         for name in SUBDIRECTORIES:
-            (directory / name).mkdir(exist_ok=True)
+            (directory / name).mkdir(mode=OWNER_ONLY, exist_ok=True)
+        _close_to_others(directory)
         yield
     finally:
         os.close(descriptor)
 
 
+def _close_to_others(directory: Path) -> None:
+    """Let nobody else in, whoever made the directory. Raises ConfigError."""
+    try:
+        if stat.S_IMODE(directory.stat().st_mode) & ~OWNER_ONLY:
+            directory.chmod(OWNER_ONLY)
+    except OSError as error:
+        raise ConfigError(f"--data: cannot close {directory} to other users: {error.strerror}") from error
+
+
 def _refuse_strangers(directory: Path) -> None:
     """Refuse a directory that holds something else: a typing error must not fill somebody's home."""
-    ours = {*SUBDIRECTORIES, "users.json", "overrides.json", "lock", "pki", "gossip"}
+    ours = {*SUBDIRECTORIES, "users.json", "overrides.json", "lock", "pki", "gossip", SECRET_NAME}
     strangers = [entry.name for entry in directory.iterdir() if entry.name not in ours]
     if strangers and not (directory / RECORD_NAME).exists():
         raise ConfigError(f"--data: {directory} is not empty and holds no mesh; choose an empty or a new directory")
@@ -106,15 +124,25 @@ def write_record(directory: Path, record: MeshRecord) -> None:
     replace_file(directory / RECORD_NAME, json.dumps(value, indent=2) + "\n")
 
 
+def mesh_secret(directory: Path) -> Path:
+    """Return the file of what brokers prove to each other, made when it is missing. Raises ConfigError."""
+    path = directory / SECRET_NAME
+    if not path.exists():
+        replace_file(path, secrets.token_hex(32) + "\n")
+    return path
+
+
 def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it, synced, then renamed.
+    """Write a file whole or not at all, for its owner only: beside it, synced, then renamed.
 
     Raises:
         ConfigError: the file cannot be written.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_READS)
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -23,6 +23,7 @@ class ProcessPaths:
 
     Args:
         users_file: None when nobody has to sign in.
+        secret_file: what brokers prove to each other; None: their certificates are enough.
         parent_pid: processes end when this one does.
         pki: None: no TLS.
         congestion_control: of the links; "" for what brokers take by themselves.
@@ -33,6 +34,7 @@ class ProcessPaths:
     directory: Path
     users_file: Path | None
     parent_pid: int
+    secret_file: Path | None = None
     pki: DevPki | None = None
     congestion_control: str = ""
     keys: DevKeys | None = None
@@ -56,6 +58,7 @@ def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, over
         f"broker = {broker.number}",
         f"data_dir = {_text(paths.data_dir(broker))}",
         f"definitions_home = {_text(plan.regions[0].name)}",
+        *([] if paths.secret_file is None else [f"mesh_secret_file = {_text(paths.secret_file)}"]),
         *_users(paths),
         *_traces(paths),
         f"die_with_parent = {paths.parent_pid}",

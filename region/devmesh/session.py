@@ -20,7 +20,7 @@ from mesh.testbed.bed_process import BedProcess
 from region.devmesh import ports
 from region.devmesh.bytecode import compile_packages
 from region.devmesh.certificates import DevPki, prepare
-from region.devmesh.directory import locked, read_record, replace_file, write_record
+from region.devmesh.directory import locked, mesh_secret, read_record, replace_file, write_record
 from region.devmesh.gossip_keys import prepare_keys
 from region.devmesh.overrides import parse_overrides, read_overrides
 from region.devmesh.placement import hosts_in
@@ -134,6 +134,7 @@ def _prepare(options: UpOptions) -> tuple[MeshPlan, DevPki | None]:
         directory=directory,
         users_file=users_file if users_file.exists() else None,
         parent_pid=os.getpid(),
+        secret_file=mesh_secret(directory) if pki is None else None,
         pki=pki,
         keys=prepare_keys(directory, layout) if gossips else None,
         congestion_control="" if options.bed is None else options.bed.plan.congestion_control,

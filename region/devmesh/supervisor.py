@@ -117,7 +117,7 @@ class Supervisor:
         with contextlib.suppress(FileNotFoundError):
             if log_path.stat().st_size > LOG_BYTES_MAX:
                 log_path.replace(log_path.with_name(log_path.name + ".1"))
-        descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
                 *spec.argv,

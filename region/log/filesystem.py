@@ -135,7 +135,7 @@ class OsFileSystem:
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        return os.open(path, flags, 0o640)
+        return os.open(path, flags, 0o600)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -193,7 +193,7 @@ class OsFileSystem:
         return os.listdir(path)
 
     def make_directory(self, path: Path) -> None:
-        os.makedirs(path, mode=0o750, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
 
     def exists(self, path: Path) -> bool:
         return os.path.lexists(path)

@@ -1,12 +1,14 @@
 """Accepting side of the connections between brokers: hello first, then frames in their order.
 
-Rule 1: it believes nothing before HELLO; garbage closes the connection.
+Rule 1: it believes nothing before HELLO, and the PROOF behind it where the mesh has a secret; garbage closes the
+connection.
 Rule 2: a paused lane is not read at all: what its peer wants to send waits in the peer's own buffers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
@@ -15,7 +17,17 @@ import structlog
 from georelay.ids import BrokerId
 from georelay.limits import KIB, PEER_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name, certificate_names
-from region.multiraft.peer_hello import HEAD, HELLO_BYTES_MAX, PeerProtocolError, decode_hello
+from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
+from region.multiraft.peer_hello import (
+    HEAD,
+    HELLO_BYTES_MAX,
+    NOT_PROVED,
+    Hello,
+    PeerProtocolError,
+    check_proof,
+    decode_hello,
+    encode_challenge,
+)
 from region.multiraft.transport import Address, FrameKind, Lane, PeerReceiver
 
 log = structlog.get_logger()
@@ -37,6 +49,7 @@ class IncomingOwner(Protocol):
     stopped: bool
     appends_paused: bool
     tls: TlsContexts | None
+    secret: MeshSecret | None
 
     @property
     def peers(self) -> Mapping[BrokerId, Address]:
@@ -69,6 +82,7 @@ class IncomingConnection(asyncio.BufferedProtocol):
         self._peer: BrokerId | None = None
         self._lane: Lane | None = None
         self._disk = b""
+        self._challenged: tuple[Hello, Call] | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._paused = False
@@ -154,13 +168,39 @@ class IncomingConnection(asyncio.BufferedProtocol):
         if self._peer is not None:
             self._owner.receiver.frame_received(self._peer, FrameKind(kind), body, self)
             return
+        if self._challenged is not None:
+            hello, call = self._challenged
+            assert self._owner.secret is not None, "who challenged has one"
+            check_proof(self._owner.secret, kind, body, call, hello.lane)
+            self._hear(hello)
+            return
         if kind != FrameKind.HELLO:
             raise PeerProtocolError("the first frame is not a hello")
         hello = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
+        if hello.sender not in self._owner.peers:
+            raise PeerProtocolError(f"broker {hello.sender} is not of this region")
+        self._check_certificate(hello.sender)
+        if not self._challenge(hello):
+            self._hear(hello)
+
+    def _challenge(self, hello: Hello) -> bool:
+        """Ask who says HELLO to prove the secret; return whether it was asked. Raises PeerProtocolError."""
+        secret = self._owner.secret
+        if secret is None:
+            return False
+        if hello.nonce == NO_NONCE:
+            if secret.required:
+                raise PeerProtocolError(f"broker {hello.sender}: {NOT_PROVED}")
+            return False
+        assert self._transport is not None
+        call = Call(hello.sender, self._owner.me, hello.nonce, secrets.token_bytes(NONCE_BYTES))
+        self._challenged = hello, call
+        self._transport.write(encode_challenge(secret, call, hello.lane))
+        return True
+
+    def _hear(self, hello: Hello) -> None:
+        """Believe from now on what comes."""
         peer, lane, disk = hello.sender, hello.lane, hello.disk
-        if peer not in self._owner.peers:
-            raise PeerProtocolError(f"broker {peer} is not of this region")
-        self._check_certificate(peer)
         if not self._owner.admits(peer, disk):
             self.close()
             return

@@ -4,12 +4,15 @@ Rule 1: sending never blocks and never raises: without a connection, or over the
         and counted.
 Rule 2: an address is a hint. Where nobody answers, whoever answers closes at once (it is another broker), or takes what
         is sent while the peer is not heard from, the next address is dialled.
+Rule 3: where the mesh has a secret nothing follows HELLO before the accepting side proved that it has it too. While it
+        is not required, a side that asks for no proof at once is taken for one that knows of none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import socket
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, cast
@@ -20,7 +23,15 @@ from georelay.ids import BrokerId
 from georelay.limits import KIB, MIB
 from georelay.tls import TlsContexts, broker_name
 from mesh.listening.addresses_core import Addresses
-from region.multiraft.peer_hello import HEAD, encode_hello
+from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
+from region.multiraft.peer_hello import (
+    CHALLENGE_FRAME_BYTES,
+    HEAD,
+    NOT_PROVED,
+    PeerProtocolError,
+    answer_challenge,
+    encode_hello,
+)
 from region.multiraft.transport import Address, FrameKind, Lane, Part, PeerReceiver
 
 log = structlog.get_logger()
@@ -33,6 +44,8 @@ BRIEF_MS: Final = 500  # a connection that ends within it was not wanted at the 
 DOUBT_MS: Final = 3_000  # of a connection to a peer that is not heard: whoever listens there may be a stranger
 STRANGERS_MAX: Final = 3  # the pause before a dial is doubled for each, up to so many
 LAZY_MS: Final = 2
+PROOF_MS_MAX: Final = 2_000  # within this the other side proves the secret, or is dialled again
+UNASKED_MS: Final = 250  # while the secret is not required: without a challenge by then there comes none
 JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than a vector of buffers
 
 
@@ -45,6 +58,7 @@ class OutgoingOwner(Protocol):
     receiver: PeerReceiver
     rng: random.Random
     tls: TlsContexts | None
+    secret: MeshSecret | None
 
     @property
     def port(self) -> int:
@@ -71,6 +85,10 @@ class OutgoingConnection(asyncio.Protocol):
         self._pending_bytes = 0
         self._flush_is_near = False
         self._lazy_timer: asyncio.TimerHandle | None = None
+        self._proving: asyncio.TimerHandle | None = None  # nothing is sent until the other side proved who it is
+        self._challenge = b""
+        self._nonce = NO_NONCE
+        self._unproved = False  # told once, not at every dial
         self._task: asyncio.Task[None] | None = None
         self._addresses = addresses  # of all lanes to this peer
         self.frames_dropped = 0
@@ -124,7 +142,7 @@ class OutgoingConnection(asyncio.Protocol):
             try:
                 async with asyncio.timeout(DOUBT_MS / 1000):
                     await self._closed.wait()
-                return self._loop.time() - opened > BRIEF_MS / 1000
+                return self._loop.time() - opened > BRIEF_MS / 1000 and not self._unproved
             except TimeoutError:
                 if not self._addresses.is_only and not self._owner.hears(self._peer):
                     log.info("peer.doubted", peer=self._peer, lane=self._lane.name, address=self._addresses.current)
@@ -144,6 +162,8 @@ class OutgoingConnection(asyncio.Protocol):
         stream.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX, low=SEND_BUFFER_BYTES_MAX // 2)
         stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
         owner = self._owner
+        secret, self._challenge = owner.secret, b""
+        self._nonce = NO_NONCE if secret is None else secrets.token_bytes(NONCE_BYTES)
         stream.write(
             encode_hello(
                 lane=self._lane,
@@ -152,12 +172,36 @@ class OutgoingConnection(asyncio.Protocol):
                 disk=owner.disk,
                 mesh_id=owner.mesh_id,
                 port=owner.port,
+                nonce=self._nonce,
             )
         )
-        owner.receiver.peer_connected(self._peer, self._lane)
+        if secret is None:
+            owner.receiver.peer_connected(self._peer, self._lane)
+        elif secret.required:
+            self._proving = self._loop.call_later(PROOF_MS_MAX / 1000, self._not_proved, NOT_PROVED)
+        else:
+            self._proving = self._loop.call_later(UNASKED_MS / 1000, self._speak)
+
+    def _speak(self) -> None:
+        """Begin to send: the other side is who it should be, as far as anybody asks."""
+        self._stop_proving()
+        self._unproved = False
+        self._owner.receiver.peer_connected(self._peer, self._lane)
+
+    def _not_proved(self, reason: str) -> None:
+        if not self._unproved:
+            log.warning("peer.not_proved", peer=self._peer, lane=self._lane.name, reason=reason)
+            self._unproved = True
+        self.close()
+
+    def _stop_proving(self) -> None:
+        if self._proving is not None:
+            self._proving.cancel()
+            self._proving = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._stop_proving()
         self._pending.clear()  # the next connection starts from nothing, as its reader does
         self._pending_bytes = 0
         self._closed.set()
@@ -165,8 +209,19 @@ class OutgoingConnection(asyncio.Protocol):
         self._owner.connection_gone()
 
     def data_received(self, data: bytes) -> None:
-        log.warning("peer.refused", peer=self._peer, reason="data on a one-way connection")
-        self.close()
+        self._challenge += data
+        secret, transport = self._owner.secret, self._transport
+        if self._proving is None or secret is None or len(self._challenge) > CHALLENGE_FRAME_BYTES:
+            log.warning("peer.refused", peer=self._peer, reason="data on a one-way connection")
+            self.close()
+        elif len(self._challenge) == CHALLENGE_FRAME_BYTES and transport is not None:
+            call = Call(self._owner.me, self._peer, self._nonce, NO_NONCE)
+            try:
+                transport.write(answer_challenge(secret, self._challenge, call, self._lane))
+            except PeerProtocolError as error:
+                self._not_proved(str(error))
+            else:
+                self._speak()
 
     @property
     def is_up(self) -> bool:
@@ -185,7 +240,7 @@ class OutgoingConnection(asyncio.Protocol):
         cannot, or after LAZY_MS: a write and the wake-up of its reader cost more than a small frame.
         """
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._proving is not None:
             return False
         length = 1
         for part in parts:

@@ -15,7 +15,9 @@ Rule 3: with TLS both ends show certificates of the mesh's authority: the dialle
         `broker-<id>.<mesh>` of the broker that was looked for, the dialling end that of the broker its HELLO names.
 Rule 4: an address is a hint (mesh.listening.addresses_core): each known one is dialled until the broker answers that
         was looked for, and an open connection is not given up for a newer word.
-Rule 5: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
+Rule 5: with a secret of the mesh both ends prove that they have it, behind HELLO: CHALLENGE is the one frame that the
+        accepting side sends.
+Rule 6: a broker that comes with another disk than the one it is registered with is not heard: an empty log that
         votes under an old id can lose what was committed.
 """
 
@@ -34,6 +36,7 @@ from georelay.tls import TlsContexts
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.addresses_core import Addresses, Source
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
+from mesh.listening.mesh_secret import MeshSecret
 from region.multiraft.peer_hello import PeerProtocolError, decode_hello, encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.peer_outgoing import OutgoingConnection
@@ -62,6 +65,7 @@ class PeerTransport:
         disk: uuid of this broker's own disk, 16 bytes.
         registered_disk: the uuid that a broker is registered with, None while nothing is known of it.
         tls: None for plain text.
+        secret: what brokers prove to each other; None: nothing.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class PeerTransport:
         rng: random.Random,
         registered_disk: Callable[[BrokerId], str | None] = lambda _: None,
         tls: TlsContexts | None = None,
+        secret: MeshSecret | None = None,
         limits: AdmissionLimits = PEER_LIMITS,
         counters: AdmissionCounters | None = None,
     ) -> None:
@@ -92,6 +97,7 @@ class PeerTransport:
         self._all_gone = asyncio.Event()
         self._listen = listen
         self.tls = tls
+        self.secret = secret
         self._acceptor = Acceptor(
             lambda: IncomingConnection(self), name="peers", limits=limits, counters=counters, contexts=tls
         )
@@ -189,7 +195,7 @@ class PeerTransport:
             accepted.follow_pause()
 
     def admits(self, peer: BrokerId, disk: bytes) -> bool:
-        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 5)."""
+        """Return whether a peer comes from the disk it is registered with; an unknown one does (rule 6)."""
         registered, shown = self._registered_disk(peer), str(uuid.UUID(bytes=disk))
         if registered is None or registered == shown:
             self._refused.discard(peer)

@@ -27,6 +27,8 @@ class FrameKind(enum.IntEnum):
     BEAT_ACK = 3
     HINTS = 4
     BULK = 5
+    CHALLENGE = 6
+    PROOF = 7
 
 
 class Lane(enum.IntEnum):

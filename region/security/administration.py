@@ -3,6 +3,7 @@
 Rule 1: seeing needs DESCRIBE on the cluster, changing ALTER; users may see themselves and change their own tokens.
 Rule 2: every change that was asked for is in the audit log, with its outcome; never with a secret.
 Rule 3: nobody locks everybody out by a first step: the first user must be able to administer.
+Rule 4: nor does it pretend: there is no first user while whoever connects may say that it is a broker.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from georelay.errors import GeorelayError, PolicyViolation
@@ -23,6 +25,7 @@ from region.security.acl_core import AclIndex
 from region.security.audit import AuditLog
 from region.security.definition import AclList, Quota
 from region.security.scram_core import ITERATIONS, make_key
+from region.security.settings import STRANGERS
 from region.security.sign_in import hash_token, new_token
 from region.security.user import SALT_BYTES, BearerToken, Mechanism, ScramKey, User
 
@@ -33,12 +36,16 @@ Binding = tuple[ResourcePattern, AclEntry]
 class Controller(Protocol):
     """What orders definitions (ControllerService)."""
 
-    async def change_security(self, wish: JsonObject) -> None:
-        """Have a wish fulfilled; return once this broker knows."""
+    async def change_security(self, wish: JsonObject, *, by: str) -> None:
+        """Have a wish fulfilled; return once this broker knows. `by`: who wishes it."""
 
 
 class SecurityAdmin:
-    """Questions and changes of one broker's administrators."""
+    """Questions and changes of one broker's administrators.
+
+    Args:
+        knows_brokers: whether other brokers have to prove to this one who they are.
+    """
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class SecurityAdmin:
         access: Access,
         audit: AuditLog,
         sign_in_needed: Callable[[], bool],
+        knows_brokers: bool,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._controller = controller
@@ -55,6 +63,7 @@ class SecurityAdmin:
         self._access = access
         self._audit = audit
         self._sign_in_needed = sign_in_needed
+        self._knows_brokers = knows_brokers
         self._wall_s = wall_s
 
     # --- seeing -------------------------------------------------------------------------------------------------------
@@ -91,7 +100,7 @@ class SecurityAdmin:
         """
         keys = await self._keys(principal, password)
         wish = wishes.put_user(name, keys=keys, expires_s=expires_s, is_new=True)
-        await self._change(principal, "user.added", wish, lambda: self._refuse_lock_out(name), detail={"user": name})
+        await self._change(principal, "user.added", wish, lambda: self._check_first(name), detail={"user": name})
 
     async def change_user(
         self,
@@ -115,7 +124,7 @@ class SecurityAdmin:
     ) -> None:
         """Give a user these keys, making it if it is not there (KIP-554), or take keys away. Raises as `add_user`."""
         wish = wishes.put_user(name, keys=keys, without=without, is_new=None if keys else False)
-        check = None if self._book().has_users or not keys else lambda: self._refuse_lock_out(name)
+        check = None if self._book().has_users or not keys else lambda: self._check_first(name)
         await self._change(principal, "user.keys_changed", wish, check, detail={"user": name})
 
     async def delete_user(self, principal: Principal, name: str) -> None:
@@ -144,13 +153,11 @@ class SecurityAdmin:
 
     async def add_acls(self, principal: Principal, bindings: Sequence[Binding]) -> None:
         """Add entries. Raises AccessDenied; others as ControllerService.change_security."""
-        await self._change(principal, "acls.added", wishes.add_acls(bindings), detail={"entries": _shown(bindings)})
+        await self._change(principal, "acls.added", wishes.add_acls(bindings), entries=_shown(bindings))
 
     async def remove_acls(self, principal: Principal, bindings: Sequence[Binding]) -> None:
         """Remove entries; what is not there is no error. Raises as `add_acls`."""
-        await self._change(
-            principal, "acls.removed", wishes.remove_acls(bindings), detail={"entries": _shown(bindings)}
-        )
+        await self._change(principal, "acls.removed", wishes.remove_acls(bindings), entries=_shown(bindings))
 
     async def set_quota(
         self,
@@ -181,23 +188,33 @@ class SecurityAdmin:
         check: Callable[[], None] | None = None,
         *,
         own: str | None = None,
-        detail: Mapping[str, str],
+        detail: Mapping[str, str] = MappingProxyType({}),
+        entries: Sequence[str] = (),
     ) -> None:
         try:
             self.check_may_change(principal, own=own)
             if check is not None:
                 check()
-            await self._controller.change_security(wish)
+            await self._controller.change_security(wish, by=f"{principal.name}@{principal.host}")
         except GeorelayError as error:
-            self._audit.changed(principal, what, outcome=error.code, **detail)
+            self._audit.changed(principal, what, outcome=error.code, entries=entries, **detail)
             raise
-        self._audit.changed(principal, what, outcome="done", **detail)
+        self._audit.changed(principal, what, outcome="done", entries=entries, **detail)
 
     async def _keys(self, principal: Principal, password: str | None) -> tuple[ScramKey, ...]:
         """Return keys of a password; none for somebody who is going to be denied, because they cost."""
         if password is None or not self._access.allows(principal, Operation.ALTER, Resource.CLUSTER):
             return ()
         return await make_keys(password)
+
+    def _check_first(self, name: str) -> None:
+        """Refuse a first user whom the mesh would not protect, or who could not administer it."""
+        if not self._knows_brokers and not self._book().has_users:
+            raise PolicyViolation(
+                f"a user would not keep anybody out: {STRANGERS}; 'georelay up' makes one by itself, also for a mesh "
+                "that it made before"
+            )
+        self._refuse_lock_out(name)
 
     def _refuse_lock_out(self, name: str) -> None:
         """Refuse the user that would turn sign-in on for everybody and could not let anybody in."""
@@ -228,10 +245,9 @@ async def make_keys(password: str, *, iterations: int = ITERATIONS) -> tuple[Scr
     return await asyncio.to_thread(make)
 
 
-def _shown(bindings: Sequence[Binding]) -> str:
-    """Return entries for the audit log, the first of many."""
-    rows = [
+def _shown(bindings: Sequence[Binding]) -> list[str]:
+    """Return entries for the audit log."""
+    return [
         f"{entry.permission.name.lower()} {entry.principal}@{entry.host} {entry.operation.name.lower()} {pattern.key}"
-        for pattern, entry in bindings[:5]
+        for pattern, entry in bindings
     ]
-    return "; ".join(rows) + (f"; and {len(bindings) - 5} more" if len(bindings) > 5 else "")

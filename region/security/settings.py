@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from region.security.rules import Authorization
 
 SUPER_USERS_MAX = 100
+STRANGERS: Final = (
+    "whoever connects to listen.peers or listen.link on this machine is taken for a broker: set mesh_secret_file, the "
+    "same file for every broker of the mesh (openssl rand -hex 32 > FILE; chmod 600 FILE), or certificates in [tls]"
+)
 SuperUser = Annotated[str, StringConstraints(pattern=r"^User:.{1,1024}$")]
 
 

@@ -9,6 +9,7 @@ import ctypes
 import importlib.metadata
 import os
 import signal
+import stat
 import sys
 from typing import Final
 
@@ -27,6 +28,11 @@ def refuse_optimised_python() -> None:
     """
     if sys.flags.optimize:
         raise ConfigError("georelay needs its assertions: start it without python -O and without PYTHONOPTIMIZE")
+
+
+def close_files_to_others() -> None:
+    """Let other users of the machine read nothing that this process makes from now on; groups as the shell says."""
+    os.umask(os.umask(0) | stat.S_IRWXO)
 
 
 def refuse_foreign_packages(names: tuple[str, ...] = OWN_PACKAGES) -> None:

@@ -36,7 +36,8 @@ from georelay.errors import Unauthenticated
 from georelay.ids import BrokerId, Offset, RegionNumber
 from georelay.wire.api import ApiKey, encode_request
 from georelay.wire.requests import ApiVersionsRequest, MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
-from mesh.replication.frames import PROTOCOL_VERSION, Heartbeat, Open, encode_frame
+from mesh.replication.frames import Heartbeat, Open, encode_frame
+from mesh.replication.link_proof_core import PROOF_SINCE_VERSION
 from region.app import Broker
 from region.config import BrokerConfig
 from region.kafka.handlers.sasl import parse_plain
@@ -322,7 +323,7 @@ def peer_inputs() -> list[bytes]:
 
 def link_inputs() -> list[bytes]:
     """Return frames of links."""
-    opening = Open(PROTOCOL_VERSION, MESH, "eu", RegionNumber(2), BrokerId(2001))
+    opening = Open(PROOF_SINCE_VERSION - 1, MESH, "eu", RegionNumber(2), BrokerId(2001))
     return [
         encode_frame(opening),
         encode_frame(opening, Heartbeat(1)),
@@ -344,6 +345,9 @@ def config_of(directory: Path, ports: list[int]) -> BrokerConfig:
     """Return a broker that wants clients to sign in."""
     users = directory / "users.json"
     write_users_file(users, {"user": "a password that is in no input"})
+    secret = directory / "mesh.secret"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret that is in no input")
     names = ("kafka", "grpc", "peers", "link", "admin")
     rows = [
         {"number": number, "peers": f"127.0.0.1:{ports[5 + number]}", "link": f"127.0.0.1:{ports[7 + number]}"}
@@ -358,6 +362,8 @@ def config_of(directory: Path, ports: list[int]) -> BrokerConfig:
             "data_dir": str(directory / "data"),
             "definitions_home": "us",
             "users_file": str(users),
+            "mesh_secret_file": str(secret),
+            "mesh_secret_required": False,  # inputs come from older brokers, which prove nothing
             "listen": {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=False)},
             "regions": [{"name": "us", "number": 1, "brokers": rows}],
         }

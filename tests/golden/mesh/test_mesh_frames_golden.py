@@ -61,6 +61,8 @@ PARTS: list[f.Part] = [
         83, Epoch(3), Offset(43), 1_700_000_000_000_000, Offset(0), 2, True, (RegionNumber(1),), is_isolated=True
     ),
     f.ForwardedGeo(84, Epoch(3), Offset(44), 1_700_000_000_000_000, Offset(0), 1, False, (), is_isolated=True),
+    f.Challenge(BrokerId(2001), bytes(range(14))),
+    f.Proof(bytes(range(14)), bytes(range(32))),
 ]
 
 

@@ -67,6 +67,7 @@ class Guarded:
             access=self.access,
             audit=self.audit,
             sign_in_needed=lambda: self.sign_in.required,
+            knows_brokers=True,
         )
         metrics = BrokerMetrics(cluster, KafkaCounters())
         self.coalescer = Coalescer(cluster, entry_region=1, wall_ns=lambda: 1, monotonic_ns=lambda: 1)
@@ -128,7 +129,7 @@ class Guarded:
             ),
         ]
 
-    async def change_security(self, wish: dict[str, object]) -> None:
+    async def change_security(self, wish: dict[str, object], *, by: str) -> None:
         self.wish(wish)
 
     def wish(self, wish: dict[str, object]) -> None:

@@ -21,6 +21,7 @@ def second_region(raw: dict[str, Any], **changes: Any) -> None:
     raw["regions"].append(region)
 
 
+PAIR = {"cert_file": "c", "key_file": "k", "ca_file": "a"}
 MISTAKES: list[tuple[Change, str]] = [
     (lambda raw: raw.pop("mesh_id"), "mesh_id: Field required"),
     (lambda raw: raw.update(colour="red"), "colour: Extra inputs"),
@@ -36,6 +37,8 @@ MISTAKES: list[tuple[Change, str]] = [
     (lambda raw: raw.update(replace_absent_after_ms=-1), "replace_absent_after_ms: Input should be greater"),
     (lambda raw: raw.update(moves_in_flight_max=0), "moves_in_flight_max: Input should be greater"),
     (lambda raw: raw.update(auto_join="perhaps"), "auto_join: Input should be a valid boolean"),
+    (lambda raw: raw.update(users_file="users.json"), "clients have to sign in, and whoever connects to listen.peers"),
+    (lambda raw: raw.update(security={"sign_in": "required"}), "set mesh_secret_file, the same file for every broker"),
     (lambda raw: raw.update(regions=[]), "regions: List should have at least 1"),
     (lambda raw: raw.update(link_congestion_control_by_region={"US": "bbr"}), "link_congestion_control_by_region.US"),
     (
@@ -123,3 +126,18 @@ def test_a_congestion_control_may_be_chosen_for_single_regions(make_config: Any,
     config = load_config(written(tmp_path / "b.toml", raw))
     assert config.link_congestion_control == "auto"
     assert config.link_congestion_control_by_region == {"ap": "bbr", "eu": "kernel"}
+
+
+@pytest.mark.parametrize(
+    ("more", "is_known"),
+    [
+        ({}, False),
+        ({"mesh_secret_file": "mesh.secret"}, True),
+        ({"tls": PAIR}, True),
+        ({"tls": PAIR | {"listeners": {"link": {"enabled": False}}}}, False),
+    ],
+)
+def test_brokers_are_known_by_a_secret_or_by_certificates_on_both_listeners(
+    make_config: Any, more: dict[str, Any], is_known: bool
+) -> None:
+    assert BrokerConfig.model_validate(make_config() | more).knows_brokers is is_known

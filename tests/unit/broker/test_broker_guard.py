@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +11,22 @@ import pytest
 
 from georelay.clock import SystemClock
 from georelay.credentials import Credentials, write_users_file
+from georelay.errors import PolicyViolation
 from region.broker.guard import Guard
 from region.broker.security_metrics import SecurityCollector
+from region.controller.definition_orders import Ordered
 from region.controller.security_book import SecurityBook
 from region.security.access import Operation, Principal, Resource
+from region.security.definition import Grave, Kind
 from region.security.settings import SecuritySection
 from region.security.user import User
 
 ANN = Principal(name="User:ann", host="127.0.0.1")
 
 
-def guard_of(users_file: Path | None = None, *, address: str = "127.0.0.1:1", **security: Any) -> Any:
+def guard_of(
+    users_file: Path | None = None, *, address: str = "127.0.0.1:1", knows_brokers: bool = True, **security: Any
+) -> Any:
     book = SecurityBook()
     views = {
         "orders": SimpleNamespace(internal=False, homes=None, name="orders"),
@@ -28,9 +34,9 @@ def guard_of(users_file: Path | None = None, *, address: str = "127.0.0.1:1", **
     }
     controller: Any = SimpleNamespace(state=SimpleNamespace(security=book), catalog=SimpleNamespace(topic=views.get))
     listen = SimpleNamespace(kafka=address, grpc=address, admin=address, peers=address, link=address, text="")
-    config: Any = SimpleNamespace(security=SecuritySection(**security), listen=listen)
+    config: Any = SimpleNamespace(security=SecuritySection(**security), listen=listen, knows_brokers=knows_brokers)
     guard = Guard(config, controller=controller, credentials=Credentials.load(users_file), clock=SystemClock())
-    return SimpleNamespace(guard=guard, book=book)
+    return SimpleNamespace(guard=guard, book=book, controller=controller)
 
 
 @pytest.fixture
@@ -92,6 +98,38 @@ def test_the_metrics_count_what_happened(users_file: Path) -> None:
     assert samples["georelay_security_events_total", "denied"] == 1
     assert samples["georelay_security_definitions", "user"] == 1
     assert samples["georelay_authorization_enforced",] == 1
+
+
+async def test_the_first_user_waits_until_brokers_have_to_prove_who_they_are() -> None:
+    wishes: list[Any] = []
+
+    async def change_security(wish: Any, *, by: str) -> None:
+        wishes.append((wish["name"], by))
+
+    for knows_brokers in (False, True):
+        made = guard_of(knows_brokers=knows_brokers, super_users=["User:ann"])
+        made.guard.admin._controller.change_security = change_security
+        if knows_brokers:
+            await made.guard.admin.add_user(ANN, "ann", "a password")
+        else:
+            with pytest.raises(PolicyViolation, match="is taken for a broker: set mesh_secret_file"):
+                await made.guard.admin.add_user(ANN, "ann", "a password")
+    assert wishes == [("ann", "User:ann@127.0.0.1")]
+
+
+def test_what_this_broker_orders_is_in_its_audit_file(tmp_path: Path) -> None:
+    made = guard_of(audit_file=str(tmp_path / "audit"))
+    made.controller.security_ordered(Ordered(User(name="ann"), 7, 2001, "User:root@10.0.0.1"))
+    made.controller.security_ordered(Ordered(Grave(kind=Kind.USER, key="ann"), 8, 2001, ""))
+    made.guard.close()
+    rows = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    assert [row.pop("timestamp") for row in rows]
+    assert rows == [
+        {"event": "security.ordered", "kind": "user", "name": "ann", "change": "defined", "index": 7, "broker": 2001}
+        | {"by": "User:root@10.0.0.1"},
+        {"event": "security.ordered", "kind": "user", "name": "ann", "change": "deleted", "index": 8, "broker": 2001}
+        | {"by": ""},
+    ]
 
 
 @pytest.mark.parametrize("wrong", [{"super_users": ["ann"]}, {"authorization": "maybe"}, {"more": 1}])

@@ -14,6 +14,7 @@ from georelay.fields import Fields, JsonObject
 from georelay.ids import RaftIndex
 from region.controller import security_pull, security_rules, security_wishes
 from region.controller.commands import DefineSecurity, DefineTopic, FormRegion, RaiseFeatureLevel, decode, encode
+from region.controller.definition_orders import Ordered, SecurityOrders
 from region.controller.security_book import SecurityBook
 from region.controller.security_definitions import SecurityDefinitions
 from region.controller.security_wishes import add_acls, delete_user, put_quota, put_token, put_user, remove_acls
@@ -142,6 +143,32 @@ async def test_a_wish_whose_answer_was_lost_is_fulfilled_once(mesh: Any) -> None
     assert mesh.services[US_LEADER].state.security.index == before
 
 
+async def test_who_orders_a_change_says_so_whatever_way_it_came(mesh: Any) -> None:
+    noted: dict[int, list[Any]] = {broker: [] for broker in mesh.services}
+    for broker, service in mesh.services.items():
+        service.security_ordered = noted[broker].append
+    await mesh.services[EU_FOLLOWER].change_security(put_user("ann", keys=[KEY]), by="User:root@10.0.0.1")
+    assert [(row.definition.key, row.by) for row in noted[US_LEADER]] == [("ann", "User:root@10.0.0.1")]
+    # A broker that wishes by itself, or one of an earlier version, names nobody: it is written down all the same.
+    await mesh.services[US_LEADER].handle("security.change", {"wish": delete_user("ann"), "hops": 0})
+    assert [(row.definition, row.by) for row in noted[US_LEADER][1:]] == [(Grave(kind=Kind.USER, key="ann"), "")]
+    assert not any(rows for broker, rows in noted.items() if broker != US_LEADER)
+
+
+async def test_mesh_control_says_which_broker_asked_for_a_change(formed: ControllerState) -> None:
+    async def commit(command: Any) -> Done:
+        outcome = apply(formed, command)
+        assert isinstance(outcome, Done)
+        return outcome
+
+    noted: list[Ordered] = []
+    orders = SecurityOrders(books=formed, commit=commit, ordered=lambda _: None, noted=noted.append)
+    await orders.change({"wish": put_user("ann", keys=[KEY]), "by": "User:root@10.0.0.1"}, 2001)
+    assert [(row.definition.key, row.asker, row.by) for row in noted] == [("ann", 2001, "User:root@10.0.0.1")]
+    await orders.change({"wish": put_user("ann", keys=[KEY])}, 2001)
+    assert len(noted) == 1  # nothing changed
+
+
 async def test_two_administrators_do_not_undo_each_others_work(
     formed: ControllerState, topology: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +193,7 @@ async def test_two_administrators_do_not_undo_each_others_work(
         route=cast("Any", None),  # nothing is asked here
         commit=commit,
         ordered=ordered.append,
+        noted=lambda ordered: None,
         applied=applied,
     )
     await definitions.serve_change({"wish": add_acls([(ORDERS, READ)])})

@@ -13,10 +13,11 @@ import pytest
 
 from georelay.credentials import write_users_file
 from georelay.errors import ConfigError
+from mesh.listening.mesh_secret import MeshSecret
 from region.config import load_config
 from region.devmesh import ports
 from region.devmesh.command import parse_users
-from region.devmesh.directory import locked, read_record, write_record
+from region.devmesh.directory import locked, mesh_secret, read_record, replace_file, write_record
 from region.devmesh.gossip_keys import prepare_keys
 from region.devmesh.overrides import parse_overrides, read_overrides
 from region.devmesh.plan_core import (
@@ -55,13 +56,19 @@ def test_region_numbers_follow_the_order_of_the_flags(layout: MeshPlan) -> None:
 def test_broker_configuration_is_what_a_broker_reads(layout: MeshPlan, tmp_path: Path) -> None:
     directory = tmp_path / 'with "quotes", \\ and ü'
     directory.mkdir()
-    paths = ProcessPaths(directory=directory, users_file=directory / "users.json", parent_pid=4711)
+    paths = ProcessPaths(
+        directory=directory,
+        users_file=directory / "users.json",
+        parent_pid=4711,
+        secret_file=directory / "mesh.secret",
+    )
     text = broker_toml(layout, layout.brokers[4], paths=paths, overrides={("eu", "us", 2): "127.0.0.1:9999"})
     (tmp_path / "broker.toml").write_text(text)
     config = load_config(tmp_path / "broker.toml")
     assert (config.region, config.broker, config.broker_id) == ("eu", 2, 2002)
     assert config.data_dir == directory / "brokers" / "eu-2"
     assert config.users_file == str(directory / "users.json")
+    assert config.mesh_secret_file == str(directory / "mesh.secret")
     assert config.die_with_parent == 4711
     assert config.listen.kafka == layout.brokers[4].kafka
     us, eu = config.regions
@@ -221,6 +228,37 @@ def test_search_finds_a_free_block_below_the_ephemeral_ports() -> None:
     base_port = ports.search_block(48)
     assert 21000 <= base_port <= 32000 - 48
     assert ports.first_taken(base_port, 48) is None
+
+
+def modes(directory: Path) -> set[str]:
+    """Return the modes of everything below a directory, and its own."""
+    return {oct(stat.S_IMODE(path.stat().st_mode)) for path in [directory, *directory.rglob("*")]}
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_what_a_mesh_keeps_is_for_its_owner_only(tmp_path: Path, made_before: bool) -> None:
+    directory, before = tmp_path / "data", os.umask(0)
+    try:
+        if made_before:
+            directory.mkdir(mode=0o755)
+        with locked(directory):
+            replace_file(directory / "config" / "us-1.toml", "mesh_id = 'm1'")
+            replace_file(directory / "config" / "us-1.toml", "mesh_id = 'm2'")
+    finally:
+        os.umask(before)
+    assert modes(directory) == {"0o700", "0o600"}
+
+
+def test_a_mesh_keeps_the_secret_that_it_made(tmp_path: Path) -> None:
+    path = mesh_secret(tmp_path)
+    first = MeshSecret.load(path)
+    assert first.required and MeshSecret.load(mesh_secret(tmp_path)) == first
+    assert MeshSecret.load(mesh_secret(path_of_another(tmp_path))) != first
+
+
+def path_of_another(tmp_path: Path) -> Path:
+    (tmp_path / "another").mkdir()
+    return tmp_path / "another"
 
 
 def test_users_file_is_for_its_owner_only(tmp_path: Path) -> None:

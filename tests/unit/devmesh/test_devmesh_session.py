@@ -367,3 +367,14 @@ def test_package_of_another_distribution_is_refused() -> None:
     refuse_foreign_packages()
     with pytest.raises(ConfigError, match="belongs to structlog"):
         refuse_foreign_packages(("structlog",))
+
+
+def test_other_users_read_nothing_that_a_process_makes_and_a_stricter_shell_stays_so() -> None:
+    before = os.umask(0)
+    try:
+        for shell, wanted in ((0o022, 0o027), (0o000, 0o007), (0o077, 0o077)):
+            os.umask(shell)
+            process_guard.close_files_to_others()
+            assert os.umask(0) == wanted
+    finally:
+        os.umask(before)

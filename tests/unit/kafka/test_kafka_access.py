@@ -183,7 +183,7 @@ class Home:
     def __init__(self) -> None:
         self.book = SecurityBook()
 
-    async def change_security(self, wish: dict[str, object]) -> None:
+    async def change_security(self, wish: dict[str, object], *, by: str = "") -> None:
         for definition in plan(self.book, wish):
             self.book.remember(dataclasses.replace(definition, index=self.book.index + 1))
 
@@ -201,7 +201,12 @@ def home(bed: Any) -> Home:
     audit = AuditLog()
     access = Access(BookRules(book=lambda: home.book, authorization=Authorization.ON), denied=audit.denied)
     admin = SecurityAdmin(
-        controller=home, book=lambda: home.book, access=access, audit=audit, sign_in_needed=lambda: True
+        controller=home,
+        book=lambda: home.book,
+        access=access,
+        audit=audit,
+        sign_in_needed=lambda: True,
+        knows_brokers=True,
     )
     bed.services = dataclasses.replace(bed.services, access=access, security=admin)
     bed.cluster.add_topic("orders")

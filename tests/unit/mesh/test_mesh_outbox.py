@@ -120,7 +120,7 @@ class Eager:
         self.endpoint: Any = None
         self.eager: tuple[Part, ...] = ()
 
-    def check_peer(self, _peer: Open) -> str:
+    def check_peer(self, _broker: BrokerId) -> str:
         return ""
 
     def link_opened(self, _peer: Open) -> None:

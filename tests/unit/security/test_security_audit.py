@@ -81,6 +81,23 @@ def test_repeated_denials_are_counted_and_changes_are_all_written(audit: Any, fi
     assert (audit.denials, audit.changes) == (101, 3)
 
 
+def test_every_entry_of_a_change_is_written_on_lines_that_can_be_read(audit: Any, file: Path) -> None:
+    entries = [f"allow User:u{number} read topic:literal:{'t' * 249}" for number in range(100)]
+    audit.changed(ALICE, "acls.added", outcome="done", entries=entries)
+    rows = lines(file)
+    assert [entry for row in rows for entry in row["entries"].split("; ")] == entries
+    assert [row["part"] for row in rows] == [f"{number} of {len(rows)}" for number in range(1, len(rows) + 1)]
+    assert max(len(row["entries"]) for row in rows) < 5_000
+    audit.changed(ALICE, "acls.added", outcome="ACCESS_DENIED", entries=entries)  # what was not done costs one line
+    (refused,) = lines(file)[len(rows) :]
+    assert refused["entries"].split("; ") == [*entries[:5], "and 95 more"]
+
+
+def test_a_value_that_was_cut_says_so(audit: Any, file: Path) -> None:
+    audit.administered(ALICE, "topic.altered", outcome="done", settings="s" * 1_000)
+    assert lines(file)[0]["settings"].endswith("s... (1000 characters)")
+
+
 def test_the_name_of_nobody_is_not_written(audit: Any, file: Path) -> None:
     audit.sign_in_refused(host="10.0.0.1", user="", how="PLAIN")
     assert lines(file)[0]["user"] == "(unknown)"

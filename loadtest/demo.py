@@ -14,7 +14,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from rich.table import Table
 from georelay.client.stream_reader import EARLIEST, StreamReader
 from loadtest.demo_tally import RegionTally
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 REGIONS: Final = ("us", "eu", "ap")
 TOPIC: Final = "orders"
@@ -246,9 +246,9 @@ async def run_demo(options: argparse.Namespace, console: Console) -> int:
     if not lines:
         console.print(f"[red]{options.input} has no lines")
         return 2
-    with tempfile.TemporaryDirectory(prefix="georelay-demo-") as scratch:
+    with scratch_directory("georelay-demo-") as scratch:
         console.print(f"Starting {len(REGIONS)} regions of 3 brokers and a gateway in {scratch} ...")
-        async with MeshProcess(Path(scratch), regions=",".join(REGIONS), brokers_per_region=3) as mesh:
+        async with MeshProcess(scratch, regions=",".join(REGIONS), brokers_per_region=3) as mesh:
             console.print(f"Publishing {len(lines):,} lines of {options.input} through {mesh.gateway} into us")
             demo = Demo(mesh, lines, console)
             exact = await demo.run()

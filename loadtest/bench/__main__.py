@@ -33,6 +33,7 @@ from loadtest.bench import (
 )
 from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "batched": batched.run,
@@ -105,8 +106,8 @@ def main() -> int:
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     if file_system(options.directory) in MEMORY_FILE_SYSTEMS:
         parser.error(f"{options.directory} is in memory: a sync costs nothing there; give --directory on a disk")
-    with tempfile.TemporaryDirectory(prefix="georelay-bench-", dir=options.directory) as scratch:
-        uvloop.run(measure(Path(scratch), parts))
+    with scratch_directory("georelay-bench-", options.directory) as scratch:
+        uvloop.run(measure(scratch, parts))
     return 0
 
 

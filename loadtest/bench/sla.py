@@ -26,6 +26,7 @@ from loadtest.bench.machine import IdleWatch, describe
 from loadtest.bench.process_tree import Cost, measure
 from loadtest.bench.sla_cluster import standalone
 from loadtest.bench.sla_year import stretch
+from loadtest.scratch import scratch_directory
 
 ROWS = 1_000_000
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -205,11 +206,11 @@ def main() -> int:
         parser.error("--rows must be 1 or more, --days 0 or more")
     if options.traces is not None and not options.traces.is_dir():
         parser.error(f"{options.traces} is no directory")
-    with tempfile.TemporaryDirectory(prefix="georelay-bench-sla-", dir=options.directory) as scratch:
-        for line in (f"sla: {os.cpu_count()} cores", *describe(Path(scratch))):
+    with scratch_directory("georelay-bench-sla-", options.directory) as scratch:
+        for line in (f"sla: {os.cpu_count()} cores", *describe(scratch)):
             print(line, flush=True)
         SlaBench(
-            folder=Path(scratch),
+            folder=scratch,
             rows=options.rows,
             traces=options.traces,
             days=options.days,

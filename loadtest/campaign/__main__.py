@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
@@ -39,6 +38,7 @@ from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.phases_table import print_report
 from loadtest.campaign.runs import Load, Run, cut_link, kill_leader, mesh_with_cuttable_links, new_mesh, restart_all
 from loadtest.campaign.verdict_core import median_and_worst
+from loadtest.scratch import scratch_directory
 
 TABLE_WIDTH_CHARS: Final = 140
 
@@ -122,9 +122,9 @@ async def run_work(options: argparse.Namespace, console: Console) -> int:
 
     exact = True
     for _ in range(options.runs):
-        with tempfile.TemporaryDirectory(prefix="georelay-campaign-", dir=options.scratch) as scratch:
+        with scratch_directory("georelay-campaign-", options.scratch) as scratch:
             work = Work(
-                directory=Path(scratch),
+                directory=scratch,
                 say=say,
                 per_second=options.rate,
                 partitions=options.partitions,
@@ -147,9 +147,9 @@ async def run_campaign(options: argparse.Namespace, console: Console) -> int:
     title = (
         f"{options.campaign}: {options.rate:g} records/s, {options.seconds:g} s, regions {','.join(options.regions)}"
     )
-    with tempfile.TemporaryDirectory(prefix="georelay-campaign-", dir=options.scratch) as scratch, bar:
+    with scratch_directory("georelay-campaign-", options.scratch) as scratch, bar:
         task = bar.add_task(f"{options.campaign} (starting the mesh)", total=options.runs)
-        async for run in CAMPAIGNS[options.campaign](options, Path(scratch)):
+        async for run in CAMPAIGNS[options.campaign](options, scratch):
             runs.append(run)
             gap = f"{run.fault}, gap {run.verdict.longest_gap_ms:.0f} ms"
             outcome = gap if run.verdict.is_exact else f"{gap}, NOT EXACT: {run.verdict}"

@@ -17,7 +17,6 @@ import os
 import random
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from loadtest.campaign.region_read import replicas_differ
 from loadtest.campaign.runs import new_mesh
 from loadtest.campaign.verdict_core import RecordName, Verdict, judge
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 REGION: Final = "us"
 TOPIC: Final = "flipped"
@@ -315,9 +315,9 @@ async def run_flips(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
     rng = random.Random(options.seed)
     results: list[FlipResult] = []
-    with tempfile.TemporaryDirectory(prefix="georelay-campaign-", dir=options.scratch) as scratch:
-        async with new_mesh(Path(scratch), [REGION], "--restart") as mesh:
-            producer = ForeignProducer("load", Path(scratch))
+    with scratch_directory("georelay-campaign-", options.scratch) as scratch:
+        async with new_mesh(scratch, [REGION], "--restart") as mesh:
+            producer = ForeignProducer("load", scratch)
             flips = Flips(mesh, rng, producer)
             try:
                 await wait_until_whole(mesh)

@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ from loadtest.bench.batched import create_topic
 from loadtest.campaign.flooder import PARENT_VARIABLE
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 TOPIC: Final = "probe"
 FACTOR_MAX: Final = 2.0
@@ -179,9 +179,9 @@ def table_of(phases: Sequence[Measured]) -> Table:
 
 async def run(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
-    with tempfile.TemporaryDirectory(prefix="georelay-flood-", dir=options.scratch) as scratch:
-        async with MeshProcess(Path(scratch), regions="us", brokers_per_region=3, arguments=("--tls",)) as mesh:
-            flood = Flood(mesh, Path(scratch), options)
+    with scratch_directory("georelay-flood-", options.scratch) as scratch:
+        async with MeshProcess(scratch, regions="us", brokers_per_region=3, arguments=("--tls",)) as mesh:
+            flood = Flood(mesh, scratch, options)
             phases, counted = await flood.run()
             refusals = await asyncio.to_thread(flood.refusals)
     console.print(table_of(phases))

@@ -14,7 +14,6 @@ import os
 import secrets
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.campaign.mesh import CampaignFailed
+from loadtest.scratch import scratch_directory
 
 LOOK_S: Final = 0.02
 LINE_BYTES_MAX: Final = 1 << 20
@@ -270,8 +270,8 @@ def _part_of(pool: Pool, name: str) -> PoolPart:
 
 async def run(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
-    with tempfile.TemporaryDirectory(prefix="georelay-gossip-", dir=options.scratch) as scratch:
-        keyring = Path(scratch) / "keyring"
+    with scratch_directory("georelay-gossip-", options.scratch) as scratch:
+        keyring = scratch / "keyring"
         if options.encrypted:
             descriptor = os.open(keyring, os.O_WRONLY | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "w") as file:

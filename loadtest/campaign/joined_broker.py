@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ FIRST_PORT: Final = 15_000
 LAST_PORT: Final = 30_000
 STOP_SECONDS_MAX: Final = 15
 ANSWER_SECONDS_MAX: Final = 30
+SAID_CHARS_MAX: Final = 2_000
+POOLS: Final = ("lan", "wan")
 
 
 class BesideBroker:
@@ -39,8 +42,8 @@ class BesideBroker:
         self.name = name
         self.data_dir = directory / "brokers" / name
         self.config_file = directory / "config" / f"{name}.toml"
-        first = _free_block(len(PORT_NAMES))
-        self.listen = {name: f"{HOST}:{first + row}" for row, name in enumerate(PORT_NAMES)}
+        ports = _free_ports(len(PORT_NAMES))
+        self.listen = {name: f"{HOST}:{port}" for name, port in zip(PORT_NAMES, ports, strict=True)}
         self._log_file = directory / "logs" / f"{name}.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -57,7 +60,8 @@ class BesideBroker:
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while await get_json(f"http://{self.listen['admin']}/v1/status") is None:
             if self._process.returncode is not None or time.monotonic() > deadline:
-                raise CampaignFailed(f"{self.name} does not answer: see {self._log_file}")
+                said = self._log_file.read_text(errors="replace")[-SAID_CHARS_MAX:].strip()
+                raise CampaignFailed(f"{self.name} does not answer, see {self._log_file}: {said or 'it said nothing'}")
             await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
@@ -95,31 +99,41 @@ class JoinedBroker(BesideBroker):
         known = tomllib.loads(model.read_text(encoding="utf-8"))
         super().__init__(directory, f"{known['region']}-{number}")
         self.number = number
-        self.config_file.write_text(self._toml(known, settings or {}), encoding="utf-8")
+        self.config_file.write_text(toml_of(self._document(known, settings or {})), encoding="utf-8")
 
-    def _toml(self, model: dict[str, Any], settings: dict[str, int]) -> str:
-        """Return the model's file with this broker's own lines; json.dumps writes what TOML calls a basic string."""
+    def _document(self, model: dict[str, Any], settings: dict[str, int]) -> dict[str, Any]:
+        """Return the model's document with what is this broker's own."""
         own = {
             "broker": self.number,
             "data_dir": str(self.data_dir),
             "die_with_parent": os.getpid(),
+            "listen": self.listen,
             **settings,
         }
-        kept = {key: value for key, value in model.items() if key not in ("listen", "regions", *own)}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in {**kept, **own}.items()]
-        lines += ["[listen]", *(f"{name} = {json.dumps(address)}" for name, address in self.listen.items())]
-        for region in model["regions"]:
-            rows = list(region["brokers"])
-            if region["name"] == model["region"]:
-                me = {"number": self.number, "peers": self.listen["peers"], "link": self.listen["link"]}
-                rows = [row for row in rows if row["number"] != self.number] + [me]
-            shown = ", ".join(
-                f"{{number = {row['number']}, peers = {json.dumps(row['peers'])}, link = {json.dumps(row['link'])}}}"
-                for row in rows
-            )
-            lines += ["[[regions]]", f"name = {json.dumps(region['name'])}", f"number = {region['number']}"]
-            lines.append(f"brokers = [{shown}]")
-        return "\n".join(lines) + "\n"
+        me = {"number": self.number, "peers": self.listen["peers"], "link": self.listen["link"]}
+        regions = [
+            region | {"brokers": [row for row in region["brokers"] if row["number"] != self.number] + [me]}
+            if region["name"] == model["region"]
+            else region
+            for region in model["regions"]
+        ]
+        gossip = {"gossip": self._pools(model["gossip"])} if "gossip" in model else {}
+        return {**model, **own, **gossip, "regions": regions}
+
+    def _pools(self, model: dict[str, Any]) -> dict[str, Any]:
+        """Return the model's pools as this broker enters them: at its own address, by the model as seed."""
+        pools = dict(model)
+        for name, port in zip(POOLS, _free_ports(len(POOLS)), strict=True):
+            of_model = model[name]
+            keyring = Path(of_model["keyring_file"])
+            own_keyring = keyring.with_name(f"{self.name}.{name}.keyring")  # its own: it writes it
+            shutil.copy(keyring, own_keyring)
+            pools[name] = {
+                "listen": f"{HOST}:{port}",
+                "keyring_file": str(own_keyring),
+                "seeds": [of_model["listen"]],
+            }
+        return pools
 
 
 class NewRegion(BesideBroker):
@@ -131,28 +145,38 @@ class NewRegion(BesideBroker):
         of_model = next(row for row in known["regions"] if row["name"] == known["region"])
         self.region, self.region_number = region, region_number
         seed = f"{broker_id(of_model['number'], known['broker'])}@{known['listen']['link']}"
-        self.config_file.write_text(self._toml(known["mesh_id"], seed), encoding="utf-8")
+        self.config_file.write_text(toml_of(self._document(known["mesh_id"], seed)), encoding="utf-8")
 
     @property
     def seed(self) -> str:
         """Return where it can be reached, as `georelay region add` wants it."""
         return f"{broker_id(self.region_number, 1)}@{self.listen['link']}"
 
-    def _toml(self, mesh_id: str, seed: str) -> str:
-        settings = {
+    def _document(self, mesh_id: str, seed: str) -> dict[str, Any]:
+        me = {"number": 1, "peers": self.listen["peers"], "link": self.listen["link"]}
+        return {
             "mesh_id": mesh_id,
             "region": self.region,
             "broker": 1,
             "data_dir": str(self.data_dir),
             "die_with_parent": os.getpid(),
+            "control": {"join": [seed]},
+            "listen": self.listen,
+            "regions": [{"name": self.region, "number": self.region_number, "brokers": [me]}],
         }
-        peers, link = json.dumps(self.listen["peers"]), json.dumps(self.listen["link"])
-        lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-        lines += ["[control]", f"join = [{json.dumps(seed)}]", "[listen]"]
-        lines += [f"{name} = {json.dumps(address)}" for name, address in self.listen.items()]
-        lines += ["[[regions]]", f"name = {json.dumps(self.region)}", f"number = {self.region_number}"]
-        lines.append(f"brokers = [{{number = 1, peers = {peers}, link = {link}}}]")
-        return "\n".join(lines) + "\n"
+
+
+def toml_of(document: Mapping[str, Any]) -> str:
+    """Return a document as TOML, a line for each key; tables stand inline. Pure."""
+    return "".join(f"{key} = {_value(value)}\n" for key, value in document.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)  # numbers, booleans and strings: but for DEL, what JSON writes is TOML
 
 
 def broker_id(region_number: int, number: int) -> int:
@@ -160,12 +184,12 @@ def broker_id(region_number: int, number: int) -> int:
     return 1_000 * region_number + number
 
 
-def _free_block(count: int) -> int:
-    """Return the first of `count` free ports. Raises CampaignFailed."""
+def _free_ports(count: int) -> range:
+    """Return `count` free ports in a row. Raises CampaignFailed."""
     for _ in range(100):
         first = random.randrange(FIRST_PORT, LAST_PORT - count)
         if all(_is_free(port) for port in range(first, first + count)):
-            return first
+            return range(first, first + count)
     raise CampaignFailed(f"there are no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
 
 

@@ -12,7 +12,6 @@ import asyncio
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from loadtest.campaign.queue_consumer import POISON
 from loadtest.campaign.queue_history import read_events
 from loadtest.campaign.queue_verdict_core import QueueVerdict, judge
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 REGION: Final = "us"
 TOPIC: Final = "orders"
@@ -265,8 +265,7 @@ def _late(values: Sequence[float]) -> str:
 
 async def run_queue(options: argparse.Namespace, console: Console) -> int:
     """Run it; return the exit code."""
-    with tempfile.TemporaryDirectory(prefix="georelay-queue-", dir=options.scratch) as scratch:
-        directory = Path(scratch)
+    with scratch_directory("georelay-queue-", options.scratch) as directory:
         async with (
             MeshProcess(directory, regions=REGION, brokers_per_region=3, arguments=("--restart",)) as mesh,
             aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http,

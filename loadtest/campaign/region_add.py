@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from loadtest.campaign.phases_table import table_of
 from loadtest.campaign.producer import value_of
 from loadtest.history.history_file import read_history
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 TOPIC: Final = "bulk"
 LOAD_TOPIC: Final = "load"
@@ -234,8 +234,7 @@ class RegionAdd:
 
 async def run_region_add(options: argparse.Namespace, console: Console) -> int:
     """Run it; return the exit code."""
-    with tempfile.TemporaryDirectory(prefix="georelay-region-add-", dir=options.scratch) as scratch:
-        directory = Path(scratch)
+    with scratch_directory("georelay-region-add-", options.scratch) as directory:
         mesh = MeshProcess(directory, regions=",".join(options.regions), brokers_per_region=options.brokers_per_region)
         async with mesh:
             await wait_until_whole(mesh)

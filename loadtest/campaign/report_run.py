@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from loadtest.campaign.clock_verdict_core import (
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.campaign.report_verdict_core import PairLine, StreamBook, compare, faults_of_integrity
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 from loadtest.wan.wan_mesh import PAIRS, SETTLE_SECONDS, WanMesh
 
 READERS_AHEAD_S: Final = 3.0
@@ -463,13 +463,11 @@ async def running(options: argparse.Namespace, scratch: Path) -> AsyncIterator[M
 async def run_report_campaign(options: argparse.Namespace, console: Console) -> int:
     """Return the exit code."""
     with contextlib.ExitStack() as stack:
-        scratch = options.data or stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="georelay-report-", dir=options.scratch)
-        )
-        for line in describe(Path(scratch)):
+        scratch = options.data or stack.enter_context(scratch_directory("georelay-report-", options.scratch))
+        for line in describe(scratch):
             console.print(line, markup=False, highlight=False)
         console.print(f"load average {', '.join(f'{load:.1f}' for load in os.getloadavg())}", highlight=False)
-        async with running(options, Path(scratch) / "mesh") as mesh:
+        async with running(options, scratch / "mesh") as mesh:
             run = ReportRun(mesh, options, console)
             await run.run()
         traces = mesh.traces

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import random
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -39,6 +38,7 @@ from loadtest.campaign.transactions_verdict_core import (
     read_journal,
 )
 from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
 
 REGION: Final = "us"
 TOPICS: Final = ("txn-a", "txn-b", "txn-c", "txn-d")
@@ -253,8 +253,7 @@ async def run(options: argparse.Namespace, console: Console) -> int:
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False)
 
-    with tempfile.TemporaryDirectory(prefix="georelay-transactions-", dir=options.scratch) as directory:
-        scratch = Path(directory)
+    with scratch_directory("georelay-transactions-", options.scratch) as scratch:
         async with new_mesh(scratch, [REGION], "--restart") as mesh:
             await wait_until_whole(mesh)
             written = await run_writers(mesh, options, scratch, say)

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import platform
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from loadtest.drill.own_mesh import PAIRS, REGIONS, OwnMesh
 from loadtest.drill.report_core import document_of, markdown_of, rto_s
 from loadtest.drill.run_result import RunResult
 from loadtest.drill.scene import How, Load, Script, run
+from loadtest.scratch import scratch_directory
 
 VOTERS_MIN: Final = 3
 REGION_LOSS: Final = "region-loss"
@@ -97,7 +97,7 @@ async def _opened(plan: DrillPlan) -> AsyncIterator[DrillMesh]:
         return
     pairs = "" if plan.is_loopback else plan.pairs or PAIRS
     with contextlib.ExitStack() as stack:
-        directory = plan.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="georelay-drill-")))
+        directory = plan.data or stack.enter_context(scratch_directory("georelay-drill-"))
         own = OwnMesh(directory, pairs=pairs, regions=REGIONS, brokers_per_region=plan.brokers_per_region)
         try:
             await own.__aenter__()

@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 from pathlib import Path
 
 import uvloop
 
 from loadtest.bench.machine import describe
+from loadtest.scratch import scratch_directory
 from loadtest.wan import congestion, faults, latency
 from loadtest.wan.wan_mesh import PAIRS, SETTLE_SECONDS, WanMesh
 
@@ -45,8 +45,8 @@ def main() -> int:
         print(f"one TCP connection, {options.seconds:g} s each, {options.pairs}")
         _say(congestion.measure(options.pairs, seconds=options.seconds, losses=options.losses.split(",")))
         return 0
-    with tempfile.TemporaryDirectory(prefix="georelay-wan-", dir=options.directory) as scratch:
-        lines = uvloop.run(_measure(options, Path(scratch)))
+    with scratch_directory("georelay-wan-", options.directory) as scratch:
+        lines = uvloop.run(_measure(options, scratch))
     return 1 if any("INVALID" in line for line in lines) else 0
 
 

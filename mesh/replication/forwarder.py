@@ -261,7 +261,7 @@ class _Lane:
                     base_offset=answer.base_offset,
                     append_us=answer.append_us,
                     log_start=answer.log_start,
-                    regions=answer.regions if isinstance(answer, ForwardedGeo) else (),
+                    regions=(answer.regions if isinstance(answer, ForwardedGeo) else ()) or (self.region,),
                     level=answer.level if isinstance(answer, ForwardedGeo) else 1,
                     is_pending=isinstance(answer, ForwardedGeo) and answer.is_pending,
                     is_isolated=isinstance(answer, ForwardedGeo) and answer.is_isolated,

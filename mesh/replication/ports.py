@@ -25,7 +25,7 @@ class Published:
     """Where a batch was stored. `append_us` is the home's append time, microseconds since 1970.
 
     Args:
-        regions: those known to have it, the home first; () where nobody asked for more than the home.
+        regions: those known to have it, the home that sequences it now first.
         level: how many regions have it, as far as that is known.
         is_pending: fewer than were asked for when the deadline passed.
         is_isolated: its home was cut off from the majority of mesh control when it was committed: a forced move of the

@@ -30,7 +30,7 @@ class RecordPlace(NamedTuple):
     append_us: int = 0  # append time at the home
     level: int = 1  # regions that have it, as far as that is known
     is_pending: bool = False  # fewer than were asked for when the deadline passed
-    regions: tuple[RegionNumber, ...] = ()  # those that have it, where more than the home was asked for
+    regions: tuple[RegionNumber, ...] = ()  # those known to have it, the home first
     is_isolated: bool = False  # this region, its home, was cut off from the majority of mesh control
 
 

@@ -8,6 +8,8 @@ wait_ms (0), region (must be this broker's own: choosing another is the gateway'
 
 Each GET is a delivery session of its own. One that begins at the high watermark has caught up before it waits, so what
 a long poll waited for is in the latency histogram; what lay there already is backlog and is not.
+A partition without a leader, such as one of a topic that was made a moment ago, is waited for: for `wait_ms`, and
+LEADER_WAIT_MS at least.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
 from georelay.durability import Durability
-from georelay.errors import BadRequest, OffsetOutOfRange
+from georelay.errors import BadRequest, NotLeader, OffsetOutOfRange, Unavailable
 from georelay.limits import MIB, REST_RECORDS_MAX
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api.bodies import read_records
@@ -42,11 +45,15 @@ RECORDS_DEFAULT: Final = 500
 READ_BYTES: Final = 1 * MIB
 ANSWER_BYTES_MAX: Final = 16 * MIB  # of keys and values, and a record more: batches unfold to more than they are
 WAIT_MS_MAX: Final = 30_000
+LEADER_WAIT_MS: Final = 3_000  # longer than an election
+LEADER_RETRY_S: Final = 0.05
 PUBLISH_PARAMETERS: Final = frozenset({"durability", "deadline_ms", "region"})
 PARAMETERS: Final = frozenset({"partition", "offset", "max", "wait_ms", "region"})
 RESOLVE_PARAMETERS: Final = frozenset({"partition", "epoch", "offset", "durability", "wait_ms", "region"})
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 OFFSET_MAX: Final = 2**63 - 1
+
+T = TypeVar("T")
 
 
 class RecordsHttp:
@@ -136,13 +143,14 @@ class RecordsHttp:
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         check_topic(self._access, self._cluster, principal, Operation.READ, topic)
         view = await require_topic(self._cluster, topic, self._asker(principal))
-        start, end = await self._start(view, partition, offset)
+        leader_until = asyncio.get_running_loop().time() + max(wait_ms, LEADER_WAIT_MS) / 1_000
+        start, end = await _led(leader_until, partial(self._start, view, partition, offset))
         session = self._recorder.open_session(
             topic=plain_name(view), origin=view.origin, partition=partition, offset=start
         )
         if end is not None and start >= end:
             session.caught_up(self._wall_ns())
-        answer = await self._read(view, partition, start, wait_ms)
+        answer = await _led(leader_until, partial(self._read, view, partition, start, wait_ms))
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
         items, next_offset = await self._items(session, start, answer, max_records)
         self._records_out.inc(len(items))
@@ -215,6 +223,21 @@ class RecordsHttp:
             delivered_ns=self._wall_ns(),
             size_bytes=len(entry.payload),
         )
+
+
+async def _led(until: float, read: Callable[[], Awaitable[T]]) -> T:
+    """Return what `read` returns; while nobody leads the partition, ask again `until` then (the loop's time).
+
+    Raises:
+        NotLeader, Unavailable: still nobody. What else `read` raises.
+    """
+    while True:
+        try:
+            return await read()
+        except (NotLeader, Unavailable):
+            if asyncio.get_running_loop().time() >= until:
+                raise
+        await asyncio.sleep(LEADER_RETRY_S)
 
 
 def json_response(value: Mapping[str, Any], *, status: int = 200) -> web.Response:

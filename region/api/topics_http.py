@@ -126,6 +126,7 @@ class TopicsHttp:
             "leader": self._cluster.leader_of(name, index),
             "replicas": list(self._cluster.replicas_of(name, index)),
             "epoch": self._cluster.epoch_of(name, index),
+            "home": self._cluster.home_of(name, index),
         }
         stream = self._cluster.stream(name, index)
         if stream is not None:

@@ -224,6 +224,13 @@ class LocalCluster:
         assignment = self._controller.state.assignment(key)
         return BrokerId(-1) if assignment is None else self._host.leaders.leader(assignment.group_id)
 
+    def home_of(self, name: str, partition: int) -> RegionNumber:
+        """Return the region that sequences the partition now."""
+        home = self._controller.catalog.home_of(self._key(name, partition))
+        if home is None:
+            raise UnknownTopic(f"topic '{name}' does not exist")
+        return home
+
     def replicas_of(self, name: str, partition: int) -> Sequence[int]:
         """Return the brokers that hold replicas."""
         assignment = self._controller.catalog.assignment(name, partition)
@@ -305,9 +312,7 @@ class LocalCluster:
         if view is not None and view.is_mirror_name:
             raise PolicyViolation(f"'{name}' is another region's stream: publish to '{name.partition('.')[2]}' instead")
         key = self._key(name, partition)
-        home = self._controller.catalog.home_of(key)
-        if home is None:
-            raise UnknownTopic(f"topic '{name}' does not exist")
+        home = self.home_of(name, partition)
         leader = BrokerId(-1)
         if home == self.region_number:
             stream = self.stream(name, partition)

@@ -374,6 +374,9 @@ class Cluster(Protocol):
     def epoch_of(self, name: str, partition: int) -> int:
         """Return the home epoch for Metadata's leader_epoch, -1 while unknown."""
 
+    def home_of(self, name: str, partition: int) -> RegionNumber:
+        """Return the region that sequences the partition now, wherever its topic was made (UnknownTopic)."""
+
     def replicas_of(self, name: str, partition: int) -> Sequence[int]:
         """Return the broker ids that hold replicas, in the order of assignment."""
 

@@ -109,11 +109,15 @@ class Answers:
         cluster = self._services.cluster
         rows = [
             f"partition {number} leader {cluster.leader_of(view.name, number)} "
-            f"replicas {','.join(map(str, cluster.replicas_of(view.name, number)))}"
+            f"replicas {','.join(map(str, cluster.replicas_of(view.name, number)))} "
+            f"home {self._services.region_name(cluster.home_of(view.name, number))}"
             for number in range(view.partitions)
         ]
-        home = self._services.region_name(view.home) if view.home else "every region"
-        return rows, f"topic {view.name} partitions {view.partitions} home {home}"
+        homes = sorted({cluster.home_of(view.name, number) for number in range(view.partitions)})
+        return (
+            rows,
+            f"topic {view.name} partitions {view.partitions} home {','.join(map(self._services.region_name, homes))}",
+        )
 
 
 def _warning(place: RecordPlace) -> str:

@@ -415,7 +415,13 @@ class SequencedStream(FollowedLog, ABC):
     def _at_commit(
         self, index: RaftIndex, *, epoch: Epoch, base_offset: Offset, append_us: int, needs_lease: bool = False
     ) -> asyncio.Future[Published]:
-        answer = Published(epoch=epoch, base_offset=base_offset, append_us=append_us, log_start=self.log_start)
+        answer = Published(
+            epoch=epoch,
+            base_offset=base_offset,
+            append_us=append_us,
+            log_start=self.log_start,
+            regions=(self.region,),
+        )
         return self._commits.add(index, answer, committed=self.commit_index, needs_lease=needs_lease)
 
 

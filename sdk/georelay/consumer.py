@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-import structlog
-
 from georelay._pb import streams_pb2 as pb
 from georelay.channels import Channels
 from georelay.consumed import ConsumedRecord, unfold
@@ -38,12 +36,11 @@ from georelay.errors import (
     UnknownTopic,
 )
 from georelay.group_commits import GroupCommits
+from georelay.library_log import log
 from georelay.limits import KIB
 from georelay.positions import Place, Position, PositionLost, Since, Start, fill_start, start_of
 from georelay.region_map import RegionMap
 from georelay.subscription import Subscription
-
-log = structlog.get_logger()
 
 RETRY_S: Final = 0.2
 CLOSE_S: Final = 5.0

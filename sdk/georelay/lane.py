@@ -12,13 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-import structlog
-
 from georelay.errors import Busy, GeorelayError, OutcomeUnknown, TooLarge
 from georelay.lane_core import GivenUp, Lane, LaneBatch, LaneLimits, LaneState
+from georelay.library_log import log
 from georelay.limits import RECORD_BATCH_BYTES_MAX
-
-log = structlog.get_logger()
 
 RECORD_OVERHEAD_BYTES: Final = 32  # varints and deltas of one record, rounded up
 HEADER_OVERHEAD_BYTES: Final = 10

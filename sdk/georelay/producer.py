@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import structlog
-
 from georelay._pb import streams_pb2 as pb
 from georelay.channels import Channels
 from georelay.durability import Durability, Stored
@@ -36,6 +34,7 @@ from georelay.errors import (
 )
 from georelay.lane import NewRecord, RecordChunk, RecordLane, new_chunk, split_records
 from georelay.lane_core import LaneBatch, LaneLimits
+from georelay.library_log import log
 from georelay.limits import KIB, MIB
 from georelay.publish_stream import PublishStream
 from georelay.refusals import error_of
@@ -46,8 +45,6 @@ from georelay.wire.records import build_batch
 
 if TYPE_CHECKING:
     from georelay.transaction import Transaction
-
-log = structlog.get_logger()
 
 INIT_TIMEOUT_S: Final = 30.0
 ALLOCATE_RETRY_S: Final = 0.2

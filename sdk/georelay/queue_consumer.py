@@ -18,17 +18,14 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Final, Self
 
-import structlog
-
 from georelay._pb import streams_pb2 as pb
 from georelay.channels import Channels
 from georelay.errors import BadRequest, GeorelayError, OutcomeUnknown, Retry
+from georelay.library_log import log
 from georelay.limits import MIB
 from georelay.refusals import error_of
 from georelay.region_map import RegionMap
 from georelay.subscription import Subscription
-
-log = structlog.get_logger()
 
 BUFFER_BYTES: Final = 16 * MIB
 SETTLE_TIMEOUT_S: Final = 15.0

@@ -13,15 +13,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
-import structlog
-
 from georelay._pb import streams_pb2 as pb
 from georelay.channels import Channels
 from georelay.errors import GeorelayError, OutcomeUnknown, Retry, Unavailable, UnknownTopic
+from georelay.library_log import log
 from georelay.refusals import error_of
 from georelay.resolving import Resolver
-
-log = structlog.get_logger()
 
 SERVICE: Final = "/georelay.v1.Streams/"
 LOCATE_TIMEOUT_S: Final = 10.0

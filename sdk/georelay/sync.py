@@ -18,13 +18,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from georelay import connection as asynchronous
-from georelay.admin import StreamOffsets, Topic
+from georelay.admin import GroupState, StreamOffsets, Topic
 from georelay.consumed import ConsumedRecord
 from georelay.consumer import Consumer as AsyncConsumer
-from georelay.durability import Stored
+from georelay.durability import Resolution, Stored
 from georelay.lane import NewRecord
 from georelay.positions import Place, Position, Since, Start
 from georelay.producer import Producer as AsyncProducer
+from georelay.queue_consumer import QueueConsumer as AsyncQueueConsumer
+from georelay.queue_consumer import QueuedRecord as AsyncQueuedRecord
 from georelay.transaction import Transaction as AsyncTransaction
 
 T = TypeVar("T")
@@ -90,6 +92,14 @@ class Connection:
     def consumer(self, topics: Iterable[str] = (), **settings: Any) -> Consumer:
         """Return a consumer that is reading; arguments as georelay.connection.Connection.consumer."""
         return Consumer(self._thread.run(_opened(self._connection, tuple(topics), settings)), self._thread)
+
+    def queue(self, queue: str, **settings: Any) -> QueueConsumer:
+        """Return a consumer of a queue; arguments as georelay.connection.Connection.queue."""
+        return QueueConsumer(self._thread.run(_called(self._connection.queue, queue=queue, **settings)), self._thread)
+
+    def resolve(self, topic: str, partition: int, **settings: Any) -> Resolution:
+        """Return what became of a record; arguments and errors as georelay.connection.Connection.resolve."""
+        return self._thread.run(self._connection.resolve(topic, partition, **settings))
 
     def close(self) -> None:
         """Let everything go."""
@@ -215,6 +225,23 @@ class Consumer:
         """Wait for the first assignment."""
         return self._thread.run(self.wrapped.until_assigned(timeout_s))
 
+    @property
+    def assignment(self) -> list[Place]:
+        """Return the partitions that are read now."""
+        return self._thread.run(_called(lambda: self.wrapped.assignment))
+
+    def lag(self) -> dict[Place, int]:
+        """Return how many records each partition has that were not handed out, as far as is known."""
+        return self._thread.run(_called(self.wrapped.lag))
+
+    def pause(self, places: Iterable[tuple[str, int]]) -> None:
+        """Hand out no records of these partitions until `resume`."""
+        self._thread.run(self.wrapped.pause(places))
+
+    def resume(self, places: Iterable[tuple[str, int]]) -> None:
+        """Go on with partitions that were paused."""
+        self._thread.run(self.wrapped.resume(places))
+
     def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
         """Commit for the group."""
         self._thread.run(self.wrapped.commit(offsets))
@@ -227,13 +254,65 @@ class Consumer:
         """Return where each partition's next record is."""
         return self._thread.run(_called(self.wrapped.positions))
 
-    def close(self) -> None:
-        """Leave."""
-        self._thread.run(self.wrapped.close())
+    def close(self, *, commit: bool = True) -> None:
+        """Leave; with automatic commits what is done is committed first."""
+        self._thread.run(self.wrapped.close(commit=commit))
+
+
+class QueuedRecord:
+    """A leased record. See georelay.queue_consumer.QueuedRecord."""
+
+    def __init__(self, record: AsyncQueuedRecord, thread: _LoopThread) -> None:
+        self._record = record
+        self._thread = thread
+        self.lease = record.lease
+        self.partition, self.offset = record.partition, record.offset
+        self.deliveries, self.leased_until_ms = record.deliveries, record.leased_until_ms
+        self.timestamp_ms = record.timestamp_ms
+        self.key, self.value, self.headers = record.key, record.value, record.headers
+
+    def acknowledge(self) -> None:
+        """Be done with it (LeaseExpired: too late, it comes again; OutcomeUnknown: not answered)."""
+        self._thread.run(self._record.acknowledge())
+
+    def reject(self, *, delay_s: float = 0.0) -> None:
+        """Have it delivered again, after a delay."""
+        self._thread.run(self._record.reject(delay_s=delay_s))
+
+    def dead_letter(self, reason: str = "") -> None:
+        """Move it to the queue's dead-letter topic."""
+        self._thread.run(self._record.dead_letter(reason))
+
+    def extend(self, seconds: float) -> None:
+        """Let the lease last `seconds` from now on."""
+        self._thread.run(self._record.extend(seconds))
+
+
+class QueueConsumer:
+    """See georelay.queue_consumer.QueueConsumer."""
+
+    def __init__(self, consumer: AsyncQueueConsumer, thread: _LoopThread) -> None:
+        self._consumer = consumer
+        self._thread = thread
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._consumer.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._consumer.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Iterator[QueuedRecord]:
+        return self
+
+    def __next__(self) -> QueuedRecord:
+        return QueuedRecord(self._thread.run(self._consumer.__anext__()), self._thread)
 
 
 class Admin:
-    """The part of georelay.admin.Admin that most programs need; `run` waits for any other of its methods."""
+    """See georelay.admin.Admin."""
 
     def __init__(self, connection: asynchronous.Connection, thread: _LoopThread) -> None:
         self._admin = connection.admin
@@ -243,9 +322,17 @@ class Admin:
         """Create a topic."""
         return self._thread.run(self._admin.create_topic(name, **settings))
 
+    def alter_topic(self, name: str, **settings: Any) -> Topic:
+        """Change the settings that are given, in every region."""
+        return self._thread.run(self._admin.alter_topic(name, **settings))
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records, for ever."""
         self._thread.run(self._admin.delete_topic(name))
+
+    def delete_records(self, name: str, partition: int, before: int | None = None) -> int:
+        """Delete the records below an offset (None: all that are committed), for ever; return the log start."""
+        return self._thread.run(self._admin.delete_records(name, partition, before))
 
     def describe_topic(self, name: str) -> Topic:
         """Return a topic with its partitions."""
@@ -259,9 +346,37 @@ class Admin:
         """Return the offsets of partitions."""
         return self._thread.run(self._admin.offsets(places, since_us=since_us))
 
-    def run(self, method: str, *arguments: Any, **settings: Any) -> Any:
-        """Call the method of georelay.admin.Admin of that name and wait."""
-        return self._thread.run(getattr(self._admin, method)(*arguments, **settings))
+    def brokers(self) -> Mapping[int, str]:
+        """Return the states of the region's brokers by id."""
+        return self._thread.run(self._admin.brokers())
+
+    def list_groups(self) -> list[GroupState]:
+        """Return the consumer groups of the region."""
+        return self._thread.run(self._admin.list_groups())
+
+    def describe_group(self, name: str) -> GroupState:
+        """Return a group with its members and lag."""
+        return self._thread.run(self._admin.describe_group(name))
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group without members."""
+        self._thread.run(self._admin.delete_group(name))
+
+    def set_group_offsets(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set the next offsets of a group without members, (topic, partition) -> offset."""
+        self._thread.run(self._admin.set_group_offsets(name, offsets))
+
+    def create_queue(self, name: str, topic: str, **settings: Any) -> None:
+        """Make a queue."""
+        self._thread.run(self._admin.create_queue(name, topic, **settings))
+
+    def list_queues(self) -> list[str]:
+        """Return the names of the region's queues."""
+        return self._thread.run(self._admin.list_queues())
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue, not the records of its topic."""
+        self._thread.run(self._admin.delete_queue(name))
 
 
 async def _made(url: str, settings: Mapping[str, Any]) -> asynchronous.Connection:

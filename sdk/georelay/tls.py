@@ -20,11 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from georelay.errors import ConfigError
-
-log = structlog.get_logger()
+from georelay.library_log import log
 
 CHECK_S: Final = 5.0  # how late a changed file may be noticed
 HANDSHAKE_S: Final = 10.0  # from accepting (or connecting) to a finished handshake
@@ -197,7 +194,7 @@ class TlsContexts:
         except ConfigError as error:
             self.reload_failures += 1
             # The reason is the whole story; a traceback would only hide it.
-            log.error("tls.reload_failed", listener=self.name, reason=str(error))  # noqa: TRY400
+            log.error("tls.reload_failed", listener=self.name, reason=str(error))
             return
         if _marks(self.settings.files) != marks:
             return  # they change right now: the next look takes them

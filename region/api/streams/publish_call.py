@@ -62,7 +62,6 @@ class _Waiting:
 
     size_bytes: int
     deadline_ns: int
-    home: str = ""  # region that sequences the topic
 
 
 class PublishCall:
@@ -157,7 +156,7 @@ class PublishCall:
     async def _take(self, publish: pb.Publish) -> None:
         if publish.tag in self._waiting:
             raise BadRequest(f"tag {publish.tag} stands for a publish that is not answered yet")
-        waiting = self._begin(publish)
+        self._begin(publish)
         try:
             if publish.transactional_id:
                 name = publish.transactional_id
@@ -166,7 +165,6 @@ class PublishCall:
             asker = Asker(access=self._access, principal=self._principal)
             topic = self._cluster.topic(publish.topic) or await require_topic(self._cluster, publish.topic, asker)
             self._check(publish, topic)
-            waiting.home = self._region_name(topic.home)
             if publish.WhichOneof("payload") == "batch":
                 topic.check_batch(len(publish.batch))
                 self._publish_batch(publish)
@@ -175,13 +173,12 @@ class PublishCall:
         except GeorelayError as error:
             self._refuse(publish.tag, error)
 
-    def _begin(self, publish: pb.Publish) -> _Waiting:
+    def _begin(self, publish: pb.Publish) -> None:
         patience_ms = (publish.deadline_ms or DEADLINE_MS) + GEO_GRACE_MS * (publish.level == pb.LEVEL_GEO)
         deadline_ns = self._monotonic_ns() + patience_ms * 1_000_000
         size = PUBLISH_OVERHEAD_BYTES + (len(publish.batch) or publish.records.ByteSize())
-        self._waiting[publish.tag] = waiting = _Waiting(size, deadline_ns)
+        self._waiting[publish.tag] = _Waiting(size, deadline_ns)
         self._bytes += size
-        return waiting
 
     @staticmethod
     def _check(publish: pb.Publish, topic: TopicView) -> None:
@@ -242,11 +239,10 @@ class PublishCall:
         except GeorelayError as error:
             self._refuse(tag, error)
             return
-        waiting = self._waiting.get(tag)
-        if waiting is not None:
+        if tag in self._waiting:
             stored = pb.Places(partitions=[at.partition for at in places], offsets=[at.offset for at in places])
             least = min(places, key=lambda at: (not at.is_pending, at.level))
-            acknowledgement = self._stored(tag, waiting, least)
+            acknowledgement = self._stored(tag, least)
             acknowledgement.epoch, acknowledgement.commit_us = places[0].epoch, places[0].append_us
             acknowledgement.base_offset = places[0].offset
             acknowledgement.places.CopyFrom(stored)
@@ -260,26 +256,25 @@ class PublishCall:
             self._refuse(tag, OutcomeUnknown("the publish was cancelled; the records may be stored"))
             return
         error = future.exception()
-        waiting = self._waiting.get(tag)
         if isinstance(error, GeorelayError):
             self._refuse(tag, error)
         elif error is not None:
             log.error("publish.broke", error=repr(error))
             self._refuse(tag, OutcomeUnknown("internal error; the broker's log has the cause"))
-        elif waiting is not None:
+        elif tag in self._waiting:
             published = future.result()
-            acknowledgement = self._stored(tag, waiting, published)
+            acknowledgement = self._stored(tag, published)
             acknowledgement.base_offset = published.base_offset
             self._answer(acknowledgement)
 
-    def _stored(self, tag: int, waiting: _Waiting, at: Published | RecordPlace) -> pb.Acknowledgement:
+    def _stored(self, tag: int, at: Published | RecordPlace) -> pb.Acknowledgement:
         """Return the acknowledgement of what is stored, at the level that it has reached."""
         return pb.Acknowledgement(
             tag=tag,
             outcome=pb.OUTCOME_PENDING if at.is_pending else pb.OUTCOME_STORED,
             epoch=at.epoch,
             level=pb.LEVEL_GEO if at.level > 1 else pb.LEVEL_REGION,
-            regions=[self._region_name(region) for region in at.regions] or [waiting.home],
+            regions=[self._region_name(region) for region in at.regions],
             commit_us=at.append_us,
         )
 

@@ -20,7 +20,7 @@ EXAMPLE = SDK / "examples" / "publish_and_read.py"
 # What a client must get along without: everything that only brokers, tools and optional codecs need.
 FORBIDDEN = (
     *("aiohttp", "cramjam", "cryptography", "lz4", "prometheus_client", "pyarrow", "pydantic", "rich"),
-    *("typer", "uvloop", "zstandard", "region", "gateway", "mesh", "loadtest", "sla"),
+    *("structlog", "typer", "uvloop", "zstandard", "region", "gateway", "mesh", "loadtest", "sla"),
 )
 RUNNER = f"""
 import importlib.abc, runpy, sys

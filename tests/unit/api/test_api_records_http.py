@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from georelay.errors import NotLeader
 from georelay.wire.batch import Record
+from region.api import records_http
 from region.api.coalescer import NewRecord
 from region.api.record_json import parse_records, record_json
 from region.controller.topic import Homes
@@ -38,6 +40,46 @@ async def test_records_posted_are_read_back_exactly(http: Any) -> None:
     assert answer["records"][2]["value"] is None
     assert answer["records"][3]["value"] == "naïve ☃"
     assert (answer["next_offset"], answer["high_watermark"], answer["log_start"]) == (4, 4, 0)
+
+
+@pytest.fixture
+def never_led(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the next reads of a partition find no leader; the number that is left."""
+    left = [0]
+    read = edge.reader.read
+
+    async def unled(*arguments: Any, **settings: Any) -> Any:
+        if left[0] > 0:
+            left[0] -= 1
+            raise NotLeader
+        return await read(*arguments, **settings)
+
+    monkeypatch.setattr(edge.reader, "read", unled)
+    monkeypatch.setattr(records_http, "LEADER_RETRY_S", 0.001)
+    return left
+
+
+async def test_reading_a_topic_that_has_no_leader_yet_waits_for_one(http: Any, never_led: list[int]) -> None:
+    await post(http, {"value": "v"})
+    never_led[0] = 3
+    response = await http.get("/v1/topics/orders/records?offset=earliest")
+    assert [row["value"] for row in (await response.json())["records"]] == ["v"]
+    never_led[0] = 3
+    response = await http.get("/v1/topics/orders/records?offset=0")
+    assert [row["value"] for row in (await response.json())["records"]] == ["v"]
+
+
+async def test_a_reader_that_finds_no_leader_in_its_time_is_told_so(
+    http: Any, never_led: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await post(http, {"value": "v"})
+    monkeypatch.setattr(records_http, "LEADER_WAIT_MS", 0)
+    never_led[0] = 50
+    response = await http.get("/v1/topics/orders/records?offset=earliest")
+    assert (response.status, (await response.json())["code"]) == (503, "NOT_LEADER")
+    never_led[0] = 50
+    response = await http.get("/v1/topics/orders/records?offset=earliest&wait_ms=30000")
+    assert (response.status, never_led[0]) == (200, 0)
 
 
 async def test_one_record_may_be_posted_without_an_array(http: Any) -> None:

@@ -137,6 +137,9 @@ class FakeCluster:
     def epoch_of(self, name: str, partition: int) -> int:
         return 1
 
+    def home_of(self, name: str, partition: int) -> RegionNumber:
+        return self.streams[name, partition].home
+
     def replicas_of(self, name: str, partition: int) -> list[int]:
         return [1001]
 

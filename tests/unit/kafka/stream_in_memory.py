@@ -60,7 +60,7 @@ class FakeStream:
             batch = bytearray(raw)
             stamp(batch, base_offset=base, epoch=self.epoch)
             self._append(bytes(batch), header, received_ns, entry_region)
-        published = Published(epoch=self.epoch, base_offset=base, append_us=self.now_us)
+        published = Published(epoch=self.epoch, base_offset=base, append_us=self.now_us, regions=(self.home,))
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         self._pending.append((future, published))
         if self.auto_commit:

@@ -130,7 +130,13 @@ async def test_a_forwarded_publish_says_that_its_home_was_isolated_to_whoever_un
     monkeypatch.setattr(type(two_regions.home), "publish_forwarded", staticmethod(publish_forwarded))
     monkeypatch.setattr(link_endpoint.LinkEndpoint, "peer_version", property(lambda _endpoint: version))
     stored = await forward(two_regions, key, level)
-    assert stored == Published(epoch=Epoch(1), base_offset=Offset(7), append_us=5, is_isolated=is_told)
+    home = (RegionNumber(1),)
+    assert stored == Published(epoch=Epoch(1), base_offset=Offset(7), append_us=5, regions=home, is_isolated=is_told)
+
+
+async def test_a_forwarded_publish_names_the_region_that_stored_it(two_regions: Any, memory_log: Any, key: Any) -> None:
+    two_regions.home.logs[key] = memory_log()
+    assert (await forward(two_regions, key, REGION_LEVEL)).regions == (1,)
 
 
 async def test_what_waits_as_the_topic_says_is_judged_by_the_home_and_not_where_it_came_in(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import georelay
+import georelay.sync
 from georelay.errors import LeaseExpired, OutcomeUnknown, UnknownQueue
 from region.coordination.part import Part
 
@@ -142,3 +143,20 @@ async def test_a_queue_that_does_not_exist_is_an_error(broker: Any) -> None:
     async with georelay.connect(broker.address) as mesh, mesh.queue("jobs") as jobs:
         with pytest.raises(UnknownQueue):
             await anext(jobs)
+
+
+async def test_a_queue_is_worked_through_without_asyncio(broker: Any) -> None:
+    broker.coordinators = queue = Queue(b"a", b"b")
+    await broker.stop()
+    await broker.start()
+
+    def work() -> list[bytes | None]:
+        with georelay.sync.connect(f"grpc://{broker.address}") as mesh, mesh.queue("jobs", prefetch=10) as jobs:
+            first, second = next(jobs), next(jobs)
+            first.acknowledge()
+            second.reject()
+            return [first.value, second.value]
+
+    assert await asyncio.to_thread(work) == [b"a", b"b"]
+    assert [body["leases"] for body in queue.asked("acknowledge")] == [["lease-0"]]
+    assert [body["leases"] for body in queue.asked("reject")] == [["lease-1"]]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import HomeUnreachable, NotEnoughRegions, OutcomeUnknown
+from georelay.ids import RegionNumber
 from mesh.replication.ports import Published
 from region.api.publishing import RecordPublisher
 from region.controller.topic import Homes
@@ -124,13 +125,23 @@ async def test_resolve_shows_the_brokers_of_the_region(bed: Any) -> None:
     assert await person.ask("RESOLVE ghost") == "ERR UNKNOWN_TOPIC topic 'ghost' does not exist"
 
 
+async def test_resolve_names_the_homes_that_partitions_have_now(bed: Any) -> None:
+    bed.cluster.add_topic("orders", 2)
+    bed.cluster.stream("orders", 1).home = RegionNumber(2)  # it moved
+    person = await bed.person()
+    person.type("RESOLVE orders")
+    assert await person.read() == "* partition 0 leader 1001 replicas 1001 home 1"
+    assert await person.read() == "* partition 1 leader 1001 replicas 1001 home 2"
+    assert await person.read() == "OK topic orders partitions 2 home 1,2"
+
+
 async def test_who_asks_for_a_level_is_told_what_was_reached_and_where_the_record_is(bed: Any) -> None:
     bed.cluster.add_topic("orders")
     person = await bed.person()
     bed.cluster.regions_reached = 2
     assert await person.ask('PUBS orders geo:2 {"Body":"a"}') == "OK 0 0 STORED geo:2 1,2 epoch 1"
     assert await person.ask('PUBS orders geo:majority within 2s {"Body":"b"}') == "OK 0 1 STORED geo:2 1,2 epoch 1"
-    assert await person.ask('PUBS orders region {"Body":"c"}') == "OK 0 2 STORED region epoch 1"
+    assert await person.ask('PUBS orders region {"Body":"c"}') == "OK 0 2 STORED region 1 epoch 1"
     assert await person.ask('PUBS orders {"Body":"d"}') == "OK 0 3"
     bed.cluster.regions_reached = 1
     assert await person.ask('PUBS orders geo:all within 500ms {"Body":"e"}') == (
@@ -187,7 +198,7 @@ async def test_a_home_that_is_cut_off_from_control_says_so(bed: Any, monkeypatch
     monkeypatch.setattr(bed.cluster, "publish", isolated)
     person = await bed.person()
     assert await person.ask("PUBS orders {}") == "OK 0 0 isolated"
-    assert await person.ask("PUBS orders region {}") == "OK 0 1 STORED region epoch 1 isolated"
+    assert await person.ask("PUBS orders region {}") == "OK 0 1 STORED region 1 epoch 1 isolated"
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,19 @@ async def test_a_new_home_that_lacks_records_asks_the_one_before_and_publishes_n
     assert (new.stream.is_mirroring, new.stream.high_watermark) == (False, 3)
 
 
+async def test_what_is_published_after_a_move_is_said_to_be_in_the_new_home(make_moving: Any) -> None:
+    home = make_moving().ready()
+    before = home.publish()
+    home.store()
+    assert before.result().regions == (1,)
+    new = await copied(make_moving, home, records=1)
+    new.stream.follow_home(home.row(2, 2, 1))
+    await new.until(lambda: new.stream.epoch == 2)
+    after = new.publish()
+    new.store()
+    assert after.result().regions == (2,)
+
+
 async def test_a_new_leader_of_the_new_home_begins_the_epoch(make_moving: Any) -> None:
     home = make_moving().ready()
     home.publish()

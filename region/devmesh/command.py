@@ -1,4 +1,7 @@
-"""The command `georelay up`; registered through the entry point group `georelay.commands`."""
+"""The command `georelay up`; registered through the entry point group `georelay.commands`.
+
+Rule: what a mesh is run with is imported when it is run: `georelay --help` needs the options only.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import rich.progress
 import typer
-from rich.console import Console
 
 from georelay.errors import ConfigError, GeorelayError
-from georelay.process_guard import refuse_foreign_packages, refuse_optimised_python
-from mesh.testbed.bed_process import BedOptions, open_bed
-from mesh.testbed.plan_core import parse_wan
-from region.devmesh.certificates import DevPki
-from region.devmesh.plan_core import BASE_PORT_DEFAULT, MeshPlan, check_brokers_per_region, parse_regions
-from region.devmesh.session import BROKER_ARGV, READY_TIMEOUT_S, Progress, UpOptions, run
+from region.devmesh.plan_core import BASE_PORT_DEFAULT, READY_TIMEOUT_S, check_brokers_per_region, parse_regions
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -75,6 +71,14 @@ def up(
     broker_program: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a development mesh on this machine until Ctrl-C."""
+    from rich.console import Console
+
+    from georelay.process_guard import refuse_foreign_packages, refuse_optimised_python
+    from mesh.testbed.bed_process import BedOptions, open_bed
+    from mesh.testbed.plan_core import parse_wan
+    from region.devmesh.session import BROKER_ARGV, UpOptions, run
+    from region.devmesh.terminal import TerminalProgress
+
     console = Console(stderr=True, highlight=False)
     try:
         refuse_optimised_python()
@@ -126,55 +130,3 @@ def parse_users(texts: list[str]) -> tuple[tuple[str, str], ...]:
     if len({name for name, _ in pairs}) != len(pairs):
         raise ConfigError("--user: a name is given twice")
     return tuple(pairs)
-
-
-class TerminalProgress(Progress):
-    """A progress bar while the mesh starts, then one line per event, all on stderr."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task: rich.progress.TaskID | None = None
-
-    def __enter__(self) -> TerminalProgress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop_bar()
-
-    def _stop_bar(self) -> None:
-        if self._task is not None:  # stopping a bar that was never shown prints an empty line
-            self._task = None
-            self._bar.stop()
-
-    def preparing(self, layout: MeshPlan) -> None:
-        """Show the bar."""
-        self._task = self._bar.add_task("starting brokers and gateway", total=len(layout.brokers) + 1)
-        self._bar.start()
-
-    def became_ready(self, name: str) -> None:
-        """Move the bar."""
-        if self._task is not None:
-            self._bar.update(self._task, advance=1, description=f"{name} is ready")
-
-    def all_ready(self, layout: MeshPlan, endpoints: Path, pki: DevPki | None = None) -> None:
-        """Replace the bar by where to connect."""
-        scheme = "http" if pki is None else "https"
-        self._stop_bar()
-        names = ", ".join(region.name for region in layout.regions)
-        self.line(f"mesh {layout.mesh_id} is ready: {names}; {len(layout.brokers)} brokers")
-        self.line(f"  Kafka bootstrap {layout.gateway.kafka}   REST {scheme}://{layout.gateway.http}")
-        self.line(f"  gRPC {layout.gateway.grpc}   endpoints {endpoints}")
-        if pki is not None:
-            self.line(f"  TLS, authorities {pki.ca}")
-
-    def line(self, text: str) -> None:
-        """Print one line, above the bar if it is there."""
-        self._console.print(text, markup=False, soft_wrap=True)

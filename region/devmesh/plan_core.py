@@ -24,6 +24,7 @@ GOSSIP_PORTS_PER_BROKER: Final = 2
 GATEWAY_PORTS: Final = 3
 GATEWAY_GOSSIP_PORTS: Final = 1
 BASE_PORT_DEFAULT: Final = 21_000
+READY_TIMEOUT_S: Final = 120.0
 PORT_MAX: Final = 65_535
 DEV_REGIONS_MAX: Final = 16  # processes on one machine
 HOST: Final = "127.0.0.1"

@@ -26,6 +26,7 @@ from region.devmesh.overrides import parse_overrides, read_overrides
 from region.devmesh.placement import hosts_in
 from region.devmesh.plan_core import (
     BASE_PORT_DEFAULT,
+    READY_TIMEOUT_S,
     MeshPlan,
     MeshRecord,
     check_block,
@@ -40,7 +41,6 @@ from region.devmesh.supervisor import ChildExit, ChildSpec, Supervisor
 
 PROBE_INTERVAL_S: Final = 0.2
 BED_CHECK_S: Final = 0.5
-READY_TIMEOUT_S: Final = 120.0
 # -P: a folder named `region` in the working directory must not be taken for ours
 BROKER_ARGV: Final = (sys.executable, "-P", "-m", "region")
 GATEWAY_ARGV: Final = (sys.executable, "-P", "-m", "gateway")

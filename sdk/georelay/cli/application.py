@@ -1,42 +1,45 @@
-"""The command tree, the commands other rooms add to it, and the one place where failures become one line."""
+"""The command tree, the commands other rooms add to it, and the one place where failures become one line.
+
+Rule: a command imports its own room, or its plugin. Help, and a word that nobody knows, import all of them.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final, Protocol
 
 import typer
 
-from georelay.cli import (
-    acls,
-    audit,
-    bindings,
-    broker,
-    clocks,
-    control,
-    gossip,
-    groups,
-    home,
-    orphans,
-    pki,
-    publish,
-    queues,
-    quotas,
-    region,
-    report,
-    status,
-    subscribe,
-    topics,
-    users,
-)
 from georelay.cli.failure import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
 from georelay.cli.location import add_tls_options
 from georelay.client.gateway_http import GatewayError
 from georelay.errors import GeorelayError
 
+ROOMS: Final[Mapping[str, tuple[str, ...]]] = {  # module of georelay.cli -> the commands that it adds, in help's order
+    "publish": ("publish",),
+    "subscribe": ("subscribe",),
+    "topics": ("topics",),
+    "groups": ("groups",),
+    "queues": ("queues",),
+    "orphans": ("orphans",),
+    "bindings": ("bindings",),
+    "broker": ("broker",),
+    "status": ("status",),
+    "pki": ("pki",),
+    "users": ("users",),
+    "acls": ("acls",),
+    "quotas": ("quotas",),
+    "clocks": ("clocks",),
+    "gossip": ("members", "rtt", "event", "query", "force-leave", "keys"),
+    "control": ("control",),
+    "region": ("region",),
+    "home": ("home",),
+    "audit": ("audit",),
+    "report": ("report",),
+}
 PLUGIN_GROUP: Final = "georelay.commands"
 DISTRIBUTIONS: Final = ("georelay-server", "georelay")  # the server wheel holds the SDK too
 
@@ -56,8 +59,8 @@ class Plugin(Protocol):
         """Return `register(app)`."""
 
 
-def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
-    """Return the whole command tree; a plugin that cannot be loaded costs one line and its own commands only."""
+def build_app(plugins: Iterable[Plugin], rooms: Iterable[str] = tuple(ROOMS)) -> typer.Typer:
+    """Return the command tree of these rooms; a plugin that cannot be loaded costs one line and its own commands."""
     app = typer.Typer(
         name="georelay",
         help="A geo-distributed mesh of regional message brokers.",
@@ -67,29 +70,8 @@ def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_root)
-    for room in (
-        publish,
-        subscribe,
-        topics,
-        groups,
-        queues,
-        orphans,
-        bindings,
-        broker,
-        status,
-        pki,
-        users,
-        acls,
-        quotas,
-        clocks,
-        gossip,
-        control,
-        region,
-        home,
-        audit,
-        report,
-    ):
-        room.register(app)
+    for room in rooms:
+        importlib.import_module(f"georelay.cli.{room}").register(app)
     for plugin in plugins:
         try:
             plugin.load()(app)
@@ -101,7 +83,7 @@ def build_app(plugins: Iterable[Plugin]) -> typer.Typer:
 
 def run(arguments: Sequence[str], plugins: Iterable[Plugin] | None = None) -> int:
     """Run one command line; returns its exit code: 0, 1 error, 2 usage, 130 interrupted."""
-    app = build_app(importlib.metadata.entry_points(group=PLUGIN_GROUP) if plugins is None else plugins)
+    app = _app_for(arguments[0] if arguments else "", plugins)
     try:
         command = typer.main.get_command(app)
         add_tls_options(command)
@@ -120,6 +102,19 @@ def run(arguments: Sequence[str], plugins: Iterable[Plugin] | None = None) -> in
     except _CommandLineError as error:
         return _refuse_usage(error)
     return code if isinstance(code, int) else 0
+
+
+def _app_for(word: str, plugins: Iterable[Plugin] | None) -> typer.Typer:
+    """Return the part of the command tree that a command line beginning with `word` needs."""
+    room = next((room for room, commands in ROOMS.items() if word in commands), None)
+    if room is not None:
+        return build_app((), (room,))
+    if plugins is None:
+        import importlib.metadata
+
+        plugins = importlib.metadata.entry_points(group=PLUGIN_GROUP)
+    named = [plugin for plugin in plugins if plugin.name == word]  # ours are named like their command
+    return build_app(named, ()) if named else build_app(plugins)
 
 
 def _refuse_usage(error: BaseException) -> int:
@@ -144,6 +139,8 @@ def _show_version(wanted: bool) -> None:
 
 
 def _version() -> str:
+    import importlib.metadata
+
     for name in DISTRIBUTIONS:
         try:
             return importlib.metadata.version(name)

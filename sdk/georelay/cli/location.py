@@ -14,14 +14,16 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.client.gateway_http import GatewayHttp
-from georelay.tls import TlsContexts, client_contexts
+
+if TYPE_CHECKING:
+    from georelay.tls import TlsContexts
 
 GATEWAY_VARIABLE: Final = "GEORELAY_GATEWAY"
 USER_VARIABLE: Final = "GEORELAY_USER"
@@ -98,6 +100,8 @@ def _tls_of(url: str, gateway: str, endpoints: str) -> TlsContexts | None:
         if files.ca or files.cert:
             raise CommandFailed(f"--ca and --cert are for https://, not for {url}", exit_code=EXIT_USAGE)
         return None
+    from georelay.tls import client_contexts
+
     if bool(files.cert) != bool(files.key):
         raise CommandFailed("--cert and --key belong together", exit_code=EXIT_USAGE)
     ca = files.ca or ("" if gateway else _ca_of_endpoints(endpoints))

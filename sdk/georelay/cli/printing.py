@@ -1,4 +1,4 @@
-"""What commands write to standard output: a line, one JSON document, or a table."""
+"""What commands write to standard output: a line, one JSON document, or a table; rich is loaded for a table only."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from georelay.cli.tables import table_console
 
 
 def print_line(line: str) -> None:
     """Print one line as it is, however long."""
-    Console(highlight=False).print(line, markup=False, soft_wrap=True)
+    print(line)  # noqa: T201
 
 
 def print_json(document: object) -> None:
@@ -25,6 +21,8 @@ def print_json(document: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """Print rows below their column names; a row that lacks a column shows nothing there."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -58,4 +56,6 @@ def printable(value: object) -> str:
 
 def cell(value: object) -> str:
     """Return what a client chose, for a table: it moves no terminal and colours nothing. Pure."""
+    from rich.markup import escape
+
     return escape(printable(value))

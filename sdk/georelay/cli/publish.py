@@ -15,12 +15,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.line_reader import read_ahead
@@ -29,6 +27,9 @@ from georelay.cli.record_lines import KeyRule, LineBatch
 from georelay.client.gateway_http import GatewayError, GatewayHttp
 from georelay.errors import Outcome, Retry
 from georelay.limits import REST_RECORDS_MAX
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 RETRY_FOR_S: Final = 30.0  # longer than an election or a restart of a broker
 RETRY_PAUSE_S_MAX: Final = 2.0
@@ -86,9 +87,7 @@ def _publish(
         partitions = {str(p): {"first": first, "last": last} for p, (first, last) in sorted(total.partitions.items())}
         print(json.dumps({"topic": topic, "records": total.records, "partitions": partitions}))  # noqa: T201
     else:
-        Console(stderr=True, highlight=False).print(
-            f"published {total.records} records to {topic} in {seconds:.1f} s", markup=False, soft_wrap=True
-        )
+        sys.stderr.write(f"published {total.records} records to {topic} in {seconds:.1f} s\n")
 
 
 @contextlib.contextmanager
@@ -158,6 +157,9 @@ def _stored(answer: dict[str, object], expected: int) -> list[dict[str, int]]:
 @contextlib.contextmanager
 def _progress(source: BinaryIO) -> Iterator[Progress]:
     """Show bytes done on stderr when that is a terminal; the total is known for files only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("publishing"),
         SpinnerColumn(),

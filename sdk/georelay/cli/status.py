@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from georelay.cli.asking import Where, ask
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
 from georelay.cli.printing import print_json
 from georelay.cli.tables import table_console
 from georelay.client.gateway_http import JsonObject
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NO_LEADER = "-"
 
@@ -99,6 +101,8 @@ def _brokers(document: JsonObject) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _broker_table(document: JsonObject) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in ("region", "broker", "state", "rtt ms", "kafka", "controller", "note"):
         table.add_column(column, no_wrap=True)
@@ -119,6 +123,8 @@ def _broker_table(document: JsonObject) -> Table:
 
 
 def _stream_table(lines: list[StreamLine]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in ("topic", "partition", "home", "region", "leader", "role", "epoch", "high watermark", "lag records"):
         table.add_column(column, no_wrap=True)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from georelay.cli.failure import CommandFailed
 from georelay.client.gateway_http import GatewayError
@@ -52,6 +50,9 @@ async def wait_until_done(look: Callable[[], Awaitable[Look]], *, what: str, tim
         CommandFailed: `timeout_s` (0: never) is over.
         GatewayError: a look failed for a reason that does not pass.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     until = time.monotonic() + timeout_s if timeout_s else float("inf")
     console = Console(stderr=True, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())

@@ -2,6 +2,7 @@
 
 Rule 1: nothing is retried here; the caller knows whether doing it twice is harmless.
 Rule 2: a failure says what became of the request: NOT_STORED only when the gateway said so or no connection came about.
+Rule 3: aiohttp is imported when a gateway is opened: it takes longer than everything else that `georelay --help` needs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import json
 import os
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, TypeVar
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from georelay.credentials import basic
 from georelay.errors import Outcome, Retry
-from georelay.tls import TlsContexts
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from georelay.tls import TlsContexts
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 40.0  # longer than the gateway waits for a broker, so that its own words arrive
@@ -56,6 +59,8 @@ class GatewayHttp:
     """
 
     def __init__(self, url: str, *, user: str = "", token: str = "", tls: TlsContexts | None = None) -> None:
+        import aiohttp
+
         self._url = url.rstrip("/")
         name, _, password = user.partition(":")
         headers = {"Authorization": basic(name, password)} if user else {}
@@ -103,6 +108,8 @@ class GatewayHttp:
         raw: bytes | None = None,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> JsonObject:
+        import aiohttp
+
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         headers = {"Content-Type": "application/json"} if raw is not None else {}
         try:
@@ -136,6 +143,8 @@ class GatewayHttp:
 
 
 async def _read_bounded(answer: aiohttp.ClientResponse) -> bytes:
+    import aiohttp
+
     whole = bytearray()
     async for chunk in answer.content.iter_any():
         whole += chunk

@@ -157,8 +157,11 @@ def test_a_broken_plugin_costs_one_line_and_not_the_other_commands(georelay: Any
 
     gateway.answers["GET /v1/topics"] = (200, {"topics": []})
     ran = georelay("topics", "list", "--json", "--gateway", gateway.url, plugins=[Broken()])
-    assert (ran.code, ran.out) == (0, "[]\n")
+    assert (ran.code, ran.out, ran.err) == (0, "[]\n", "")  # it is not even loaded
+    ran = georelay("--help", plugins=[Broken()])
+    assert (ran.code, "topics" in ran.out) == (0, True)
     assert ran.err == "georelay: command plugin 'up' cannot be loaded: no module\n"
+    assert georelay("up", plugins=[Broken()]).err.startswith(ran.err)
 
 
 def test_a_plugin_adds_its_command(georelay: Any) -> None:

@@ -55,7 +55,7 @@ from pathlib import Path
 from rich.console import Console
 from georelay.errors import GeorelayError
 from region.devmesh import supervisor
-from region.devmesh.command import TerminalProgress
+from region.devmesh.terminal import TerminalProgress
 from region.devmesh.session import UpOptions, run
 supervisor.STOP_TIMEOUT_S = 0.5
 supervisor.RESTART_DELAY_S = 0.01

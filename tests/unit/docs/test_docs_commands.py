@@ -215,7 +215,7 @@ def test_the_documents_are_read() -> None:
     [
         "georelay status --colour",
         "georelay topics crate orders",
-        "georelay-sla report --trace x",
+        "georelay-sla report --trails x",
         "georelay-broker --conf",
         "georelay-gateway --verbose",
         "python -m loadtest.campaign shrink",

@@ -17,7 +17,7 @@ INPUT ?=
 # Whole files are handed out to three processes: each has a core most of the time, and none waits long for the last.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -107,6 +107,10 @@ sla-kill: setup ## kill -9 the live view of the traces KILLS=5 times, each time 
 
 sla-package: $(STAMP) ## what spark-submit ships to a cluster without our code, into build/sla: zip and packed environment
 	@bash tools/sla_package.sh $(BIN)/python build/sla
+
+wheels: $(STAMP) ## build the wheels of server and client into dist/
+	@$(BIN)/python -m hatchling build -t wheel -d dist
+	@cd sdk && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -22,7 +22,7 @@ with open("pyproject.toml", "rb") as file:
     print("\n".join(tomllib.load(file)["dependency-groups"]["dev"]))
 PY
 )
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sla]' "${dev[@]}"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sla,testbed]' "${dev[@]}"
 # pip compiles what it installs, but not what is installed editable: every process would.
 "$venv/bin/python" -m compileall -q sdk/georelay mesh region gateway loadtest sla
 echo "georelay: $("$venv/bin/python" -m pip list --disable-pip-version-check 2>/dev/null | tail -n +3 | wc -l) packages ready"

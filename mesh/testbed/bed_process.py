@@ -9,6 +9,7 @@ Rule 2: what is missing on this machine is said in one line, with what to do.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -49,6 +50,8 @@ class BedOptions:
 def missing_here() -> list[str]:
     """Return what this machine lacks for a test bed, one line each; empty when it can run one."""
     missing = [f"{tool}(1) of util-linux or coreutils" for tool in _TOOLS if shutil.which(tool) is None]
+    if importlib.util.find_spec("pyroute2") is None:
+        missing.append("pyroute2: pip install 'georelay-server[testbed]'")
     if not Path(TUN_DEVICE).exists():
         missing.append(f"{TUN_DEVICE} (modprobe tun)")
     elif not os.access(TUN_DEVICE, os.R_OK | os.W_OK):

@@ -16,7 +16,8 @@ from typing import Final
 
 PROGRAMS: Final = ("georelay", "georelay-sla", "georelay-broker", "georelay-gateway", "python", "make", "curl")
 PLACEHOLDER_VALUE: Final = "1"
-_PREFIX: Final = re.compile(r"(?:\$ |# )?(?:ExecStart=)?(?:[A-Z][A-Z_]*=\S+ )*(?:\.venv/bin/|georelay-env/bin/|/usr/local/bin/)?")
+_FOLDER: Final = r"(?:\.venv/bin/|georelay-env/bin/|/usr/local/bin/)?"
+_PREFIX: Final = re.compile(rf"(?:\$ |# )?(?:ExecStart=)?(?:[A-Z][A-Z_]*=\S+ )*{_FOLDER}")
 _PROGRAM: Final = re.compile(rf"(?:{'|'.join(PROGRAMS)})(?= |$)")
 _COMMENT: Final = re.compile(r"\s{2,}(?!-|\\$).*|\s+#.*")
 _PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z_]*(?::[A-Z_]+)*(?:\.\.\.)?")

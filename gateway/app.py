@@ -25,6 +25,7 @@ from gateway.routing.broker_connector import broker_connector
 from gateway.routing.endpoints import RegionEndpoints
 from gateway.routing.gossip_follower import GossipFollower
 from gateway.routing.known_brokers_core import KnownBrokers
+from gateway.routing.places import Callers
 from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
 from gateway.routing.router import Router
@@ -107,7 +108,8 @@ class Gateway:
             self._traces = GatewayTraces(self._config, self._metrics)
             self._traces.start()
             self._stack.push_async_callback(self._traces.close)
-        self._judge = self._given_sign_in or await self._ask_brokers()
+        judge = self._judge = self._given_sign_in or await self._ask_brokers()
+        self._callers = Callers(required=lambda: judge.required)
         listen = self._config.listen
         return GatewayPorts(
             http=await self._start_http(listen.http),
@@ -175,7 +177,15 @@ class Gateway:
         application = RestApplication(
             mesh_id=self._config.mesh_id,
             router=self._router,
-            proxy=Proxy(self._router, reads=reads, writes=writes, metrics=self._metrics, scheme=self._scheme),
+            proxy=Proxy(
+                self._router,
+                reads=reads,
+                writes=writes,
+                metrics=self._metrics,
+                callers=self._callers,
+                connections_max=BROKER_CONNECTIONS_MAX,
+                scheme=self._scheme,
+            ),
             status=StatusCollector(self._config.mesh_id, self._router, writes, scheme=self._scheme),
             sign_in=self._judge,
             metrics=self._metrics,
@@ -229,7 +239,12 @@ class Gateway:
 
     async def _start_grpc(self, address: str) -> int:
         self._passthrough = BrokerPassthrough(
-            self._router, self._metrics, self._judge, parts=self._listeners["grpc"], upstream=self._upstream
+            self._router,
+            self._metrics,
+            self._judge,
+            callers=self._callers,
+            parts=self._listeners["grpc"],
+            upstream=self._upstream,
         )
         self._stack.push_async_callback(self._passthrough.close)
         try:

@@ -5,13 +5,16 @@ was sent, a lost answer is reported as a broker reports an unknown outcome (DEAD
 retried. What only reads (DescribeTopic, ListTopics) is asked of another broker whenever an answer is lost.
 Rule 2: a Subscribe of `broker.Broker` may move to another broker until its first record; later the client resumes by
 timestamp. A call that streams both ways stays with the broker that took it; a new call goes to the nearest region.
-Rule 3: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
+Rule 3: a connection to a broker carries so many calls, and a broker lets so many of one address in: streaming calls
+take STREAMS_PER_BROKER_MAX of these, and no caller takes those of all others (gateway.routing.places).
+Rule 4: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import grpc
@@ -22,15 +25,16 @@ from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
 from gateway.passthrough.carried_stream import CarriedStream
 from gateway.routing.endpoints import BrokerEndpoints
+from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
-from georelay.errors import BadRequest, OutcomeUnknown, Unauthenticated, Unavailable
+from georelay.errors import BadRequest, Busy, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 from georelay.tls import TlsContexts
 from georelay.tls_grpc import channel_credentials
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_health import SERVICE as HEALTH_SERVICE
 from mesh.listening.grpc_health import GrpcHealth
-from mesh.listening.grpc_limits import CallLimits, calls_at_once, connection_options, trailers_of
+from mesh.listening.grpc_limits import CallLimits, address_of, calls_at_once, connection_options, trailers_of
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
@@ -82,6 +86,7 @@ DURABILITY_METADATA: Final = "georelay-durability"
 PASSED_METADATA: Final = frozenset({DURABILITY_METADATA, "georelay-deadline-ms"})
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
 CALLS_AT_ONCE_MAX: Final = 10_000
+STREAMS_PER_BROKER_MAX: Final = 800  # of CALLS_PER_ADDRESS_MAX that it lets in; the rest is for calls that end
 CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -117,6 +122,7 @@ class BrokerPassthrough:
         metrics: GatewayMetrics,
         sign_in: SignIn,
         *,
+        callers: Callers,
         parts: ListenerParts | None = None,
         upstream: TlsContexts | None = None,
     ) -> None:
@@ -125,6 +131,8 @@ class BrokerPassthrough:
         self._router = router
         self._metrics = metrics
         self._sign_in = sign_in
+        self._callers = callers
+        self._stream_places: dict[str, Places] = {}  # by the broker's address
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._channels_version = 0
         self.budget = RequestBudget(calls_max=CALLS_AT_ONCE_MAX)
@@ -162,6 +170,9 @@ class BrokerPassthrough:
     def keep_channels(self, addresses: Collection[str]) -> None:
         """Forget the channels of brokers at other addresses; calls that run on one keep it until they end."""
         self._channels = {address: channel for address, channel in self._channels.items() if address in addresses}
+        self._stream_places = {
+            address: places for address, places in self._stream_places.items() if address in addresses
+        }
 
     def _handlers(self) -> tuple[Any, ...]:
         broker = {
@@ -212,6 +223,7 @@ class BrokerPassthrough:
                     continue
                 await self._refuse(method, context, broker, error)
                 raise  # not reached: refusing ends the call
+            self._callers.let_in(_metadata_of(context, "authorization"))
             self._count(method, grpc.StatusCode.OK)
             return answer
         return await self._abort_unavailable(method, context)
@@ -236,13 +248,17 @@ class BrokerPassthrough:
                 self._metrics.failovers.labels("grpc").inc()
                 continue
             with self._metrics.grpc_streams.labels(label).track_inprogress():
-                call = channel.stream_stream(f"/{service}/{method}")(metadata=metadata)
                 try:
-                    code, details, trailing = await CarriedStream(context, call).run()
+                    async with self._place(broker, context):
+                        call = channel.stream_stream(f"/{service}/{method}")(metadata=metadata)
+                        code, details, trailing = await CarriedStream(context, call).run()
+                except Busy as error:
+                    code, details, trailing = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), trailers_of(error)
                 except asyncio.CancelledError:  # the client left
                     self._count(label, grpc.StatusCode.CANCELLED)
                     raise
             if code is grpc.StatusCode.OK:
+                self._callers.let_in(_metadata_of(context, "authorization"))
                 self._count(label, code)
                 return
             carried = tuple((key, value) for key, value in trailing or () if not key.startswith("grpc-"))
@@ -268,12 +284,20 @@ class BrokerPassthrough:
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()
                 continue
-            call = channel.unary_stream(f"/{BROKER_SERVICE}/Subscribe")(request, metadata=metadata)
             begun = False
             try:
-                async for answer in call:
-                    begun = True
-                    yield answer
+                async with self._place(broker, context):
+                    call = channel.unary_stream(f"/{BROKER_SERVICE}/Subscribe")(request, metadata=metadata)
+                    try:
+                        async for answer in call:
+                            begun = True
+                            yield answer
+                    finally:
+                        call.cancel()  # the client left, or nothing is left to cancel
+            except Busy as error:
+                await self._abort(
+                    "Subscribe", context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), trailers_of(error)
+                )
             except grpc.aio.AioRpcError as error:
                 if begun or error.code() is not grpc.StatusCode.UNAVAILABLE:
                     await self._abort("Subscribe", context, error.code(), error.details() or "", _trailing(error))
@@ -282,11 +306,15 @@ class BrokerPassthrough:
             except (asyncio.CancelledError, GeneratorExit):  # the client left
                 self._count("Subscribe", grpc.StatusCode.CANCELLED)
                 raise
-            finally:
-                call.cancel()  # the client left, or nothing is left to cancel
             self._count("Subscribe", grpc.StatusCode.OK)
             return
         await self._abort_unavailable("Subscribe", context)
+
+    def _place(self, broker: BrokerEndpoints, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+        """Return what holds a place at a broker for a streaming call (Busy: there is none for this caller)."""
+        places = self._stream_places.setdefault(broker.grpc, Places(STREAMS_PER_BROKER_MAX))
+        caller = self._callers.of(_metadata_of(context, "authorization"), address_of(context.peer()))
+        return places.of(caller, patience_s=CONNECT_TIMEOUT_S)
 
     async def _admit(self, method: str, context: grpc.aio.ServicerContext) -> tuple[tuple[str, str], ...]:
         """Check the credentials; returns the metadata to pass on."""

@@ -4,8 +4,9 @@ Rule 1: another broker is tried only when the first surely did not process the r
 about) or when doing it twice changes nothing (GET).
 Rule 2: when the answer to anything else is lost, the client is told exactly that: 504 OUTCOME_UNKNOWN.
 Rule 3: request bodies are streamed, HTTP_BODY_BYTES_MAX at most, whether or not they declare a length.
-Rule 4: long polls never take the connections that publishes need: reads have a pool of their own, and who gets no
-connection in time was surely not processed.
+Rule 4: long polls never take the connections that publishes need: reads have a pool of their own. In neither pool does
+one caller take the connections of all others (gateway.routing.places), and who gets none in time was surely not
+processed.
 Rule 5: records are read in one region per request, the nearest unless `?region=` names another: the plain name of a
 homes=every topic is another stream in every region, so an offset of one means nothing in the next.
 Rule 6: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
@@ -23,6 +24,7 @@ from yarl import URL
 
 from gateway.metrics import GatewayMetrics
 from gateway.routing.endpoints import BrokerEndpoints
+from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
 from georelay.errors import OutcomeUnknown, TooLarge, Unavailable
 from georelay.limits import HTTP_BODY_BYTES_MAX
@@ -37,6 +39,7 @@ ANSWER_BYTES_MAX: Final = 4 * HTTP_BODY_BYTES_MAX  # REST_RECORDS_MAX records as
 REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Accept")
 RESPONSE_HEADERS: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "Location", "Allow")
 BUSY_STATUS: Final = 503
+UNAUTHENTICATED_STATUS: Final = 401
 
 log = structlog.get_logger()
 
@@ -74,9 +77,14 @@ class Proxy:
         reads: aiohttp.ClientSession,
         writes: aiohttp.ClientSession,
         metrics: GatewayMetrics,
+        callers: Callers,
+        connections_max: int,
         scheme: str = "http",
     ) -> None:
+        """`connections_max`: of each of the two sessions."""
         self._scheme = scheme
+        self._callers = callers
+        self._read_places, self._write_places = Places(connections_max), Places(connections_max)
         self._router = router
         self._reads = reads
         self._writes = writes
@@ -129,6 +137,14 @@ class Proxy:
         """Try the candidates in turn; without any the client reads `none_ready`, when none takes it `advice`."""
         if not candidates:
             raise Unavailable(none_ready)
+        places = self._read_places if _is_patient(request) else self._write_places
+        caller = self._callers.of(request.headers.get("Authorization"), request.remote or "")
+        async with places.of(caller, patience_s=CONNECT_TIMEOUT_S):
+            return await self._ask_in_turn(request, candidates, advice)
+
+    async def _ask_in_turn(
+        self, request: web.Request, candidates: Sequence[BrokerEndpoints], advice: str
+    ) -> web.StreamResponse:
         body = _Body(request)
         repeatable = request.method == "GET"
         for position, broker in enumerate(candidates):
@@ -156,7 +172,7 @@ class Proxy:
         self, request: web.Request, body: _Body, broker: BrokerEndpoints, *, pass_busy: bool
     ) -> web.StreamResponse | None:
         """Ask one broker; None when it is busy and another may be asked."""
-        session = self._reads if request.method == "GET" or _wait_s(request) else self._writes
+        session = self._reads if _is_patient(request) else self._writes
         async with session.request(
             request.method,
             _broker_url(self._scheme, request, broker),
@@ -167,6 +183,8 @@ class Proxy:
             # `connect` counts the wait for a free connection too.
             timeout=aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         ) as answer:
+            if answer.status != UNAUTHENTICATED_STATUS:
+                self._callers.let_in(request.headers.get("Authorization"))
             if answer.status == BUSY_STATUS and not pass_busy:
                 return None
             headers = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
@@ -211,6 +229,11 @@ def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> U
     """Return the same path and query at the broker, without `region`, which only the gateway reads."""
     kept = [(name, value) for name, value in request.query.items() if name != "region"]
     return URL(f"{scheme}://{broker.admin}{request.rel_url.raw_path}", encoded=True).with_query(kept)
+
+
+def _is_patient(request: web.Request) -> bool:
+    """Return whether a request reads, or may wait for long."""
+    return request.method == "GET" or _wait_s(request) > 0
 
 
 def _wait_s(request: web.Request) -> float:

@@ -167,7 +167,7 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
         return call
 
     async def _begin(self, context: Any, room: _Room) -> str:
-        address = _address_of(context.peer())
+        address = address_of(context.peer())
         refusal = room.refusal(address)
         if refusal is not None:
             self._counters.refuse(refusal[0])
@@ -187,7 +187,7 @@ def _codecs(handler: Any) -> tuple[Any, Any]:
     return handler.request_deserializer, handler.response_serializer
 
 
-def _address_of(peer: str) -> str:
+def address_of(peer: str) -> str:
     """Return the address in gRPC's "ipv4:10.0.0.1:53100" or "ipv6:%5B::1%5D:53100"."""
     host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
     return group_of(host or peer)

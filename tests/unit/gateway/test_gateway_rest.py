@@ -19,6 +19,7 @@ from georelay.limits import HTTP_BODY_BYTES_MAX
 from mesh.listening.grpc_requests import REQUESTS_BYTES_MAX
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
+BOB = "basic " + base64.b64encode(b"bob:secret").decode()
 
 
 async def busy(request: web.Request) -> web.Response:
@@ -359,9 +360,38 @@ async def test_long_polls_leave_publishes_their_connections_and_who_gets_none_wa
         assert answer.status == 200
     async with asyncio.timeout(5), mesh.client.get(url) as answer:
         problem = await answer.json()
-    assert (answer.status, problem["code"], problem["outcome"]) == (503, "UNAVAILABLE", "not_stored")
+    assert (answer.status, problem["code"], problem["outcome"]) == (503, "BUSY", "not_stored")
     release.set()
     (await waiting).release()
+
+
+async def test_long_polls_of_one_user_leave_other_users_their_first_request(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, polling = asyncio.Event(), 0
+
+    async def poll(request: web.Request) -> web.Response:
+        nonlocal polling
+        if "wait_ms" in request.query:
+            polling += 1
+            await release.wait()
+        return web.Response()
+
+    monkeypatch.setattr(app, "BROKER_CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(proxy, "CONNECT_TIMEOUT_S", 0.5)
+    mesh = await start_mesh(us=[await start_broker(poll)], users=True)
+    headers = {"Authorization": ANN}
+    async with mesh.client.get(mesh.url("/v1/topics"), headers=headers) as answer:
+        assert answer.status == 200
+    url = mesh.url("/v1/topics/t/records?wait_ms=60000")
+    polls = [asyncio.create_task(mesh.client.get(url, headers=headers)) for _ in range(6)]
+    async with asyncio.timeout(5):
+        while polling < 2:
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(0.4), mesh.client.get(mesh.url("/v1/topics"), headers={"Authorization": BOB}) as answer:
+        assert answer.status == 200
+    release.set()
+    assert sorted(answer.status for answer in await asyncio.gather(*polls)) == [200] * 6
 
 
 async def test_the_nearer_region_is_chosen_by_measured_time(start_mesh: Any, start_broker: Any) -> None:

@@ -11,6 +11,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
+from gateway.passthrough import broker_service
+from tests.unit.gateway.conftest import ANN, BOB
+
 SECONDS = 10
 METHODS = ("Subscribe", "PublishStream")
 Serve = Callable[[Any], Awaitable[None]]
@@ -148,6 +151,31 @@ async def test_a_broker_that_breaks_is_unavailable_and_the_next_call_goes_to_ano
         assert await again.read() == b"echo:again"
         again.cancel()
     await other.server.stop(None)
+
+
+async def test_streams_of_one_caller_leave_places_at_the_broker_and_one_too_many_is_told_to_come_again(
+    start_mesh: Any, start_broker: Any, streams: StreamBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_service, "STREAMS_PER_BROKER_MAX", 4)
+    monkeypatch.setattr(broker_service, "CONNECT_TIMEOUT_S", 0.1)
+    us = await start_broker()
+    us.grpc = streams.address
+    mesh = await start_mesh(us=[us], users=True)
+    ann, bob = ((("authorization", who),) for who in (ANN, BOB))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{mesh.ports.grpc}") as channel:
+        for who in (ann, bob):  # a broker has let them in
+            assert await channel.unary_unary("/georelay.v1.Streams/Locate")(b"x", metadata=who)
+        held = [both_ways(channel, metadata=ann) for _ in range(2)]
+        for call in held:
+            await call.write(b"x")
+            assert await call.read() == b"echo:x"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await both_ways(channel, metadata=ann).read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(refused.value.trailing_metadata() or ())["georelay-code"] == "BUSY"
+        other = both_ways(channel, metadata=bob)
+        await other.write(b"y")
+        assert await other.read() == b"echo:y"
 
 
 async def test_unary_methods_of_streams_are_passed_on(channel: Any) -> None:

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
-from mesh.listening.grpc_limits import CallLimits, _address_of, connection_options
+from mesh.listening.grpc_limits import CallLimits, address_of, connection_options
 from mesh.listening.grpc_server import GrpcServer
 from mesh.replication.link_grpc import LinkListener
 
@@ -123,7 +123,7 @@ async def test_a_handler_that_writes_by_itself_passes_the_limits(
     [("ipv4:10.0.0.1:5", "10.0.0.1"), ("ipv6:%5B2001:db8::1%5D:5", "2001:db8:0:0"), ("unix:/tmp/x", "unix:/tmp/x")],
 )
 def test_callers_are_told_apart_by_their_address(peer: str, address: str) -> None:
-    assert _address_of(peer) == address
+    assert address_of(peer) == address
 
 
 async def test_restarts_of_the_link_listener_are_counted() -> None:

@@ -1,10 +1,12 @@
-"""What browsers may send to an HTTP listener: nothing on behalf of pages of other sites.
+"""What browsers may send to an HTTP listener: nothing on behalf of pages of other sites, but links that are followed.
 
 A browser on an operator's machine reaches listeners on loopback and, where it remembers a password, any other; a page
 of any site may let it send requests there. Programs (curl, the command line, clients) send none of these headers.
 
-Rule 1: a request that changes something and comes from a page (`Origin`) is from the listener itself or from an allowed
-        origin; `Sec-Fetch-Site`, which no page can set, must not say that it is another site's.
+Rule 1: a request that comes from a page (`Origin`) is from the listener itself or from an allowed origin;
+        `Sec-Fetch-Site`, which no page can set, must not say that it is another site's. That goes for reads too, an
+        image's or a script's: they cost, and what they deliver counts as delivered. Only somebody who opens an address
+        in a window of the browser may come from anywhere, to look.
 Rule 2: whoever connected over loopback means this machine: `Host` is localhost, a loopback address, the machine's own
         name (Debian resolves it to 127.0.1.1), or the host of an allowed origin. Another name was made to point here
         (DNS rebinding), and would be "the same site" to a browser.
@@ -24,7 +26,7 @@ from pydantic import AfterValidator
 
 from georelay.errors import PolicyViolation
 
-SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOKING: Final = frozenset({"GET", "HEAD"})
 SAME_SITE: Final = frozenset({"same-origin", "none"})
 SHOWN_CHARS_MAX: Final = 100
 
@@ -64,7 +66,7 @@ class BrowserGuard:
         host = headers.get("Host", "")
         if is_on_loopback and not self._means_this_machine(host):
             raise PolicyViolation(f"Host: {host[:SHOWN_CHARS_MAX]!r} is not this machine; see http_allowed_origins")
-        if method in SAFE_METHODS:
+        if method in LOOKING and _is_opened(headers):
             return
         origin = headers.get("Origin", "").lower()
         if origin in self.allowed_origins:
@@ -85,6 +87,11 @@ class BrowserGuard:
         ):
             return True  # without a name nobody was misled: HTTP/1.0, or a program
         return name in {urlsplit(origin).hostname for origin in self.allowed_origins}
+
+
+def _is_opened(headers: Mapping[str, str]) -> bool:
+    """Return whether the answer is for a window of the browser: a link was followed, an address was typed."""
+    return headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
 
 
 def is_loopback_address(address: object) -> bool:

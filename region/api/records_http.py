@@ -25,14 +25,14 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from georelay.durability import Durability
-from georelay.errors import BadRequest, NotLeader, OffsetOutOfRange, Unavailable
+from georelay.errors import BadRequest, NotLeader, OffsetOutOfRange, Unavailable, UnknownTopic
 from georelay.limits import MIB, REST_RECORDS_MAX
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api.bodies import read_records
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
 from region.api.principal import PRINCIPAL
-from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
+from region.api.publishing import Asker, RecordPlace, RecordPublisher
 from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.record_json import parse_records, record_json
 from region.api.unfolding import record_chunks
@@ -47,6 +47,8 @@ ANSWER_BYTES_MAX: Final = 16 * MIB  # of keys and values, and a record more: bat
 WAIT_MS_MAX: Final = 30_000
 LEADER_WAIT_MS: Final = 3_000  # longer than an election
 LEADER_RETRY_S: Final = 0.05
+NEW_TOPIC_MS: Final = 500  # for which a read waits for a topic that is not known here yet
+NEW_TOPIC_POLL_S: Final = 0.02
 PUBLISH_PARAMETERS: Final = frozenset({"durability", "deadline_ms", "region"})
 PARAMETERS: Final = frozenset({"partition", "offset", "max", "wait_ms", "region"})
 RESOLVE_PARAMETERS: Final = frozenset({"partition", "epoch", "offset", "durability", "wait_ms", "region"})
@@ -141,8 +143,8 @@ class RecordsHttp:
         max_records = _number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
         wait_ms = _number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
-        check_topic(self._access, self._cluster, principal, Operation.READ, topic)
-        view = await require_topic(self._cluster, topic, self._asker(principal))
+        self._access.check(principal, Operation.READ, Resource.TOPIC, topic)
+        view = await self._existing(topic, max(wait_ms, NEW_TOPIC_MS))
         leader_until = asyncio.get_running_loop().time() + max(wait_ms, LEADER_WAIT_MS) / 1_000
         start, end = await _led(leader_until, partial(self._start, view, partition, offset))
         session = self._recorder.open_session(
@@ -172,6 +174,16 @@ class RecordsHttp:
         """Let the answer wait until the caller's quota is kept."""
         if pause_ms:
             await asyncio.sleep(pause_ms / 1_000)
+
+    async def _existing(self, topic: str, wait_ms: int) -> TopicView:
+        """Return a topic, which another broker may have created just now. A GET creates none: a browser may send it."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_ms / 1_000
+        while (view := self._cluster.topic(topic)) is None:
+            if loop.time() >= until_s:
+                raise UnknownTopic(f"topic {topic!r} does not exist; create it with `georelay topics create {topic}`")
+            await asyncio.sleep(NEW_TOPIC_POLL_S)
+        return view
 
     async def _start(self, view: TopicView, partition: int, offset: int) -> tuple[int, int | None]:
         """Return the offset that "earliest" or "latest" stands for, and the end for readers where it is known."""

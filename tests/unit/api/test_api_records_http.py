@@ -106,6 +106,20 @@ async def test_what_a_reader_was_handed_is_counted_once_also_when_max_cuts_a_bat
     ]
 
 
+async def test_reading_creates_no_topic_and_waits_for_one_that_is_not_known_yet(
+    edge: Edge, http: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_http, "NEW_TOPIC_MS", 0)
+    answer = await http.get("/v1/topics/orders/records")
+    assert (answer.status, (await answer.json())["code"]) == (404, "UNKNOWN_TOPIC")
+    assert edge.cluster.topic("orders") is None
+    waiting = asyncio.ensure_future(http.get("/v1/topics/orders/records?wait_ms=5000"))
+    await asyncio.sleep(0.03)
+    edge.cluster.add_topic("orders")
+    await post(http, {"value": "first"})
+    assert [record["value"] for record in (await (await waiting).json())["records"]] == ["first"]
+
+
 async def test_reading_waits_for_the_next_commit(edge: Edge, http: Any) -> None:
     edge.cluster.add_topic("orders")
     stream = edge.cluster.stream("orders", 0)

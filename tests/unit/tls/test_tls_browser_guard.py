@@ -49,8 +49,19 @@ def test_pages_of_the_listener_itself_and_of_allowed_sites_pass() -> None:
     assert passes("POST", host=HERE, origin=CONSOLE.upper(), sec_fetch_site="cross-site")
 
 
-def test_what_changes_nothing_may_be_asked_from_anywhere_but_not_under_a_foreign_name() -> None:
-    assert passes("GET", host=HERE, origin="https://evil.example", sec_fetch_site="cross-site")
+@pytest.mark.parametrize("mode", ["no-cors", "cors", "navigate"])
+def test_an_image_a_script_or_a_frame_of_another_site_reads_nothing(mode: str) -> None:
+    dest = {"no-cors": "image", "cors": "empty", "navigate": "iframe"}[mode]
+    assert not passes("GET", host=HERE, sec_fetch_site="cross-site", sec_fetch_mode=mode, sec_fetch_dest=dest)
+    assert not passes("GET", host=HERE, origin="https://evil.example")
+    assert passes("GET", host=HERE, sec_fetch_site="same-origin", sec_fetch_mode=mode, sec_fetch_dest=dest)
+    assert passes("GET", host=HERE, origin=CONSOLE, sec_fetch_site="cross-site", sec_fetch_mode="cors")
+
+
+def test_a_link_may_be_followed_from_anywhere_to_look_but_not_under_a_foreign_name() -> None:
+    opened = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert passes("GET", host=HERE, **opened)
+    assert not passes("POST", host=HERE, **opened)
     assert not passes("GET", host="evil.example:8080")
     assert not passes("POST", host="evil.example:8080", origin="http://evil.example:8080")
     assert not passes("GET", host="127.0.0.1.evil.example")

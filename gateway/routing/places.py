@@ -95,7 +95,7 @@ class Places:
         except BaseException as error:
             if turn.done() and not turn.cancelled():
                 self._leave(caller)  # it was let in just then
-            elif turn in (line := self._lines.get(caller, ())):
+            elif (line := self._lines.get(caller)) is not None and turn in line:
                 self._drop(caller, line, turn)
             if isinstance(error, TimeoutError):
                 raise Busy(f"{self._held[caller]} requests of this caller wait here already: try again later") from None

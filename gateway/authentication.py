@@ -3,7 +3,9 @@
 Rule 1: what is forwarded carries the caller's `authorization`, and the broker decides; the gateway asks first only
         where it must not let anybody through that brokers would let in without credentials (`sign_in = "required"`).
 Rule 2: a users file, where there is one, is asked first; whom it does not know a broker may.
-Rule 3: a good answer is remembered for REMEMBERED_S by HMAC under a key of this process, a bad one never.
+Rule 3: what the gateway answers by itself about the whole mesh is for who may describe the cluster at a broker, asked
+        by `HEAD /v1/status`: the gateway has no lists of its own either.
+Rule 4: a good answer is remembered for REMEMBERED_S by HMAC under a key of this process, a bad one never.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import asyncio
 import hmac
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -20,7 +22,7 @@ import structlog
 
 from gateway.routing.router import Router
 from georelay.credentials import Credentials
-from georelay.errors import GeorelayError, Unauthenticated, Unavailable
+from georelay.errors import AccessDenied, GeorelayError, Unauthenticated, Unavailable
 
 log = structlog.get_logger()
 
@@ -30,6 +32,7 @@ ASK_TIMEOUT_S: Final = 5.0
 WATCH_S: Final = 2.0  # how often brokers are asked whether they require a sign-in
 ANSWER_BYTES_MAX: Final = 64 * 1024
 HTTP_UNAUTHENTICATED: Final = 401
+HTTP_DENIED: Final = 403
 
 
 class SignIn(Protocol):
@@ -45,6 +48,9 @@ class SignIn(Protocol):
 
     async def authenticate_header(self, authorization: str | None) -> str:
         """Return the user's name, "" for somebody who does not have to have one (Unauthenticated: wrong or missing)."""
+
+    async def check_describes_cluster(self, authorization: str | None) -> None:
+        """Pass for who may see all of a broker's state (AccessDenied, Unauthenticated: somebody who may not)."""
 
 
 class BrokerSignIn:
@@ -72,6 +78,7 @@ class BrokerSignIn:
         self._monotonic_s = monotonic_s
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, tuple[float, str]] = {}  # HMAC -> (until, user)
+        self._describers: dict[bytes, tuple[float, str]] = {}  # the same of those who may describe the cluster
         self._brokers_require = False
         self._watching: asyncio.Task[None] | None = None
 
@@ -103,16 +110,34 @@ class BrokerSignIn:
         """
         if authorization is None and self.checks_forwarded:
             raise Unauthenticated("sign in: send 'authorization: basic base64(user:password)' or 'bearer <token>'")
+        return await self._remember(self._remembered, authorization, self._judge)
+
+    async def check_describes_cluster(self, authorization: str | None) -> None:
+        """Pass for who may describe the cluster.
+
+        Raises:
+            Unauthenticated: missing or wrong. AccessDenied: not allowed. Unavailable: no broker answered.
+        """
+        await self.authenticate_header(authorization)
+        await self._remember(self._describers, authorization, self._look)
+
+    async def _remember(
+        self,
+        answers: dict[bytes, tuple[float, str]],
+        authorization: str | None,
+        ask: Callable[[str | None], Awaitable[str]],
+    ) -> str:
+        """Return a good answer of the last REMEMBERED_S, or what `ask` answers."""
         digest = hmac.digest(self._key, (authorization or "").encode("utf-8", "surrogatepass"), "sha256")
-        known = self._remembered.get(digest)
+        known = answers.get(digest)
         if known is not None and self._monotonic_s() < known[0]:
             return known[1]
-        user = await self._judge(authorization)
-        self._remembered.pop(digest, None)
-        self._remembered[digest] = (self._monotonic_s() + REMEMBERED_S, user)
-        while len(self._remembered) > REMEMBERED_MAX:
-            del self._remembered[next(iter(self._remembered))]
-        return user
+        answer = await ask(authorization)
+        answers.pop(digest, None)
+        answers[digest] = (self._monotonic_s() + REMEMBERED_S, answer)
+        while len(answers) > REMEMBERED_MAX:
+            del answers[next(iter(answers))]
+        return answer
 
     async def _judge(self, authorization: str | None) -> str:
         if self._static.required and authorization is not None and authorization[:6].lower() == "basic ":
@@ -125,17 +150,35 @@ class BrokerSignIn:
             raise Unauthenticated("wrong user or password")  # a broker that lets everybody in has judged nothing
         return str(answer.get("principal", "")) if answer.get("sign_in_required") else ""
 
-    async def _ask(self, authorization: str | None) -> dict[str, Any]:
+    async def _look(self, authorization: str | None) -> str:
+        """Return "" for who may describe the cluster."""
+        async for status, raw in self._answers("HEAD", "/v1/status", authorization):
+            if status == HTTP_UNAUTHENTICATED:
+                raise Unauthenticated(_detail(raw))
+            if status == HTTP_DENIED:
+                raise AccessDenied.to("cluster")
+            if status == 200:
+                return ""
+        raise Unavailable("no broker could say what you may see; try again")
+
+    async def _answers(self, method: str, path: str, authorization: str | None) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield what brokers answer, one after the other; those that do not answer are left out."""
         headers = {} if authorization is None else {"Authorization": authorization}
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
         for broker in self._router.candidates():
-            url = f"{self._scheme}://{broker.admin}/v1/whoami"
+            url = f"{self._scheme}://{broker.admin}{path}"
             try:
-                async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as answer:
+                async with self._session.request(
+                    method, url, headers=headers, timeout=timeout, allow_redirects=False
+                ) as answer:
                     raw = await answer.content.read(ANSWER_BYTES_MAX)
                     status = answer.status
             except (aiohttp.ClientError, TimeoutError):
                 continue
+            yield status, raw
+
+    async def _ask(self, authorization: str | None) -> dict[str, Any]:
+        async for status, raw in self._answers("GET", "/v1/whoami", authorization):
             if status == HTTP_UNAUTHENTICATED:
                 self._brokers_require = True
                 raise Unauthenticated(_detail(raw))

@@ -20,12 +20,10 @@ from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 from mesh.tracing.pages_http import TracePages
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
-# What no broker answers, and so none judges.
-OWN_ROUTES: Final = frozenset(
-    {
-        *("/metrics", "/v1/resolve", "/v1/status", "/v1/live"),
-        *("/v1/traces", "/v1/traces/{kind}", "/v1/traces/{kind}/end"),
-    }
+# What no broker answers, and so none judges. Where brokers are, every client has to know: Kafka's tells them too.
+OWN_ROUTES: Final = frozenset({"/v1/resolve"})
+ABOUT_THE_MESH: Final = frozenset(
+    {"/metrics", "/v1/status", "/v1/live", "/v1/traces", "/v1/traces/{kind}", "/v1/traces/{kind}/end"}
 )
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -170,9 +168,12 @@ class RestApplication:
     @web.middleware
     async def _require_sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
-        is_own = resource is not None and resource.canonical in OWN_ROUTES
-        if request.path not in PUBLIC_PATHS and (is_own or self._sign_in.checks_forwarded):
-            await self._sign_in.authenticate_header(request.headers.get("Authorization"))
+        path = "" if resource is None else resource.canonical
+        authorization = request.headers.get("Authorization")
+        if path in ABOUT_THE_MESH:
+            await self._sign_in.check_describes_cluster(authorization)
+        elif request.path not in PUBLIC_PATHS and (path in OWN_ROUTES or self._sign_in.checks_forwarded):
+            await self._sign_in.authenticate_header(authorization)
         return await handler(request)
 
     @web.middleware

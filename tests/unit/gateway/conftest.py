@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gateway.app import Gateway, GatewayPorts
 from gateway.config import BrokerConfig, GatewayConfig, ListenConfig, RegionConfig
-from georelay.errors import Unauthenticated
+from georelay.errors import AccessDenied, Unauthenticated
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
 BOB = "basic " + base64.b64encode(b"bob:secret").decode()
@@ -22,7 +22,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class OneUser:
-    """Knows ann:secret and bob:secret, or lets everybody in."""
+    """Knows ann:secret, and bob:secret who has no right, or lets everybody in."""
 
     def __init__(self, *, required: bool) -> None:
         self.required = self.checks_forwarded = required
@@ -30,7 +30,11 @@ class OneUser:
     async def authenticate_header(self, authorization: str | None) -> str:
         if self.required and authorization not in (ANN, BOB):
             raise Unauthenticated("wrong user or password")
-        return "ann" if authorization == ANN else "bob"
+        return "bob" if authorization == BOB else "ann"
+
+    async def check_describes_cluster(self, authorization: str | None) -> None:
+        if await self.authenticate_header(authorization) == "bob":
+            raise AccessDenied.to("cluster")
 
 
 @dataclass

@@ -267,6 +267,21 @@ async def test_without_credentials_nothing_under_v1_answers_and_nothing_is_proxi
     assert not us.requests
 
 
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/v1/status", "/v1/live", "/v1/traces", "/v1/traces/outcome", "/v1/traces/outcome/end"]
+)
+async def test_what_is_about_the_whole_mesh_is_denied_to_users_who_may_not_describe_the_cluster(
+    start_mesh: Any, start_broker: Any, path: str
+) -> None:
+    mesh = await start_mesh(us=[await start_broker()], users=True)
+    async with mesh.client.get(mesh.url(path), headers={"Authorization": BOB}) as answer:
+        assert (answer.status, (await answer.json())["code"]) == (403, "ACCESS_DENIED")
+    async with mesh.client.get(mesh.url(path), headers={"Authorization": ANN}) as answer:
+        assert answer.status != 403
+    async with mesh.client.get(mesh.url("/v1/resolve"), headers={"Authorization": BOB}) as answer:
+        assert answer.status == 200  # whoever publishes has to find a broker
+
+
 async def test_with_credentials_requests_pass_and_health_needs_none(start_mesh: Any, start_broker: Any) -> None:
     mesh = await start_mesh(us=[await start_broker()], users=True)
     async with mesh.client.get(mesh.url("/v1/topics"), headers={"Authorization": ANN}) as answer:

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from gateway.authentication import BrokerSignIn
 from gateway.kafka.bootstrap_core import BootstrapSession, FrameRefused
 from georelay.credentials import Credentials, basic, write_users_file
-from georelay.errors import Unauthenticated, Unavailable
+from georelay.errors import AccessDenied, Unauthenticated, Unavailable
 from georelay.wire.api import encode_request, encode_response
 from georelay.wire.requests import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from georelay.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
@@ -31,6 +31,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.required = True
+        self.status = 200
         self.asked: list[str | None] = []
 
     async def whoami(self, request: web.Request) -> web.Response:
@@ -41,12 +42,17 @@ class FakeBroker:
         name = "User:ann" if self.required else "User:ANONYMOUS"
         return web.json_response({"principal": name, "sign_in_required": self.required})
 
+    async def show_status(self, request: web.Request) -> web.Response:
+        self.asked.append(request.method)
+        return web.Response(status=self.status)
+
 
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
     broker: Any = FakeBroker()
     app = web.Application()
     app.router.add_get("/v1/whoami", broker.whoami)
+    app.router.add_get("/v1/status", broker.show_status)
     async with TestServer(app) as server:
         broker.admin = f"127.0.0.1:{server.port}"
         yield broker
@@ -89,6 +95,19 @@ async def test_a_refusal_is_the_brokers_and_never_remembered(make: Any, broker: 
             await sign_in.authenticate_header(basic("ann", "wrong"))
     assert len(broker.asked) == 2
     assert sign_in.required
+
+
+async def test_who_may_see_the_mesh_is_judged_by_a_broker_and_only_a_yes_is_remembered(make: Any, broker: Any) -> None:
+    sign_in = make()
+    for broker.status, refused in ((403, AccessDenied), (401, Unauthenticated), (500, Unavailable)):
+        with pytest.raises(refused):
+            await sign_in.check_describes_cluster(ANN)
+    broker.status = 200
+    for _ in range(2):
+        await sign_in.check_describes_cluster(ANN)
+    assert broker.asked == [ANN, "HEAD", "HEAD", "HEAD", "HEAD"]
+    with pytest.raises(Unauthenticated):
+        await sign_in.check_describes_cluster(None)
 
 
 async def test_where_brokers_let_everybody_in_so_does_the_gateway(make: Any, broker: Any) -> None:

@@ -34,7 +34,14 @@ from georelay.tls_grpc import channel_credentials
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_health import SERVICE as HEALTH_SERVICE
 from mesh.listening.grpc_health import GrpcHealth
-from mesh.listening.grpc_limits import CallLimits, address_of, calls_at_once, connection_options, trailers_of
+from mesh.listening.grpc_limits import (
+    CallLimits,
+    address_of,
+    calls_at_once,
+    connection_options,
+    connections_of,
+    trailers_of,
+)
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
@@ -142,7 +149,11 @@ class BrokerPassthrough:
         """Listen; returns the port (RuntimeError: it is taken)."""
         counters = AdmissionCounters() if self._parts is None else self._parts.counters
         tls = None if self._parts is None else self._parts.contexts
-        self._server = GrpcServer(lambda: self._made(counters), address, tls=tls, counters=counters)
+        limits = AdmissionLimits() if self._parts is None else self._parts.limits
+        connections = connections_of(limits, counters, name="grpc")
+        self._server = GrpcServer(
+            lambda: self._made(counters), address, tls=tls, counters=counters, connections=connections
+        )
         return await self._server.start()
 
     def _made(self, counters: AdmissionCounters) -> grpc.aio.Server:

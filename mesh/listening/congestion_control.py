@@ -1,7 +1,7 @@
 """Which congestion control the connections of the links use: chosen by the region at the other end, and recorded.
 
-gRPC keeps its sockets to itself, but their descriptors are in this process: /proc/self/fd names them, a duplicate of
-one is a socket object, and a TCP option set on it is set on the connection. Each end sets it for what it sends.
+gRPC keeps its sockets to itself, but a TCP option that is set on a duplicate of one (mesh.listening.own_sockets) is set
+on the connection. Each end sets it for what it sends.
 
 Rule 1: a connection is a link's when its own port, or its peer's, is one of the links' ports; anything else is left
         alone. That the same port number at some other place is taken for a link costs nothing.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from georelay.errors import ConfigError
 from mesh.listening.link_ends_core import Endpoint, LinkEnd, LinkEnds, endpoint_of, is_name, plain_host
+from mesh.listening.own_sockets import borrowed, own_sockets
 
 log = structlog.get_logger()
 
@@ -40,7 +40,6 @@ AUTO: Final = "auto"
 KERNEL: Final = "kernel"
 AUTO_CHOICE: Final = "cubic"  # of a clean path's records 1 in 100 is late by 4 ms, with BBR by 105 (measured)
 NAME_BYTES_MAX: Final = 16  # TCP_CA_NAME_MAX of linux/tcp.h
-_DESCRIPTORS: Final = "/proc/self/fd"
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -165,7 +164,7 @@ class LinkSockets(Collector):
         ends = LinkEnds(self._ends(), self._resolved)
         changed: Counter[tuple[str, str]] = Counter()
         seen: dict[int, _Seen] = {}
-        for descriptor, what in _sockets():
+        for descriptor, what in own_sockets():
             row = self._seen.get(descriptor)
             if row is None or row.what != what:
                 row = self._look_at(descriptor, what, ends)
@@ -184,7 +183,7 @@ class LinkSockets(Collector):
     def _look_at(self, descriptor: int, what: str, ends: LinkEnds) -> _Seen | None:
         """Return what a socket is, None while it cannot be told."""
         try:
-            with _borrowed(descriptor) as connection:
+            with borrowed(descriptor) as connection:
                 peer = self._link_peer(connection, ends)
                 first = "" if peer is None else _in_force(connection)
         except OSError:  # it listens, or is just closing or not connected yet
@@ -196,7 +195,7 @@ class LinkSockets(Collector):
         if wanted == row.wanted:
             return row, False
         try:
-            with _borrowed(descriptor) as connection:
+            with borrowed(descriptor) as connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, (wanted or row.first).encode("ascii"))
         except OSError:  # it may just be closing
             return row, False
@@ -225,11 +224,11 @@ class LinkSockets(Collector):
     def _in_force(self) -> Iterator[tuple[str, Endpoint, str]]:
         """Yield (region, far end, algorithm) of every connection of a link."""
         ends = LinkEnds(self._ends(), self._resolved)
-        for descriptor, what in _sockets():
+        for descriptor, what in own_sockets():
             row = self._seen.get(descriptor)
             if row is not None and row.what == what and row.peer is None:
                 continue  # a client's
-            with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+            with contextlib.suppress(OSError), borrowed(descriptor) as connection:
                 peer = self._link_peer(connection, ends)
                 if peer is not None:
                     yield ends.region_of(peer), peer, _in_force(connection)
@@ -259,21 +258,3 @@ class LinkSockets(Collector):
 def _in_force(connection: socket.socket) -> str:
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES_MAX)
     return raw.rstrip(b"\0").decode("ascii", "replace")
-
-
-def _sockets() -> Iterator[tuple[int, str]]:
-    """Yield (descriptor, "socket:[inode]") of every socket of this process."""
-    for entry in os.listdir(_DESCRIPTORS):
-        try:
-            what = os.readlink(f"{_DESCRIPTORS}/{entry}")
-        except FileNotFoundError:
-            continue  # closed meanwhile, or the listing's own
-        if what.startswith("socket:"):
-            yield int(entry), what
-
-
-@contextlib.contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Look at a socket that belongs to somebody else, by a duplicate of its descriptor. Raises OSError."""
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        yield connection

@@ -1,5 +1,5 @@
-"""Limits of a gRPC listener. gRPC accepts by itself: connections are bounded in all by its own options, and calls are
-bounded here, per address and in all.
+"""Limits of a gRPC listener. gRPC accepts by itself: connections are bounded in all by its own options, per address by
+AcceptedSockets; calls are bounded here, per address and in all.
 
 Rule 1: calls of services that are open to everybody have a room of their own, small, and an end: nobody who need not
         sign in takes a place of those who have to.
@@ -21,6 +21,7 @@ import grpc.aio
 
 from georelay.errors import Busy, GeorelayError, Unavailable
 from georelay.limits import KIB
+from mesh.listening.accepted_sockets import AcceptedSockets, SocketLimits
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal, group_of
 
 METADATA_BYTES_MAX: Final = 16 * KIB
@@ -46,6 +47,11 @@ def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 5),
     )
+
+
+def connections_of(limits: AdmissionLimits, counters: AdmissionCounters, *, name: str) -> AcceptedSockets:
+    """Return what bounds the connections of clients by address."""
+    return AcceptedSockets(SocketLimits(per_address_max=limits.connections_per_address_max), counters, name=name)
 
 
 def calls_at_once(calls_max: int) -> int:

@@ -17,11 +17,13 @@ import structlog
 
 from georelay.tls import TlsContexts
 from georelay.tls_grpc import server_credentials
+from mesh.listening.accepted_sockets import AcceptedSockets
 from mesh.listening.admission_core import AdmissionCounters
 
 log = structlog.get_logger()
 
 LOOK_S: Final = 0.2
+CONNECTIONS_LOOK_S: Final = 1.0
 AGAIN_S: Final = 0.1  # the port may be taken for a moment
 OLD_CALLS_S: Final = 600.0  # then they are ended
 
@@ -33,6 +35,7 @@ class GrpcServer:
         make: returns a new `grpc.aio` server with its handlers; called again after each failure.
         address: "host:port".
         tls: None for plain text.
+        connections: bounds those that it accepts.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class GrpcServer:
         *,
         tls: TlsContexts | None = None,
         counters: AdmissionCounters | None = None,
+        connections: AcceptedSockets | None = None,
     ) -> None:
+        self._connections = connections
         self._make = make
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
@@ -80,8 +85,13 @@ class GrpcServer:
         return server
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        look_at_s = loop.time()
         while True:
             await asyncio.sleep(LOOK_S)
+            if self._connections is not None and loop.time() >= look_at_s:
+                look_at_s = loop.time() + CONNECTIONS_LOOK_S
+                await self._connections.look(self._port)
             if self._is_listening():
                 continue
             log.error("grpc_server.stopped_by_itself", port=self._port)

@@ -7,13 +7,16 @@ Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off af
 Rule 2: one frame is in the carrier's hands at a time; what comes meanwhile is coalesced above it.
 Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once. Why a call ended is what its reader
         hears; a writer never judges that.
-Rule 4: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
+Rule 4: a connection is there for one call. Whoever connects and makes none is cut off after UNUSED_S, and an address
+        has UNUSED_PER_ADDRESS_MAX such connections: strangers keep no region from dialling.
+Rule 5: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
         names of the dialling end are handed up, because only its OPEN says which broker it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -26,8 +29,10 @@ from georelay.errors import Unavailable
 from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name, call_names
 from georelay.tls_grpc import channel_credentials
+from mesh.listening.accepted_sockets import AcceptedSockets, SocketLimits
 from mesh.listening.admission_core import AdmissionCounters
 from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.link_ends_core import Endpoint, endpoint_of
 from mesh.replication.link import LinkReceiver
 from mesh.replication.settings import BrokerAddress
 
@@ -44,11 +49,14 @@ _CHANNEL_OPTIONS: Final = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 _SERVER_OPTIONS: Final = (
     *_OPTIONS,
     ("grpc.so_reuseport", 0),
-    ("grpc.max_concurrent_streams", 1000),
+    ("grpc.max_concurrent_streams", 4),  # a link is one
     ("grpc.server_handshake_timeout_ms", 2_000),
     ("grpc.max_allowed_incoming_connections", 1_000),
 )
 _STOP_GRACE_S: Final = 0.1
+CONNECTIONS_PER_ADDRESS_MAX: Final = 500
+UNUSED_PER_ADDRESS_MAX: Final = 32
+UNUSED_S: Final = 5.0
 DIAL_AGAIN_S: Final = 0.25
 DIALS_AT_ONCE_MAX: Final = 6  # beyond it the oldest is given up
 
@@ -278,6 +286,11 @@ class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships n
         self._accept = accept
         self._secure = secure
         self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
+        self._calls: Counter[str] = Counter()  # by the end that they came from
+
+    def callers(self) -> set[Endpoint]:
+        """Return the far ends of the connections that carry a link."""
+        return {end for end in map(endpoint_of, self._calls) if end is not None}
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of our one method."""
@@ -287,7 +300,13 @@ class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships n
         names = call_names(context.auth_context()) if self._secure else None
         link = AcceptedLink(peer=context.peer(), peer_names=names)
         self._accept(link)
-        await link.serve(context)
+        self._calls[link.peer] += 1
+        try:
+            await link.serve(context)
+        finally:
+            self._calls[link.peer] -= 1
+            if not self._calls[link.peer]:
+                del self._calls[link.peer]
 
 
 class LinkListener:
@@ -302,6 +321,13 @@ class LinkListener:
     ) -> None:
         self._counters = counters
         self._service = LinkService(accept, secure=tls is not None)
+        counters = AdmissionCounters() if counters is None else counters
+        limits = SocketLimits(
+            per_address_max=CONNECTIONS_PER_ADDRESS_MAX,
+            unused_per_address_max=UNUSED_PER_ADDRESS_MAX,
+            unused_s=UNUSED_S,
+        )
+        self._connections = AcceptedSockets(limits, counters, name="link", used=self._service.callers)
         self._tls = tls
         self._server: GrpcServer | None = None
 
@@ -311,7 +337,7 @@ class LinkListener:
         Raises:
             Unavailable: the address cannot be bound.
         """
-        server = GrpcServer(self._made, listen, tls=self._tls, counters=self._counters)
+        server = GrpcServer(self._made, listen, tls=self._tls, counters=self._counters, connections=self._connections)
         try:
             port = await server.start()
         except RuntimeError as error:

@@ -10,7 +10,7 @@ import structlog
 
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
-from mesh.listening.grpc_limits import CALLS_MAX, CallLimits, calls_at_once, connection_options
+from mesh.listening.grpc_limits import CALLS_MAX, CallLimits, calls_at_once, connection_options, connections_of
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, Admit, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
@@ -53,7 +53,11 @@ class GrpcListener:
         parts = self._parts
         counters = AdmissionCounters() if parts is None else parts.counters
         self._server = GrpcServer(
-            lambda: self._made(counters), address, tls=None if parts is None else parts.contexts, counters=counters
+            lambda: self._made(counters),
+            address,
+            tls=None if parts is None else parts.contexts,
+            counters=counters,
+            connections=connections_of(AdmissionLimits() if parts is None else parts.limits, counters, name="grpc"),
         )
         try:
             bound = await self._server.start()

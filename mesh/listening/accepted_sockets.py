@@ -1,0 +1,138 @@
+"""Bounds for the connections of a server that accepts by itself and has no bound per address: grpcio's.
+
+Rule 1: one address keeps at most so many connections; those that came last are cut off.
+Rule 2: where a connection is good for one thing only, one that is not used for it is a stranger's: an address has few
+        of them, and each has an end.
+Rule 3: looked for every second in a thread, and only in a process that has many descriptors open: few harm nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from mesh.listening.admission_core import AdmissionCounters, Refusal, group_of
+from mesh.listening.link_ends_core import Endpoint, endpoint_of
+from mesh.listening.own_sockets import borrowed, descriptor_count, own_sockets
+
+log = structlog.get_logger()
+
+FEW_DESCRIPTORS: Final = 400  # below so many nothing is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketLimits:
+    """Of one listener.
+
+    Args:
+        per_address_max: connections of one address.
+        unused_per_address_max, unused_s: those of them that nobody uses, and how long one may stay so.
+        looked_from: how many descriptors the process has when it is looked for.
+    """
+
+    per_address_max: int
+    unused_per_address_max: int = 0
+    unused_s: float = 0.0
+    looked_from: int = FEW_DESCRIPTORS
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    what: str
+    peer: Endpoint | None  # None: not an accepted connection of this port, or cut off
+    since_s: float
+
+
+class AcceptedSockets:
+    """The connections of one port of this process.
+
+    Args:
+        used: the far ends of those that are used for what they are for; None: all are.
+    """
+
+    def __init__(
+        self,
+        limits: SocketLimits,
+        counters: AdmissionCounters,
+        *,
+        name: str,
+        used: Callable[[], Collection[Endpoint]] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._name = name
+        self._used = used
+        self._seen: dict[int, _Seen] = {}  # by descriptor
+
+    async def look(self, port: int) -> None:
+        """Cut off what is over the limits."""
+        loop = asyncio.get_running_loop()
+        self._seen = await asyncio.to_thread(self._found, port, self._seen, loop.time())
+        used = None if self._used is None else frozenset(self._used())
+        for descriptor, reason in self._too_many(loop.time(), used):
+            self._counters.refuse(reason)
+            _cut_off(descriptor, port)
+            self._seen[descriptor] = replace(self._seen[descriptor], peer=None)  # its owner closes it
+
+    def _found(self, port: int, before: dict[int, _Seen], now_s: float) -> dict[int, _Seen]:
+        """Return the sockets there are now. Runs in a thread."""
+        found: dict[int, _Seen] = {}
+        if descriptor_count() < self._limits.looked_from:
+            return found
+        for descriptor, what in own_sockets():
+            row = before.get(descriptor)
+            if row is None or row.what != what:
+                row = _Seen(what, _peer(descriptor, port), now_s)
+            found[descriptor] = row
+        return found
+
+    def _too_many(self, now_s: float, used: Collection[Endpoint] | None) -> list[tuple[int, Refusal]]:
+        limits = self._limits
+        cut: list[tuple[int, Refusal]] = []
+        of_address: Counter[str] = Counter()
+        unused: Counter[str] = Counter()
+        rows = [(row.since_s, descriptor, row.peer) for descriptor, row in self._seen.items() if row.peer is not None]
+        for since_s, descriptor, peer in sorted(rows):
+            address = group_of(peer[0])
+            is_unused = used is not None and peer not in used
+            if is_unused and now_s - since_s > limits.unused_s:
+                cut.append((descriptor, Refusal.NO_SIGN_IN))
+            elif of_address[address] >= limits.per_address_max or (
+                is_unused and unused[address] >= limits.unused_per_address_max
+            ):
+                cut.append((descriptor, Refusal.TOO_MANY_OF_ADDRESS))
+            else:
+                of_address[address] += 1
+                unused[address] += is_unused
+        if cut:
+            log.warning("listener.connections_cut_off", listener=self._name, count=len(cut))
+        return cut
+
+
+def _peer(descriptor: int, port: int) -> Endpoint | None:
+    """Return the far end of an accepted connection of a port, None for any other socket."""
+    try:
+        with borrowed(descriptor) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+                return None
+            if connection.getsockname()[1] != port:
+                return None
+            peer = connection.getpeername()
+    except OSError:  # it listens, or is just closing
+        return None
+    return endpoint_of(f"[{peer[0]}]:{peer[1]}")
+
+
+def _cut_off(descriptor: int, port: int) -> None:
+    """Shut a connection; its owner hears that the other end is gone."""
+    if _peer(descriptor, port) is None:
+        return
+    with contextlib.suppress(OSError), borrowed(descriptor) as connection:
+        connection.shutdown(socket.SHUT_RDWR)

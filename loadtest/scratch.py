@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 KEPT_SUFFIXES: Final = (".log", ".toml", ".json")
+DATA_FOLDER: Final = "brokers"  # of brokers, whose segments are called *.log too
 
 
 @contextlib.contextmanager
@@ -37,7 +38,7 @@ def _keep_what_explains(directory: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             with contextlib.suppress(OSError):  # something in it was kept
                 path.rmdir()
-        elif path.suffix not in KEPT_SUFFIXES:
+        elif path.suffix not in KEPT_SUFFIXES or DATA_FOLDER in path.parts:
             path.unlink()
     if any(directory.iterdir()):
         sys.stderr.write(f"its logs are left in {directory}\n")

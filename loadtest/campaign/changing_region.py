@@ -32,8 +32,6 @@ class ChangingRegion:
         self._directory = directory / "mesh"
         self._say = say
         self._settings = settings
-        self._first_group: dict[str, int] = {}  # groups are numbered as their topics were made; 0 is the controller's
-        self._next_group = 1
         self.joined: dict[int, JoinedBroker] = {}
 
     async def __aenter__(self) -> ChangingRegion:
@@ -72,9 +70,8 @@ class ChangingRegion:
         """Return the brokers that are there, by number."""
         return [1, *sorted(self.joined)]
 
-    def folder(self, number: int, topic: str, partition: int) -> Path:
-        """Return where a broker keeps its replica of a partition of a topic that was made here."""
-        group = self._first_group[topic] + partition
+    def folder(self, number: int, group: int) -> Path:
+        """Return where a broker keeps its replica of a group."""
         return self._directory / "brokers" / f"{REGION}-{number}" / "groups" / str(group)
 
     # --- what an operator does --------------------------------------------------------------------
@@ -97,8 +94,6 @@ class ChangingRegion:
     async def create_topic(self, name: str, *, partitions: int) -> None:
         """Create a topic with the default number of replicas, at most one per broker."""
         await self.command("topics", "create", name, "--partitions", str(partitions))
-        self._first_group[name] = self._next_group
-        self._next_group += partitions
 
     async def add(self, number: int) -> JoinedBroker:
         """Write a configuration, let the broker in and start it."""
@@ -198,13 +193,14 @@ class ChangingRegion:
             CampaignFailed: not within SETTLE_SECONDS_MAX.
         """
         ends = {row["partition"]: max(row.get("high_watermark", 0), 0) for row in await self._stream_rows(topic)}
+        groups = {row["partition"]: row["group"] for row in await self.partitions(topic)}
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while time.monotonic() < deadline:
             found: dict[int, dict[str, Path]] = {partition: {} for partition in ends}
             for number, status in (await self.statuses()).items():
                 for row in status["streams"]:
                     if row["topic"] == topic and row["high_watermark"] >= ends.get(row["partition"], 0):
-                        folder = self.folder(number, topic, row["partition"])
+                        folder = self.folder(number, groups[row["partition"]])
                         found.setdefault(row["partition"], {})[f"{REGION}-{number}"] = folder
             wanted = {row["partition"]: len(row["replicas"]) for row in await self.partitions(topic)}
             if wanted and all(len(found.get(partition, {})) == count for partition, count in wanted.items()):

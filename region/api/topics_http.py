@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from georelay.errors import BadRequest, UnknownTopic
-from georelay.limits import PARTITIONS_PER_TOPIC_MAX, SEGMENT_BYTES_MAX
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REPLICATION_FACTOR_MAX, SEGMENT_BYTES_MAX
 from region.api.bodies import read_wish
 from region.api.principal import PRINCIPAL
 from region.api.record_json import integer_field, parse_json
@@ -22,7 +22,6 @@ from region.kafka.ports import Cluster, PartitionReplicas, TopicSpec, TopicView
 from region.security.access import Access, Operation, Resource
 from region.security.change_details import shown_before, shown_numbers, shown_settings
 
-REPLICATION_FACTOR_MAX: Final = 999
 INT64_MAX: Final = 2**63 - 1
 TOPIC_FIELDS: Final = frozenset(
     {
@@ -132,7 +131,12 @@ class TopicsHttp:
         if stream is not None:
             row |= {"log_start": stream.log_start, "high_watermark": stream.high_watermark}
         if status is not None:
-            row |= {"wanted": list(status.target), "learners": list(status.learners), "is_settled": status.is_settled}
+            row |= {
+                "group": status.group,
+                "wanted": list(status.target),
+                "learners": list(status.learners),
+                "is_settled": status.is_settled,
+            }
             if status.behind_entries:
                 row["behind_entries"] = {str(broker): entries for broker, entries in status.behind_entries}
         return row

@@ -64,6 +64,7 @@ class Operations:
                 target=tuple(row["target"]),
                 learners=tuple(row["learners"]),
                 behind_entries=self._behind(GroupId(row["group"]), row),
+                group=row["group"],
             )
             for row in sorted(rows, key=lambda row: int(row["partition"]))
         ]

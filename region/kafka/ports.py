@@ -99,6 +99,7 @@ class PartitionReplicas:
         target: brokers that are wanted; equal to `voters` as a set when nothing moves.
         learners: brokers that catch up and do not count yet.
         behind_entries: (broker, log entries that it lacks) for learners, as the leader knows; empty elsewhere.
+        group: number of the Raft group, that of its folder in every data directory of the region; -1: not known.
     """
 
     partition: int
@@ -106,6 +107,7 @@ class PartitionReplicas:
     target: tuple[int, ...]
     learners: tuple[int, ...] = ()
     behind_entries: tuple[tuple[int, int], ...] = ()
+    group: int = -1
 
     @property
     def is_settled(self) -> bool:

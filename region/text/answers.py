@@ -1,4 +1,4 @@
-"""Commands that are answered once: CRTP, PUBS, RESOLVE.
+"""Commands that are answered once: CRTP, PUBS, CONS, RESOLVE.
 
 Rule 1: access is checked before anything is looked up, so that a refusal does not tell what exists.
 Rule 2: who asks for a level is told the outcome by name: STORED, PENDING (stored, in fewer regions so far), NOT_STORED
@@ -11,16 +11,19 @@ import asyncio
 from typing import Final
 
 from georelay.durability import Durability
-from georelay.errors import DurabilityPending, GeorelayError, OutcomeUnknown, UnknownTopic
+from georelay.errors import BadRequest, DurabilityPending, GeorelayError, OffsetOutOfRange, OutcomeUnknown, UnknownTopic
 from georelay.wire.batch import RecordDraft
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
 from region.api.publishing import Asker, RecordPlace
+from region.api.unfolding import record_chunks
 from region.controller.topic import TopicSpec, TopicView
 from region.kafka.patience import within
+from region.kafka.ports import EntryLike
+from region.kafka.services import plain_name
 from region.security.access import Access, Operation, Principal, Resource
-from region.text.commands_core import CreateTopic, Publish, Resolve
-from region.text.record_core import parse_body
+from region.text.commands_core import CreateTopic, Publish, Read, Resolve
+from region.text.record_core import body_text, parse_body
 from region.text.services import TextServices
 from region.text.session_core import Say, ok, refusal
 
@@ -34,12 +37,59 @@ class Answers:
         self._services = services
 
     async def create(self, principal: Principal, command: CreateTopic) -> str:
-        """Create a topic; "topic partitions"."""
+        """Create a topic; "topic partitions", and the replication factor where one was asked for."""
         _check_create(self._services.access, principal, command.topic)
-        spec = TopicSpec(name=command.topic, partitions=command.partitions)
+        spec = TopicSpec(name=command.topic, partitions=command.partitions, replication_factor=command.replication)
         with self._services.access.noted(principal, "topic.created", topic=command.topic):
             view = await within(DECIDE_MS_MAX, self._services.cluster.create_topic(spec))
-        return f"{view.name} {view.partitions}"
+        return f"{view.name} {view.partitions}" + (f" {view.replication_factor}" if command.replication > 0 else "")
+
+    async def read(self, principal: Principal, command: Read) -> tuple[list[str], str]:
+        """Return the record at an offset as a REC line, and "partition next"; a batch is unfolded for it.
+
+        Raises:
+            OffsetOutOfRange: readers see no record there, or none yet. BadRequest: which partition? Others as reading.
+        """
+        services = self._services
+        services.access.check(principal, Operation.READ, Resource.TOPIC, command.topic)
+        view = self._known(command.topic)
+        partition = command.partition
+        if partition < 0:
+            if view.partitions != 1:
+                raise BadRequest(
+                    f"topic {view.name!r} has {view.partitions} partitions: CONS {view.name} 0 {command.offset}"
+                )
+            partition = 0
+        answer = await services.reader.read(view.name, partition, command.offset, max_bytes=1, wait_ms=0)
+        if command.offset < answer.log_start:
+            raise OffsetOutOfRange(f"offset {command.offset} is below the log start {answer.log_start}")
+        for entry in answer.entries:
+            async for records in record_chunks(entry):
+                for record in records:
+                    if record.offset == command.offset:
+                        line = f"REC {view.name} {partition} {record.offset} {body_text(record)}"
+                        self._note_read(view, partition, entry, record.offset)
+                        await pause(services.quotas.fetch(principal, len(line)))
+                        return [line], f"{partition} {record.offset + 1}"
+        if command.offset >= answer.end:
+            raise OffsetOutOfRange(f"there is no record at {command.offset} yet: the next one will be {answer.end}")
+        raise OffsetOutOfRange(f"no record is shown at offset {command.offset}: ask for {command.offset + 1}")
+
+    def _note_read(self, view: TopicView, partition: int, entry: EntryLike, offset: int) -> None:
+        """Count the delivery of one record."""
+        header = entry.header()
+        session = self._services.recorder.open_session(
+            topic=plain_name(view), origin=view.origin, partition=partition, offset=offset
+        )
+        session.delivered(
+            epoch=header.epoch,
+            base_offset=offset,
+            record_count=1,
+            entry_region=header.entry_region,
+            received_ns=header.received_ns,
+            delivered_ns=self._services.wall_ns(),
+            size_bytes=len(entry.payload),
+        )
 
     async def publish(self, principal: Principal, command: Publish) -> Say:
         """Publish one record; the whole answer, once it is committed at its home, is at its level, or its time is over.
@@ -90,15 +140,18 @@ class Answers:
         if not command.topic:
             return self._brokers()
         self._services.access.check(principal, Operation.DESCRIBE, Resource.TOPIC, command.topic)
-        view = self._services.cluster.topic(command.topic)
+        return self._leaders(self._known(command.topic))
+
+    def _known(self, name: str) -> TopicView:
+        view = self._services.cluster.topic(name)
         if view is None:
-            raise UnknownTopic(f"topic {command.topic!r} does not exist")
-        return self._leaders(view)
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        return view
 
     def _brokers(self) -> tuple[list[str], str]:
         cluster = self._services.cluster
         rows = [
-            f"broker {row.id} {'up' if row.alive else 'down'} kafka {row.kafka_host}:{row.kafka_port}"
+            f"* broker {row.id} {'up' if row.alive else 'down'} kafka {row.kafka_host}:{row.kafka_port}"
             + (f" grpc {row.grpc}" if row.grpc else "")
             + (f" http {row.admin}" if row.admin else "")
             for row in cluster.brokers()
@@ -108,7 +161,7 @@ class Answers:
     def _leaders(self, view: TopicView) -> tuple[list[str], str]:
         cluster = self._services.cluster
         rows = [
-            f"partition {number} leader {cluster.leader_of(view.name, number)} "
+            f"* partition {number} leader {cluster.leader_of(view.name, number)} "
             f"replicas {','.join(map(str, cluster.replicas_of(view.name, number)))} "
             f"home {self._services.region_name(cluster.home_of(view.name, number))}"
             for number in range(view.partitions)

@@ -15,7 +15,7 @@ from typing import Final
 
 from georelay.durability import Durability
 from georelay.errors import BadRequest
-from georelay.limits import PARTITIONS_PER_TOPIC_MAX
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REPLICATION_FACTOR_MAX
 from mesh.replication.level import DEADLINE_MS_MAX, AskedLevel
 
 GROUP_CHARS_MAX: Final = 255
@@ -45,10 +45,11 @@ class Auth:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """CRTP topic [partitions]; -1 is the default number of partitions."""
+    """CRTP topic [partitions [replication]]; -1 is the default."""
 
     topic: str
     partitions: int
+    replication: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,30 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """SUBS topic group [partitions]; without partitions the members of the group share them. Group "-" is none."""
+    """SUBS topic group [count | partitions]. Group "-" is none.
+
+    The members of a group share its partitions, and with a count this one takes so many at most; with partitions it
+    takes these and is no member.
+    """
 
     topic: str
     group: str
     partitions: tuple[int, ...]
+    most: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """CONS topic [partition] offset; partition -1: the topic has one only."""
+
+    topic: str
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """CONS topic subscription offset; partition -1: the subscription has one only."""
+    """DONE topic subscription offset; partition -1: the subscription has one only."""
 
     topic: str
     subscription: int
@@ -106,17 +121,21 @@ class Quit:
     """QUIT."""
 
 
-Command = Auth | CreateTopic | Publish | Subscribe | Consumed | Unsubscribe | Resolve | Help | Quit
+Command = Auth | CreateTopic | Publish | Subscribe | Read | Consumed | Unsubscribe | Resolve | Help | Quit
 
 HOW: Final[Mapping[str, tuple[str, str]]] = {
     "AUTH": ("AUTH user password", "sign in"),
-    "CRTP": ("CRTP topic [partitions]", "create a topic"),
+    "CRTP": ("CRTP topic [partitions [replication]]", "create a topic"),
     "PUBS": (
         'PUBS topic [geo:2 [within 500ms]] {"Header":{},"Key":"k","Body":"text"}',
         "publish one record; OK partition offset. geo:2, geo:majority, geo:all wait for so many regions",
     ),
-    "SUBS": ("SUBS topic group [partitions]", "deliver records from where the group is; group - is none"),
-    "CONS": ("CONS topic subscription offset", "records up to this offset are done; the group goes on behind it"),
+    "SUBS": (
+        "SUBS topic group [count | 0,2,5-7]",
+        "deliver records from where the group is; at most so many partitions, or exactly these; group - is none",
+    ),
+    "CONS": ("CONS topic [partition] offset", "show the record at an offset"),
+    "DONE": ("DONE topic subscription offset", "records up to this offset are done; the group goes on behind it"),
     "UNSB": ("UNSB subscription", "end a subscription"),
     "RESOLVE": ("RESOLVE [topic]", "show the brokers of this region, or who leads a topic's partitions"),
     "HELP": ("HELP", "show this"),
@@ -158,6 +177,9 @@ def _create(rest: str) -> Command | None:
             return CreateTopic(topic, -1)
         case [topic, count] if topic:
             return CreateTopic(topic, _number(count, "partitions", high=2**31 - 1))
+        case [topic, count, factor] if topic:
+            partitions = _number(count, "partitions", high=2**31 - 1)
+            return CreateTopic(topic, partitions, _number(factor, "replication", low=1, high=REPLICATION_FACTOR_MAX))
     return None
 
 
@@ -193,7 +215,22 @@ def _subscribe(rest: str) -> Command | None:
         return None
     if len(words[1]) > GROUP_CHARS_MAX:
         raise BadRequest(f"group: {len(words[1])} characters are over {GROUP_CHARS_MAX}")
-    return Subscribe(words[0], words[1], _partitions(words[2]) if len(words) == 3 else ())
+    if len(words) == 2:
+        return Subscribe(words[0], words[1], ())
+    if words[2].isdecimal():
+        count = _number(words[2], "count of partitions", low=1, high=PARTITIONS_PER_TOPIC_MAX)
+        return Subscribe(words[0], words[1], (), count)
+    return Subscribe(words[0], words[1], _partitions(words[2]))
+
+
+def _read(rest: str) -> Command | None:
+    words = _SPACES.split(rest)
+    if len(words) not in (2, 3):
+        return None
+    if len(words) == 3 and "." in words[1] and _TOKEN.fullmatch(words[1]):
+        raise BadRequest(f"CONS shows a record; that records are done says DONE {' '.join(words)[:_SHOWN_CHARS_MAX]}")
+    partition = _number(words[1], "partition", high=PARTITIONS_PER_TOPIC_MAX - 1) if len(words) == 3 else -1
+    return Read(words[0], partition, _number(words[-1], "offset", high=OFFSET_MAX - 1))
 
 
 def _consumed(rest: str) -> Command | None:
@@ -224,7 +261,8 @@ _PARSERS: Final[Mapping[str, Callable[[str], Command | None]]] = {
     "CRTP": _create,
     "PUBS": _publish,
     "SUBS": _subscribe,
-    "CONS": _consumed,
+    "CONS": _read,
+    "DONE": _consumed,
     "UNSB": _unsubscribe,
     "RESOLVE": _resolve,
     "HELP": lambda _: Help(),
@@ -232,9 +270,9 @@ _PARSERS: Final[Mapping[str, Callable[[str], Command | None]]] = {
 }
 
 
-def _number(text: str, name: str, *, high: int) -> int:
-    if _NUMBER.fullmatch(text) is None or int(text) > high:
-        raise BadRequest(f"{name} {text[:_SHOWN_CHARS_MAX]!r}: must be a number in 0..{high}")
+def _number(text: str, name: str, *, high: int, low: int = 0) -> int:
+    if _NUMBER.fullmatch(text) is None or not low <= int(text) <= high:
+        raise BadRequest(f"{name} {text[:_SHOWN_CHARS_MAX]!r}: must be a number in {low}..{high}")
     return int(text)
 
 

@@ -28,6 +28,7 @@ from region.text.commands_core import (
     Consumed,
     CreateTopic,
     Publish,
+    Read,
     Resolve,
     Subscribe,
     Unsubscribe,
@@ -268,7 +269,7 @@ class TextConnection(asyncio.Protocol):
             self._act_now(refusal(error))
             return
         for line in lines:
-            self._say(f"* {line}")
+            self._say(line)
         self._act_now(ok(tail))
 
     async def _answer(self, command: Command) -> Answer:
@@ -277,6 +278,9 @@ class TextConnection(asyncio.Protocol):
                 return (), await self._answers.create(self._principal, command)
             case Resolve():
                 return self._answers.resolve(self._principal, command)
+            case Read():
+                async with self._speaker.turn:
+                    return await self._answers.read(self._principal, command)
             case Subscribe():
                 return (), await self._subscribe(command)
             case Consumed():
@@ -312,6 +316,7 @@ class TextConnection(asyncio.Protocol):
             subscription=subscription,
             book=book,
             partitions=command.partitions,
+            most=command.most,
             principal=principal,
             speaker=self._speaker,
             ended=self._ended,

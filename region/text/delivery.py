@@ -2,7 +2,7 @@
 
     REC topic subscription.partition offset {"Header":{},"Key":"k","Body":"text"}
 
-Rule 1: at least once: what was delivered and not consumed (CONS) comes again, to whoever gets the partition next.
+Rule 1: at least once: what was delivered and not done (DONE) comes again, to whoever gets the partition next.
 Rule 2: a client that does not read is not read for: delivery waits until its socket takes more.
 Rule 3: only committed records; within a partition in order.
 Rule 4: records that retention has removed are stepped over, with a line that says so.
@@ -65,15 +65,20 @@ class Delivery:
         subscription: Subscription,
         book: Subscriptions,
         partitions: Sequence[int],
+        most: int,
         principal: Principal,
         speaker: Speaker,
         ended: Callable[[int], None],
     ) -> None:
-        """`ended`: told the number of the subscription when it ends by itself."""
+        """Deliver `partitions`, or with () those of the group, `most` of them (0: any number).
+
+        `ended`: told the number of the subscription when it ends by itself.
+        """
         self.subscription = subscription
         self._services = services
         self._book = book
         self._fixed = tuple(partitions)
+        self._most = most
         self._principal = principal
         self._speaker = speaker
         self._ended = ended
@@ -90,6 +95,7 @@ class Delivery:
                 cluster=services.cluster,
                 topic=subscription.topic,
                 identity=Identity(client_id="text", host=principal.host, principal=principal.name),
+                most=most,
                 changed=self._share,
             )
 
@@ -101,7 +107,7 @@ class Delivery:
         """
         subscription = self.subscription
         view = self._view()
-        wanted = self._fixed or tuple(range(view.partitions))
+        wanted = self._fixed or tuple(range(view.partitions))[: self._most or None]
         if wanted[-1] >= view.partitions:
             raise UnknownTopic(f"topic {view.name!r} has partitions 0..{view.partitions - 1}, not {wanted[-1]}")
         if self._member is not None:

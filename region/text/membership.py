@@ -37,7 +37,7 @@ from georelay.wire.consumer_protocol import (
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
 from region.kafka.ports import Cluster
-from region.text.assignment_core import RANGE, assign_ranges
+from region.text.assignment_core import RANGE, assign_ranges, most_of, most_text
 
 log = structlog.get_logger()
 
@@ -144,6 +144,7 @@ class Membership:
     """Runs until cancelled.
 
     Args:
+        most: how many partitions it takes, 0: any number. Another member that leads the group may give it more.
         changed: called with the partitions of the topic that this member has from now on; empty while it has none.
     """
 
@@ -154,12 +155,14 @@ class Membership:
         cluster: Cluster,
         topic: str,
         identity: Identity,
+        most: int = 0,
         changed: Callable[[tuple[int, ...]], Awaitable[None]],
     ) -> None:
         self._client = client
         self._cluster = cluster
         self._topic = topic
         self._identity = identity
+        self._most = most
         self._changed = changed
         self.member_id = ""
         self.generation = -1
@@ -190,7 +193,7 @@ class Membership:
 
     async def _join(self) -> bool:
         """Return whether the member has its partitions; False: begin again."""
-        metadata = encode_subscription(Subscription(topics=(self._topic,)))
+        metadata = encode_subscription(Subscription(topics=(self._topic,), user_data=most_text(self._most)))
         body = {
             "member_id": self.member_id,
             "instance_id": None,
@@ -238,12 +241,18 @@ class Membership:
     def _shares(self, joined: Mapping[str, Any]) -> list[JsonObject]:
         """Assign for the whole group, as its leader."""
         topics_of: dict[str, tuple[str, ...]] = {}
-        for member in joined["members"]:
+        most: dict[str, int] = {}
+        for row in joined["members"]:
+            member = str(row["member_id"])
             try:
-                topics_of[str(member["member_id"])] = decode_subscription(base64.b64decode(member["metadata"])).topics
+                wish = decode_subscription(base64.b64decode(row["metadata"]))
             except BadRequest:  # of another kind of client: it gets nothing, the others do
-                topics_of[str(member["member_id"])] = ()
-        shares = assign_ranges(topics_of, self._partitions)
+                wish = Subscription(topics=())
+            topics_of[member] = wish.topics
+            limit = most_of(wish.user_data)
+            if limit is not None:
+                most[member] = limit
+        shares = assign_ranges(topics_of, self._partitions, most)
         return [
             {"member_id": member, "assignment": _b64(encode_assignment(partitions))}
             for member, partitions in shares.items()

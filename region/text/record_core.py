@@ -1,5 +1,6 @@
 """A record as the JSON object of the text protocol: {"Header": {name: text}, "Key": text, "Body": anything}. Pure.
 
+`Header` may be one text, too: it is kept as the header with the empty name, and shown so where it is the only one.
 `Key` and `Body` may be null or absent (a null key, a null value). A body that is no string is stored as its JSON text.
 Bytes that are not UTF-8 are written and read as `KeyB64`, `BodyB64` and, in headers, `HeaderB64`.
 Every refusal names the field. Of several headers with one name JSON keeps the last.
@@ -46,7 +47,10 @@ def parse_body(text: str) -> RecordDraft:
 def body_text(record: Record) -> str:
     """Return a stored record as one line of JSON."""
     shown: dict[str, Any] = {"Header": {}}
-    for name, raw in record.headers:
+    alone = record.headers[0] if len(record.headers) == 1 else None
+    if alone is not None and not alone[0] and (text := _text(alone[1])):
+        shown["Header"] = text
+    for name, raw in record.headers if isinstance(shown["Header"], dict) else ():
         _show(shown.setdefault("Header", {}), shown, name, raw)
     for name, raw in (("Key", record.key), ("Body", record.value)):
         text = _text(raw)
@@ -101,8 +105,10 @@ def _headers(value: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
     headers: list[tuple[str, bytes | None]] = []
     for field, read in (("Header", _header_text), ("HeaderB64", _base64)):
         rows = value.get(field) or {}
+        if field == "Header" and isinstance(rows, str):
+            rows = {"": rows}
         if not isinstance(rows, dict):
-            raise BadRequest(f"{field}: must be an object of strings")
+            raise BadRequest(f"{field}: must be a text, or an object of texts")
         for name, item in rows.items():
             _utf8(name, f"{field} name")
             headers.append((name, read(item, f"{field}.{name[:_SHOWN_CHARS_MAX]}")))

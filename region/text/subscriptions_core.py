@@ -26,7 +26,7 @@ class Subscription:
     next_offsets: dict[int, int] = field(default_factory=dict)
 
     def token(self, partition: int) -> str:
-        """Return how CONS names one partition of it."""
+        """Return how DONE names one partition of it."""
         return f"{self.number}.{partition}"
 
 

@@ -30,6 +30,7 @@ KAFKA_CONNECTIONS_MAX: Final = 5_000
 TOPIC_NAME_CHARS_MAX: Final = 249
 REGION_NAME_CHARS_MAX: Final = 20
 PARTITIONS_PER_TOPIC_MAX: Final = 1_000
+REPLICATION_FACTOR_MAX: Final = 999  # a region keeps as many replicas as it has brokers
 TOPICS_MAX: Final = 10_000
 REGIONS_MAX: Final = 64
 

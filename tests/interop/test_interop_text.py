@@ -100,7 +100,7 @@ def test_a_group_goes_on_where_it_was_on_another_connection(mesh: Any, telnet: A
     assert first.ask(f"SUBS {name} {group}").startswith("OK 1 ")
     for number in range(3):
         assert first.until("REC").split()[3] == str(number)
-    assert first.ask(f"CONS {name} 1.0 1") == "OK 2"
+    assert first.ask(f"DONE {name} 1.0 1") == "OK 2"
     assert first.ask("QUIT") == "OK bye"
     second = telnet("us")
     assert second.ask(f"SUBS {name} {group}").startswith("OK 1 ")

@@ -71,7 +71,7 @@ def test_the_broker_of_a_new_region_names_its_seed_and_no_other_broker(model: Pa
 def test_a_failed_run_leaves_the_log_that_its_error_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run() -> None:
         with scratch_directory("run-", tmp_path) as directory:
-            for name in ("mesh/logs/us-2.log", "mesh/brokers/us-2/groups/1/0.segment", "mesh/config/us-2.toml"):
+            for name in ("mesh/logs/us-2.log", "mesh/brokers/us-2/groups/1/00001.log", "mesh/config/us-2.toml"):
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 (directory / name).write_text("x")
             raise CampaignFailed("us-2 does not answer")

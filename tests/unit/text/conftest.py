@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ class TextBed:
         self._coalescer = Coalescer(self.cluster, entry_region=1, wall_ns=time.time_ns, monotonic_ns=time.monotonic_ns)
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def listen(self, **options: Any) -> None:
+    async def listen(self, *, region_name: Callable[[int], str] = str, **options: Any) -> None:
         services = TextServices(
             cluster=self.cluster,
             publisher=RecordPublisher(self.cluster, self._coalescer),
@@ -117,6 +118,7 @@ class TextBed:
             monotonic_ns=time.monotonic_ns,
             coordinators=self.coordinators,
             access=self.access,
+            region_name=region_name,
         )
         self.listener = TextListener(services, host="127.0.0.1", port=0, **options)
         self.port = await self.listener.start()

@@ -34,13 +34,13 @@ async def test_a_person_creates_publishes_subscribes_and_commits(bed: Any) -> No
     assert await person.ask("CRTP orders 2") == "OK orders 2"
     assert await person.ask('PUBS orders {"Header":{"h":"1"},"Key":"k","Body":"first"}') == "OK 0 0"
     assert await person.ask('PUBS orders {"Key":"k","Body":{"n":2}}') == "OK 0 1"
-    assert await person.ask("SUBS orders billing 0") == "OK 1 orders group billing"
+    assert await person.ask("SUBS orders billing 0-0") == "OK 1 orders group billing"
     assert await person.read() == "PARTS 1 0"
     assert await person.read() == 'REC orders 1.0 0 {"Header":{"h":"1"},"Key":"k","Body":"first"}'
     assert await person.read() == 'REC orders 1.0 1 {"Header":{},"Key":"k","Body":"{\\"n\\":2}"}'
-    assert await person.ask("CONS orders 1.0 0") == "OK 1"
+    assert await person.ask("DONE orders 1.0 0") == "OK 1"
     assert await person.ask("UNSB 1") == "OK 1"
-    assert await person.ask("SUBS orders billing 0") == "OK 2 orders group billing"
+    assert await person.ask("SUBS orders billing 0-0") == "OK 2 orders group billing"
     assert (await person.until("REC")).startswith("REC orders 2.0 1 ")  # the first one is done
     assert await person.ask("QUIT") == "OK bye"
     assert await person.read() == ""
@@ -81,7 +81,7 @@ async def test_two_members_share_a_topic_and_one_takes_over(bed: Any, monkeypatc
     assert shares == {"PARTS 1 0,1", "PARTS 1 2,3"}
     line = await second.until("REC")
     _, topic, token, offset, _ = line.split(" ", 4)
-    assert await second.ask(f"CONS {topic} {token} {offset}") == f"OK {int(offset) + 1}"
+    assert await second.ask(f"DONE {topic} {token} {offset}") == f"OK {int(offset) + 1}"
     second.writer.close()
     assert await first.until("PARTS 1 0,1,2,3") == "PARTS 1 0,1,2,3"
     taken = f"REC orders 1.{token.partition('.')[2]} {int(offset) + 1} "
@@ -209,8 +209,10 @@ async def test_a_home_that_is_cut_off_from_control_says_so(bed: Any, monkeypatch
         ("PUBS orders {", "ERR BAD_REQUEST not JSON"),
         ('PUBS eu.clicks {"Body":"x"}', "ERR POLICY_VIOLATION"),
         ("SUBS ghost g", "ERR UNKNOWN_TOPIC"),
-        ("SUBS orders g 7", "ERR UNKNOWN_TOPIC"),
-        ("CONS orders 9 1", "ERR BAD_REQUEST there is no subscription 9"),
+        ("SUBS orders g 7-7", "ERR UNKNOWN_TOPIC"),
+        ("CONS orders 0 0", "ERR OFFSET_OUT_OF_RANGE there is no record at 0 yet: the next one will be 0"),
+        ("CONS ghost 0", "ERR UNKNOWN_TOPIC"),
+        ("DONE orders 9 1", "ERR BAD_REQUEST there is no subscription 9"),
         ("UNSB 9", "ERR BAD_REQUEST there is no subscription 9"),
         ("HELLO", "ERR BAD_REQUEST unknown command"),
     ],
@@ -235,7 +237,34 @@ async def test_committing_without_a_group_is_refused(bed: Any) -> None:
     person = await bed.person()
     await person.ask("SUBS orders -")
     await person.until("REC")
-    assert await person.ask("CONS orders 1 0") == "ERR BAD_REQUEST a subscription without a group stores nothing"
+    assert await person.ask("DONE orders 1 0") == "ERR BAD_REQUEST a subscription without a group stores nothing"
+
+
+async def test_a_count_is_how_many_partitions_a_member_takes_at_most(bed: Any) -> None:
+    bed.cluster.add_topic("orders", 3)
+    person = await bed.person()
+    assert await person.ask("SUBS orders billing 2") == "OK 1 orders group billing: partitions follow"
+    assert await person.until("PARTS") == "PARTS 1 0,1"
+    assert await person.ask("SUBS orders - 2") == "OK 2 orders no group"
+    assert await person.until("PARTS") == "PARTS 2 0,1"
+
+
+async def test_a_record_is_shown_by_its_offset_and_nothing_is_committed(bed: Any) -> None:
+    bed.cluster.add_topic("orders", 2)
+    stream = bed.cluster.streams["orders", 1]
+    stream.add(b"a")
+    stream.add(b"b")
+    person = await bed.person()
+    person.type("CONS orders 1 1")
+    assert await person.read() == 'REC orders 1 1 {"Header":{},"Key":null,"Body":"b"}'
+    assert await person.read() == "OK 1 2"
+    refusal = await person.ask("CONS orders 1")
+    assert refusal == "ERR BAD_REQUEST topic 'orders' has 2 partitions: CONS orders 0 1"
+    assert (await person.ask("CONS orders 2 0")).startswith("ERR UNKNOWN_TOPIC")
+    stream.log_start = 1
+    assert await person.ask("CONS orders 1 0") == "ERR OFFSET_OUT_OF_RANGE offset 0 is below the log start 1"
+    (*_, session) = bed.recorder.sessions[-1]
+    assert session.batches  # it counts as delivered
 
 
 async def test_records_that_retention_removed_are_stepped_over_and_said(bed: Any) -> None:
@@ -244,13 +273,13 @@ async def test_records_that_retention_removed_are_stepped_over_and_said(bed: Any
     stream.add(b"a")
     stream.add(b"b")
     person = await bed.person()
-    await person.ask("SUBS orders billing 0")
+    await person.ask("SUBS orders billing 0-0")
     await person.until("REC")
-    await person.ask("CONS orders 1 0")
+    await person.ask("DONE orders 1 0")
     await person.ask("UNSB 1")
     stream.add(b"c")
     stream.log_start = 2
-    await person.ask("SUBS orders billing 0")
+    await person.ask("SUBS orders billing 0-0")
     assert await person.until("SKIP") == "SKIP orders 2.0 1 is not in the log; going on at 2"
     assert (await person.until("REC")).startswith("REC orders 2.0 2 ")
 
@@ -289,7 +318,9 @@ async def test_three_wrong_sign_ins_close_the_connection(bed: Any) -> None:
     assert await person.read() == ""
 
 
-@pytest.mark.parametrize("line", ["CRTP new", "PUBS orders {}", "SUBS orders g", "RESOLVE orders", "PUBS ghost {}"])
+@pytest.mark.parametrize(
+    "line", ["CRTP new", "PUBS orders {}", "SUBS orders g", "CONS orders 0", "RESOLVE orders", "PUBS ghost {}"]
+)
 async def test_who_has_no_right_is_told_so_and_nothing_about_what_exists(bed: Any, line: str) -> None:
     bed.cluster.add_topic("orders")
     bed.access = Access(NothingAllowed())
@@ -386,7 +417,7 @@ async def test_a_publish_that_fails_does_not_hide_the_others(bed: Any) -> None:
 async def test_a_broken_connection_leaves_nothing_behind(bed: Any) -> None:
     bed.cluster.add_topic("orders")
     person = await bed.person()
-    await person.ask("SUBS orders billing 0")
+    await person.ask("SUBS orders billing 0-0")
     person.writer.transport.abort()
     assert bed.listener is not None
     async with asyncio.timeout(5):

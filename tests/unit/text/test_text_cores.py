@@ -12,7 +12,7 @@ from georelay.durability import Durability
 from georelay.errors import BadRequest, Busy, GeorelayError, PolicyViolation, TooLarge, Unauthenticated
 from georelay.wire.batch import Record, RecordDraft
 from mesh.replication.level import AskedLevel
-from region.text.assignment_core import assign_ranges
+from region.text.assignment_core import assign_ranges, most_of, most_text
 from region.text.commands_core import (
     Auth,
     Consumed,
@@ -20,6 +20,7 @@ from region.text.commands_core import (
     Help,
     Publish,
     Quit,
+    Read,
     Resolve,
     Subscribe,
     Unsubscribe,
@@ -100,8 +101,13 @@ def test_what_telnet_itself_says_is_left_out(step: int) -> None:
         ("PUBS orders regional", Publish("orders", "regional")),
         ("SUBS orders billing", Subscribe("orders", "billing", ())),
         ("SUBS orders - 0,5-7,6", Subscribe("orders", "-", (0, 5, 6, 7))),
-        ("CONS orders 3 42", Consumed("orders", 3, -1, 42)),
-        ("CONS orders 3.11 42", Consumed("orders", 3, 11, 42)),
+        ("CRTP orders 3 2", CreateTopic("orders", 3, 2)),
+        ("SUBS orders billing 3", Subscribe("orders", "billing", (), 3)),
+        ("SUBS orders billing 3-3", Subscribe("orders", "billing", (3,))),
+        ("CONS orders 42", Read("orders", -1, 42)),
+        ("CONS orders 3 42", Read("orders", 3, 42)),
+        ("DONE orders 3 42", Consumed("orders", 3, -1, 42)),
+        ("DONE orders 3.11 42", Consumed("orders", 3, 11, 42)),
         ("UNSB 3", Unsubscribe(3)),
         ("RESOLVE", Resolve("")),
         ("resolve orders", Resolve("orders")),
@@ -118,8 +124,9 @@ def test_a_line_is_read_as_its_command(line: str, command: Any) -> None:
     [
         (b"NOPE", "HELP shows the commands"),
         (b"\xff\xfe", "not UTF-8 at byte 0"),
-        (b"CRTP", "CRTP topic [partitions]"),
-        (b"CRTP a 1 2", "CRTP topic [partitions]"),
+        (b"CRTP", "CRTP topic [partitions [replication]]"),
+        (b"CRTP a 1 2 3", "CRTP topic [partitions [replication]]"),
+        (b"CRTP a 1 0", "replication '0': must be a number in 1..999"),
         (b"CRTP a many", "must be a number"),
         (b"CRTP a -1", "must be a number"),
         (b"PUBS a", "PUBS topic [geo:2 [within 500ms]]"),
@@ -135,12 +142,18 @@ def test_a_line_is_read_as_its_command(line: str, command: Any) -> None:
         (b"SUBS a", "SUBS topic group"),
         (b"SUBS a b 5-3", "first is above the last"),
         (b"SUBS a b 1,,2", "must be a number"),
-        (b"SUBS a b 99999", "0..999"),
+        (b"SUBS a b 99999", "count of partitions '99999': must be a number in 1..1000"),
+        (b"SUBS a b 0", "must be a number in 1..1000"),
+        (b"SUBS a b 1-99999", "0..999"),
         (b"SUBS a " + b"g" * 256, "over 255"),
-        (b"CONS a 1", "CONS topic subscription offset"),
-        (b"CONS a x 1", "take it from a REC line"),
+        (b"CONS a", "CONS topic [partition] offset"),
+        (b"CONS a x 1", "partition 'x': must be a number"),
+        (b"CONS a 1.0 41", "that records are done says DONE a 1.0 41"),
         (b"CONS a 1 9223372036854775807", "must be a number"),
-        ("CONS a 1 \u0661".encode(), "must be a number"),
+        (b"DONE a 1", "DONE topic subscription offset"),
+        (b"DONE a x 1", "take it from a REC line"),
+        (b"DONE a 1 9223372036854775807", "must be a number"),
+        ("DONE a 1 \u0661".encode(), "must be a number"),
         (b"UNSB", "UNSB subscription"),
         (b"RESOLVE a b", "RESOLVE [topic]"),
         (b"QUIT now", "QUIT"),
@@ -185,7 +198,7 @@ def test_json_is_read_as_a_record(text: str, draft: RecordDraft) -> None:
         ('{"Key":1}', "Key: must be a string"),
         ('{"Key":"\\ud800"}', "surrogate"),
         ('{"Header":[]  , "Header2":1}', "Header2"),
-        ('{"Header":"x"}', "Header: must be an object"),
+        ('{"Header":[1]}', "Header: must be a text, or an object of texts"),
         ('{"Header":{"a":1}}', "Header.a: must be a string"),
         ('{"BodyB64":"x"}', "not base64"),
         ('{"BodyB64":1}', "string of base64"),
@@ -230,7 +243,7 @@ def test_help_shows_every_command_and_ends_with_ok() -> None:
     *lines, last = session().line(b"help")
     assert last == Say("OK")
     shown = [action.text.split()[1] for action in lines if isinstance(action, Say)]
-    assert shown == ["AUTH", "CRTP", "PUBS", "SUBS", "CONS", "UNSB", "RESOLVE", "HELP", "QUIT"]
+    assert shown == ["AUTH", "CRTP", "PUBS", "SUBS", "CONS", "DONE", "UNSB", "RESOLVE", "HELP", "QUIT"]
 
 
 def test_a_command_is_run_and_an_empty_line_is_nothing() -> None:
@@ -246,7 +259,9 @@ def test_quit_says_goodbye_and_ends() -> None:
     assert ready.line(b"HELP") == ()
 
 
-@pytest.mark.parametrize("line", [b"CRTP a", b"PUBS a {}", b"SUBS a b", b"CONS a 1 1", b"UNSB 1", b"RESOLVE"])
+@pytest.mark.parametrize(
+    "line", [b"CRTP a", b"PUBS a {}", b"SUBS a b", b"CONS a 1 1", b"DONE a 1 1", b"UNSB 1", b"RESOLVE"]
+)
 def test_before_a_sign_in_nothing_is_run(line: bytes) -> None:
     (answer,) = session(sign_in_needed=True).line(line)
     assert answer == Say("ERR UNAUTHENTICATED sign in first: AUTH user password")
@@ -362,6 +377,42 @@ def test_every_partition_goes_to_one_member_and_shares_differ_by_one(members: in
     given = [shares[member].get("t", ()) for member in sorted(shares)]
     assert sorted(number for share in given for number in share) == list(range(partitions))
     assert max(map(len, given)) - min(map(len, given)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("most", "shares"),
+    [
+        ({"m1": 3}, [(0, 1, 2), (3, 4, 5)]),
+        ({"m1": 1}, [(0,), (1, 2, 3, 4, 5)]),
+        ({"m1": 2, "m2": 2}, [(0, 1), (2, 3)]),  # nobody has room for two of them
+        ({"m1": 9, "m2": 1}, [(0, 1, 2, 3, 4), (5,)]),
+    ],
+)
+def test_who_takes_so_many_at_most_leaves_the_rest_to_the_others(
+    most: dict[str, int], shares: list[tuple[int, ...]]
+) -> None:
+    given = assign_ranges({"m1": ["t"], "m2": ["t"]}, lambda _: 6, most)
+    assert [given[member].get("t", ()) for member in ("m1", "m2")] == shares
+
+
+def test_a_limit_holds_for_all_topics_together() -> None:
+    given = assign_ranges({"m1": ["a", "b"], "m2": ["a", "b"]}, lambda _: 4, {"m1": 3})
+    assert given == {"m1": {"a": (0, 1), "b": (0,)}, "m2": {"a": (2, 3), "b": (1, 2, 3)}}
+
+
+def test_a_members_limit_is_read_back_and_user_data_of_others_is_none() -> None:
+    assert most_of(most_text(3)) == 3
+    assert most_text(0) is None
+    assert [most_of(raw) for raw in (None, b"", b"\0\1stream", b"georelay.most=x")] == [None] * 4
+
+
+def test_a_header_that_is_one_text_is_shown_as_it_came() -> None:
+    text = '{"Header":"trace 42","Key":"k","Body":"b"}'
+    draft = parse_body(text)
+    assert draft.headers == (("", b"trace 42"),)
+    assert body_text(Record(7, 0, draft.key, draft.value, tuple(draft.headers))) == text
+    more = Record(7, 0, None, b"b", (("", b"a"), ("h", b"c")))
+    assert body_text(more) == '{"Header":{"":"a","h":"c"},"Key":null,"Body":"b"}'
 
 
 def test_a_refusal_has_the_code_of_its_error() -> None:

@@ -17,7 +17,7 @@ PLAYED: Final = ("A session", "As it was first printed")
 
 def _conversation(section: str) -> list[str]:
     text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```\n(.*?)^```", text, flags=re.M | re.S)
+    blocks: list[str] = re.findall(r"^```\n(.*?)^```", text, flags=re.M | re.S)
     return next(block for block in blocks if "\n> " in block).splitlines()
 
 

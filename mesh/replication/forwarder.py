@@ -2,8 +2,10 @@
 
 The rules are forwarding_core's; this shell picks links, keeps deadlines and resolves futures.
 
-Rule: a lane follows its home. What the old home definitely refused (NOT_HOME) goes to the new one, in order, once every
-batch in flight is answered; what the old home may have stored is never sent anywhere again.
+Rule 1: a lane follows its home. What the old home definitely refused (NOT_HOME) goes to the new one, in order, once
+        every batch in flight is answered; what the old home may have stored is never sent anywhere again.
+Rule 2: nobody waits for what is known to be out of order (georelay.outage_core): a home that no link reaches, a stream
+        that nobody leads there. It is refused, as not stored, at once or with the answer of whoever was asked.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from georelay.errors import (
 )
 from georelay.ids import RegionNumber, StreamKey
 from georelay.limits import FORWARDS_IN_FLIGHT_MAX
+from georelay.outage_core import Outage
 from mesh.replication.faults import LANE_RESET, from_fault, poisons_lane, to_fault
 from mesh.replication.forwarding_core import Failed, Failure, LaneCore, Refusal
 from mesh.replication.frames import Fault, Forward, Forwarded, ForwardedGeo, ForwardFailed, ForwardGeo, Part
 from mesh.replication.level import REGION_LEVEL, AskedLevel
+from mesh.replication.link_endpoint import RegionNames, unknown_region
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import Published
@@ -39,6 +43,7 @@ from mesh.replication.settings import FORWARD_BYTES_IN_FLIGHT_MAX, LinkSettings
 _REDIRECTS_MAX: Final = 3  # followed at once between two ticks
 _LEADERS_REMEMBERED_MAX: Final = 100_000
 _NS_PER_MS: Final = 1_000_000
+STATUS_ADVICE: Final = "nothing was stored; `georelay status` shows what is down"
 GEO_VERSION: Final = 2  # of the link protocol: older brokers know no FORWARD_GEO
 
 
@@ -70,11 +75,20 @@ class _Window:
 class Forwarder:
     """All forward lanes of this broker."""
 
-    def __init__(self, links: OutgoingLinks, *, clock: Clock, settings: LinkSettings) -> None:
+    def __init__(
+        self,
+        links: OutgoingLinks,
+        *,
+        clock: Clock,
+        settings: LinkSettings,
+        region_name: RegionNames = unknown_region,
+    ) -> None:
+        self.region_name = region_name
         self.links = links
         self.clock = clock
         self.settings = settings
         self.leaders: dict[StreamKey, int] = {}  # who led it last, as far as answers said
+        self._leaderless: dict[StreamKey, Outage] = {}
         self._lanes: dict[tuple[Hashable, StreamKey], _Lane] = {}
         self._windows: dict[RegionNumber, _Window] = {}
         self._lane_number = 0
@@ -159,6 +173,21 @@ class Forwarder:
         else:
             self.leaders.pop(key, None)
 
+    def led(self, key: StreamKey) -> None:
+        """Note that somebody leads a stream."""
+        self._leaderless.pop(key, None)
+
+    def is_leaderless(self, key: StreamKey) -> bool:
+        """Note that a broker of the home knows nobody who leads a stream; return whether that is known for long."""
+        outage = self._leaderless.get(key)
+        if outage is None:
+            if len(self._leaderless) >= _LEADERS_REMEMBERED_MAX:
+                self._leaderless.clear()
+            outage = self._leaderless[key] = Outage(self.settings.leaderless_ms * _NS_PER_MS)
+        now_ns = self.clock.monotonic_ns()
+        outage.seen(now_ns)
+        return outage.is_known(now_ns)
+
     def _remember_leader(self, key: StreamKey, leader: int) -> None:
         if len(self.leaders) >= _LEADERS_REMEMBERED_MAX:
             self.leaders.clear()  # a cache: the next answers fill it again
@@ -206,7 +235,11 @@ class _Lane:
         """Take one batch."""
         self._pending[number] = pending
         self._core.submit(number)
-        self.pump()
+        if not self._core.is_flying and self._forwarder.links.is_unreachable(self.region):
+            self.lose()
+            self._settle()
+        else:
+            self.pump()
 
     def pump(self) -> None:
         """Send what waits, if the lane flows and its link is open."""
@@ -252,6 +285,7 @@ class _Lane:
     def _stored(self, number: int, answer: Forwarded | ForwardedGeo) -> None:
         if self._link is not None:
             self._forwarder.leader_said(self.key, self._link.broker_id)
+        self._forwarder.led(self.key)
         pending = self._pending.pop(number)
         self._core.stored(number)
         if not pending.future.done():
@@ -272,6 +306,9 @@ class _Lane:
         error = from_fault(fault)
         if fault.code == LANE_RESET:
             refusal = Refusal.LANE_RESET
+        elif isinstance(error, NotLeader) and error.leader < 0 and self._forwarder.is_leaderless(self.key):
+            refusal = Refusal.FAILED
+            error = self._without_leader()
         elif isinstance(error, NotLeader):
             refusal = Refusal.LEADER_MOVED
             self._follow(error.leader)
@@ -333,8 +370,20 @@ class _Lane:
         if failure is Failure.BEHIND:
             return Unavailable("not stored: a batch before it on the same connection failed")
         if failure is Failure.UNKNOWN:
-            return OutcomeUnknown(f"the link to the home (region {self.region}) broke before it answered")
-        return HomeUnreachable(f"the home (region {self.region}) cannot be reached; nothing was stored")
+            return OutcomeUnknown(f"the link to the home, region {self._home_name}, broke before it answered")
+        if any(link.is_open for link in self._forwarder.links.of_region(self.region)):
+            return self._without_leader()
+        return HomeUnreachable(
+            f"region {self._home_name}, the home of the partition, cannot be reached from here; {STATUS_ADVICE}, and "
+            f"`georelay home failover --region {self._home_name}` moves its homes when it is lost"
+        )
+
+    def _without_leader(self) -> NotLeader:
+        return NotLeader(f"no broker of region {self._home_name}, the home, leads the partition; {STATUS_ADVICE}")
+
+    @property
+    def _home_name(self) -> str:
+        return self._forwarder.region_name(self.region) or str(self.region)
 
     def _settle(self) -> None:
         if self._core.is_idle:

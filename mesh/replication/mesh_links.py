@@ -102,7 +102,7 @@ class MeshLinks:
             counters=self.counters,
             region_name=self._name_of,
         )
-        self._forwarder = Forwarder(self._outgoing, clock=clock, settings=settings)
+        self._forwarder = Forwarder(self._outgoing, clock=clock, settings=settings, region_name=self._name_of)
         self._requests = Requests(
             self._outgoing,
             clock=clock,

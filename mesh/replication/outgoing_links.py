@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
+from georelay.outage_core import Outage
 from mesh.listening.addresses_core import Source
 from mesh.replication.frames import ClockAnswer
 from mesh.replication.link import Dial
@@ -16,6 +18,8 @@ from mesh.replication.link_endpoint import RegionNames, unknown_region
 from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+
+_NS_PER_MS: Final = 1_000_000
 
 
 class OutgoingLinks:
@@ -36,6 +40,9 @@ class OutgoingLinks:
         self.on_clock_answer: Callable[[BrokerId, ClockAnswer], None] | None = None
         self.own_region = identity.region_number
         self._me = identity.broker_id
+        self._clock = clock
+        self._patience_ns = settings.dead_after_ms * _NS_PER_MS
+        self._outages: dict[RegionNumber, Outage] = {}
         self._make = partial(
             OutgoingLink,
             identity=identity,
@@ -67,6 +74,7 @@ class OutgoingLinks:
 
     def forget(self, region: RegionNumber) -> None:
         """Close the links to a region for good."""
+        self._outages.pop(region, None)
         for link in self._by_region.pop(region, []):
             self._by_broker.pop(link.broker_id, None)
             link.close()
@@ -129,9 +137,22 @@ class OutgoingLinks:
             self._waiting.discard(future)
 
     def tick(self) -> None:
-        """Dial what is due, keep the rest alive."""
+        """Dial what is due, keep the rest alive, and see which regions are not reached."""
         for link in list(self._by_broker.values()):
             link.tick()
+        now_ns = self._clock.monotonic_ns()
+        for region, links in self._by_region.items():
+            if any(link.is_open for link in links):
+                self._outages.pop(region, None)
+            elif any(link.is_wanted for link in links):
+                self._outages.setdefault(region, Outage(self._patience_ns)).seen(now_ns)
+
+    def is_unreachable(self, region: RegionNumber) -> bool:
+        """Return whether all links to a region were dialled in vain for dead_after_ms: nobody need wait for one."""
+        outage = self._outages.get(region)
+        if outage is None or any(link.is_open for link in self.of_region(region)):
+            return False
+        return outage.is_known(self._clock.monotonic_ns())
 
     def close(self) -> None:
         """Close every link for good."""

@@ -30,6 +30,7 @@ class LinkSettings:
         lagging_after_ms: oldest unacknowledged batch older than this: LAGGING.
         stall_after_ms: behind and no progress for this long: STALLED.
         forward_timeout_ms: a forwarded batch without an answer has an unknown outcome after this.
+        leaderless_ms: a home whose brokers know no leader of a stream for so long: what is for it is refused at once.
         window_bytes_max: sent and not yet acknowledged, per stream session.
         compression: compress frames with zstd where it pays; False: never.
         bytes_per_s: cap of what this end sends over each link to another region; 0: none.
@@ -41,6 +42,7 @@ class LinkSettings:
     lagging_after_ms: int = 1_000
     stall_after_ms: int = 3_000
     forward_timeout_ms: int = 10_000
+    leaderless_ms: int = 5_000
     window_bytes_max: int = LINK_INFLIGHT_BYTES_MAX
     compression: bool = True
     bytes_per_s: int = 0

@@ -31,6 +31,7 @@ log = structlog.get_logger()
 LANES_MAX: Final = 20_000
 ALL_LANES_BYTES_MAX: Final = 128 * MIB  # waiting and in flight together
 ALLOCATE_RETRY_S: Final = 0.1
+OUTAGE_NS: Final = 5_000_000_000  # without a leader: longer than an election on a busy machine
 
 __all__ = ["Coalescer", "NewRecord", "Publisher"]
 
@@ -78,7 +79,7 @@ class Coalescer:
         self._entry_region = entry_region
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._limits = limits or LaneLimits()
+        self._limits = limits or LaneLimits(patience_ns=OUTAGE_NS)
         self._lanes: dict[_Place, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
@@ -234,6 +235,7 @@ class Coalescer:
                     producer_id = await self._cluster.allocate_producer_id()
                 except GeorelayError as error:
                     log.warning("producer_id.refused", topic=lane.topic, partition=lane.partition, error=str(error))
+                    lane.producer_refused(error)
                     await asyncio.sleep(ALLOCATE_RETRY_S)
                 else:
                     lane.producer_assigned(producer_id)

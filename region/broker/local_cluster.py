@@ -329,7 +329,11 @@ class LocalCluster:
                 )
             leader = self.leader_of_key(key)
             if leader < 0 or leader == self.broker_id:
-                raise NotLeader(f"partition {partition} of '{name}' has no leader yet", leader=-1)
+                raise NotLeader(
+                    f"partition {partition} of '{name}' has no leader in region {self.region}, its home; nothing was "
+                    "stored; `georelay status` shows what is down",
+                    leader=-1,
+                )
         if header.is_transactional:
             if home == self.region_number:
                 raise NotLeader(f"broker {leader} leads partition {partition} of '{name}'", leader=leader)

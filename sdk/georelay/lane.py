@@ -160,6 +160,10 @@ class RecordLane(Generic[R]):
             self._core.producer_assigned(producer_id)
             self._pump()
 
+    def producer_refused(self, error: GeorelayError) -> None:
+        """Note that `allocate` gets no producer id at the moment; it goes on asking."""
+        self._tell(self._core.producer_refused(error, self._monotonic_ns()))
+
     def allocation_ended(self) -> None:
         """Note that nobody is getting an id any more."""
         self._allocating = False

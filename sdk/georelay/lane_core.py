@@ -11,6 +11,8 @@ Rule 4: after a failure nothing new is sent until every batch in flight has an a
         resent one at a time, oldest first, with their old sequences.
 Rule 5: a batch that is given up leaves a gap, so the lane takes a new producer id; what follows is stamped anew,
         except batches whose own outcome is unknown: stamping those anew could store them twice, so they fail.
+Rule 6: where there is no home or leader for `patience_ns`, what is certainly not stored is given up at once, and so is
+        what comes later, until it is over. Who says that the home cannot be reached has waited already.
 
 States and moves (every other pair is a no-op):
 
@@ -28,10 +30,25 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-from georelay.errors import Busy, GeorelayError, Outcome, OutcomeUnknown, OutOfOrderSequence, ProducerFenced, Retry
+from georelay.errors import (
+    Busy,
+    GeorelayError,
+    HomeUnreachable,
+    NotHome,
+    NotLeader,
+    Outcome,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    ProducerFenced,
+    Retry,
+    Unavailable,
+)
 from georelay.limits import COALESCE_MS_MAX, KIB, MIB, PRODUCER_BATCHES_REMEMBERED
+from georelay.outage_core import Outage
 
 IN_FLIGHT_MAX: Final = PRODUCER_BATCHES_REMEMBERED
+OUTAGES: Final = (HomeUnreachable, NotHome, NotLeader, Unavailable)  # nobody could have stored it
+UNREACHABLE_BACKOFF: Final = 10  # it lasts, and is answered at once: ten times the back-off of an election
 SEQUENCE_MODULUS: Final = 1 << 31  # Kafka sequences wrap from 2^31-1 to 0
 
 
@@ -45,6 +62,7 @@ class LaneLimits:
     queue_bytes: int = 16 * MIB  # waiting, not in flight; beyond it callers get Busy
     deadline_ns: int = 10_000_000_000  # from the arrival of a batch's first chunk to its failure
     backoff_ns: int = 50_000_000  # between resends; > one event-loop turn, < an election
+    patience_ns: int | None = None  # with a home or leader that is not there (rule 6); None: until the deadline
 
 
 class Chunk(Protocol):
@@ -118,6 +136,12 @@ class Lane(Generic[C]):
     _batches: deque[LaneBatch[C]] = field(default_factory=deque)  # cut and not finished, oldest first
     _resend_at_ns: int = 0
     _stamp_anew: bool = False
+    _outage: Outage | None = None
+
+    def __post_init__(self) -> None:
+        """Begin with nothing out of order."""
+        if self.limits.patience_ns is not None:
+            self._outage = Outage(self.limits.patience_ns)
 
     @property
     def idle(self) -> bool:
@@ -191,6 +215,8 @@ class Lane(Generic[C]):
         if batch not in self._batches or not batch.out:
             return False
         self._batches.remove(batch)
+        if self._outage is not None:
+            self._outage.over()
         self._answered()
         return True
 
@@ -201,11 +227,14 @@ class Lane(Generic[C]):
         batch.out = False
         batch.last_error = error
         batch.maybe_stored = batch.maybe_stored or error.outcome is Outcome.UNKNOWN
-        self._resend_at_ns = now_ns + self.limits.backoff_ns
+        factor = UNREACHABLE_BACKOFF if isinstance(error, HomeUnreachable) else 1
+        self._resend_at_ns = now_ns + factor * self.limits.backoff_ns
         if self.state is LaneState.FLOWING:
             self.state = LaneState.DRAINING
         given_up: list[GivenUp[C]] = []
-        if batch is self._batches[0]:
+        if self._is_known_outage(error, now_ns):
+            given_up = self._give_up_unsent(error)
+        elif batch is self._batches[0]:
             given_up = self._judge_head(error)
         elif not _may_be_resent(error):
             given_up = self._give_up(batch, error)
@@ -213,6 +242,13 @@ class Lane(Generic[C]):
             given_up += self._drop([batch], error)  # one before it was given up while this one was out (rule 5)
         self._answered()
         return given_up
+
+    def producer_refused(self, error: GeorelayError, now_ns: int) -> list[GivenUp[C]]:
+        """Record that nobody gives out a producer id; returns what is given up because of it."""
+        if self._outage is None:
+            return []
+        self._outage.seen(now_ns)
+        return self._give_up_unsent(error) if self._outage.is_known(now_ns) else []
 
     def expire(self, now_ns: int) -> list[GivenUp[C]]:
         """Give up what is past its deadline, in flight or not."""
@@ -227,6 +263,22 @@ class Lane(Generic[C]):
             waited = Busy("the publish waited in its queue until its deadline; not stored")
             given_up.append(GivenUp(batch=late, error=waited))
         self._answered()
+        return given_up
+
+    def _is_known_outage(self, error: GeorelayError, now_ns: int) -> bool:
+        if self._outage is None or not isinstance(error, OUTAGES):
+            return False
+        self._outage.seen(now_ns)
+        return isinstance(error, HomeUnreachable) or self._outage.is_known(now_ns)
+
+    def _give_up_unsent(self, error: GeorelayError) -> list[GivenUp[C]]:
+        """Give up what is certainly not stored (rule 6); a batch that is perhaps stored keeps those behind it."""
+        given_up: list[GivenUp[C]] = []
+        if self._batches and not any(batch.out or batch.maybe_stored for batch in self._batches):
+            self._stamp_anew = True
+            given_up = self._drop(list(self._batches), error)
+        while self._waiting:
+            given_up.append(GivenUp(batch=self._cut(), error=error))
         return given_up
 
     def _judge_head(self, error: GeorelayError) -> list[GivenUp[C]]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from georelay.errors import Busy, NotLeader, Outcome, OutcomeUnknown, OutOfOrderSequence, PolicyViolation
+from georelay.errors import (
+    Busy,
+    HomeUnreachable,
+    NotLeader,
+    Outcome,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    PolicyViolation,
+    Unavailable,
+)
 from georelay.lane_core import IN_FLIGHT_MAX, Lane, LaneBatch, LaneLimits, LaneState
 
 MS = 1_000_000
@@ -225,3 +234,76 @@ def test_what_was_out_when_an_earlier_batch_was_given_up_is_not_stamped_anew_if_
     assert lane.failed(third, NotLeader(), 1002 * MS) == []
     lane.producer_assigned(8)
     assert lane.next_batch(1100 * MS) is third
+
+
+def impatient() -> Lane[Chunk]:
+    """A lane that gives up what cannot be stored 100 ms after it was seen that no leader is there."""
+    lane: Lane[Chunk] = Lane(limits=replace(LIMITS, patience_ns=100 * MS))
+    lane.producer_assigned(7)
+    return lane
+
+
+def test_what_a_home_that_cannot_be_reached_refused_is_not_stored_and_told_at_once_with_all_that_waits() -> None:
+    lane = impatient()
+    batch = sent(lane, 0)
+    lane.offer(1 * MS, Chunk())
+    given_up = lane.failed(batch, HomeUnreachable("us is gone"), 3 * MS)
+    assert [(lost.batch.record_count, lost.error.code, lost.error.outcome) for lost in given_up] == [
+        (1, "HOME_UNREACHABLE", Outcome.NOT_STORED)
+    ] * 2
+    assert lane.idle
+
+
+def test_batches_that_are_refused_together_are_given_up_when_the_last_of_them_has_its_answer() -> None:
+    lane = impatient()
+    first, second = sent(lane, 0), sent(lane, 0)
+    assert lane.failed(first, HomeUnreachable("us is gone"), 1 * MS) == []
+    assert [lost.batch for lost in lane.failed(second, HomeUnreachable("us is gone"), 1 * MS)] == [first, second]
+    assert lane.state is LaneState.NEEDS_PRODUCER
+
+
+def test_a_batch_that_is_perhaps_stored_is_sent_again_while_what_comes_behind_it_is_refused() -> None:
+    lane = impatient()
+    batch = sent(lane, 0)
+    lane.failed(batch, OutcomeUnknown("the link broke"), 0)
+    assert lane.next_batch(50 * MS) is batch
+    lane.offer(51 * MS, Chunk())
+    (refused,) = lane.failed(batch, HomeUnreachable("us is gone"), 52 * MS)
+    assert (refused.batch is batch, refused.error.outcome) == (False, Outcome.NOT_STORED)
+    again_ns = lane.wake_at_ns()
+    assert again_ns is not None
+    assert lane.next_batch(again_ns) is batch
+    assert lane.acked(batch)
+
+
+def test_an_election_is_waited_for_and_a_region_without_a_leader_is_not() -> None:
+    lane = impatient()
+    batch = sent(lane, 0)
+    assert lane.failed(batch, NotLeader(), 0) == []
+    assert lane.next_batch(60 * MS) is batch
+    assert lane.failed(batch, NotLeader(), 60 * MS) == []
+    assert lane.next_batch(110 * MS) is batch
+    (given_up,) = lane.failed(batch, NotLeader(), 110 * MS)
+    assert (given_up.batch, given_up.error.outcome) == (batch, Outcome.NOT_STORED)
+    lane.producer_assigned(8)
+    (at_once,) = lane.failed(sent(lane, 150 * MS), NotLeader(), 152 * MS)
+    assert at_once.error.code == "NOT_LEADER"
+    lane.producer_assigned(9)
+    assert lane.acked(sent(lane, 200 * MS))
+    assert lane.failed(sent(lane, 210 * MS), NotLeader(), 212 * MS) == []  # a new election is waited for again
+
+
+def test_what_waits_for_a_producer_id_that_nobody_gives_out_is_refused_like_everything_else() -> None:
+    lane: Lane[Chunk] = Lane(limits=replace(LIMITS, patience_ns=100 * MS))
+    lane.offer(0, Chunk())
+    nobody = Unavailable("no controller")
+    assert lane.producer_refused(nobody, 0) == []
+    assert [lost.error for lost in lane.producer_refused(nobody, 100 * MS)] == [nobody]
+
+
+def test_a_lane_without_patience_of_its_own_waits_until_the_deadline() -> None:
+    lane = flowing()
+    batch = sent(lane, 0)
+    assert lane.failed(batch, HomeUnreachable("us is gone"), 900 * MS) == []
+    (given_up,) = lane.expire(1000 * MS)
+    assert given_up.error.code == "HOME_UNREACHABLE"

@@ -1,8 +1,9 @@
 """Records of gRPC and REST callers become idempotent batches: a `RecordLane` for each partition.
 
-Rule 1: one lane per (topic, partition, asked level) with a producer id of its own, so a resend after a leader change
-        or a lost answer is recognised by the stream and never stored twice. Deadlines of nearly the same length are
-        one level: a caller who makes up a new one for each record gets no lane and no producer id for it.
+Rule 1: one lane per (topic, partition, asked level) with a producer id of its own, which no client may use, so a
+        resend after a leader change or a lost answer is recognised by the stream and never stored twice. Deadlines of
+        nearly the same length are one level: a caller who makes up a new one for each record gets no lane and no
+        producer id for it.
 Rule 2: no task per record or batch: answers arrive by future callbacks, waiting is one timer per lane.
 Rule 3: everything is bounded: bytes per lane, bytes of all lanes, number of lanes, time until a caller is answered.
 """
@@ -18,6 +19,7 @@ from typing import Final, Protocol, TypeAlias
 import structlog
 
 from georelay.errors import Busy, GeorelayError, Unavailable
+from georelay.ids import brokers_own
 from georelay.lane import NewRecord, RecordChunk, RecordLane, new_chunk, split_records
 from georelay.lane_core import LaneBatch, LaneLimits
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
@@ -238,7 +240,7 @@ class Coalescer:
                     lane.producer_refused(error)
                     await asyncio.sleep(ALLOCATE_RETRY_S)
                 else:
-                    lane.producer_assigned(producer_id)
+                    lane.producer_assigned(brokers_own(producer_id))
                     return
         finally:
             lane.allocation_ended()

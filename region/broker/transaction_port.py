@@ -14,9 +14,8 @@ from typing import Any, Final, Protocol
 
 from georelay.errors import BadRequest, NotLeader, PolicyViolation, Unavailable, UnknownTopic
 from georelay.fields import FieldError, Fields
-from georelay.ids import BrokerId, RegionNumber, StreamKey
+from georelay.ids import PRODUCER_COUNTER_BITS, BrokerId, RegionNumber, StreamKey
 from region.controller.catalog import TopicCatalog
-from region.controller.state_core import PRODUCER_COUNTER_BITS
 from region.controller.topic import TopicView
 from region.coordination.coordinators import INTERNAL_TOPIC, Coordinators
 from region.coordination.part import Part

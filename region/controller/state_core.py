@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from georelay.errors import DataDirectoryError, PolicyViolation, Unavailable
-from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, RaftIndex, StreamKey
+from georelay.ids import CONTROLLER_GROUP, PRODUCER_COUNTER_BITS, BrokerId, GroupId, RaftIndex, StreamKey
 from mesh.home.home_row import HomeRow
 from region.controller import (
     broker_rules,
@@ -95,7 +95,7 @@ __all__ = [
     "stream_keys",
 ]
 
-PRODUCER_COUNTER_BITS: Final = 48  # producer id = region number << 48 | counter
+PRODUCERS_MAX: Final = 1 << (PRODUCER_COUNTER_BITS - 1)  # the other half is the brokers' own, see ids.brokers_own
 OUTCOMES_REMEMBERED: Final = 4_096  # a proposer reads its outcome in the loop turn of its apply
 
 
@@ -456,7 +456,7 @@ class ControllerState:
         if ledger.topology is None:
             return Refused(error=Unavailable, text="this region is not formed yet")
         first = ledger.producers_given
-        if first + command.count > 1 << PRODUCER_COUNTER_BITS:
+        if first + command.count > PRODUCERS_MAX:
             return Refused(error=PolicyViolation, text="this region has given out all of its producer ids")
         ledger.producers_given += command.count
         return Done(first_producer_id=ledger.topology.region << PRODUCER_COUNTER_BITS | first)

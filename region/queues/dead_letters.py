@@ -1,7 +1,8 @@
 """Publishes the condemned records of one queue to its dead-letter topic, and only then has them done.
 
 Rule 1: a dead letter has a number that is replicated before it is published: it is the sequence of the queue's own
-        producer, so that a letter that is published twice, also by two leaders, is stored once.
+        producer, so that a letter that is published twice, also by two leaders, is stored once. So its bytes follow
+        from the record and the state of the queue alone; the time in it is the record's.
 Rule 2: at most DEAD_LETTERS_IN_FLIGHT_MAX letters are published and not yet done: the topic recognises so many.
 Rule 3: a letter is done only while its number still names its record: the record may have been cut off meanwhile.
 Rule 4: letters have no gaps, so one of which nothing is known yet (an epoch of its partition is not followed) holds up
@@ -20,6 +21,7 @@ from typing import Final
 import structlog
 
 from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, TooLarge, Unavailable, UnknownTopic
+from georelay.ids import brokers_own, is_brokers_own
 from georelay.wire.batch import build_batch, parse_header
 from georelay.wire.murmur2 import partition_for_key
 from georelay.wire.records import Record
@@ -47,9 +49,10 @@ async def publish_letters(queue: LiveQueue, coordinator: CoordinatorLog) -> None
     retry_s = RETRY_S
     while True:
         queue.letters.clear()
-        if not queue.state.letters:
-            await queue.letters.wait()
         try:
+            if not queue.state.letters:
+                await _renew_old_producer(queue)
+                await queue.letters.wait()
             await _publish_some(queue, coordinator)
             retry_s = RETRY_S
         except GeorelayError as error:
@@ -79,7 +82,7 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
         if content is None:
             lost.append((number, place))
             break  # the numbers behind it would have a gap
-        raw = _letter(queue, place, row, content, sequence=number % SEQUENCES, now_ms=now_ns // 1_000_000)
+        raw = _letter(queue, place, row, content, sequence=number % SEQUENCES)
         future = queue.cluster.publish(
             target,
             partition,
@@ -145,12 +148,18 @@ async def _finish(queue: LiveQueue, waits: list[tuple[int, Place, asyncio.Future
         raise error
 
 
+async def _renew_old_producer(queue: LiveQueue) -> None:
+    """Take a new producer for one of a broker of before its ids were kept from clients: nothing of it is under way."""
+    if queue.state.producer_id != NO_PRODUCER and not is_brokers_own(queue.state.producer_id):
+        await _take_producer(queue)
+
+
 async def _take_producer(queue: LiveQueue) -> None:
-    producer_id = await queue.cluster.allocate_producer_id()
+    producer_id = brokers_own(await queue.cluster.allocate_producer_id())
     await queue.propose(NameProducer(queue=queue.name, producer_id=producer_id), shrinks=True)
 
 
-def _letter(queue: LiveQueue, place: Place, row: Row, content: Record, *, sequence: int, now_ms: int) -> bytes:
+def _letter(queue: LiveQueue, place: Place, row: Row, content: Record, *, sequence: int) -> bytes:
     headers: Headers = (
         *content.headers,
         ("georelay-queue", queue.name.encode()),
@@ -164,7 +173,7 @@ def _letter(queue: LiveQueue, place: Place, row: Row, content: Record, *, sequen
     def build(value: bytes | None, key: bytes | None, extra: Headers) -> bytes:
         return build_batch(
             [(value, key, extra)],
-            timestamps_ms=now_ms,
+            timestamps_ms=content.timestamp_ms,
             producer_id=queue.state.producer_id,
             producer_epoch=0,
             base_sequence=sequence,

@@ -10,7 +10,9 @@ Rule 3: when the home moves, the old one hands its row over if it never copied a
 Rule 4: from a home that does not hand over the new one takes: it waits while the old one copies what its epoch has left
         (DRAIN_S without any progress: it is lost), and makes what is not saved by then again, with a new producer.
         Whoever was replaced copies no more, and only follows how far the copies are, for those who wait here.
-Rule 5: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
+Rule 5: a producer whose id clients may use, as brokers of before took them, is replaced once everything that another
+        leader may have under way with it was made again.
+Rule 6: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
         Only what retention has deleted from the source meanwhile is, with a line in the log.
 """
 
@@ -26,7 +28,7 @@ import structlog
 
 from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, Unavailable, UnknownTopic
 from georelay.fields import Fields
-from georelay.ids import Offset, RegionNumber
+from georelay.ids import Offset, RegionNumber, brokers_own, is_brokers_own
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from georelay.wire.batch import parse_header
 from region.api.unfolding import off_loop, unfolds_on_loop
@@ -85,6 +87,7 @@ class Copier:
         self._has_begun = False
         self._is_replaced = False  # the row is of a later epoch
         self._furthest = int(begin_at)  # nothing at or beyond it was copied in this epoch, here or by leaders before
+        self._copies_saved = 0
         self._handing: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._stream = stream
@@ -195,7 +198,7 @@ class Copier:
     async def _fresh(self, cursor: int) -> CopyRow:
         """Return a row of this epoch with a new producer."""
         return CopyRow(
-            producer_id=await self._cluster.allocate_producer_id(),
+            producer_id=brokers_own(await self._cluster.allocate_producer_id()),
             cursor=cursor,
             sequence=0,
             partitions=self._target().partitions,
@@ -308,6 +311,9 @@ class Copier:
         self._set_copied(following)
         if copies:
             await self._save()
+            self._copies_saved += len(copies)
+            if self._copies_saved >= GROUP_COPIES and not is_brokers_own(self._row.producer_id):
+                await self._new_producer()
         else:
             await self._save_if_far()
 

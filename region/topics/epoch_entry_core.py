@@ -3,6 +3,7 @@
     u64 control index                                              version 1: 8 bytes, nothing is cut off
     u64 control index | u8 version (2) | u8 flags | u64 first index
         [ transactions (region.topics.transaction_rows, without aborted ones) | producer states (producer_rows) ]
+    the same with version 3: the producer states have their second layout; from CHECKSUM_LEVEL on
 
 Rule 1: what the records beyond the start of the epoch taught about producers and transactions is forgotten. Older
         states cannot be derived from newer ones, so the leader makes them anew from the log below the cut and writes
@@ -24,6 +25,7 @@ from region.topics.transaction_rows import decode_transactions, encode_transacti
 from region.topics.transaction_table_core import TransactionRows
 
 CUT_VERSION: Final = 2
+CHECKSUM_VERSION: Final = 3
 _CONTROL_INDEX: Final = struct.Struct(">Q")
 _CUT: Final = struct.Struct(">QBBQ")
 _HAS_STATES: Final = 1
@@ -53,19 +55,21 @@ class EpochBegun:
     cut: EpochCut | None = None
 
 
-def encode_epoch(begun: EpochBegun) -> bytes:
+def encode_epoch(begun: EpochBegun, *, checksums: bool = False) -> bytes:
     """Return the payload; states that are over the size of an entry are left out (rule 2)."""
     if begun.cut is None:
         return _CONTROL_INDEX.pack(begun.control_index)
-    states = b"" if begun.cut.states is None else _encode_states(begun.cut.states)
+    states = b"" if begun.cut.states is None else _encode_states(begun.cut.states, checksums=checksums)
     if _CUT.size + len(states) > RECORD_BATCH_BYTES_MAX:
         states = b""
-    head = _CUT.pack(begun.control_index, CUT_VERSION, _HAS_STATES if states else 0, begun.cut.first_index)
+    version = CHECKSUM_VERSION if checksums and states else CUT_VERSION
+    head = _CUT.pack(begun.control_index, version, _HAS_STATES if states else 0, begun.cut.first_index)
     return head + states
 
 
-def _encode_states(states: StatesBelow) -> bytes:
-    return encode_transactions(states.transactions._replace(aborted=())) + encode_producers(states.producers)
+def _encode_states(states: StatesBelow, *, checksums: bool) -> bytes:
+    transactions = encode_transactions(states.transactions._replace(aborted=()))
+    return transactions + encode_producers(states.producers, checksums=checksums)
 
 
 def decode_epoch(payload: bytes | memoryview) -> EpochBegun:
@@ -79,14 +83,13 @@ def decode_epoch(payload: bytes | memoryview) -> EpochBegun:
     if len(payload) < _CUT.size:
         raise ValueError(f"an EPOCH entry of {len(payload)} bytes ends too early")
     control_index, version, flags, first_index = _CUT.unpack_from(payload)
-    if version != CUT_VERSION or flags > _HAS_STATES:
-        raise ValueError(f"EPOCH entry version {version} is unknown, this broker reads version {CUT_VERSION}")
+    if version not in (CUT_VERSION, CHECKSUM_VERSION) or flags > _HAS_STATES:
+        raise ValueError(f"EPOCH entry version {version} is unknown, this broker reads up to {CHECKSUM_VERSION}")
     states = None
     if flags & _HAS_STATES:
         transactions, position = decode_transactions(payload, _CUT.size)
-        states = StatesBelow(
-            producers=tuple(decode_producers(memoryview(payload)[position:])), transactions=transactions
-        )
+        rows = decode_producers(memoryview(payload)[position:], checksums=version == CHECKSUM_VERSION)
+        states = StatesBelow(producers=tuple(rows), transactions=transactions)
     elif len(payload) != _CUT.size:
         raise ValueError(f"an EPOCH entry without states has {_CUT.size} bytes, not {len(payload)}")
     return EpochBegun(control_index=control_index, cut=EpochCut(first_index=RaftIndex(first_index), states=states))

@@ -9,6 +9,7 @@ Rule 3: everything here is a function of the log: `restore` of a snapshot and th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -32,15 +33,17 @@ from region.topics.log_bounds_core import LogBounds
 from region.topics.log_end_core import EpochTable, LogEnd
 from region.topics.log_start_core import LogStart, decode_dropped, decode_start
 from region.topics.orphan_core import OrphanBook, OrphanBranch, branch_epochs
-from region.topics.producer_table_core import ProducerTable, Row
+from region.topics.producer_table_core import NO_CHECKSUM, ProducerTable, Row
 from region.topics.skip_core import decode_skip
-from region.topics.stream_state import StreamState
+from region.topics.stream_state import FIRST_LEVEL, StreamState
 from region.topics.transaction_table_core import AbortedTransaction, Change, Kind, TransactionTable
 from region.topics.unnamed_core import UnnamedRanges
 
 log = structlog.get_logger()
 
 _ATTRIBUTES_AT: Final = ENTRY_HEADER_BYTES + 22  # low byte of a batch's attributes in the frame of its entry
+_CHECKSUM: Final = struct.Struct(">I")
+_CHECKSUM_AT: Final = ENTRY_HEADER_BYTES + 17
 
 
 class StateAt(Protocol):
@@ -67,7 +70,10 @@ class FollowedLog:
         home: RegionNumber,
         region: RegionNumber,
         budget: TailBudget,
+        feature_level: Callable[[], int] = lambda: FIRST_LEVEL,
     ) -> None:
+        """`feature_level` is this region's now: what is written in its terms is read by all of its brokers."""
+        self._feature_level = feature_level
         self.key = key
         self.topic = topic
         self.partition = key.partition
@@ -202,7 +208,7 @@ class FollowedLog:
             transactions=self.transactions.rows(log_start=self.log_start, append_us=self.applied_end.append_us),
             fences=self.fences.committed,
             orphans=self.orphan_book.committed,
-        ).encode()
+        ).encode(feature_level=self._feature_level())
         self._base = (self.commit_index, state)
         return state
 
@@ -269,7 +275,7 @@ class FollowedLog:
         self.end = LogEnd.after(header)
         if header.type in OWNS_OFFSETS:
             self.bounds.batch_appended(entry.index, header)
-            self.producers.appended(entry.index, header)
+            self.producers.appended(entry.index, header, checksum_of(entry))
             if header.type is EntryType.TXN_MARKER or (
                 header.producer_id != NO_PRODUCER and entry.frame[_ATTRIBUTES_AT] & TRANSACTIONAL
             ):
@@ -375,7 +381,7 @@ class FollowedLog:
                     table.skipped(entry.index, decode_skip(entry.payload, index=entry.index).producers)
                 elif entry.type is EntryType.EPOCH and entry.base_offset < end:
                     follow_cut(table, entry.index, entry.base_offset, decode_epoch(entry.payload))
-                table.appended(entry.index, entry.header())
+                table.appended(entry.index, entry.header(), checksum_of(entry))
                 end = entry.next_offset
         table.committed(self.commit_index, self.applied_end.append_us)
         return table
@@ -473,6 +479,13 @@ class FollowedLog:
         """Return the epoch that a SEAL before entry `index` waits for, 0 without one."""
         seal = self.fences.at(index).seal
         return Epoch(0) if seal is None else seal.new_epoch
+
+
+def checksum_of(entry: Entry) -> int:
+    """Return the checksum in the header of an entry's record batch, NO_CHECKSUM where it holds none."""
+    if not entry.record_count or len(entry.frame) < _CHECKSUM_AT + _CHECKSUM.size:
+        return NO_CHECKSUM
+    return int(_CHECKSUM.unpack_from(entry.frame, _CHECKSUM_AT)[0])
 
 
 def follow_cut(table: ProducerTable, index: RaftIndex, start: Offset, begun: EpochBegun) -> None:

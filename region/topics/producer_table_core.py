@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,8 @@ from mesh.replication.stream_header import StreamHeader
 NO_EPOCH: Final = Epoch(0)
 SEQUENCE_MODULUS: Final = 2**31  # sequences are non-negative int32 and wrap to 0
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
+NO_CHECKSUM: Final = -1  # of a batch from a state that was written before checksums were kept: any is taken for its own
+DISPUTED_MAX: Final = 1_000  # producers whose sequences others used; the oldest is forgotten
 UNDO_MAX: Final = 65_536  # changes above the commit that can be undone; a deeper truncation rebuilds the table
 
 
@@ -43,13 +45,14 @@ class AppendedBatch:
     index: RaftIndex
     append_us: int
     home_epoch: Epoch  # in which it was sequenced: a later duplicate is answered with it
+    checksum: int = NO_CHECKSUM  # CRC-32C in the batch's header, over all that its producer made
 
 
-BATCH_LAYOUT: Final = struct.Struct(">iiqQqI")  # the fields of an AppendedBatch, in order
+BATCH_LAYOUT: Final = struct.Struct(">iiqQqIq")  # the fields of an AppendedBatch, in order
 _LAST_SEQUENCE: Final = struct.Struct(">i")
-_NEWEST: Final = struct.Struct(">qQqI")  # from the base offset to the end of a batch
-_APPEND_US: Final = struct.Struct(">qI")
-_HOME_EPOCH: Final = struct.Struct(">I")
+_NEWEST: Final = struct.Struct(">qQqIq")  # from the base offset to the end of a batch
+_APPEND_US: Final = struct.Struct(">qIq")  # from the append time to the end of a batch
+_HOME_EPOCH: Final = struct.Struct(">Iq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ class ProducerState:
     def batches(self) -> tuple[AppendedBatch, ...]:
         """Return the batches, oldest first."""
         return tuple(
-            AppendedBatch(base, last, Offset(offset), RaftIndex(index), append_us, Epoch(epoch))
-            for base, last, offset, index, append_us, epoch in BATCH_LAYOUT.iter_unpack(self.packed)
+            AppendedBatch(base, last, Offset(offset), RaftIndex(index), append_us, Epoch(epoch), checksum)
+            for base, last, offset, index, append_us, epoch, checksum in BATCH_LAYOUT.iter_unpack(self.packed)
         )
 
     @property
@@ -102,6 +105,7 @@ def pack_batch(batch: AppendedBatch) -> bytes:
         batch.index,
         batch.append_us,
         batch.home_epoch,
+        batch.checksum,
     )
 
 
@@ -148,6 +152,7 @@ class ProducerTable:
         self._expiry_us = expiry_ms * 1000
         self._undo_floor = RaftIndex(0)  # changes at or below it can no longer be undone
         self._order_is_stale = False  # an undo puts a producer back at the wrong end
+        self._disputed: OrderedDict[int, int] = OrderedDict()  # producer id -> newest epoch of it that was refused
 
     def __len__(self) -> int:
         return len(self._states)
@@ -159,15 +164,20 @@ class ProducerTable:
         epoch: int,
         base_sequence: int,
         record_count: int,
+        checksum: int,
         append_us: int,
         jumps_in: Epoch = NO_EPOCH,
+        restamped: Callable[[int], Collection[int]] = lambda _append_us: (),
     ) -> AppendedBatch | None:
         """Decide whether a batch continues its producer's sequence.
 
         Args:
+            checksum: CRC-32C in the header of the batch.
             append_us: append time the batch would get.
             jumps_in: the home epoch, when it began with a loss of records: a producer whose batches are all older may
                 jump forward once, because what it published in between may be gone.
+            restamped: checksums that the batch has in a log where it was appended at such a time, in us, if the home
+                writes anything of it anew.
 
         Returns:
             None to append it; the original batch when it is a duplicate.
@@ -175,7 +185,8 @@ class ProducerTable:
         Raises:
             ProducerFenced: a newer epoch of the producer has published.
             OutOfOrderSequence: a gap, or a duplicate older than the batches remembered.
-            UnknownProducer: the producer is not in the table, or expired, and does not begin with 0.
+            UnknownProducer: the producer is not in the table, or expired, and does not begin with 0; or another batch
+                stands in the log under the sequence of this one, or of one before it.
         """
         if producer_id == NO_PRODUCER:
             return None
@@ -198,12 +209,28 @@ class ProducerTable:
         expected = (state.last_sequence + 1) % SEQUENCE_MODULUS
         for batch in state.batches if base_sequence != expected else ():
             if batch.base_sequence == base_sequence and batch.last_sequence == last:
+                if batch.checksum not in (checksum, NO_CHECKSUM, *restamped(batch.append_us)):
+                    raise self._dispute(producer_id, epoch, base_sequence)
                 return batch
+        if epoch <= self._disputed.get(producer_id, -1):
+            raise UnknownProducer(
+                f"producer {producer_id} epoch {epoch} was refused: others use its sequences; start a new producer"
+            )
         if base_sequence != expected and not _may_jump(state, base_sequence, expected, jumps_in):
             raise OutOfOrderSequence(
                 f"producer {producer_id} epoch {epoch} sent sequence {base_sequence}, {expected} was expected"
             )
         return None
+
+    def _dispute(self, producer_id: int, epoch: int, base_sequence: int) -> UnknownProducer:
+        """Note that somebody else published as this producer, and return what it is told."""
+        self._disputed[producer_id] = epoch
+        if len(self._disputed) > DISPUTED_MAX:
+            self._disputed.popitem(last=False)
+        return UnknownProducer(
+            f"another batch is stored under sequence {base_sequence} of producer {producer_id} epoch {epoch}, "
+            "this one is not: start a new producer"
+        )
 
     def is_jump(self, *, producer_id: int, epoch: int, base_sequence: int) -> bool:
         """Return whether a batch that may be appended leaves out sequences of its producer."""
@@ -218,8 +245,12 @@ class ProducerTable:
 
     # --- following the log ------------------------------------------------------------------------
 
-    def appended(self, index: RaftIndex, header: StreamHeader) -> None:
-        """Follow one entry that was appended at `index` (entries without a producer change nothing)."""
+    def appended(self, index: RaftIndex, header: StreamHeader, checksum: int) -> None:
+        """Follow one entry that was appended at `index` (entries without a producer change nothing).
+
+        Args:
+            checksum: CRC-32C in the header of its batch.
+        """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER:
             return
@@ -231,6 +262,7 @@ class ProducerTable:
             index,
             header.append_us,
             header.epoch,
+            checksum,
         )
         known = self._alive(before, header.append_us)
         kept = known.packed[-_KEPT_BYTES:] if known is not None and known.epoch == header.producer_epoch else b""
@@ -356,5 +388,5 @@ class ProducerTable:
 
 def _last_append(row: Row) -> tuple[int, int]:
     packed = row[1].packed
-    base_offset, index, _, _ = _NEWEST.unpack_from(packed, len(packed) - _NEWEST.size)
+    base_offset, index, _, _, _ = _NEWEST.unpack_from(packed, len(packed) - _NEWEST.size)
     return index, base_offset  # states that one SKIP entry brought share its index

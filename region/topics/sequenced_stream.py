@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -51,12 +52,12 @@ from region.log.entry import EntryDraft, frame_for
 from region.multiraft.machine import Proposer
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import FollowedLog
+from region.topics.stream_state import FIRST_LEVEL
 from region.topics.transaction_lanes import TransactionalBatch, TransactionLanes
 
 log = structlog.get_logger()
 
 FIRST_EPOCH: Final = Epoch(1)
-FIRST_LEVEL: Final = 1
 TRANSACTION_LEVEL: Final = 3  # feature level from which transactions are understood
 
 
@@ -81,9 +82,16 @@ class SequencedStream(FollowedLog, ABC):
         feature_level: Callable[[], int] = lambda: FIRST_LEVEL,
         disk_writable: Callable[[], bool] = lambda: True,
     ) -> None:
-        super().__init__(key=key, topic=topic, group_id=group_id, home=home, region=region, budget=budget)
+        super().__init__(
+            key=key,
+            topic=topic,
+            group_id=group_id,
+            home=home,
+            region=region,
+            budget=budget,
+            feature_level=feature_level,
+        )
         self._clock = clock
-        self._feature_level = feature_level
         self._disk_writable = disk_writable
         self.home_row: HomeRow | None = None  # control's newest word; None: the stream's home never moved
         self.lease: Callable[[], bool] = _always
@@ -205,7 +213,7 @@ class SequencedStream(FollowedLog, ABC):
         proposer = self._leading()
         end = self.end
         append_us = self._append_us()
-        original = self._original(header, append_us, needs_lease=needs_lease)
+        original = self._original(header, raw, append_us, needs_lease=needs_lease)
         if original is not None:
             return original
         self._check_stays()
@@ -247,7 +255,12 @@ class SequencedStream(FollowedLog, ABC):
         return max(self._clock.wall_ns() // 1000, self.end.append_us)
 
     def _original(
-        self, header: BatchHeader, append_us: int, *, needs_lease: bool = True
+        self,
+        header: BatchHeader,
+        raw: bytes | bytearray | memoryview,
+        append_us: int,
+        *,
+        needs_lease: bool = True,
     ) -> asyncio.Future[Published] | None:
         """Return the answer of the batch that this one repeats, None for a new one that may be appended."""
         original = self.producers.check(
@@ -255,8 +268,10 @@ class SequencedStream(FollowedLog, ABC):
             epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             record_count=header.record_count,
+            checksum=header.crc,
             append_us=append_us,
             jumps_in=self._jumps_in(),
+            restamped=partial(_restamped, raw, header),
         )
         if original is None:
             return None
@@ -296,7 +311,7 @@ class SequencedStream(FollowedLog, ABC):
                     f"epoch {header.producer_epoch} begins when it is ended"
                 )
             return self._append_transactional(batch)
-        original = self._original(header, self._append_us())
+        original = self._original(header, batch.raw, self._append_us())
         if original is not None:
             return original
         self._check_stays()
@@ -423,6 +438,13 @@ class SequencedStream(FollowedLog, ABC):
             regions=(self.region,),
         )
         return self._commits.add(index, answer, committed=self.commit_index, needs_lease=needs_lease)
+
+
+def _restamped(raw: bytes | bytearray | memoryview, header: BatchHeader, append_us: int) -> tuple[int, int]:
+    """Return the checksums that a batch got which was appended then, by either type of timestamps; see stamp_time."""
+    copy = bytearray(raw)
+    with_own = stamp_time(copy, header, append_ms=None)
+    return with_own.crc, stamp_time(copy, with_own, append_ms=append_us // 1000).crc
 
 
 def _always() -> bool:

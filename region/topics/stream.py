@@ -23,7 +23,9 @@ from region.log.entry import Entry, EntryDraft, control_header
 from region.topics.committed_tail import TailBudget
 from region.topics.epoch_entry_core import EpochBegun, EpochCut, encode_epoch
 from region.topics.log_start_core import NOTHING_DROPPED, LogStart, encode_start
-from region.topics.sequenced_stream import FIRST_EPOCH, FIRST_LEVEL, TRANSACTION_LEVEL, SequencedStream
+from region.topics.producer_rows import CHECKSUM_LEVEL
+from region.topics.sequenced_stream import FIRST_EPOCH, TRANSACTION_LEVEL, SequencedStream
+from region.topics.stream_state import FIRST_LEVEL
 
 __all__ = ["FIRST_EPOCH", "FIRST_LEVEL", "MESH_LEVEL", "RETENTION_LEVEL", "TRANSACTION_LEVEL", "Stream"]
 
@@ -173,7 +175,8 @@ class Stream(SequencedStream):
         if epoch == newest:
             index = RaftIndex(self.epochs.index_of(epoch))
             return self._at_commit(index, epoch=epoch, base_offset=start, append_us=append_us)
-        payload = encode_epoch(EpochBegun(control_index=control_index, cut=cut))
+        checksums = self._feature_level() >= CHECKSUM_LEVEL
+        payload = encode_epoch(EpochBegun(control_index=control_index, cut=cut), checksums=checksums)
         header = control_header(
             EntryType.EPOCH, next_offset=start, epoch=epoch, append_us=append_us, digest=digest, payload=payload
         )

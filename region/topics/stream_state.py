@@ -2,7 +2,7 @@
 
 Layout (big-endian; it never changes):
 
-    u8 version (1, 2 or 3)
+    u8 version (1, 2, 3 or 4)
     i64 next offset | 16 digest | i64 append_us | u32 epoch          the log end at the applied index
     u64 first index | i64 log start | i64 boundary | 16 digest       the log start
     u64 records skipped                                              by SKIP entries, for operators
@@ -10,13 +10,14 @@ Layout (big-endian; it never changes):
     u32 rows, each u64 index, u32 epoch, i64 start                   epochs, ascending
     from version 2 on: transactions (region.topics.transaction_rows)
     from version 3 on: fences (region.topics.fence_core), orphan branches (region.topics.orphan_core)
-    producer states (region.topics.producer_rows)
+    producer states (region.topics.producer_rows), from version 4 on in their second layout
 
-Rule 1: it is a function of the log up to the applied index: replicas hold equal bytes at equal index.
+Rule 1: it is a function of the log up to the applied index, and of the feature level: replicas hold equal bytes at
+        equal index and level.
 Rule 2: bounded: producers, epochs and transactions are.
 Rule 3: a stream that never held a transaction has version 1, which brokers of before transactions read; that, too, is
-        a function of the log alone. One without a fence and without an orphan branch has version 1 or 2. All
-        versions are read for ever.
+        a function of the log alone. One without a fence and without an orphan branch has version 1 or 2. Checksums of
+        producers' batches are written from CHECKSUM_LEVEL on. All versions are read for ever.
 """
 
 from __future__ import annotations
@@ -32,15 +33,22 @@ from region.topics.log_end_core import IndexedEpoch, LogEnd
 from region.topics.log_start_core import LogStart
 from region.topics.newest_timestamp_core import NewestTimestamp
 from region.topics.orphan_core import ORPHAN_ROWS_BYTES_MAX, OrphanBranch, decode_orphans, encode_orphans
-from region.topics.producer_rows import PRODUCER_ROWS_BYTES_MAX, decode_producers, encode_producers
+from region.topics.producer_rows import (
+    CHECKSUM_LEVEL,
+    PRODUCER_ROWS_BYTES_MAX,
+    decode_producers,
+    encode_producers,
+)
 from region.topics.producer_table_core import Row
 from region.topics.transaction_rows import TRANSACTION_ROWS_BYTES_MAX, decode_transactions, encode_transactions
 from region.topics.transaction_table_core import TransactionRows
 
+FIRST_LEVEL: Final = 1
 STATE_VERSION: Final = 1
 TRANSACTIONAL_VERSION: Final = 2
 MOVED_VERSION: Final = 3
-_VERSIONS: Final = (STATE_VERSION, TRANSACTIONAL_VERSION, MOVED_VERSION)
+CHECKSUM_VERSION: Final = 4
+_VERSIONS: Final = range(STATE_VERSION, CHECKSUM_VERSION + 1)
 _HEAD: Final = struct.Struct(">Bq16sqIQqq16sQqqqI")
 _ROW: Final = struct.Struct(">QIq")
 STATE_BYTES_MAX: Final = (
@@ -67,16 +75,17 @@ class StreamState:
     fences: FenceState = NO_FENCES
     orphans: tuple[OrphanBranch, ...] = ()
 
-    @property
-    def version(self) -> int:
-        """Return the lowest version that can say it."""
+    def version(self, feature_level: int) -> int:
+        """Return the lowest version that can say all of it that a region of this level may write."""
+        if feature_level >= CHECKSUM_LEVEL and self.producers:
+            return CHECKSUM_VERSION
         if self.fences != NO_FENCES or self.orphans:
             return MOVED_VERSION
         return STATE_VERSION if self.transactions.is_empty else TRANSACTIONAL_VERSION
 
-    def encode(self) -> bytes:
+    def encode(self, *, feature_level: int = FIRST_LEVEL) -> bytes:
         """Return the bytes: of version 1 unless there is something that only later ones can say."""
-        version = self.version
+        version = self.version(feature_level)
         head = _HEAD.pack(
             version,
             self.end.next_offset,
@@ -96,7 +105,8 @@ class StreamState:
         transactions = encode_transactions(self.transactions) if version >= TRANSACTIONAL_VERSION else b""
         moved = encode_fences(self.fences) + encode_orphans(self.orphans) if version >= MOVED_VERSION else b""
         rows = (_ROW.pack(*row) for row in self.epochs)
-        return b"".join((head, *rows, transactions, moved, encode_producers(self.producers)))
+        producers = encode_producers(self.producers, checksums=version >= CHECKSUM_VERSION)
+        return b"".join((head, *rows, transactions, moved, producers))
 
     @classmethod
     def decode(cls, raw: bytes | memoryview) -> StreamState:
@@ -109,7 +119,7 @@ class StreamState:
             fields = _HEAD.unpack_from(raw)
             if fields[0] not in _VERSIONS:
                 raise ValueError(
-                    f"stream state version {fields[0]} is unknown, this broker reads {STATE_VERSION}..{MOVED_VERSION}"
+                    f"stream state version {fields[0]} is unknown, this broker reads 1..{CHECKSUM_VERSION}"
                 )
             if fields[13] > EPOCH_ROWS_MAX:
                 raise ValueError(f"{fields[13]} epochs are over {EPOCH_ROWS_MAX}")
@@ -132,7 +142,7 @@ class StreamState:
             skipped_records=fields[9],
             newest=NewestTimestamp(timestamp_ms=fields[10], offset=Offset(fields[11]), unseen_below=Offset(fields[12])),
             epochs=tuple((index, Epoch(epoch), Offset(start)) for index, epoch, start in rows),
-            producers=tuple(decode_producers(memoryview(raw)[position:])),
+            producers=tuple(decode_producers(memoryview(raw)[position:], checksums=fields[0] >= CHECKSUM_VERSION)),
             transactions=transactions,
             fences=fences,
             orphans=orphans,

@@ -170,9 +170,10 @@ class OutOfOrderSequence(GeorelayError):
 
 
 class UnknownProducer(OutOfOrderSequence):
-    """A sequence other than 0 of a producer that the stream does not know.
+    """A sequence other than 0 of a producer that the stream does not know, or one that another batch has.
 
-    Its topic was made again, or so many others have published since that it is forgotten.
+    Its topic was made again, or so many others have published since that it is forgotten, or somebody else publishes
+    under its id.
     """
 
     code = "UNKNOWN_PRODUCER"

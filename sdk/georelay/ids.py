@@ -20,6 +20,8 @@ CONTROLLER_GROUP: Final = GroupId(0)
 BROKERS_PER_REGION_MAX: Final = 999
 REGION_NUMBER_MAX: Final = 32_767  # 15 bits: it is the high part of a producer id
 NO_PRODUCER: Final = -1
+PRODUCER_COUNTER_BITS: Final = 48  # low part of a producer id: what its region has counted
+_BROKERS_OWN: Final = 1 << (PRODUCER_COUNTER_BITS - 1)  # a region never counts that far
 
 
 def broker_id(region: RegionNumber, number: int) -> BrokerId:
@@ -27,6 +29,21 @@ def broker_id(region: RegionNumber, number: int) -> BrokerId:
     if not 1 <= number <= BROKERS_PER_REGION_MAX:
         raise ValueError(f"broker number {number} is outside 1..{BROKERS_PER_REGION_MAX}")
     return BrokerId(region * 1000 + number)
+
+
+def brokers_own(producer_id: int) -> int:
+    """Return the producer id under which a broker publishes by itself, made of one that it was given for that.
+
+    Both name the same region and count; whoever has one of them has no use for the other.
+    """
+    return producer_id | _BROKERS_OWN
+
+
+def is_brokers_own(producer_id: int) -> bool:
+    """Return whether only brokers publish under this producer id: for callers over REST, gRPC and text, for copies and
+    dead letters. -1, no producer, is nobody's.
+    """
+    return producer_id >= 0 and bool(producer_id & _BROKERS_OWN)
 
 
 def region_of(broker: BrokerId) -> RegionNumber:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from georelay.ids import RegionNumber
-from region.controller.state_core import PRODUCER_COUNTER_BITS
+from georelay.ids import NO_PRODUCER, PRODUCER_COUNTER_BITS, RegionNumber, brokers_own, is_brokers_own
+from region.controller.state_core import PRODUCERS_MAX
 
 PRODUCERS_PER_REGION = 3
 
@@ -48,3 +48,13 @@ def test_ids_from_a_bare_counter_lose_a_batch_in_every_interleaving() -> None:
 
 def test_the_largest_region_and_counter_stay_a_positive_64_bit_number() -> None:
     assert 0 < with_region(RegionNumber(32_767), (1 << PRODUCER_COUNTER_BITS) - 1) < 1 << 63
+
+
+def test_no_id_of_a_broker_is_ever_given_to_a_client() -> None:
+    for region in (RegionNumber(1), RegionNumber(32_767)):
+        for counter in (0, 1, PRODUCERS_MAX - 1):
+            given = with_region(region, counter)
+            assert not is_brokers_own(given)
+            assert is_brokers_own(brokers_own(given))
+            assert brokers_own(given) >> PRODUCER_COUNTER_BITS == region and brokers_own(given) < 1 << 63
+    assert not is_brokers_own(NO_PRODUCER)

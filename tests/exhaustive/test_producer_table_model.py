@@ -41,7 +41,7 @@ def header(sequence: int, base: int) -> StreamHeader:
 def table_of(log: tuple[int, ...]) -> ProducerTable:
     table = ProducerTable()
     for index, sequence in enumerate(log, 1):
-        table.appended(RaftIndex(index), header(sequence, index - 1))
+        table.appended(RaftIndex(index), header(sequence, index - 1), 0)
     return table
 
 
@@ -51,7 +51,9 @@ def send(log: tuple[int, ...], committed: int, sequence: int, *, rule: str) -> t
     if rule == "any first sequence" and not log:
         return (*log, sequence)
     try:
-        original = table.check(producer_id=PRODUCER, epoch=0, base_sequence=sequence, record_count=1, append_us=0)
+        original = table.check(
+            producer_id=PRODUCER, epoch=0, base_sequence=sequence, record_count=1, checksum=0, append_us=0
+        )
     except OutOfOrderSequence:
         return log
     return log if original is not None else (*log, sequence)

@@ -26,13 +26,13 @@ from georelay.durability import Durability
 from georelay.errors import BadRequest, GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, TooLarge, UnknownTopic
 from georelay.limits import MIB, REST_RECORDS_MAX
 from georelay.refusals import refusal_of
-from georelay.wire.batch import validate
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
 from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.streams.outbox import Writer
+from region.kafka.client_batch import check_client_batch
 from region.kafka.ports import Cluster, Published, TopicView
 from region.kafka.refused_publishes import RefusedPublishes
 from region.security.access import Access, Operation, Principal, Resource
@@ -199,7 +199,7 @@ class PublishCall:
     def _publish_batch(self, publish: pb.Publish) -> None:
         raw = publish.batch
         transactional_id = publish.transactional_id or None
-        header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
+        header = check_client_batch(raw, is_transactional=transactional_id is not None)
         place = (publish.topic, publish.partition, header.record_count)
         try:
             future = self._cluster.publish(

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
@@ -30,6 +32,7 @@ from georelay.wire.requests import PartitionProduceData, ProduceRequest
 from georelay.wire.responses import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.controller.topic import TopicView
+from region.kafka.client_batch import check_client_batch
 from region.kafka.connection import Slot
 from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import RowRefused, kafka_code
@@ -54,7 +57,7 @@ PENDING_MARGIN_MS_MAX: Final = 1_000  # how much earlier than its client gives u
 class PendingProduce:
     """A Produce whose partitions wait for their commits."""
 
-    __slots__ = ("_acks", "_counters", "_pause_ms", "_refused", "_rows", "_slot", "_topics", "_waiting")
+    __slots__ = ("_acks", "_counters", "_log_start", "_pause_ms", "_refused", "_rows", "_slot", "_topics", "_waiting")
 
     def __init__(
         self,
@@ -62,9 +65,12 @@ class PendingProduce:
         request: ProduceRequest,
         counters: KafkaCounters,
         refused: RefusedPublishes,
+        log_start: Callable[[str, int], int],
         *,
         pause_ms: int = 0,
     ) -> None:
+        """`log_start` returns the one of a partition: Java's producer repeats what is answered without it for ever."""
+        self._log_start = log_start
         self._slot = slot
         self._refused = refused
         self._pause_ms = pause_ms
@@ -83,7 +89,7 @@ class PendingProduce:
             tells_time: the time of the append is that of the records (LogAppendTime), and told to the client.
         """
         if future.done():
-            self._rows.append(_row_of(index, future, self._counters, tells_time=tells_time))
+            self._rows.append(self._row(name, index, future, tells_time=tells_time))
             self._refused.note_end(name, index, records, future)
             return
         row = len(self._rows)
@@ -91,9 +97,19 @@ class PendingProduce:
         self._waiting += 1
         future.add_done_callback(partial(self._done, row, name, index, records, tells_time))
 
-    def refuse(self, index: int, code: int, text: str) -> None:
-        """Add a partition that is not stored."""
-        self._rows.append(_error_row(index, code, text, self._counters))
+    def refuse(self, name: str, index: int, code: int, text: str) -> None:
+        """Add a partition of topic `name` that is not stored."""
+        self._rows.append(self._told_start(name, _error_row(index, code, text, self._counters)))
+
+    def _row(
+        self, name: str, index: int, future: asyncio.Future[Published], *, tells_time: bool
+    ) -> PartitionProduceResponse:
+        return self._told_start(name, _row_of(index, future, self._counters, tells_time=tells_time))
+
+    def _told_start(self, name: str, row: PartitionProduceResponse) -> PartitionProduceResponse:
+        if row.error_code != ErrorCode.UNKNOWN_PRODUCER_ID:
+            return row
+        return replace(row, log_start_offset=self._log_start(name, row.index))
 
     def begin(self, timeout_ms: int) -> None:
         """All partitions are added: answer now, or when the last one is done or `timeout_ms` have passed."""
@@ -109,7 +125,7 @@ class PendingProduce:
         self, row: int, name: str, index: int, records: int, tells_time: bool, future: asyncio.Future[Published]
     ) -> None:
         if isinstance(self._rows[row], int):
-            answer = self._rows[row] = _row_of(index, future, self._counters, tells_time=tells_time)
+            answer = self._rows[row] = self._row(name, index, future, tells_time=tells_time)
             is_refused = answer.error_code != ErrorCode.NONE
         else:
             is_refused = True  # its time was over: it was answered and counted then, and its records are now
@@ -206,17 +222,22 @@ class ProduceHandler:
 
     def handle(self, slot: Slot, request: ProduceRequest) -> None:
         """Publish every partition's batch."""
-        pending = PendingProduce(slot, request, self._counters, self._refused, pause_ms=self._pause_ms(slot, request))
+        pause_ms = self._pause_ms(slot, request)
+        pending = PendingProduce(slot, request, self._counters, self._refused, self._log_start_of, pause_ms=pause_ms)
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
                     future, records, tells_time = self._publish(slot, topic.name, data, request)
                 except (RowRefused, GeorelayError) as error:
-                    pending.refuse(data.index, kafka_code(error), str(error))
+                    pending.refuse(topic.name, data.index, kafka_code(error), str(error))
                     self._refused.note(topic.name, data.index, _record_count(data.records), error)
                 else:
                     pending.wait(topic.name, data.index, records, future, tells_time=tells_time)
         pending.begin(request.timeout_ms)
+
+    def _log_start_of(self, name: str, partition: int) -> int:
+        stream = self._cluster.stream(name, partition)
+        return -1 if stream is None else stream.log_start
 
     def _pause_ms(self, slot: Slot, request: ProduceRequest) -> int:
         """Count the request's bytes; the connection handles nothing more until its principal's quota is kept."""
@@ -248,7 +269,7 @@ class ProduceHandler:
             raise RowRefused(ErrorCode.INVALID_RECORD, "the partition has no record batch")
         _refuse_several(raw)
         view.check_batch(len(raw))
-        header = validate(raw, from_client=True, transactional_ok=transactional_id is not None)
+        header = check_client_batch(raw, is_transactional=transactional_id is not None)
         if header.attributes & CODEC_MASK == Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
             raise RowRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
         self._counters.batches_in += 1

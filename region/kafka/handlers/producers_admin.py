@@ -1,11 +1,13 @@
 """DescribeProducers: the idempotent and transactional producers that a partition's leader remembers (KIP-664).
 
 Operators find a transaction that hangs with it: `current_txn_start_offset` is where the last stable offset stands.
+Producers of the brokers themselves are not shown: no client has anything to do with them.
 """
 
 from __future__ import annotations
 
 from georelay.errors import AccessDenied, GeorelayError
+from georelay.ids import is_brokers_own
 from georelay.wire.api import ErrorCode
 from georelay.wire.cluster import (
     DescribedProducersPartition,
@@ -57,5 +59,6 @@ class DescribeProducersHandler:
                 current_txn_start_offset=info.transaction_start,
             )
             for info in infos
+            if not is_brokers_own(info.producer_id)
         ]
         return DescribedProducersPartition(partition, active_producers=rows)

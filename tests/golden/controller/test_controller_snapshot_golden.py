@@ -10,6 +10,7 @@ import pytest
 
 from georelay.ids import BrokerId, GroupId, RaftIndex, RegionNumber
 from region.controller.commands import (
+    FEATURE_LEVEL_MAX,
     AddBroker,
     AllocateProducerIds,
     AlterTopic,
@@ -156,7 +157,7 @@ def test_snapshot_with_a_missing_field_is_refused(name: str) -> None:
         b"{}",
         changed(v=2),
         changed(extra=1),
-        changed(feature_level=6),
+        changed(feature_level=FEATURE_LEVEL_MAX + 1),
         changed(definitions_index=0),
         changed(next_group=1),
         changed(definitions=[]),

@@ -15,6 +15,7 @@ from region.topics.log_end_core import LogEnd
 from region.topics.log_start_core import LogStart, decode_dropped, decode_start, encode_start
 from region.topics.newest_timestamp_core import NewestTimestamp
 from region.topics.orphan_core import OrphanBranch
+from region.topics.producer_rows import CHECKSUM_LEVEL
 from region.topics.producer_table_core import AppendedBatch, ProducerState
 from region.topics.skip_core import SkippedTo, decode_skip, encode_shipped_producers, encode_skip
 from region.topics.stream_state import StreamState
@@ -83,6 +84,21 @@ BEGUN = EpochBegun(
     ),
 )
 EPOCHS = ((Epoch(1), Offset(0)), (Epoch(4), Offset(4716)))
+CHECKED_PRODUCERS = tuple(
+    (
+        producer_id,
+        ProducerState.of(row.epoch, (replace(batch, checksum=2**32 - 1 - at) for at, batch in enumerate(row.batches))),
+    )
+    for producer_id, row in PRODUCERS
+)
+CHECKED = replace(MOVED, producers=CHECKED_PRODUCERS)
+BEGUN_CHECKED = EpochBegun(
+    control_index=77,
+    cut=EpochCut(
+        first_index=RaftIndex(70),
+        states=StatesBelow(producers=CHECKED_PRODUCERS, transactions=TRANSACTIONAL.transactions._replace(aborted=())),
+    ),
+)
 ROWS = {
     "state": STATE.encode(),
     "state2": TRANSACTIONAL.encode(),
@@ -94,6 +110,8 @@ ROWS = {
     "epoch2-without": encode_epoch(EpochBegun(control_index=77, cut=EpochCut(first_index=RaftIndex(70), states=None))),
     "promise": encode_promise(Epoch(7)),
     "seal": encode_seal(Epoch(6), "move-1"),
+    "state4": CHECKED.encode(feature_level=CHECKSUM_LEVEL),
+    "epoch3": encode_epoch(BEGUN_CHECKED, checksums=True),
     "skip": encode_skip(epochs=EPOCHS, producers=encode_shipped_producers(PRODUCERS)),
 }
 
@@ -123,6 +141,30 @@ def test_the_bytes_of_version_3_decode_to_the_same_values() -> None:
     assert StreamState.decode(golden()["state3"]) == MOVED
 
 
+def test_the_bytes_of_version_4_decode_to_the_same_values_with_checksums() -> None:
+    stored = golden()
+    assert StreamState.decode(stored["state4"]) == CHECKED
+    assert decode_epoch(stored["epoch3"]) == BEGUN_CHECKED
+    assert stored["state4"][0] == 4
+
+
+def test_below_its_feature_level_a_checksum_is_left_out_and_brokers_of_before_read_the_rest() -> None:
+    assert CHECKED.encode(feature_level=CHECKSUM_LEVEL - 1) == golden()["state3"]
+    assert encode_epoch(BEGUN_CHECKED) == golden()["epoch2"]
+    assert encode_skip(epochs=EPOCHS, producers=encode_shipped_producers(CHECKED_PRODUCERS)) == golden()["skip"]
+
+
+def test_a_stream_without_producers_has_the_bytes_of_before_at_every_level() -> None:
+    nobody = replace(STATE, producers=())
+    assert nobody.encode(feature_level=CHECKSUM_LEVEL) == nobody.encode()
+
+
+@pytest.mark.parametrize("size", range(len(ROWS["state4"])))
+def test_a_state_of_version_4_that_ends_too_early_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        StreamState.decode(ROWS["state4"][:size])
+
+
 def test_the_payloads_of_entries_of_homes_that_move_decode_to_the_same_values() -> None:
     stored = golden()
     assert decode_promise(stored["promise"]) == 7
@@ -146,7 +188,7 @@ def test_a_state_of_version_3_that_ends_too_early_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("decode", "name"),
-    [(decode_promise, "promise"), (decode_seal, "seal"), (decode_epoch, "epoch2"), (decode_start, "start2")],
+    [(decode_promise, "promise"), (decode_seal, "seal"), (decode_epoch, "epoch3"), (decode_start, "start2")],
 )
 def test_an_entry_that_ends_too_early_or_is_of_another_version_is_refused(decode: Any, name: str) -> None:
     raw = golden()[name]
@@ -154,7 +196,7 @@ def test_an_entry_that_ends_too_early_or_is_of_another_version_is_refused(decode
         if size not in (8, 41):  # whole entries of the first versions
             with pytest.raises(ValueError, match=r"."):
                 decode(raw[:size])
-    position = 8 if name == "epoch2" else 0
+    position = 8 if name == "epoch3" else 0
     with pytest.raises(ValueError, match=r"version"):
         decode(raw[:position] + bytes([raw[position] + 1]) + raw[position + 1 :])
 
@@ -202,7 +244,7 @@ def test_a_skip_that_ends_too_early_is_refused() -> None:
             decode_skip(ROWS["skip"][:size], index=RaftIndex(1))
 
 
-@pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\4" + ROWS["state"][1:]], ids=["longer", "another version"])
+@pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\5" + ROWS["state"][1:]], ids=["longer", "another version"])
 def test_another_state_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"follow|version"):
         StreamState.decode(raw)

@@ -99,7 +99,7 @@ class Driver:
     def __init__(self, make_bench: Any) -> None:
         self.make_bench = make_bench
         self.model = Model()
-        self.bench = make_bench(level=4)
+        self.bench = make_bench(level=6)
         self.numbers = 1  # epochs given out
         self.bench.log.lead()
         self.model.happened += [("nothing",), ("epoch", 1, 0)]
@@ -181,7 +181,7 @@ class Driver:
         """Go on with another stream, made of the state at the applied entry and the entries above it."""
         applied, before = self.bench.log.applied, self.bench
         state = self.stream.snapshot()
-        self.bench = self.make_bench(level=4)
+        self.bench = self.make_bench(level=6)
         self.stream.restore(_State(RaftIndex(applied), state))
         self.bench.log.entries, self.bench.log.applied = before.log.entries, applied
         self.bench.log.term = before.log.term

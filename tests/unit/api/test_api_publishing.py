@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from georelay.errors import NotLeader, OutcomeUnknown, PolicyViolation, TooLarge
+from georelay.ids import is_brokers_own
 from region.api.coalescer import NewRecord
 from region.api.partitioning import Partitioner
 from tests.unit.api.edge_in_memory import Edge
@@ -39,6 +40,13 @@ async def test_publishes_of_one_turn_travel_in_one_batch(edge: Edge) -> None:
     answers = await asyncio.gather(*futures)
     assert [answer.base_offset for answer in answers] == list(range(50))
     assert len(edge.cluster.stream("orders", 0).entries) == 1
+
+
+async def test_records_of_callers_are_published_under_a_producer_id_that_clients_may_not_use(edge: Edge) -> None:
+    edge.cluster.add_topic("orders")
+    await edge.coalescer.publish("orders", 0, records(b"a"))[0]
+    (entry,) = edge.cluster.stream("orders", 0).entries
+    assert is_brokers_own(entry.header().producer_id)
 
 
 async def test_a_resend_after_a_lost_answer_stores_once(edge: Edge) -> None:

@@ -12,6 +12,7 @@ import pytest
 from georelay._pb import streams_pb2 as pb
 from georelay.durability import Durability
 from georelay.errors import BadRequest, NotLeader, OutcomeUnknown
+from georelay.ids import brokers_own
 from georelay.refusals import error_of
 from georelay.wire.batch import build_batch, iterate_records
 from region.api.coalescer import Coalescer
@@ -127,6 +128,16 @@ async def _read_all(call: Any) -> None:
 
 
 # --- publishing -----------------------------------------------------------------------------------
+
+
+async def test_a_producer_id_of_the_brokers_is_refused_from_a_client(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    call = native.publish_stream()
+    raw = batch(b"a", producer_id=brokers_own(5), producer_epoch=0, base_sequence=0)
+    await call.write(pb.PublishStreamRequest(publishes=[pb.Publish(tag=1, topic="orders", batch=raw)]))
+    (refused,) = await acknowledgements(call, 1)
+    assert (refused.outcome, refused.refusal.code) == (pb.OUTCOME_NOT_STORED, "POLICY_VIOLATION")
+    assert cluster.published == []
 
 
 async def test_opaque_batches_are_stored_as_they_came_and_answered_with_their_place(

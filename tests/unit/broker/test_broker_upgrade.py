@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from georelay.clock import SystemClock
-from georelay.errors import BadRequest, OutOfOrderSequence
+from georelay.errors import BadRequest, OutOfOrderSequence, UnknownProducer
 from georelay.ids import Offset
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
 from region.app import Broker
@@ -41,15 +41,17 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "upgrade" / "format1"
 
 
 def publish(broker: Any, partition: int, *, producer: int, sequence: int) -> Any:
-    raw = bytearray(
-        build_batch(
-            [RecordDraft(b"new %d" % number) for number in range(3)],
-            timestamps_ms=1_800_000_000_000,
-            producer_id=producer,
-            producer_epoch=0,
-            base_sequence=sequence,
-        )
+    raw = build_batch(
+        [RecordDraft(b"new %d" % number) for number in range(3)],
+        timestamps_ms=1_800_000_000_000,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=sequence,
     )
+    return send(broker, partition, raw)
+
+
+def send(broker: Any, partition: int, raw: bytes) -> Any:
     return broker.cluster.publish(
         "orders", partition, validate(raw, from_client=True), raw, received_ns=1, entry_region=1, lane="test"
     )
@@ -91,12 +93,15 @@ async def test_producers_of_format_1_go_on_where_they_were(upgraded: Any, until:
     expected = json.loads((GOLDEN / "expected.json").read_text())["streams"][partition]
     await until(lambda: (s := upgraded.cluster.stream("orders", partition)) and s.is_leader)
     producer = expected["producer"]
-    duplicate = await publish(upgraded, partition, producer=producer, sequence=57)
+    (newest,) = await upgraded.cluster.stream("orders", partition).read_cold(Offset(57), 1)
+    duplicate = await send(upgraded, partition, bytes(newest.payload))
     assert duplicate.base_offset == 57
     with pytest.raises(OutOfOrderSequence):
         publish(upgraded, partition, producer=producer, sequence=63)
     assert (await publish(upgraded, partition, producer=producer, sequence=60)).base_offset == 60
     assert await upgraded.core.controller.allocate_producer_id() > producer
+    with pytest.raises(UnknownProducer):
+        publish(upgraded, partition, producer=producer, sequence=57)  # other records under the same numbers
 
 
 async def test_the_directory_has_the_new_format_afterwards_and_opens_again(

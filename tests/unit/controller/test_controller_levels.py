@@ -11,6 +11,7 @@ import pytest
 from georelay.errors import PolicyViolation
 from georelay.ids import BrokerId, GroupId, RaftIndex
 from region.controller.commands import (
+    FEATURE_LEVEL_MAX,
     AddBroker,
     AlterTopic,
     Command,
@@ -127,7 +128,10 @@ def test_level_never_goes_back(formed: ControllerState, topology: Make) -> None:
 
 
 def test_level_of_the_future_stops_this_broker(topology: Make) -> None:
-    for command in (RaiseFeatureLevel(level=6), FormRegion(topology=topology(1), feature_level=6)):
+    for command in (
+        RaiseFeatureLevel(level=FEATURE_LEVEL_MAX + 1),
+        FormRegion(topology=topology(1), feature_level=FEATURE_LEVEL_MAX + 1),
+    ):
         with pytest.raises(CommandError):
             decode(encode(command))
 

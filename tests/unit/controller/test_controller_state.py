@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import DataDirectoryError, InvalidTopic, PolicyViolation, TopicExists, Unavailable, UnknownTopic
-from georelay.ids import BrokerId, RaftIndex, RegionNumber, StreamKey
+from georelay.ids import PRODUCER_COUNTER_BITS, BrokerId, RaftIndex, RegionNumber, StreamKey
 from region.controller.commands import (
     AllocateProducerIds,
     Command,
@@ -20,7 +20,7 @@ from region.controller.commands import (
     RegisterBroker,
 )
 from region.controller.state_core import (
-    PRODUCER_COUNTER_BITS,
+    PRODUCERS_MAX,
     ControllerState,
     Done,
     Effect,
@@ -259,9 +259,9 @@ def test_nothing_is_raised_or_allocated_before_the_region_is_formed() -> None:
 def test_producer_ids_end_with_the_last_of_the_region(apply: Applying) -> None:
     given = apply.outcome(AllocateProducerIds(broker=BrokerId(1001), count=1000))
     assert isinstance(given, Done)
-    apply.state._ledger.producers_given = (1 << PRODUCER_COUNTER_BITS) - 1000
+    apply.state._ledger.producers_given = PRODUCERS_MAX - 1000
     last = apply.outcome(AllocateProducerIds(broker=BrokerId(1001), count=1000))
-    assert isinstance(last, Done) and last.first_producer_id == (2 << PRODUCER_COUNTER_BITS) - 1000
+    assert isinstance(last, Done) and last.first_producer_id == (1 << PRODUCER_COUNTER_BITS) + PRODUCERS_MAX - 1000
     refused = apply.outcome(AllocateProducerIds(broker=BrokerId(1001), count=1))
     assert isinstance(refused, Refused) and refused.error is PolicyViolation
 

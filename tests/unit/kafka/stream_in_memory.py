@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from georelay.errors import GeorelayError, NotLeader, OutOfOrderSequence, Unavailable
+from georelay.errors import GeorelayError, NotLeader, OutOfOrderSequence, Unavailable, UnknownProducer
 from georelay.ids import Epoch, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from georelay.wire.batch import build_batch, parse_header, stamp
 from georelay.wire.crc import crc32c
@@ -44,7 +44,7 @@ class FakeStream:
         self.is_cut_off = False
         self.now_us = 1_000_000
         self.epoch_ends: dict[int, tuple[int, int]] = {}
-        self.sequences: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.sequences: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
         self._pending: list[tuple[asyncio.Future[Published], Published]] = []
         self._waiters: dict[int, Callable[[], None]] = {}
         self._ids = itertools.count()
@@ -71,12 +71,14 @@ class FakeStream:
         if header.producer_id < 0:
             return None
         expected, known = self.sequences.get(header.producer_id, (0, []))
-        for sequence, offset in known:
+        for sequence, offset, crc in known:
             if sequence == header.base_sequence:
+                if crc != header.crc:
+                    raise UnknownProducer(f"sequence {sequence} is another batch")
                 return offset
         if header.base_sequence != expected:
             raise OutOfOrderSequence(f"sequence {header.base_sequence}, expected {expected}")
-        known.append((header.base_sequence, self.next_offset))
+        known.append((header.base_sequence, self.next_offset, header.crc))
         self.sequences[header.producer_id] = (expected + header.record_count, known[-5:])
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import HomeUnreachable
+from georelay.ids import brokers_own
 from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.cluster import (
     CreatePartitionsAssignment,
@@ -184,7 +185,7 @@ async def test_who_may_not_describe_the_cluster_sees_neither_sizes_nor_moves(den
     assert (moves.error_code, moves.topics) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ())
 
 
-async def test_producers_are_shown_by_the_leader(bed: Any) -> None:
+async def test_producers_are_shown_by_the_leader_without_those_of_the_brokers(bed: Any) -> None:
     bed.cluster.add_topic("orders", 2)
     bed.cluster.producers["orders", 0] = [
         ProducerInfo(producer_id=7, producer_epoch=1, last_sequence=41, newest_append_ms=5),
@@ -196,6 +197,7 @@ async def test_producers_are_shown_by_the_leader(bed: Any) -> None:
             transaction_number=2,
             transaction_start=17,
         ),
+        ProducerInfo(producer_id=brokers_own(8), producer_epoch=0, last_sequence=3, newest_append_ms=6),
     ]
     bed.cluster.streams["orders", 1].is_leader = False
     client = await bed.client()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Busy, HomeUnreachable, NotHome, NotLeader, OutcomeUnknown, Unavailable
+from georelay.errors import Busy, HomeUnreachable, NotHome, NotLeader, OutcomeUnknown, Unavailable, UnknownProducer
 from georelay.limits import RECORDS_PER_BATCH_MAX
 from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.batch import Compression, build_batch, iterate_records, split_batches
@@ -110,6 +110,18 @@ async def test_a_batch_of_more_records_than_clients_may_publish_is_too_large_and
     client = await bed.client()
     assert await call_produce(client, produce(("orders", 0, raw))) == [(ErrorCode.MESSAGE_TOO_LARGE, -1)]
     assert bed.cluster.stream("orders", 0).next_offset == 0
+
+
+async def test_an_unknown_producer_is_told_the_log_start_without_which_javas_client_repeats_itself(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.add(b"a", b"b")
+    stream.log_start = 1
+    bed.cluster.publish_errors.append(UnknownProducer("another batch is stored under sequence 0"))
+    client = await bed.client()
+    answer = await client.call(produce(("orders", 0, batch(b"c"))), ApiKey.PRODUCE, 9)
+    (row,) = answer.responses[0].partition_responses
+    assert (row.error_code, row.log_start_offset) == (ErrorCode.UNKNOWN_PRODUCER_ID, 1)
 
 
 @pytest.mark.parametrize("version", range(4, 13))

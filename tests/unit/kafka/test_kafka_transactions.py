@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import GeorelayError, InvalidTransactionState, PolicyViolation, UnknownTopic
-from georelay.ids import Offset, RegionNumber, StreamKey
+from georelay.ids import Offset, RegionNumber, StreamKey, brokers_own
 from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.batch import build_batch
 from georelay.wire.control_batch import build_marker
@@ -237,6 +237,25 @@ async def test_a_transactional_batch_without_a_transactional_id_is_refused(bed: 
     client = await bed.client()
     answer = await client.call(produce(transactional_batch(), None), ApiKey.PRODUCE, 9)
     assert answer.responses[0].partition_responses[0].error_code != 0
+    assert bed.cluster.published == []
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+async def test_a_producer_id_of_the_brokers_is_refused_from_a_client(bed: Any, is_transactional: bool) -> None:
+    bed.cluster.add_topic("t")
+    client = await bed.client()
+    raw = build_batch(
+        [(b"v", None, ())],
+        timestamps_ms=1,
+        producer_id=brokers_own(77),
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=is_transactional,
+    )
+    answer = await client.call(produce(raw, "x" if is_transactional else None), ApiKey.PRODUCE, 9)
+    row = answer.responses[0].partition_responses[0]
+    assert row.error_code == ErrorCode.POLICY_VIOLATION
+    assert "brokers' own" in row.error_message
     assert bed.cluster.published == []
 
 

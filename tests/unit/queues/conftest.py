@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import GeorelayError, OffsetOutOfRange, OutOfOrderSequence, UnknownTopic
+from georelay.errors import GeorelayError, OffsetOutOfRange, OutOfOrderSequence, UnknownProducer, UnknownTopic
 from georelay.ids import Epoch, Offset, RegionNumber
 from georelay.wire.batch import BatchHeader, build_batch, iterate_records
 from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
@@ -50,7 +50,7 @@ class FakeLog:
     entries: list[FakeEntry] = field(default_factory=list)
     end: int = 0
     start: int = 0
-    sequences: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -183,16 +183,20 @@ class FakeCluster:
             return future
         log = self.logs[name, partition]
         known = log.sequences.setdefault(header.producer_id, [])
-        again = [base for sequence, base in known[-5:] if sequence == header.base_sequence]
+        again = [(base, crc) for sequence, base, crc in known[-5:] if sequence == header.base_sequence]
+        if again and again[0][1] != header.crc:
+            future.set_exception(UnknownProducer(f"{header.base_sequence} is another batch"))
+            future.exception()
+            return future
         if again:
-            base = again[0]
+            base = again[0][0]
         elif header.base_sequence != (known[-1][0] + 1 if known else 0):
             future.set_exception(OutOfOrderSequence(f"{header.base_sequence} after {known[-1:]}"))
             future.exception()
             return future
         else:
             base = self.append(name, partition, bytes(raw), header.record_count)
-            known.append((header.base_sequence, base))
+            known.append((header.base_sequence, base, header.crc))
         future.set_result(Published(epoch=Epoch(1), base_offset=Offset(base), append_us=0, log_start=Offset(0)))
         return future
 

@@ -15,6 +15,7 @@ from georelay.errors import (
     UnknownQueue,
     UnknownTopic,
 )
+from georelay.ids import is_brokers_own
 
 
 async def test_records_are_leased_to_one_consumer_and_not_to_another(scene: Any, texts: Any) -> None:
@@ -118,6 +119,31 @@ async def test_a_letter_that_was_stored_before_the_leader_changed_is_not_stored_
     await scene.fail_over()
     assert len(scene.cluster.records("q-dead-letters")) == 1
     assert (await scene.call("describe"))["dead_lettered"] == 1
+
+
+async def test_letters_are_published_under_a_producer_id_that_clients_may_not_use(
+    scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.make(max_deliveries=1)
+    with monkeypatch.context() as before:
+        before.setattr("region.queues.dead_letters.brokers_own", lambda producer_id: producer_id)
+        await scene.publish("a")
+        await scene.codes("reject", await scene.receive())
+    await scene.fail_over()  # to a broker that keeps its ids to itself
+    await scene.publish("b")
+    await scene.codes("reject", await scene.receive())
+    assert [row.value for row in scene.cluster.records("q-dead-letters")] == [b"a", b"b"]
+    assert [is_brokers_own(producer) for producer in scene.cluster.logs["q-dead-letters", 0].sequences] == [False, True]
+
+
+async def test_a_letter_that_is_published_again_later_is_the_same_batch(scene: Any) -> None:
+    await scene.make(max_deliveries=1)
+    await scene.publish("bad")
+    await scene.codes("reject", await scene.receive())
+    del scene.log.commands[-1]  # it was not noted as done
+    await scene.pass_s(60)
+    await scene.fail_over()
+    assert len(scene.cluster.records("q-dead-letters")) == 1
 
 
 async def test_letters_are_published_again_until_the_topic_takes_them(scene: Any, settled: Any) -> None:

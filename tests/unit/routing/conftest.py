@@ -93,7 +93,7 @@ class Targets:
     def __init__(self) -> None:
         self.partitions = {"audit": 1, "bills": 2, "orders": 1}
         self.batches: dict[tuple[str, int], list[bytes]] = {}
-        self.known: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        self.known: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
         self.errors: list[GeorelayError] = []
         self.lost_answers: list[GeorelayError] = []  # stored, and then this is said
         self.allocated = 0
@@ -145,13 +145,15 @@ class Targets:
 
     def _store(self, name: str, partition: int, header: BatchHeader, raw: bytes) -> None:
         known = self.known.setdefault((name, partition, header.producer_id), [])
-        if (header.base_sequence, header.last_sequence) in known[-5:]:
+        if (header.base_sequence, header.last_sequence, header.crc) in known[-5:]:
             return
+        if (header.base_sequence, header.last_sequence) in [row[:2] for row in known[-5:]]:
+            raise UnknownProducer(f"{header.base_sequence} is another batch")
         if not known and header.base_sequence:
             raise UnknownProducer(f"{header.base_sequence} is not 0")
         if known and header.base_sequence != known[-1][1] + 1:
             raise OutOfOrderSequence(f"{header.base_sequence} after {known[-1]}")
-        known.append((header.base_sequence, header.last_sequence))
+        known.append((header.base_sequence, header.last_sequence, header.crc))
         self.batches.setdefault((name, partition), []).append(raw)
 
     def values(self, name: str, partition: int = 0) -> list[str]:

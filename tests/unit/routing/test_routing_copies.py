@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import Busy, OutcomeUnknown, PolicyViolation, Unavailable
+from georelay.ids import is_brokers_own
 from georelay.wire.batch import Compression, build_batch, iterate_records, parse_header, validate
 from region.routing import router
 from region.routing.binding import Binding, HeaderRule, Match
@@ -123,6 +124,39 @@ async def test_a_target_that_forgot_the_producer_gets_the_next_copies_of_a_new_o
     async with asyncio.timeout(5):
         await broker.publish("b")
     assert broker.targets.values("audit") == ["a", "b"]
+
+
+async def test_copies_are_made_under_a_producer_id_that_clients_may_not_use(broker: Any) -> None:
+    await broker.bind("one", "audit")
+    await broker.publish("a")
+    assert [is_brokers_own(producer) for _, _, producer in broker.targets.known] == [True]
+
+
+@pytest.mark.parametrize("unsaved", range(5))
+async def test_a_producer_id_of_before_is_replaced_and_no_copy_is_made_twice(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, unsaved: int
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("region.routing.copier.brokers_own", lambda producer_id: producer_id)
+        await broker.bind("one", "audit")
+        await broker.publish("first")
+        log = broker.coordinators.logs[broker.coordinators.partition_of("one")]
+        log.hold()  # from here on nothing is saved
+        answers = [broker.publish(f"r{number}") for number in range(unsaved)]
+        await broker.settle()
+        log.depose()
+        await broker.settle()
+        log._pending.clear()
+        log._held = False
+        log.elect()
+    await broker.replace_leader()
+    await broker.settle(600)
+    for number in range(6):
+        await broker.publish(f"late{number}")
+    wanted = ["first", *(f"r{number}" for number in range(unsaved)), *(f"late{number}" for number in range(6))]
+    assert broker.targets.values("audit") == wanted
+    assert [is_brokers_own(producer) for _, _, producer in broker.targets.known] == [False, True]
+    del answers
 
 
 async def test_a_target_that_got_more_partitions_is_copied_to_on(broker: Any) -> None:

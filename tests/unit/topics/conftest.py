@@ -121,7 +121,7 @@ class ToldStream(Stream):
 class StreamBench:
     """What the tests of one stream need."""
 
-    def __init__(self, *, home: int = 1, level: int = 3) -> None:
+    def __init__(self, *, home: int = 1, level: int = 6) -> None:
         self.level = level
         self.disk_writable = True
         self.clock = HandClock()
@@ -251,7 +251,7 @@ def stamped() -> Any:
 class MovingBench:
     """A hosted stream of one region on a real disk, whose home control moves as the test says."""
 
-    def __init__(self, path: Path, executor: Any, *, region: int = 1, home: int = 1, level: int = 4) -> None:
+    def __init__(self, path: Path, executor: Any, *, region: int = 1, home: int = 1, level: int = 6) -> None:
         self.clock = HandClock()
         self.level = level
         self.path = path

@@ -35,7 +35,7 @@ class HostedBench:
             clock=bench.clock,
             budget=TailBudget(),
             executor=executor,
-            feature_level=lambda: 4,
+            feature_level=lambda: 6,
         )
         self.log = type(bench.log)(self.stream)
         self.stream.attach(self.log, self.disk)

@@ -11,14 +11,30 @@ from hypothesis import strategies as st
 from georelay.errors import OutOfOrderSequence, ProducerFenced, UnknownProducer
 from georelay.ids import RaftIndex
 from georelay.limits import PRODUCER_BATCHES_REMEMBERED
-from region.topics.producer_table_core import SEQUENCE_MODULUS, ProducerState, ProducerTable, last_sequence
+from region.topics.producer_table_core import (
+    DISPUTED_MAX,
+    NO_CHECKSUM,
+    SEQUENCE_MODULUS,
+    ProducerState,
+    ProducerTable,
+    last_sequence,
+)
 
 Row = tuple[int, int, int, int]  # producer, epoch, sequence, record count
 
 
-def check(table: ProducerTable, producer: int, epoch: int, sequence: int, count: int = 1) -> int | None:
+def check(
+    table: ProducerTable, producer: int, epoch: int, sequence: int, count: int = 1, *, checksum: int = 0
+) -> int | None:
     """Return the index of the original, None when the batch is new."""
-    found = table.check(producer_id=producer, epoch=epoch, base_sequence=sequence, record_count=count, append_us=0)
+    found = table.check(
+        producer_id=producer,
+        epoch=epoch,
+        base_sequence=sequence,
+        record_count=count,
+        checksum=checksum,
+        append_us=0,
+    )
     return None if found is None else found.index
 
 
@@ -39,7 +55,7 @@ class Log:
     def follow(self, table: ProducerTable, index: int, row: Row) -> None:
         producer, epoch, sequence, count = row
         header = self.make_header(producer=producer, epoch=epoch, sequence=sequence, count=count, base=index * 10)
-        table.appended(RaftIndex(index), header)
+        table.appended(RaftIndex(index), header, 0)
 
     def truncate(self, index: int) -> bool:
         del self.rows[index - 1 :]
@@ -54,7 +70,7 @@ class Log:
 
 @pytest.fixture
 def log(make_header: Any) -> Log:
-    return Log(make_header)
+    return Log(make_header, producers_max=DISPUTED_MAX + 1)
 
 
 def test_an_unknown_producer_begins_with_sequence_zero(log: Log) -> None:
@@ -69,6 +85,37 @@ def test_the_next_sequence_is_new_and_the_same_again_is_a_duplicate(log: Log) ->
     assert check(log.table, 7, 0, 3) is None
     with pytest.raises(OutOfOrderSequence):
         check(log.table, 7, 0, 4)
+
+
+def test_other_bytes_under_a_sequence_that_is_taken_are_no_duplicate(log: Log) -> None:
+    log.append(7, 0, 0, 1)
+    with pytest.raises(UnknownProducer, match="another batch is stored under sequence 0"):
+        check(log.table, 7, 0, 0, checksum=1)
+    assert check(log.table, 7, 0, 0) == 1
+
+
+def test_what_was_sent_behind_a_batch_whose_sequence_is_taken_does_not_pass_it(log: Log) -> None:
+    log.append(7, 0, 0, 1)
+    with pytest.raises(UnknownProducer):
+        check(log.table, 7, 0, 0, checksum=1)
+    with pytest.raises(UnknownProducer, match="others use its sequences"):
+        check(log.table, 7, 0, 1)
+    assert check(log.table, 7, 1, 0) is None
+
+
+def test_producers_whose_sequences_others_used_are_bounded(log: Log) -> None:
+    for producer in range(DISPUTED_MAX + 1):
+        log.append(producer, 0, 0, 1)
+        with pytest.raises(UnknownProducer):
+            check(log.table, producer, 0, 0, checksum=1)
+    assert check(log.table, 0, 0, 1) is None
+    with pytest.raises(UnknownProducer):
+        check(log.table, 1, 0, 1)
+
+
+def test_a_batch_of_a_state_from_before_checksums_is_recognised_by_its_numbers(log: Log) -> None:
+    log.table.appended(RaftIndex(1), log.make_header(producer=7, epoch=0, sequence=0, count=1, base=0), NO_CHECKSUM)
+    assert check(log.table, 7, 0, 0, checksum=5) == 1
 
 
 def test_a_batch_that_shares_only_its_first_sequence_with_another_is_no_duplicate(log: Log) -> None:
@@ -194,5 +241,5 @@ def test_however_a_client_resends_each_batch_is_stored_once_and_in_order(make_he
 def test_a_producer_that_is_not_known_is_told_apart_from_one_with_a_gap() -> None:
     table = ProducerTable()
     with pytest.raises(UnknownProducer):
-        table.check(producer_id=7, epoch=0, base_sequence=5, record_count=1, append_us=0)
-    assert table.check(producer_id=7, epoch=0, base_sequence=0, record_count=1, append_us=0) is None
+        check(table, 7, 0, 5)
+    assert check(table, 7, 0, 0) is None

@@ -19,6 +19,7 @@ from georelay.errors import (
     Unavailable,
     UnknownTransactionalId,
 )
+from georelay.ids import brokers_own
 from region.transactions.settings import TransactionSettings
 from region.transactions.transaction_core import PARTITIONS_PER_TRANSACTION_MAX, State
 
@@ -230,6 +231,23 @@ async def test_a_partition_is_confirmed_while_its_transaction_is_open_and_only_t
     await coordinator.end(producer, is_commit=True)
     with pytest.raises(InvalidTransactionState):
         await coordinator.verify(producer)
+
+
+async def test_a_producer_id_of_the_brokers_owns_no_transaction(make_coordinator: Any) -> None:
+    coordinator = make_coordinator()
+    producer = await coordinator.init()
+    await coordinator.add(producer, ("a", 0))
+    own = (brokers_own(producer[0]), producer[1])
+    for refused in (
+        coordinator.add(own, ("a", 1)),
+        coordinator.end(own, is_commit=True),
+        coordinator.verify(own),
+        coordinator.init(producer_id=own[0], producer_epoch=own[1]),
+    ):
+        with pytest.raises((UnknownTransactionalId, ProducerFenced)):
+            await refused
+    assert coordinator.row().state is State.ONGOING
+    assert (await coordinator.init("new", producer_id=own[0], producer_epoch=own[1]))[0] != own[0]
 
 
 async def test_a_request_while_another_one_is_carried_out_is_told_to_come_again(make_coordinator: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from georelay.errors import BadRequest, GeorelayError, NotLeader, Unavailable, UnknownTopic
+from georelay.errors import BadRequest, GeorelayError, NotLeader, OutcomeUnknown, Unavailable, UnknownTopic
 from georelay.fields import INT64_MAX, FieldError, Fields
 from georelay.ids import BrokerId, Epoch, Offset, StreamKey, region_of
 from georelay.limits import MIB, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
@@ -108,7 +108,7 @@ class RegionOrphans:
         answer = await self._ask(leader, DROP_METHOD, body, timeout_s=ASK_TIMEOUT_S)
         dropped = answer.body.get("dropped")
         if not isinstance(dropped, int):
-            raise Unavailable(f"broker {leader} answered {DROP_METHOD} with something else")
+            raise OutcomeUnknown(f"broker {leader} answered {DROP_METHOD} with something else")
         return dropped
 
     # --- for other brokers ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from georelay.errors import BadRequest, NotLeader, Unavailable, UnknownTopic
+from georelay.errors import BadRequest, NotLeader, OutcomeUnknown, UnknownTopic
 from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
 from region.topics.hosted_stream import HostedStream
 
@@ -81,7 +81,7 @@ class RecordDeletion:
         answer = await self._ask(region=region, broker=broker, method=DELETE_METHOD, body=body)
         log_start = answer.get("log_start")
         if not isinstance(log_start, int):
-            raise Unavailable(f"region {region} answered {DELETE_METHOD} with something else; ask again")
+            raise OutcomeUnknown(f"region {region} answered {DELETE_METHOD} with something else; ask again")
         return Offset(log_start)
 
     def serve(self, body: JsonObject) -> Awaitable[Offset]:

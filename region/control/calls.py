@@ -170,9 +170,9 @@ class ControlCalls:
                 raise _Newer(f"broker {broker} (region {region_of(broker)}) knows a newer mesh control; ask again")
             result = fields.value("ok")
         except FieldError as error:
-            raise Unavailable(f"the answer of broker {broker} is not readable: {error}") from error
+            raise OutcomeUnknown(f"the answer of broker {broker} is not readable: {error}") from error
         if not isinstance(result, dict):
-            raise Unavailable(f"the answer of broker {broker} is not an object")
+            raise OutcomeUnknown(f"the answer of broker {broker} is not an object")
         return result
 
 

@@ -1,7 +1,7 @@
 """Answers between brokers as JSON: {"ok": {...}} or {"error": {"code": ..., "text": ...}}.
 
 An error crosses the wire as its code and text and is raised again as the same class; a code that is not in the
-table (a newer broker's) becomes Unavailable, which is safe to retry.
+table (a newer broker's) becomes OutcomeUnknown: claiming that nothing was done would be a guess.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def result_of(answer: JsonObject) -> JsonObject:
     """Return the result in an answer, or raise the error in it.
 
     Raises:
-        GeorelayError: what the other broker raised; Unavailable when the answer is not one.
+        GeorelayError: what the other broker raised; OutcomeUnknown when the answer is not one.
     """
     try:
         fields = Fields(answer, "answer")
@@ -55,5 +55,6 @@ def result_of(answer: JsonObject) -> JsonObject:
         code = failure.text("code", chars_max=64)
         text = failure.text("text", chars_max=ERROR_TEXT_CHARS_MAX)
     except FieldError as error:
-        raise errors.Unavailable(f"another broker's answer is not readable: {error}") from error
-    raise _BY_CODE.get(code, errors.Unavailable)(text)
+        raise errors.OutcomeUnknown(f"another broker's answer is not readable: {error}") from error
+    known = _BY_CODE.get(code)
+    raise errors.OutcomeUnknown(f"{code}: {text}") if known is None else known(text)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from georelay.errors import Busy, PolicyViolation, TopicExists, UnknownTopic
+from georelay.errors import Busy, GeorelayError, OutcomeUnknown, PolicyViolation, TopicExists, UnknownTopic
 from georelay.fields import Fields, JsonObject
 from region.controller import security_wishes
 from region.controller.command_kinds import MESH_LEVEL, SETTINGS_LEVEL
@@ -226,23 +226,31 @@ class SecurityOrders:
         if self._books.feature_level < SECURITY_LEVEL:
             raise PolicyViolation("the definitions home has brokers that know no users: upgrade them, then ask again")
         fields = Fields(body, CHANGE)
-        wish = fields.value("wish")
+        value = fields.value("wish")
+        wish = dict(value) if isinstance(value, dict) else {}
         by = fields.text(BY, chars_max=BY_CHARS_MAX) if fields.has(BY) else ""
+        done = 0
         for _ in range(TRIES_MAX):
             try:
-                return {"index": await self._fulfil(dict(wish) if isinstance(wish, dict) else {}, asker, by)}
+                for definition in await self._planned(wish):
+                    index = await self._order(definition)
+                    done += 1
+                    self._noted(Ordered(definition, index, asker, by))
+                return {"index": self._books.security.index}
             except Busy:
                 continue  # somebody else was first: judge the wish against what is there now
-        raise Busy("others change the same users or lists all the time; ask again")
+            except GeorelayError as error:
+                if not done:
+                    raise
+                raise OutcomeUnknown(f"{done} definitions were changed, then: {error}") from error
+        text = "others change the same users or lists all the time; ask again"
+        raise OutcomeUnknown(f"{done} definitions were changed, then: {text}") if done else Busy(text)
 
-    async def _fulfil(self, wish: JsonObject, asker: int, by: str) -> int:
+    async def _planned(self, wish: JsonObject) -> Sequence[SecurityDefinition]:
         planned = security_wishes.plan(self._books.security, wish)
         if any(kind_of(definition) is Kind.USER for definition in planned) and not self._books.security.secret():
             await self._order(Secret(value=self._new_secret()))
-        for definition in planned:
-            index = await self._order(definition)
-            self._noted(Ordered(definition, index, asker, by))
-        return self._books.security.index
+        return planned
 
     async def _order(self, definition: SecurityDefinition) -> int:
         known = self._books.security.find(kind_of(definition), definition.key)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
-from georelay.errors import BadRequest, PolicyViolation, Unavailable, UnknownTopic
+from georelay.errors import OutcomeUnknown, PolicyViolation, Unavailable, UnknownTopic
 from georelay.fields import FieldError, Fields, JsonObject
 from region.controller import mesh_pull
 from region.controller.commands import Command
@@ -86,7 +86,7 @@ class Definitions:
         Raises:
             InvalidTopic, TopicExists, PolicyViolation: nothing was defined.
             HomeUnreachable: the definitions home cannot be reached; nothing was defined.
-            Unavailable, OutcomeUnknown: it may be defined; ask again.
+            Unavailable: nothing was defined. OutcomeUnknown: it may be; ask again.
         """
         await until_understood(spec.config, (), self._older_regions)
         body: JsonObject = {"spec": spec.to_json(), "topic_id": self._new_topic_id().hex(), "if_absent": if_absent}
@@ -216,11 +216,11 @@ def _tombstone_in(result: JsonObject) -> Tombstone:
     definition = _read_answer(result)
     if isinstance(definition, Tombstone):
         return definition
-    raise BadRequest(f"a deletion of {definition.name} was answered with a definition")
+    raise OutcomeUnknown(f"a deletion of {definition.name} was answered with a definition")
 
 
 def _read_answer(result: JsonObject) -> Definition:
     try:
         return mesh_pull.read_definition(result)
     except FieldError as error:
-        raise BadRequest(f"the answer of who orders definitions is not readable: {error}") from error
+        raise OutcomeUnknown(f"the answer of who orders definitions is not readable: {error}") from error

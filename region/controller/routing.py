@@ -3,6 +3,8 @@
 Rule 1: a call is forwarded at most HOPS_MAX times, so brokers that disagree about the leader cannot play ping-pong.
 Rule 2: every wait is bounded; a call whose answer did not come in time has an unknown outcome.
 Rule 3: retried is only what is safe to do twice; whoever asks for a retry has made it so.
+Rule 4: once the outcome of an attempt is unknown only success makes it known: a later attempt that did nothing says
+        nothing about the earlier one, and "not stored" is never said of what may be done.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from georelay.errors import Busy, NotLeader, OutcomeUnknown, Unavailable
+from georelay.errors import Busy, GeorelayError, NotLeader, Outcome, OutcomeUnknown, Unavailable
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RaftIndex, RegionNumber
 from region.controller import answers
@@ -131,13 +133,21 @@ class Route:
         return answers.result_of(answer)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat `attempt` over passing errors until it succeeds or apply_timeout_s is over."""
+        """Repeat `attempt` over passing errors until it succeeds or apply_timeout_s is over.
+
+        Raises:
+            OutcomeUnknown: some attempt was not answered. Others: what the last one raised.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.apply_timeout_s
+        lost: GeorelayError | None = None
         while True:
             try:
                 return await attempt()
-            except PASSING:
-                if loop.time() + self._settings.retry_delay_s > deadline:
-                    raise
+            except GeorelayError as error:
+                lost = error if error.outcome is Outcome.UNKNOWN else lost
+                if not isinstance(error, PASSING) or loop.time() + self._settings.retry_delay_s > deadline:
+                    if lost is None or lost is error:
+                        raise
+                    raise OutcomeUnknown(f"it may be done: {lost}; asked again: {error}") from error
             await asyncio.sleep(self._settings.retry_delay_s)

@@ -50,9 +50,9 @@ class SecurityDefinitions:
         """Have a wish of security_wishes fulfilled; return once this broker knows. `by`: who wishes it.
 
         Raises:
-            BadRequest, PolicyViolation: nothing was changed (of several lists: not all of them).
+            BadRequest, PolicyViolation, Unavailable: nothing was changed.
             HomeUnreachable: the definitions home cannot be reached; nothing was changed.
-            Unavailable, OutcomeUnknown: it may be so; ask again.
+            OutcomeUnknown: it may be so, or some of several lists are changed; ask again.
         """
         result = await self._route.retrying(lambda: self._ask_home({"wish": wish, BY: by}))
         await self._applied(Fields(result, "answer").integer("index", low=0, high=INT64_MAX))

@@ -267,7 +267,7 @@ class ControllerService:
         """Cancel what runs in the background and fail those who wait."""
         for _, applied in self._waiting:
             if not applied.done():
-                applied.set_exception(Unavailable("this broker is shutting down"))
+                applied.set_exception(OutcomeUnknown("this broker is shutting down; what was asked for may be done"))
         self._waiting.clear()
         await self._tasks.close()
 
@@ -292,7 +292,7 @@ class ControllerService:
 
         Raises:
             InvalidTopic, TopicExists, PolicyViolation, HomeUnreachable: nothing was created.
-            Unavailable, OutcomeUnknown: it may exist; ask again.
+            Unavailable: nothing was done. OutcomeUnknown: it may exist; ask again.
         """
         _refuse_internal(spec.name)
         return await self._create(self.topic_defaults.fill(spec), if_absent=False)
@@ -306,7 +306,7 @@ class ControllerService:
 
         Raises:
             UnknownTopic, InvalidTopic, PolicyViolation, HomeUnreachable: nothing was changed.
-            Unavailable, OutcomeUnknown: it may be changed; ask again.
+            Unavailable: nothing was done. OutcomeUnknown: it may be changed; ask again.
         """
         _refuse_internal(name)
         return await self._known(await self._definitions.alter(name, settings))
@@ -346,8 +346,8 @@ class ControllerService:
         """Change users, lists or quotas, see security_wishes; return once this broker knows. `by`: who wishes it.
 
         Raises:
-            BadRequest, PolicyViolation, HomeUnreachable: nothing was changed, or not all of several lists.
-            Unavailable, OutcomeUnknown: it may be changed; ask again.
+            BadRequest, PolicyViolation, HomeUnreachable, Unavailable: nothing was changed.
+            OutcomeUnknown: it may be changed, or some of several lists; ask again.
         """
         await self._security.change(wish, by=by)
 
@@ -592,4 +592,4 @@ def _integer_in(answer: JsonObject, name: str, *, low: int = 0) -> int:
     try:
         return Fields(answer, "answer").integer(name, low=low, high=INT64_MAX)
     except FieldError as error:
-        raise Unavailable(f"the controller's answer is not readable: {error}") from error
+        raise OutcomeUnknown(f"the controller's answer is not readable: {error}") from error

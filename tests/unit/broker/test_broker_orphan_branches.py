@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import BadRequest, NotLeader, Unavailable, UnknownTopic
+from georelay.errors import BadRequest, NotLeader, OutcomeUnknown, Unavailable, UnknownTopic
 from georelay.ids import BrokerId
 from mesh.replication.ports import Answer
 from region.broker.entry_frames import decode_frames, encode_frames
@@ -115,7 +115,7 @@ async def test_an_answer_that_is_none_is_no_end_of_the_branch(brokers: Any) -> N
     assert await brokers.second.branches() == []
     with pytest.raises(Unavailable):
         await brokers.second.read("orders", 0, 2, -1, 1)
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown):
         await brokers.second.drop("orders", 0, 2)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import HomeUnreachable, NotLeader, Unavailable
+from georelay.errors import HomeUnreachable, NotLeader, OutcomeUnknown, Unavailable
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RaftIndex, RegionNumber, broker_id
 from region.controller.registration import BrokerRegistration
@@ -86,6 +86,7 @@ class MeshInMemory:
         self.cut: set[int] = set()  # regions whose links are down
         self.calls: list[tuple[int, str]] = []
         self.lose_answers = 0
+        self.lost: Callable[[], None] = lambda: None  # called with each answer that is lost
         self.behind: set[int] = set()  # brokers that get no commands
         self.dead: set[int] = set()  # brokers that nobody hears
         self.learned: dict[int, dict[BrokerId, str]] = {}
@@ -119,9 +120,10 @@ class MeshInMemory:
                 raise Unavailable("no such broker")
             await asyncio.sleep(0)
             answer = await self.services[target].handle(method, body)
-            if self.lose_answers and method.startswith("definitions.") and method != "definitions.hint":
+            if self.lose_answers and method.startswith(("definitions.", "security.")) and method != "definitions.hint":
                 self.lose_answers -= 1
-                raise Unavailable("the answer was lost")
+                self.lost()
+                raise OutcomeUnknown("the answer was lost")
             return answer
 
         own = region

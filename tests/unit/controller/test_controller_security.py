@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from georelay import limits
-from georelay.errors import BadRequest, Busy, HomeUnreachable, PolicyViolation
+from georelay.errors import BadRequest, Busy, HomeUnreachable, OutcomeUnknown, PolicyViolation
 from georelay.fields import Fields, JsonObject
 from georelay.ids import RaftIndex
 from region.controller import security_pull, security_rules, security_wishes
@@ -134,6 +134,31 @@ async def test_a_definitions_home_of_the_second_level_refuses_and_its_answers_ar
     with pytest.raises(PolicyViolation, match="upgrade"):
         await mesh.services[EU_LEADER].change_security(put_user("ann", keys=[KEY]))
     await mesh.services[EU_LEADER].create_topic(TopicSpec(name="orders"))
+
+
+async def test_a_deletion_that_was_done_and_not_answered_is_never_called_not_done(mesh: Any) -> None:
+    await mesh.services[US_LEADER].change_security(put_user("ann", keys=[KEY]))
+    mesh.lose_answers = 1
+    with pytest.raises(OutcomeUnknown, match=r"it may be done.*there is no user ann"):
+        await mesh.services[US_FOLLOWER].change_security(delete_user("ann"))
+    assert mesh.services[US_LEADER].state.security.user("ann") is None
+
+
+async def test_of_several_lists_of_which_one_was_changed_nobody_says_that_nothing_was_done(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = mesh.services[US_LEADER]
+    propose, before = leader._propose, leader.state.security.index
+
+    async def propose_one(command: bytes) -> RaftIndex:
+        index: RaftIndex = await propose(command)
+        mesh.leaders[1] = 0
+        return index
+
+    monkeypatch.setattr(leader, "_propose", propose_one)
+    with pytest.raises(OutcomeUnknown, match="1 definitions were changed"):
+        await leader.change_security(add_acls([(ORDERS, READ), (replace(ORDERS, name="others"), READ)]))
+    assert leader.state.security.index == before + 1
 
 
 async def test_a_wish_whose_answer_was_lost_is_fulfilled_once(mesh: Any) -> None:

@@ -13,6 +13,7 @@ from georelay.errors import (
     DataDirectoryError,
     HomeUnreachable,
     InvalidTopic,
+    OutcomeUnknown,
     PolicyViolation,
     TopicExists,
     Unavailable,
@@ -86,6 +87,57 @@ async def test_deletion_whose_answer_was_lost_succeeds(mesh: Mesh) -> None:
     mesh.lose_answers = 1
     await mesh.services[US_FOLLOWER].delete_topic("orders")
     assert mesh.services[US_FOLLOWER].catalog.topic("orders") is None
+
+
+def name_of(mesh: Mesh, broker: int) -> object:
+    return mesh.services[broker].catalog.topic("orders")
+
+
+async def wish(mesh: Mesh, broker: int, kind: str) -> object:
+    """Ask for one change of the topic `orders`."""
+    service = mesh.services[broker]
+    if kind == "delete":
+        return await service.delete_topic("orders")
+    if kind == "alter":
+        return await service.alter_topic("orders", {"retention.ms": "60000"})
+    if kind == "grow":
+        return await service.add_partitions("orders", 3)
+    return await service.create_topic(TopicSpec(name="more"))
+
+
+@pytest.mark.parametrize("kind", ["delete", "alter", "grow", "create"])
+@pytest.mark.parametrize("then", ["no leader", "home away"])
+async def test_what_was_done_and_not_answered_is_never_called_not_done(mesh: Mesh, kind: str, then: str) -> None:
+    await mesh.services[US_LEADER].create_topic(TopicSpec(name="orders"))
+    asker = US_FOLLOWER if then == "no leader" else EU_LEADER
+    await mesh.until(lambda: name_of(mesh, asker))
+    before = mesh.services[US_LEADER].state.definitions_index
+
+    def lost() -> None:
+        """The region is gone right after it has done what was asked, with the answer on its way."""
+        if then == "no leader":
+            mesh.leaders[1] = 0
+        else:
+            mesh.cut = {1}
+
+    mesh.lose_answers, mesh.lost = 1, lost
+    with pytest.raises(OutcomeUnknown, match="it may be done"):
+        await wish(mesh, asker, kind)
+    assert mesh.services[US_LEADER].state.definitions_index == before + 1
+
+
+@pytest.mark.parametrize("kind", ["delete", "alter", "grow", "create"])
+async def test_what_is_done_while_the_broker_shuts_down_is_not_called_not_done(mesh: Mesh, kind: str) -> None:
+    await mesh.services[US_LEADER].create_topic(TopicSpec(name="orders"))
+    await mesh.until(lambda: name_of(mesh, EU_FOLLOWER))
+    before = mesh.services[US_LEADER].state.definitions_index
+    mesh.behind.add(EU_FOLLOWER)  # it does not get to know
+    asking = asyncio.create_task(wish(mesh, EU_FOLLOWER, kind))
+    await mesh.until(lambda: mesh.services[US_LEADER].state.definitions_index == before + 1)
+    await mesh.until(lambda: mesh.services[EU_FOLLOWER]._waiting)
+    await mesh.services[EU_FOLLOWER].close()
+    with pytest.raises(OutcomeUnknown, match="may be done"):
+        await asking
 
 
 async def test_creation_waits_for_a_new_leader(mesh: Mesh) -> None:
@@ -210,6 +262,6 @@ async def test_only_the_definitions_home_orders(mesh: Mesh) -> None:
 @pytest.mark.parametrize(
     "answer", [{}, {"ok": 3}, {"error": {}}, {"error": {"code": "FROM_THE_FUTURE", "text": "?"}}], ids=str
 )
-def test_unreadable_answer_is_unavailable(answer: dict[str, object]) -> None:
-    with pytest.raises(Unavailable):
+def test_of_an_unreadable_answer_nobody_knows_what_was_done(answer: dict[str, object]) -> None:
+    with pytest.raises(OutcomeUnknown):
         answers.result_of(answer)

@@ -7,10 +7,12 @@ from typing import Any
 
 from georelay.wire.acls import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from georelay.wire.cluster import (
+    AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
 from georelay.wire.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -56,7 +58,7 @@ from region.kafka.handlers.admin_cluster import (
     DescribeLogDirsHandler,
     ListPartitionReassignmentsHandler,
 )
-from region.kafka.handlers.api_versions import handle_api_versions
+from region.kafka.handlers.api_versions import ApiVersionsHandler
 from region.kafka.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler
 from region.kafka.handlers.fetch import FetchHandler
 from region.kafka.handlers.find_coordinator import FindCoordinatorHandler
@@ -71,6 +73,7 @@ from region.kafka.handlers.producer_ids import InitProducerIdHandler
 from region.kafka.handlers.producers_admin import DescribeProducersHandler
 from region.kafka.handlers.quotas import QuotasHandler
 from region.kafka.handlers.records import DeleteRecordsHandler
+from region.kafka.handlers.replicas_admin import AlterPartitionReassignmentsHandler, ElectLeadersHandler
 from region.kafka.handlers.sasl import SaslHandler
 from region.kafka.handlers.scram_users import ScramUsersHandler
 from region.kafka.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
@@ -107,7 +110,7 @@ def handler_table(services: KafkaServices, sasl: SaslHandler) -> Mapping[type, H
         DescribeGroupsRequest: group_admin.describe,
         DeleteGroupsRequest: group_admin.delete,
         SaslHandshakeRequest: sasl.handshake,
-        ApiVersionsRequest: handle_api_versions,
+        ApiVersionsRequest: ApiVersionsHandler(services).handle,
         CreateTopicsRequest: CreateTopicsHandler(services).handle,
         DeleteTopicsRequest: DeleteTopicsHandler(services).handle,
         DeleteRecordsRequest: DeleteRecordsHandler(services).handle,
@@ -125,6 +128,8 @@ def handler_table(services: KafkaServices, sasl: SaslHandler) -> Mapping[type, H
         DescribeLogDirsRequest: DescribeLogDirsHandler(services).handle,
         CreatePartitionsRequest: CreatePartitionsHandler(services).handle,
         ListPartitionReassignmentsRequest: ListPartitionReassignmentsHandler(services).handle,
+        AlterPartitionReassignmentsRequest: AlterPartitionReassignmentsHandler(services).handle,
+        ElectLeadersRequest: ElectLeadersHandler(services).handle,
         DescribeClusterRequest: DescribeClusterHandler(services).handle,
         DescribeProducersRequest: DescribeProducersHandler(services).handle,
         SaslAuthenticateRequest: sasl.authenticate,

@@ -269,7 +269,7 @@ class Link:
 def kafka_inputs() -> list[bytes]:
     """Return requests that are allowed before a sign-in, and one that is not."""
     rows: list[tuple[Any, int]] = [
-        *((ApiVersionsRequest(), version) for version in range(4)),
+        *((ApiVersionsRequest(), version) for version in range(6)),
         (SaslHandshakeRequest(mechanism="PLAIN"), 1),
         (SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1),
         (SaslAuthenticateRequest(auth_bytes=b"\0user\0pass"), 1),

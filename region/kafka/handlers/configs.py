@@ -32,7 +32,7 @@ from georelay.wire.responses import (
     IncrementalAlterConfigsResponse,
 )
 from region.controller.topic import TopicView
-from region.controller.topic_settings import SettingType
+from region.controller.topic_settings import TOPIC_SETTINGS, SettingType
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.patience import within
@@ -53,6 +53,17 @@ from region.security.change_details import shown_settings
 TOPIC: Final = 2
 BROKER: Final = 4
 RESOURCES_PER_REQUEST_MAX: Final = 1_000
+# The defaults of topics under the names that they have as a broker's settings.
+TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
+    "compression.type": "compression.type",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.segment.bytes": "segment.bytes",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
 ALTER_TIMEOUT_MS: Final = 30_000  # these requests carry no patience of their own
 
 
@@ -226,22 +237,35 @@ def _code(error: GeorelayError) -> ErrorCode:
 
 
 def _broker_rows(cluster: Cluster, name: str) -> list[DescribeConfigsResourceResult]:
-    """Return what this broker says of itself; nothing for "", which means the defaults of all brokers."""
+    """Return what is known of a broker of this region; nothing for "", which means the defaults of all brokers.
+
+    What stands in the file of another broker only that one says.
+    """
     if not name:
         return []
-    if name != str(cluster.broker_id):
-        raise BadRequest(f"this is broker {cluster.broker_id}; ask broker {name[:20]!r} itself")
-    defaults = cluster.topic_defaults
-    rows = (
-        ("auto.create.topics.enable", str(cluster.auto_create_topics).lower(), SettingType.BOOLEAN, Source.BROKER_FILE),
-        ("broker.id", str(cluster.broker_id), SettingType.INT, Source.BROKER_FILE),
+    ids = {str(broker.id) for broker in cluster.brokers()} | {str(cluster.broker_id)}
+    if name not in ids:
+        raise BadRequest(
+            f"there is no broker {name[:20]!r} in region {cluster.region}; there are {', '.join(sorted(ids))}"
+        )
+    rows = [
+        ("broker.id", name, SettingType.INT, Source.BROKER_FILE),
         ("broker.rack", cluster.region, SettingType.TEXT, Source.BROKER_FILE),
-        ("default.replication.factor", str(defaults.replication_factor), SettingType.INT, Source.BROKER_FILE),
         ("message.max.bytes", str(RECORD_BATCH_BYTES_MAX), SettingType.INT, Source.DEFAULT),
-        ("num.partitions", str(defaults.partitions), SettingType.INT, Source.BROKER_FILE),
+        ("node.id", name, SettingType.INT, Source.BROKER_FILE),
         ("socket.request.max.bytes", str(PRODUCE_FRAME_BYTES_MAX), SettingType.INT, Source.DEFAULT),
-    )
+    ]
+    for key, setting in TOPIC_DEFAULTS.items():
+        row = TOPIC_SETTINGS[setting]
+        rows.append((key, row.default, row.type, Source.DEFAULT))
+    if name == str(cluster.broker_id):
+        creates, defaults = str(cluster.auto_create_topics).lower(), cluster.topic_defaults
+        rows += [
+            ("auto.create.topics.enable", creates, SettingType.BOOLEAN, Source.BROKER_FILE),
+            ("default.replication.factor", str(defaults.replication_factor), SettingType.INT, Source.BROKER_FILE),
+            ("num.partitions", str(defaults.partitions), SettingType.INT, Source.BROKER_FILE),
+        ]
     return [
         DescribeConfigsResourceResult(name=key, value=value, read_only=True, config_source=source, config_type=kind)
-        for key, value, kind, source in rows
+        for key, value, kind, source in sorted(rows)
     ]

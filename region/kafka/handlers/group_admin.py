@@ -3,6 +3,8 @@
 Rule 1: a broker lists the groups that it coordinates; clients ask every broker and put the lists together.
 Rule 2: of groups that a client may not describe it learns nothing.
 Rule 3: a group that nobody knows is described as Dead, as Kafka does.
+Rule 4: a coordinator that was just elected, or made by this very client's question, is waited for a moment: operators'
+        clients take "loading" for an answer and do not ask again.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ from georelay.wire.group_admin import (
 )
 from georelay.wire.responses import NO_OPERATIONS
 from region.groups.group_core import Group, GroupState
+from region.groups.part import GroupsPart
 from region.kafka.connection import Slot
-from region.kafka.handlers.group_parts import part_for, parts_here
+from region.kafka.handlers.group_parts import LOADING, part_for, parts_here
 from region.kafka.services import KafkaServices
 from region.security.access import DONE, Operation, Resource
 
 GROUPS_PER_REQUEST_MAX: Final = 1_000
+LOADING_WAIT_S: Final = 2.0
+LOADING_LOOK_S: Final = 0.02
 
 
 class GroupAdminHandler:
@@ -60,17 +65,29 @@ class GroupAdminHandler:
     def describe(self, slot: Slot, request: DescribeGroupsRequest) -> None:
         """Answer with groups and members."""
         wanted = list(dict.fromkeys(request.groups))[:GROUPS_PER_REQUEST_MAX]
-        slot.answer(
-            DescribeGroupsResponse(
-                groups=[
-                    self._described(slot, group_id, with_operations=request.include_authorized_operations)
-                    for group_id in wanted
-                ]
-            )
-        )
+        slot.spawn(self._describe(slot, wanted, with_operations=request.include_authorized_operations))
 
-    def _described(self, slot: Slot, group_id: str, *, with_operations: bool) -> DescribedGroup:
-        part = part_for(self._services, slot, Operation.DESCRIBE, group_id, may_be_unnamed=True)
+    async def _describe(self, slot: Slot, group_ids: list[str], *, with_operations: bool) -> DescribeGroupsResponse:
+        rows = [
+            self._described(
+                slot, group_id, await self._part(slot, Operation.DESCRIBE, group_id), with_operations=with_operations
+            )
+            for group_id in group_ids
+        ]
+        return DescribeGroupsResponse(groups=rows)
+
+    async def _part(self, slot: Slot, operation: Operation, group_id: str) -> GroupsPart | ErrorCode:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LOADING_WAIT_S
+        while True:
+            part = part_for(self._services, slot, operation, group_id, may_be_unnamed=True)
+            if part is not LOADING or loop.time() >= until:
+                return part
+            await asyncio.sleep(LOADING_LOOK_S)
+
+    def _described(
+        self, slot: Slot, group_id: str, part: GroupsPart | ErrorCode, *, with_operations: bool
+    ) -> DescribedGroup:
         if isinstance(part, ErrorCode):
             return DescribedGroup(error_code=part, group_id=group_id)
         operations = NO_OPERATIONS
@@ -109,7 +126,7 @@ class GroupAdminHandler:
         )
 
     async def _delete_one(self, slot: Slot, group_id: str) -> ErrorCode:
-        part = part_for(self._services, slot, Operation.DELETE, group_id, may_be_unnamed=True)
+        part = await self._part(slot, Operation.DELETE, group_id)
         if isinstance(part, ErrorCode):
             return part
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

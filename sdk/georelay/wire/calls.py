@@ -51,6 +51,8 @@ Request = (
     | cluster.DescribeProducersRequest
     | cluster.DescribeLogDirsRequest
     | cluster.ListPartitionReassignmentsRequest
+    | cluster.AlterPartitionReassignmentsRequest
+    | cluster.ElectLeadersRequest
 )
 Response = (
     responses.Response
@@ -83,6 +85,8 @@ Response = (
     | cluster.DescribeProducersResponse
     | cluster.DescribeLogDirsResponse
     | cluster.ListPartitionReassignmentsResponse
+    | cluster.AlterPartitionReassignmentsResponse
+    | cluster.ElectLeadersResponse
 )
 
 _CLASSES: Final[Mapping[ApiKey, tuple[type, type]]] = {
@@ -122,6 +126,11 @@ _CLASSES: Final[Mapping[ApiKey, tuple[type, type]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
         requests.IncrementalAlterConfigsRequest,
         responses.IncrementalAlterConfigsResponse,
+    ),
+    ApiKey.ELECT_LEADERS: (cluster.ElectLeadersRequest, cluster.ElectLeadersResponse),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        cluster.AlterPartitionReassignmentsRequest,
+        cluster.AlterPartitionReassignmentsResponse,
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (
         cluster.ListPartitionReassignmentsRequest,

@@ -1,7 +1,7 @@
 """The cluster as operators and web consoles see it: requests and responses as tables.
 
 Field names are Kafka's (schemas DescribeCluster, CreatePartitions, DescribeProducers, DescribeLogDirs,
-ListPartitionReassignments).
+ListPartitionReassignments, AlterPartitionReassignments, ElectLeaders).
 """
 
 from __future__ import annotations
@@ -237,3 +237,99 @@ class ListPartitionReassignmentsResponse:
     error_code: I16 = 0
     error_message: Str | None = None
     topics: Sequence[OngoingTopicReassignment] = ()
+
+
+@struct
+class ReassignablePartition:
+    """The brokers that shall hold a partition; null takes back a move that is not done."""
+
+    partition_index: I32
+    replicas: Sequence[I32] | None = None
+
+
+@struct
+class ReassignableTopic:
+    """Partitions of one topic."""
+
+    name: Str
+    partitions: Sequence[ReassignablePartition] = ()
+
+
+@struct
+class AlterPartitionReassignmentsRequest:
+    """Move partitions to other brokers."""
+
+    timeout_ms: I32 = 60_000
+    allow_replication_factor_change: Annotated[Bool, At(since=1)] = True
+    topics: Sequence[ReassignableTopic] = ()
+
+
+@struct
+class ReassignablePartitionResponse:
+    """What became of one partition's wish."""
+
+    partition_index: I32
+    error_code: I16 = 0
+    error_message: Str | None = None
+
+
+@struct
+class ReassignableTopicResponse:
+    """The partitions of one topic."""
+
+    name: Str
+    partitions: Sequence[ReassignablePartitionResponse] = ()
+
+
+@struct
+class AlterPartitionReassignmentsResponse:
+    """Answer to AlterPartitionReassignments."""
+
+    throttle_time_ms: I32 = 0
+    allow_replication_factor_change: Annotated[Bool, At(since=1)] = True
+    error_code: I16 = 0
+    error_message: Str | None = None
+    responses: Sequence[ReassignableTopicResponse] = ()
+
+
+@struct
+class ElectLeadersTopic:
+    """Partitions of one topic."""
+
+    topic: Str
+    partitions: Sequence[I32] = ()
+
+
+@struct
+class ElectLeadersRequest:
+    """Let the preferred replicas (0), or any live ones (1), lead; null asks for all partitions."""
+
+    election_type: Annotated[I8, At(since=1)] = 0
+    topic_partitions: Sequence[ElectLeadersTopic] | None = None
+    timeout_ms: I32 = 60_000
+
+
+@struct
+class PartitionElectionResult:
+    """What became of one partition's election."""
+
+    partition_id: I32
+    error_code: I16 = 0
+    error_message: Str | None = None
+
+
+@struct
+class ReplicaElectionResult:
+    """The partitions of one topic."""
+
+    topic: Str
+    partition_result: Sequence[PartitionElectionResult] = ()
+
+
+@struct
+class ElectLeadersResponse:
+    """Answer to ElectLeaders."""
+
+    throttle_time_ms: I32 = 0
+    error_code: Annotated[I16, At(since=1)] = 0
+    replica_election_results: Sequence[ReplicaElectionResult] = ()

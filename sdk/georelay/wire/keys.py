@@ -50,7 +50,9 @@ class ApiKey(enum.IntEnum):
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
@@ -81,7 +83,7 @@ _VERSIONS: Final[Mapping[ApiKey, tuple[range, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_GROUPS: (range(6), 5),
         ApiKey.LIST_GROUPS: (range(5), 3),
         ApiKey.SASL_HANDSHAKE: (range(2), _NEVER_FLEXIBLE),
-        ApiKey.API_VERSIONS: (range(4), 3),
+        ApiKey.API_VERSIONS: (range(6), 3),
         ApiKey.CREATE_TOPICS: (range(2, 8), 5),
         ApiKey.DELETE_TOPICS: (range(1, 7), 4),
         ApiKey.DELETE_RECORDS: (range(3), 2),
@@ -100,7 +102,9 @@ _VERSIONS: Final[Mapping[ApiKey, tuple[range, int]]] = MappingProxyType(
         ApiKey.SASL_AUTHENTICATE: (range(3), 2),
         ApiKey.CREATE_PARTITIONS: (range(4), 2),
         ApiKey.DELETE_GROUPS: (range(3), 2),
+        ApiKey.ELECT_LEADERS: (range(3), 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (range(2), 1),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: (range(2), 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (range(1), 0),
         ApiKey.OFFSET_DELETE: (range(1), _NEVER_FLEXIBLE),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: (range(2), 1),
@@ -150,6 +154,8 @@ _SERVED: Final = (
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.CREATE_PARTITIONS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_PRODUCERS,
@@ -290,6 +296,8 @@ class ErrorCode(enum.IntEnum):
     PREFERRED_LEADER_NOT_AVAILABLE = 80
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
@@ -335,6 +343,8 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.UNKNOWN_TOPIC_ID,

@@ -17,6 +17,8 @@ class ApiVersionsRequest:
 
     client_software_name: Annotated[Str, At(since=3)] = ""
     client_software_version: Annotated[Str, At(since=3)] = ""
+    cluster_id: Annotated[Str | None, At(since=5)] = None  # whom the client wants to speak to, with node_id (KIP-1242)
+    node_id: Annotated[I32, At(since=5)] = -1
 
 
 @struct

@@ -86,7 +86,7 @@ REQUESTS: dict[ApiKey, Any] = {
     ),
     ApiKey.METADATA: q.MetadataRequest((q.MetadataRequestTopic(name="orders"), q.MetadataRequestTopic(TOPIC_ID)), True),
     ApiKey.SASL_HANDSHAKE: q.SaslHandshakeRequest("PLAIN"),
-    ApiKey.API_VERSIONS: q.ApiVersionsRequest("librdkafka", "2.6.0"),
+    ApiKey.API_VERSIONS: q.ApiVersionsRequest("librdkafka", "2.6.0", "mesh-1", 1001),
     ApiKey.CREATE_TOPICS: q.CreateTopicsRequest(
         (
             q.CreatableTopic(

@@ -17,7 +17,7 @@ from region.controller.topic import TopicDefinition, TopicSpec
 from region.controller.topic_settings import ALTERABLE, TOPIC_SETTINGS, Effect, SettingType
 
 Make = Callable[..., Any]
-# kafka-clients 4.1, org.apache.kafka.common.config.TopicConfig: every name that a topic may have.
+# org.apache.kafka.common.config.TopicConfig of kafka-clients 4.4, and the two throttles of QuotaConfig.
 KAFKA_4: frozenset[str] = frozenset(
     {
         "cleanup.policy",
@@ -26,6 +26,7 @@ KAFKA_4: frozenset[str] = frozenset(
         "compression.type",
         "compression.zstd.level",
         "delete.retention.ms",
+        "errors.deadletterqueue.group.enable",
         "file.delete.delay.ms",
         "flush.messages",
         "flush.ms",
@@ -35,7 +36,9 @@ KAFKA_4: frozenset[str] = frozenset(
         "local.retention.bytes",
         "local.retention.ms",
         "max.compaction.lag.ms",
+        "max.decompressed.message.bytes",
         "max.message.bytes",
+        "message.downconversion.enable",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
         "message.timestamp.type",
@@ -43,7 +46,9 @@ KAFKA_4: frozenset[str] = frozenset(
         "min.compaction.lag.ms",
         "min.insync.replicas",
         "preallocate",
-        "remote.copy.disable",
+        "remote.copy.lag.bytes",
+        "remote.copy.lag.ms",
+        "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",
         "retention.bytes",

@@ -40,6 +40,12 @@ def test_without_users_every_frame_passes_unchanged_however_it_is_cut(step: int)
     assert feed(BootstrapSession(sign_in_required=False), stream, step) == stream
 
 
+def test_who_the_client_wants_to_reach_passes_to_the_broker_before_a_sign_in() -> None:
+    session = BootstrapSession(sign_in_required=True)
+    wanted = request(18, 5, b"\0\5java\0064.4.0\5mesh\0\0\3\xe9\0")
+    assert session.on_client_bytes(wanted + SIGN_IN) == wanted + SIGN_IN
+
+
 @pytest.mark.parametrize("api_key", [0, 1, 2, 3, 19, 20, 22, 23, -1, 32767])
 def test_before_sign_in_no_other_api_passes_a_single_byte(api_key: int) -> None:
     session = BootstrapSession(sign_in_required=True)

@@ -67,6 +67,9 @@ class FakeCluster:
         self.admin_errors: list[GeorelayError] = []  # raised by the next changes of topics and brokers
         self.changes: list[tuple[Any, ...]] = []  # (method, arguments) of those that were asked for
         self.states = {1001: "active"}
+        self.others: list[int] = []  # further brokers
+        self.replicas: dict[tuple[str, int], list[int]] = {}
+        self.leaders: dict[tuple[str, int], int] = {}
         self.targets: dict[tuple[str, int], tuple[int, ...]] = {}
         self.producers: dict[tuple[str, int], list[ProducerInfo]] = {}
         self._producer_ids = itertools.count(1 << 48)
@@ -112,7 +115,8 @@ class FakeCluster:
         return self.is_ready
 
     def brokers(self) -> list[BrokerInfo]:
-        return [BrokerInfo(id=1001, kafka_host="127.0.0.1", kafka_port=self.kafka_port)]
+        mine = BrokerInfo(id=1001, kafka_host="127.0.0.1", kafka_port=self.kafka_port)
+        return [mine, *(BrokerInfo(id=number, kafka_host="127.0.0.1", kafka_port=1) for number in self.others)]
 
     kafka_port = 9092
 
@@ -132,7 +136,7 @@ class FakeCluster:
         return self.streams.get((name, partition))
 
     def leader_of(self, name: str, partition: int) -> int:
-        return 1001 if (name, partition) in self.streams else -1
+        return self.leaders.get((name, partition), 1001 if (name, partition) in self.streams else -1)
 
     def epoch_of(self, name: str, partition: int) -> int:
         return 1
@@ -141,7 +145,7 @@ class FakeCluster:
         return self.streams[name, partition].home
 
     def replicas_of(self, name: str, partition: int) -> list[int]:
-        return [1001]
+        return self.replicas.get((name, partition), [1001])
 
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
         if spec.name in self.views:

@@ -149,6 +149,8 @@ REQUESTS: dict[ApiKey, tuple[Any, int, ErrorCode]] = {
         TOPIC,
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (cluster.ListPartitionReassignmentsRequest(topics=None), 0, CLUSTER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (cluster.AlterPartitionReassignmentsRequest(), 1, CLUSTER),
+    ApiKey.ELECT_LEADERS: (cluster.ElectLeadersRequest(), 2, CLUSTER),
     ApiKey.OFFSET_DELETE: (group_offsets.OffsetDeleteRequest("g"), 0, GROUP),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (quotas.DescribeClientQuotasRequest(), 1, CLUSTER),
     ApiKey.ALTER_CLIENT_QUOTAS: (

@@ -59,7 +59,27 @@ def test_every_advertised_api_has_a_handler(bed: Any) -> None:
     assert len(handler_table(bed.services, SaslHandler(bed.services))) == len(SUPPORTED)
 
 
-@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "code"),
+    [
+        (None, -1, ErrorCode.NONE),  # a bootstrap server, perhaps behind a gateway's relay
+        ("mesh-test", 1001, ErrorCode.NONE),
+        ("another", -1, ErrorCode.NONE),  # only who names both knows whom it wants
+        (None, 1002, ErrorCode.NONE),
+        ("mesh-test", 1002, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("another", 1001, ErrorCode.REBOOTSTRAP_REQUIRED),
+    ],
+)
+async def test_a_client_that_reached_another_broker_than_it_named_begins_again(
+    bed: Any, cluster_id: str | None, node_id: int, code: ErrorCode
+) -> None:
+    client = await bed.client()
+    request = ApiVersionsRequest("java", "4.4.0", cluster_id, node_id)
+    response = await client.call(request, ApiKey.API_VERSIONS, 5)
+    assert (response.error_code, len(response.api_keys)) == (code, len(SUPPORTED))
+
+
+@pytest.mark.parametrize("version", range(6))
 async def test_api_versions_lists_what_is_served(bed: Any, version: int) -> None:
     client = await bed.client()
     response = await client.call(ApiVersionsRequest(), ApiKey.API_VERSIONS, version)

@@ -99,16 +99,22 @@ async def test_only_the_keys_that_were_asked_for_with_their_synonyms_and_documen
 
 async def test_a_broker_describes_itself_read_only(bed: Any) -> None:
     bed.cluster.topic_defaults = TopicDefaults(partitions=7, replication_factor=2)
-    mine, other, defaults = await describe(
+    bed.cluster.others = [1002]
+    mine, other, defaults, ghost = await describe(
         bed,
         DescribeConfigsResource(BROKER, "1001"),
         DescribeConfigsResource(BROKER, "1002"),
         DescribeConfigsResource(BROKER, ""),
+        DescribeConfigsResource(BROKER, "7"),
     )
     assert all(row.read_only for row in mine.configs)
+    assert (other.error_code, defaults.error_code, defaults.configs) == (0, 0, ())
+    assert (ghost.error_code, "1001, 1002" in ghost.error_message) == (ErrorCode.INVALID_REQUEST, True)
+    of_other = {row.name: row.value for row in other.configs}
+    assert (of_other["node.id"], of_other["log.cleanup.policy"]) == ("1002", "delete")
+    assert "num.partitions" not in of_other  # that stands in its own file
     values = {row.name: row.value for row in mine.configs}
     assert (values["broker.rack"], values["num.partitions"], values["default.replication.factor"]) == ("us", "7", "2")
-    assert (other.error_code, defaults.error_code, defaults.configs) == (ErrorCode.INVALID_REQUEST, 0, ())
 
 
 async def test_what_cannot_be_described_has_an_error_of_its_own(bed: Any) -> None:

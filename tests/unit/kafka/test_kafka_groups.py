@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from georelay.errors import CoordinatorLoading
 from georelay.wire.api import SUPPORTED, ApiKey, ErrorCode
 from georelay.wire.consumer_protocol import Subscription, encode_subscription
 from georelay.wire.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -38,6 +39,7 @@ from region.coordination.part import Part
 from region.groups.factory import groups_factory
 from region.groups.settings import GroupSettings
 from region.groups.topic_names import TopicNames
+from region.kafka.handlers import group_admin
 from region.kafka.handlers.group_offsets import GROUPS_PER_REQUEST_MAX
 from region.security.access import Access, Principal
 
@@ -327,6 +329,27 @@ async def test_a_sync_without_its_protocol_is_inconsistent_from_version_5_on(gro
     request = SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
     answer = await client.call(request, ApiKey.SYNC_GROUP, 5)
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_a_coordinator_that_was_just_elected_is_waited_for_by_who_describes_and_deletes(
+    groups: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinators, looks = groups.services.coordinators, []
+    part_here = coordinators.part_here
+
+    def loading(key: str, part: Any) -> Any:
+        looks.append(key)
+        if len(looks) % 3:
+            raise CoordinatorLoading("elected, not caught up yet")
+        return part_here(key, part)
+
+    monkeypatch.setattr(coordinators, "part_here", loading)
+    client = await groups.client()
+    assert (await _describe(client, group="nobody's")).error_code == 0
+    response = await client.call(DeleteGroupsRequest(["nobody's"]), ApiKey.DELETE_GROUPS, 2)
+    assert response.results[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    monkeypatch.setattr(group_admin, "LOADING_WAIT_S", 0)
+    assert (await _describe(client, group="nobody's")).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def _describe(client: Any, version: int = 5, *, group: str = "g") -> Any:

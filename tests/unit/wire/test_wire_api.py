@@ -277,11 +277,11 @@ def test_text_must_be_utf8_and_null_is_refused_where_it_has_no_meaning() -> None
 
 
 def test_a_header_is_read_even_of_an_api_that_is_not_spoken() -> None:
-    header = parse_request_header(struct.pack(">hhih", 18, 4, 77, 3) + b"abc" + b"anything")
-    assert (header[:4], header.is_supported) == ((18, 4, 77, "abc"), False)
+    header = parse_request_header(struct.pack(">hhih", 18, 6, 77, 3) + b"abc" + b"anything")
+    assert (header[:4], header.is_supported) == ((18, 6, 77, "abc"), False)
     assert not parse_request_header(struct.pack(">hhih", 99, 0, 1, -1)).is_supported
-    with pytest.raises(WireError, match="API 18 version 4 is not supported"):
-        decode_request(struct.pack(">hhih", 18, 4, 77, -1))
+    with pytest.raises(WireError, match="API 18 version 6 is not supported"):
+        decode_request(struct.pack(">hhih", 18, 6, 77, -1))
 
 
 def test_a_newer_api_versions_is_answered_in_version_0_with_the_list() -> None:

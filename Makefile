@@ -13,6 +13,8 @@ WORLD ?= region
 JOBS ?= 1
 KIND ?= region-loss
 INPUT ?=
+# What Python compiles is kept below this checkout and its .venv: a suite that compiles itself anew costs minutes.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Whole files are handed out to three processes: each has a core most of the time, and none waits long for the last.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0

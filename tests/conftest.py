@@ -23,7 +23,7 @@ from hypothesis import settings
 pytest_plugins = ["tests.costs"]
 
 settings.register_profile("quick", max_examples=40, deadline=None)
-settings.register_profile("all", max_examples=300, deadline=None)
+settings.register_profile("all", max_examples=150, deadline=None)
 settings.load_profile("quick")
 
 ONE_PROCESS: Final = "tests/sla/"  # the folder whose tests share a JVM: another would start and warm up in vain

@@ -10,5 +10,8 @@ import pytest
 
 def first(count: int, cases: Iterable[Any]) -> list[Any]:
     """Return parameters of a test, of which only the first `count` run in `make test` and all in `make test-all`."""
-    slow = pytest.mark.slow
-    return [case if place < count else pytest.param(case, marks=slow) for place, case in enumerate(cases)]
+    return [case if place < count else _slow(case) for place, case in enumerate(cases)]
+
+
+def _slow(case: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)

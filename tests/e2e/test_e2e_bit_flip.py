@@ -35,6 +35,7 @@ from region.log.filesystem import OsFileSystem
 from region.log.index import IndexFile
 from region.log.manifest import Manifest
 from region.log.segment_reader import read_group
+from tests.tiers import first
 
 if TYPE_CHECKING:
     from region.config import BrokerConfig
@@ -307,8 +308,11 @@ REPAIRED: Final[Mapping[str, tuple[Choice, set[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
-@pytest.mark.parametrize("kind", REPAIRED)
+COMMON: Final = {"flushed-marks", "sealed .log, first", "active .log", "newest .manifest"}  # one of each kind of file
+
+
+@pytest.mark.parametrize("leads", [pytest.param(False, marks=pytest.mark.slow), True], ids=["follower", "leader"])
+@pytest.mark.parametrize("kind", first(4, sorted(REPAIRED, key=lambda kind: kind not in COMMON)))
 async def test_a_flipped_bit_found_at_the_next_start_is_repaired(region_bed: RegionBed, kind: str, leads: bool) -> None:
     choose, expected = REPAIRED[kind]
     async with wounded_region(region_bed, seed=sum(kind.encode()) + leads) as region:
@@ -333,8 +337,8 @@ async def test_a_flipped_bit_found_at_the_next_start_is_repaired(region_bed: Reg
         await region.assert_nothing_lost()
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
-@pytest.mark.parametrize(("kind", "at"), [("sealed", 1), ("active", -1)])
+@pytest.mark.parametrize("leads", [pytest.param(False, marks=pytest.mark.slow), True], ids=["follower", "leader"])
+@pytest.mark.parametrize(("kind", "at"), first(1, [("sealed", 1), ("active", -1)]))
 async def test_a_bit_of_a_segment_flipped_under_a_running_broker_is_found_and_fetched_again(
     region_bed: RegionBed, kind: str, at: int, leads: bool
 ) -> None:
@@ -355,7 +359,7 @@ async def test_a_bit_of_a_segment_flipped_under_a_running_broker_is_found_and_fe
 REFUSED: Final[Mapping[str, str]] = {"FORMAT": "FORMAT", "founding.json": "founding.json", "hard-state": "hard-state"}
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", first(1, REFUSED))
 async def test_a_flipped_bit_that_makes_promises_doubtful_is_refused_in_one_line_and_an_empty_disk_joins_anew(
     region_bed: RegionBed, kind: str
 ) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from loadtest.chaos.chaos_mesh import ChaosMesh
 from loadtest.chaos.chaos_run import ChaosRun, Load, run_once
 from loadtest.chaos.nemesis import NEMESES
 from loadtest.history.verdict import Category
+
+pytestmark = pytest.mark.slow
 
 LOAD = Load(per_second=300, settle_seconds=1, partitions=2)
 

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 3
+ADDED = 100  # commands acknowledged before each kill
 SCRIPT = Path(__file__).with_name("coordinator_broker.py")
 NAMES = ("kafka", "grpc", "peers", "link", "admin")
 PAYLOAD = "." * 200  # so that segments fill and manifests are made
@@ -127,6 +130,13 @@ class KilledRegion:
         for turn in itertools.count(lane):
             await self.add(turn)
 
+    async def acknowledges(self, count: int) -> None:
+        """Wait until so many more commands are acknowledged: then the coordinator is led and busy."""
+        wanted = len(self.acknowledged) + count
+        async with asyncio.timeout(60):
+            while len(self.acknowledged) < wanted:
+                await asyncio.sleep(0.02)
+
     async def listed(self) -> tuple[list[str], int]:
         """Return what the coordinator has, and the place of its leader among the brokers."""
         for turn in range(100):
@@ -150,9 +160,7 @@ async def test_kill_9_of_coordinators_loses_and_doubles_nothing_that_was_acknowl
     lanes = [asyncio.create_task(region.add_for_ever(lane)) for lane in range(12)]
     for _ in range(ROUNDS):
         _, leader = await region.listed()
-        before = len(region.acknowledged)
-        await asyncio.sleep(1.0)
-        assert len(region.acknowledged) > before
+        await region.acknowledges(ADDED)
         await region.brokers[leader].kill()
         _, new = await region.listed()
         assert new != leader

@@ -36,6 +36,7 @@ def mesh(tmp_path: Path) -> Iterator[list[LoneBroker]]:
         broker.stop(signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_brokers_find_each_other_from_one_seed_and_find_back_after_a_kill(mesh: list[LoneBroker]) -> None:
     for broker in mesh:
         until(broker.is_ready, f"{broker.region}-{broker.number} is ready")

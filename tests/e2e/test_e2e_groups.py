@@ -13,6 +13,8 @@ from loadtest.campaign.group_runs import REGION, Campaign
 from loadtest.campaign.runs import new_mesh
 from loadtest.groups.member_process import missing_for
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 6.0
 
 
@@ -28,7 +30,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
         mesh.stop()
 
 
-@pytest.mark.parametrize("client", ["confluent-kafka", "sdk"])
+@pytest.mark.parametrize("client", ["confluent-kafka", pytest.param("sdk", marks=pytest.mark.slow)])
 async def test_a_group_processes_everything_while_members_and_its_coordinator_come_and_go(
     client: str, campaign: Campaign, record_property: Any
 ) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from loadtest.campaign.runs import Load, kill_leader, new_mesh, restart_all
 
 # The chaos tests restart all three replicas of a region, with what was not synced lost.
@@ -14,6 +16,7 @@ LOAD = Load(per_second=500, seconds=3, fault_after_seconds=1)
 GAP_MS_MAX = 10_000  # of a busy test machine; the campaign measures the real one
 
 
+@pytest.mark.slow
 async def test_kill_9_of_the_leader_loses_and_doubles_nothing(tmp_path: Path) -> None:
     async with new_mesh(tmp_path, ["us"], "--restart") as mesh:
         run = await kill_leader(mesh, "orders", home="us", directory=tmp_path, load=LOAD)

@@ -23,6 +23,8 @@ from loadtest.mesh_process import MeshProcess
 from region.log.errors import LogCorrupt
 from region.log.segment_reader import batches_sha256
 
+pytestmark = pytest.mark.slow
+
 REGIONS = ("us", "eu")
 TOPIC = "orders"
 LOAD = Load(per_second=300, seconds=4, fault_after_seconds=1)

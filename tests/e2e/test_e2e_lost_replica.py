@@ -141,7 +141,7 @@ async def lossy_region(bed: RegionBed) -> AsyncIterator[LossyRegion]:
         await region.stop_all()
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+@pytest.mark.parametrize("leads", [pytest.param(False, marks=pytest.mark.slow), True], ids=["follower", "leader"])
 async def test_a_log_damaged_beyond_repair_is_made_anew_by_the_region_itself(
     region_bed: RegionBed, leads: bool
 ) -> None:
@@ -164,7 +164,7 @@ async def test_a_log_damaged_beyond_repair_is_made_anew_by_the_region_itself(
         assert [path.name for path in (region.directory(wounded) / "damaged").iterdir()] == [str(region.group_id)]
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+@pytest.mark.parametrize("leads", [pytest.param(False, marks=pytest.mark.slow), True], ids=["follower", "leader"])
 async def test_a_replica_that_stopped_in_a_running_broker_is_made_anew_by_the_region_itself(
     region_bed: RegionBed, leads: bool
 ) -> None:

@@ -116,6 +116,7 @@ def told_pulses(broker: LoneBroker) -> list[str]:
     return [str(line["pulse"]) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_held_main_loop_is_announced_after_5_s_and_suspects_itself_after_15_s_and_nobody_calls_it_failed(
     region: list[LoneBroker],
 ) -> None:

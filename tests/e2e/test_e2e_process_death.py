@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
 from loadtest.mesh_process import MeshProcess
@@ -67,6 +68,7 @@ def test_a_report_without_traces_exits_3(tmp_path: Path) -> None:
     assert _report(tmp_path, tmp_path / "out").returncode == EXIT_NO_TRACES
 
 
+@pytest.mark.slow
 async def test_the_report_counts_what_the_consumers_counted(tmp_path: Path) -> None:
     async with MeshProcess(tmp_path, regions=",".join(REGIONS), brokers_per_region=1) as mesh:
         await _publish(mesh)

@@ -58,6 +58,7 @@ async def test_each_record_is_done_once_while_consumers_and_coordinators_are_kil
     assert verdict.redelivered > 0
 
 
+@pytest.mark.slow
 async def test_every_stored_record_is_copied_once_while_leaders_are_killed(
     mesh: MeshProcess, http: aiohttp.ClientSession
 ) -> None:

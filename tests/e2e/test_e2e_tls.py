@@ -155,6 +155,7 @@ async def _knock(port: int, context: ssl.SSLContext, *, hello_first: bool, mesh_
         writer.close()
 
 
+@pytest.mark.slow
 async def test_the_authority_is_changed_under_traffic_without_a_failed_publish(region: SecureRegion) -> None:
     await asyncio.to_thread(region.create_topic, "renewed")
     failed: list[str] = []

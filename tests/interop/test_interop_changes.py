@@ -18,7 +18,7 @@ INVALID_CONFIG, OUT_OF_RANGE, POLICY_VIOLATION = 40, 1, 44
 KEPT = 4  # first offset that the tests keep
 
 
-@pytest.fixture(params=["us", "eu"])
+@pytest.fixture(params=["us", pytest.param("eu", marks=pytest.mark.slow)])
 def entry(request: pytest.FixtureRequest, mesh: Any) -> str:
     """Brokers of the home, and of a mirror."""
     return str(mesh.kafka(request.param))

@@ -29,7 +29,7 @@ def published(mesh: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
     return topic, lines
 
 
-@pytest.mark.parametrize("region", ["", "eu"])
+@pytest.mark.parametrize("region", [pytest.param("", marks=pytest.mark.slow), "eu"])
 def test_what_was_published_is_printed_in_order_per_partition(mesh: Any, published: Any, region: str) -> None:
     topic, lines = published
     where = ("--region", region) if region else ()
@@ -44,11 +44,13 @@ def test_what_was_published_is_printed_in_order_per_partition(mesh: Any, publish
     assert len(rows) == LINES
 
 
+@pytest.mark.slow
 def test_one_partition_from_an_offset(mesh: Any, published: Any) -> None:
     ran = mesh.cli("subscribe", published[0], "--from", "100", "--partition", "1", "--max", "3", "--json")
     assert [json.loads(line)["offset"] for line in ran.stdout.splitlines()] == [100, 101, 102]
 
 
+@pytest.mark.slow
 def test_nothing_new_ends_after_the_idle_time(mesh: Any, published: Any) -> None:
     ran = mesh.cli("subscribe", published[0], "--idle-exit", "0.3")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
@@ -61,6 +63,7 @@ def test_standard_input_is_published(mesh: Any) -> None:
     assert ran.stdout == "a:1\nb:2\n\n"
 
 
+@pytest.mark.slow
 def test_topics_are_created_listed_described_and_deleted(mesh: Any) -> None:
     name = mesh.new_name("cli-topic")
     created = mesh.cli("topics", "create", name, "--partitions", "3", "--home", "eu")
@@ -83,6 +86,12 @@ def test_the_status_shows_regions_brokers_leaders_and_lag(mesh: Any, published: 
     assert {(row[3], row[5]) for row in rows} == {("us", "home"), ("eu", "mirror"), ("ap", "mirror")}, rows
     document = json.loads(mesh.cli("status", "--json").stdout)
     assert {region["region"] for region in document["regions"]} == set(mesh.regions)
+
+
+def test_an_audit_finds_the_same_records_in_every_region(mesh: Any, published: Any) -> None:
+    ran = mesh.cli("audit", published[0])
+    assert ran.returncode == 0, ran
+    assert published[0] in ran.stdout
 
 
 def assert_one_line(ran: Any, code: int, *texts: str) -> None:
@@ -137,6 +146,7 @@ def test_a_data_directory_that_cannot_be_used_is_named(mesh: Any, tmp_path: Path
     assert_one_line(mesh.cli("up", "--data", str(directory)), 2, str(directory))
 
 
+@pytest.mark.slow
 def test_another_mesh_on_taken_ports_is_refused(mesh: Any, tmp_path: Path) -> None:
     port = mesh.addresses("us", "kafka")[0].split(":")[1]
     ran = mesh.cli("up", "--data", str(tmp_path / "data"), "--base-port", port, "--brokers-per-region", "1")

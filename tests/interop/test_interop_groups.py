@@ -69,8 +69,10 @@ def positions(mesh: Any, group: str) -> dict[int, int]:
     return {row["partition"]: row["committed"] for row in described(mesh, group)["partitions"]}
 
 
-@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize(
+    "assignor", ["range", pytest.param("roundrobin", marks=pytest.mark.slow), "cooperative-sticky"]
+)
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_the_members_of_a_group_share_the_partitions(mesh: Any, orders: str, assignor: str, count: int) -> None:
     group = f"{orders}-{assignor}"
     with ExitStack() as stack:
@@ -133,6 +135,7 @@ async def test_aiokafka_commits_and_sees_what_it_committed(mesh: Any, orders: st
         assert sum([await member.committed(place) or 0 for place in places]) == RECORDS
 
 
+@pytest.mark.slow
 def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebalance(mesh: Any, orders: str) -> None:
     with consumer(mesh, orders, orders, **{"group.instance.id": "stays"}) as stays:
         taken = 0
@@ -193,6 +196,7 @@ def test_the_admin_client_of_kafka_python_describes_a_group(mesh: Any, orders: s
     admin.close()
 
 
+@pytest.mark.slow
 def test_a_group_that_moves_to_another_region_does_not_apply_the_first_regions_offsets(
     mesh: Any, clients: Any, keyed_records: Any
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_group_that_moves_to_another_region_does_not_apply_the_first_regions_o
         assert take([member], 5) == [[(0, offset) for offset in range(5)]]
 
 
+@pytest.mark.slow
 def test_operators_list_describe_reset_and_delete_with_the_command_line(mesh: Any, orders: str) -> None:
     with consumer(mesh, orders, orders, **{"client.id": "billing-1"}) as member:
         take([member], RECORDS)

@@ -12,6 +12,8 @@ import aiokafka
 import confluent_kafka
 import pytest
 
+pytestmark = pytest.mark.slow
+
 USER, PASSWORD, TOPIC = "scram-ann", "correct-horse-9", "scram-orders"
 SECONDS_MAX = 30.0
 BOTH = pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -19,6 +19,8 @@ import pytest
 
 from georelay.cli.application import run
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30
 SASL_AUTHENTICATION_FAILED = 58
 CORRELATION = 7

@@ -6,6 +6,10 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 async def test_regions_that_have_the_same_agree(whole: Any, run_audit: Any, records: int) -> None:
     agreed = await run_audit(whole)

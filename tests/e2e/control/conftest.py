@@ -129,7 +129,9 @@ class Mesh:
     async def power_cut(self) -> None:
         """End every broker without a last word: what a clean stop writes is not on the disks."""
         kept = self.directory / "kept"
-        shutil.copytree(self.directory, kept, ignore=shutil.ignore_patterns("kept"))
+        shutil.copytree(
+            self.directory, kept, ignore=shutil.ignore_patterns("kept", "*.tmp")
+        )  # a *.tmp goes while it is copied
         await self.stop_all()
         for region, number in self._ports:
             name = f"{region}-{number}"

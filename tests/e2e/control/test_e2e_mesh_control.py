@@ -67,6 +67,7 @@ async def test_a_region_that_is_cut_off_refuses_changes_and_goes_on_publishing(m
     assert answer.high_watermark == 6
 
 
+@pytest.mark.slow
 async def test_a_fourth_region_joins_under_load_and_gets_everything_from_the_log_start(make_mesh: Make) -> None:
     mesh = make_mesh(us=1, eu=1, ap=1)
     await mesh.start_all()
@@ -170,6 +171,7 @@ async def test_two_regions_and_a_witness_survive_the_loss_of_one(make_mesh: Make
     await mesh.known("during")
 
 
+@pytest.mark.slow
 async def test_without_any_replica_a_region_begins_anew_with_what_its_controller_pulled(make_mesh: Make) -> None:
     mesh = make_mesh(us=3)
     await mesh.start_all()
@@ -212,6 +214,7 @@ async def test_replicas_find_each_other_again_when_the_manifest_of_one_is_older_
     )
 
 
+@pytest.mark.slow
 async def test_of_two_survivors_that_recovered_the_one_that_recovers_again_wins(make_mesh: Make) -> None:
     mesh = make_mesh(us=1, eu=1, ap=1)
     await mesh.start_all()
@@ -234,6 +237,7 @@ async def test_of_two_survivors_that_recovered_the_one_that_recovers_again_wins(
     await mesh.until(lambda: not any(core.control.alarms for core in mesh.cores.values()), "no alarm")
 
 
+@pytest.mark.slow
 async def test_control_recovers_also_where_it_was_led_before_the_others_were_lost(make_mesh: Make) -> None:
     mesh = make_mesh(us=1, eu=1, ap=1)
     await mesh.start_all()

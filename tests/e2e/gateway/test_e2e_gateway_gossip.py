@@ -134,6 +134,7 @@ brokers = [{{number = 1, peers = "{address["peers"]}", link = "{address["link"]}
     return folder / "broker.toml", ports["link"]
 
 
+@pytest.mark.slow
 async def test_a_gateway_with_one_seed_follows_a_mesh_without_lists(
     asker: Asker, run_broker: Callable[[Path], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ async def read_all(connection: Any, topic: str, count: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("way", ["direct", "gateway"])
+@pytest.mark.parametrize("way", [pytest.param("direct", marks=pytest.mark.slow), "gateway"])
 async def test_a_killed_leader_loses_doubles_and_reorders_nothing(mesh: MeshProcess, topic: str, way: str) -> None:
     url = mesh.gateway if way == "direct" else f"grpc://{mesh.endpoints['gateway']['grpc'][0]}"
     async with georelay.connect(url, direct=way == "direct") as connection:
@@ -97,6 +97,7 @@ async def member(url: str, topic: str, name: str, seen: Counter[bytes], log: lis
             seen.update(record.value or b"" for record in records)
 
 
+@pytest.mark.slow
 async def test_a_group_of_three_goes_on_when_a_member_is_killed(mesh: MeshProcess, topic: str) -> None:
     seen: Counter[bytes] = Counter()
     log: list[str] = []

@@ -15,7 +15,7 @@ import georelay
 from georelay import Start
 from loadtest.mesh_process import MeshProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.mesh_process import MeshProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 SDK = Path(__file__).resolve().parents[3] / "sdk"
 EXAMPLE = SDK / "examples" / "publish_and_read.py"
@@ -72,6 +72,7 @@ async def test_the_wheel_installs_alone_and_its_example_runs(
     assert last == "read 0/9 order 9"
 
 
+@pytest.mark.slow
 def test_the_wheel_is_typed_and_holds_nothing_of_the_server(client_python: Path) -> None:
     (package,) = client_python.parents[1].glob("lib/python3*/site-packages/georelay")
     names = {path.relative_to(package).parts[0] for path in package.rglob("*.py")}

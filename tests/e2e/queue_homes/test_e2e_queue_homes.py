@@ -10,7 +10,7 @@ import pytest
 import georelay
 from georelay.errors import LeaseExpired
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 
 def numbers(rows: list[Any]) -> list[int]:

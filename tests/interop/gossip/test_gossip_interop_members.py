@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mesh.gossip.agent import Agent
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView
 
@@ -55,6 +57,7 @@ async def test_a_serf_agent_joins_us_within_a_second(
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.slow
 async def test_a_pool_of_both_is_quiet(
     make_serf: Make, make_ours: Make, status: Status, tags: Tags, until: Until
 ) -> None:
@@ -119,6 +122,7 @@ async def test_who_leaves_is_left_on_both_sides(make_serf: Make, make_ours: Make
     assert sorted(changes) == [(MemberChange.LEFT, "go-2"), (MemberChange.LEFT, "py-2")]
 
 
+@pytest.mark.slow
 async def test_who_is_killed_fails_on_both_sides_and_a_forced_leave_of_either_side_turns_that_into_left(
     make_serf: Make, make_ours: Make, status: Status, until: Until
 ) -> None:

@@ -26,6 +26,7 @@ def watched(pool: str, name: str, seed: str) -> GossipPools:
 
 
 @pytest.mark.parametrize(("seconds", "pulse"), [(6.0, "stalled"), (16.5, "suspect")])
+@pytest.mark.slow
 async def test_a_main_loop_that_stands_still_is_announced_and_nobody_takes_it_for_dead(
     seconds: float, pulse: str, make_serf: Make, until: Until
 ) -> None:

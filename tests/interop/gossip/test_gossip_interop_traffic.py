@@ -62,6 +62,7 @@ async def test_user_events_travel_both_ways(make_serf: Make, make_ours: Make, un
     assert len(heard) == 4  # each heard its own and the other's once
 
 
+@pytest.mark.slow
 async def test_a_query_of_serf_reaches_us_with_acks_and_filters(
     make_serf: Make, make_ours: Make, until: Until, status: Status
 ) -> None:
@@ -91,15 +92,20 @@ async def test_our_query_reaches_serf_with_acks_and_filters(
     await go_2.run("join", go_1.address)
     ours = await make_ours("py-1", seeds=[go_1.address])
     await until(lambda: status(ours, "go-2") is ALIVE and status(ours, "go-1") is ALIVE, 5)
-    report = await ours.query("load", b"q", ack=True, timeout_s=2.0)
-    assert report.acknowledged == ("go-1", "go-2", "py-1")
-    assert report.answers == {"go-1": b"from-go:q", "go-2": b"from-go:q"}
-    named = await ours.query("load", b"q", ack=True, timeout_s=1.5, filters=[names_filter(["go-2"])])
-    assert (named.acknowledged, set(named.answers)) == (("go-2",), {"go-2"})
-    tagged = await ours.query("load", b"q", ack=True, timeout_s=1.5, filters=[tag_filter("role", "^age")])
-    assert tagged.acknowledged == ("go-1",)
-    relayed = await ours.query("load", b"q", timeout_s=2.0, relay_factor=2)
-    assert set(relayed.answers) == {"go-1", "go-2"}
+
+    async def is_answered(*names: str, acknowledged: tuple[str, ...], **asked: Any) -> bool:
+        report = await ours.query("load", b"q", timeout_s=1.5, **asked)
+        assert set(report.acknowledged) <= set(acknowledged)
+        return report.acknowledged == acknowledged and report.answers == dict.fromkeys(names, b"from-go:q")
+
+    # Packets may be lost and scripts late: then one asks again.
+    everybody = ("go-1", "go-2", "py-1")
+    await until(lambda: is_answered("go-1", "go-2", acknowledged=everybody, ack=True), 30)
+    filters = [names_filter(["go-2"])]
+    await until(lambda: is_answered("go-2", acknowledged=("go-2",), ack=True, filters=filters), 30)
+    filters = [tag_filter("role", "^age")]
+    await until(lambda: is_answered("go-1", acknowledged=("go-1",), ack=True, filters=filters), 30)
+    await until(lambda: is_answered("go-1", "go-2", acknowledged=(), relay_factor=2), 30)
 
 
 async def test_serf_rtt_and_ours_know_each_other(
@@ -153,6 +159,7 @@ async def test_an_encrypted_pool_rotates_its_keys_by_serf(
     assert await go_1.status_of("py-1") == "alive"
 
 
+@pytest.mark.slow
 async def test_an_encrypted_pool_rotates_its_keys_by_us(
     make_serf: Make, make_ours: Make, until: Until, status: Status, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ Rule 5: a request, once begun, must come whole within `request_s` and BYTES_PER_
 Rule 6: with `request_bytes_max` unanswered, or the listener's budget used up, nothing more is read.
 Rule 7: with `answer_bytes_max` of answers that the client has not read nothing more is handled, and what is answered
         meanwhile holds no records; see region.kafka.unread_answers.
+Rule 8: what overlaps with what is decided by region.kafka.request_order_core.
 Never decides what a request means: that is the handlers' part.
 """
 
@@ -45,6 +46,7 @@ from region.kafka.counters import KafkaCounters
 from region.kafka.frame_buffer import FrameBuffer
 from region.kafka.ports import TraceSession
 from region.kafka.request_memory import RequestMemory
+from region.kafka.request_order_core import RequestOrder
 from region.kafka.unread_answers import UnreadAnswers
 from region.security.access import ANONYMOUS, Principal
 from region.security.scram_core import ScramServer
@@ -260,11 +262,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._received = FrameBuffer(shared, self._frame_cap, self._memory.has_room)
         self._frames: deque[bytes | memoryview] = deque()  # whole frames, not yet handled
         self._slots: deque[Slot] = deque()
+        self._order = RequestOrder()
         self._tasks: set[asyncio.Task[Response]] = set()
-        self._is_writable = True
-        self._is_reading = True
-        self._is_working = False
-        self._is_closing = False
+        self._is_writable = self._is_reading = True
+        self._is_working = self._is_closing = False
         self._last_byte_ns = self._connected_ns = monotonic_ns()
 
     # --- asyncio.BufferedProtocol ----------------------------------------------------------------
@@ -367,6 +368,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if slot.size_bytes and self._request_bytes:
             self._request_bytes -= slot.size_bytes
             self._memory.take(-slot.size_bytes)
+        self._order.ended(slot.header.api_key)
         self._counters.answered(slot.header.api_key, (self._monotonic_ns() - slot.started_ns) / 1e6)
         if self._slots and self._slots[0] is slot:
             self._write_ready()
@@ -471,7 +473,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_working = True
         try:
             frames = self._frames
-            while frames and self._may_handle():
+            while frames and self._may_handle() and self._order.may_begin(frames[0]):
                 self._handle(frames.popleft())
         finally:
             self._is_working = False
@@ -562,6 +564,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.refuse(error)
             return
         self._slots.append(slot)
+        self._order.begun(header.api_key)
         self._request_bytes += size_bytes
         self._memory.take(size_bytes)
         self._dispatch(slot, request)

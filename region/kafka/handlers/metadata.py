@@ -2,7 +2,7 @@
 
 Rule 1: the bytes of an answer are cached per (metadata epoch, version, topics asked for): encoding ten topics of
         twelve partitions costs a millisecond of event loop, patching a correlation id nothing.
-Rule 2: an unknown topic is created with defaults when client and mesh both allow it.
+Rule 2: an unknown topic is created with defaults when client and mesh both allow it; the answer waits for its leaders.
 Rule 3: while a partition elects a leader the answer waits for it, a moment: clients that read "no leader" ask again
         after a second only, and an election takes a fifth of that. One that stays without a leader is not waited for.
 Rule 4: a topic that the principal may not describe is left out of "all topics"; named, it is answered with
@@ -37,6 +37,7 @@ from georelay.wire.schema import NO_UUID
 from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
+from region.kafka.handlers.first_leaders import first_leaders
 from region.kafka.ports import NO_LEADER, TopicView
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
@@ -191,6 +192,7 @@ class MetadataHandler:
                     await self._cluster.ensure_topic(name)
             except GeorelayError as error:
                 refused[name] = kafka_code(error)
+        await first_leaders(self._cluster, (name for name in names if name not in refused))
         return self._response(asker, wanted, refused)
 
     def _response(

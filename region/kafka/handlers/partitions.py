@@ -20,6 +20,7 @@ from georelay.wire.cluster import (
 )
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
+from region.kafka.handlers.first_leaders import first_leaders
 from region.kafka.patience import within
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
@@ -45,6 +46,9 @@ class CreatePartitionsHandler:
                 rows.append(CreatePartitionsTopicResult(topic.name, ErrorCode.INVALID_REQUEST, text))
             else:
                 rows.append(await self._grow(topic, request, principal))
+        if not request.validate_only:
+            grown = [row.name for row in rows if row.error_code == ErrorCode.NONE]
+            await first_leaders(self._cluster, grown, wait_s=request.timeout_ms / 1000)
         return CreatePartitionsResponse(results=rows)
 
     async def _grow(

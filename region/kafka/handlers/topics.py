@@ -22,6 +22,7 @@ from georelay.wire.responses import (
 from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import RowRefused, kafka_code
+from region.kafka.handlers.first_leaders import first_leaders
 from region.kafka.patience import within
 from region.kafka.ports import TopicSpec
 from region.kafka.services import KafkaServices
@@ -46,6 +47,9 @@ class CreateTopicsHandler:
         rows = []
         for name, topic in {topic.name: topic for topic in request.topics}.items():
             rows.append(await self._create(topic, request, principal, is_double=times[name] > 1))
+        if not request.validate_only:
+            created = [row.name for row in rows if row.error_code == ErrorCode.NONE]
+            await first_leaders(self._cluster, created, wait_s=request.timeout_ms / 1000)
         return CreateTopicsResponse(topics=rows)
 
     async def _create(

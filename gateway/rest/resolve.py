@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Any, Final
 
 import aiohttp
@@ -73,7 +74,7 @@ class StatusCollector:
                 else:
                     error = f"HTTP {answer.status}"
         except (aiohttp.ClientError, TimeoutError, ValueError) as failure:
-            error = str(failure) or type(failure).__name__
+            error = reason_of(failure)
         return {
             "id": broker.endpoints.id,
             "ready": broker.ready,
@@ -83,6 +84,21 @@ class StatusCollector:
             "status": status,
             "error": error,
         }
+
+
+def reason_of(failure: Exception) -> str:
+    """Return why a broker did not answer, for a person: aiohttp's own text names an "ssl" that there may not be."""
+    if isinstance(failure, TimeoutError):
+        return f"no answer within {STATUS_TIMEOUT_S:g} s"
+    if isinstance(failure, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is refused: {failure.certificate_error}"
+    if isinstance(failure, aiohttp.ClientConnectorSSLError):
+        return "the TLS handshake failed"
+    if isinstance(failure, aiohttp.ClientConnectorError) and failure.os_error.errno:
+        return os.strerror(failure.os_error.errno).lower()
+    if isinstance(failure, aiohttp.ServerDisconnectedError):
+        return "the connection ended without an answer"
+    return str(failure) or type(failure).__name__
 
 
 def _milliseconds(rtt_ns: int | None) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -186,10 +186,26 @@ def summary(rows: list[JsonObject]) -> str:
     return "; ".join(parts)
 
 
-def _show(rows: list[JsonObject], requests: int) -> None:
-    print_table(COLUMNS, [stream_line(row) for row in rows])
+def silent(rows: list[JsonObject]) -> dict[str, str]:
+    """Return the regions, or replicas, that answered for no stream, with why: said once, not per stream. Pure."""
+    found: dict[str, str] = {}
+    answered: set[str] = set()
     for row in rows:
-        for line in details(row):
+        for region in row["regions"]:
+            if region["state"] == "no_answer":
+                found.setdefault(_name(region), region["reason"])
+            else:
+                answered.add(_name(region))
+    return {name: reason for name, reason in found.items() if name not in answered}
+
+
+def _show(rows: list[JsonObject], requests: int) -> None:
+    down = silent(rows)
+    for name, reason in sorted(down.items()):
+        print_line(f"{name} could not be asked: {reason}")
+    print_table(COLUMNS, [stream_line(row, down) for row in rows])
+    for row in rows:
+        for line in details(row, down):
             print_line(line)
         batches = digest_lines(row)
         if batches:
@@ -198,8 +214,8 @@ def _show(rows: list[JsonObject], requests: int) -> None:
     print_line(f"{len(rows)} streams, {behind} with a region behind, {requests} requests: {result_of(rows)}")
 
 
-def stream_line(row: JsonObject) -> JsonObject:
-    """Return the cells of one stream. Pure."""
+def stream_line(row: JsonObject, down: Container[str] = ()) -> JsonObject:
+    """Return the cells of one stream, without a note on those that answer for none. Pure."""
     return {
         "stream": row["name"],
         "partition": row["partition"],
@@ -207,7 +223,7 @@ def stream_line(row: JsonObject) -> JsonObject:
         "epoch": row["epoch"],
         "compared": row["compared"],
         "result": _result(row),
-        "notes": "; ".join(_notes(row)) or "-",
+        "notes": "; ".join(_notes(row, down)) or "-",
     }
 
 
@@ -217,9 +233,11 @@ def _name(finding: JsonObject) -> str:
     return str(finding["region"]) if broker is None else f"{finding['region']}/{broker}"
 
 
-def _notes(row: JsonObject) -> Iterator[str]:
+def _notes(row: JsonObject, down: Container[str]) -> Iterator[str]:
     for region in row["regions"]:
         name = _name(region)
+        if name in down:
+            continue
         if region["state"] not in _OK:
             yield f"{name} {region['state'].replace('_', ' ')}"
         elif region["behind"]:
@@ -238,10 +256,11 @@ def _notes(row: JsonObject) -> Iterator[str]:
             yield f"{each['region']} recomputed"
 
 
-def details(row: JsonObject) -> list[str]:
-    """Return one line for everything that is not well. Pure."""
+def details(row: JsonObject, down: Container[str] = ()) -> list[str]:
+    """Return one line for everything that is not well with a stream. Pure."""
     place = f"{row['name']}/{row['partition']}"
-    lines = [f"{place}: {_name(region)}: {region['reason']}" for region in row["regions"] if region["state"] not in _OK]
+    failed = [region for region in row["regions"] if region["state"] not in _OK and _name(region) not in down]
+    lines = [f"{place}: {_name(region)}: {region['reason']}" for region in failed]
     found = row["divergence"]
     if found is not None and found["is_exact"]:
         lines.append(f"{place}: first divergence in epoch {found['epoch']}, offsets {found['first']}..{found['last']}")

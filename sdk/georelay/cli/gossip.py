@@ -1,7 +1,8 @@
 """`georelay members|rtt|event|query|force-leave`: the pools that brokers gossip in, asked through the gateway.
 
 The pool is `lan`, one per region, or `wan`, all brokers of the mesh. A broker of --region is asked, of the nearest
-region without it. What gossip says is a hint: nothing that is stored depends on it.
+region without it. `members` shows all brokers unless a region or a pool is named. What gossip says is a hint: nothing
+that is stored depends on it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from georelay.cli.failure import EXIT_ERROR, EXIT_USAGE, CommandFailed
 from georelay.cli.gossip_keys import PoolOption, RegionOption
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
 from georelay.cli.printing import print_json, print_line, print_table
-from georelay.client.gateway_http import JsonObject
+from georelay.client.gateway_http import GatewayError, JsonObject
 
+WAN: Final = "wan"
 COLUMNS: Final = ("member", "status", "address", "rtt ms", "region", "role", "note")
 SHOWN_TAGS: Final = frozenset(
     {"cl", "rg", "id", "role", "v", "ex", "kafka", "grpc", "admin", "link", "peers", "wan", "lan"}
@@ -42,12 +44,20 @@ def _members(
     user: UserOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the members of a pool."""
-    answer = ask_gossip((gateway, endpoints, user), "GET", "members", pool=pool, region=region)
+    """List the brokers of all regions; with --region or --pool the members of that pool."""
+    where = (gateway, endpoints, user)
+    try:
+        answer = ask_gossip(where, "GET", "members", pool=pool or ("" if region else WAN), region=region)
+    except GatewayError as error:
+        if pool or region or error.code != "BAD_REQUEST":
+            raise
+        answer = ask_gossip(where, "GET", "members", pool="", region="")  # a mesh without a pool of all brokers
     if as_json:
         print_json(answer)
         return
     print_table(COLUMNS, member_lines(answer))
+    if not (pool or region):
+        print_line("(gateways are in the pool of their region: --region R)")
 
 
 def member_lines(answer: JsonObject) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from georelay.cli.audit import details, digest_lines, result_of, stream_line, summary
+from georelay.cli.audit import details, digest_lines, result_of, silent, stream_line, summary
 from georelay.clock import SystemClock
 from georelay.errors import BadRequest, Busy, GeorelayError, HomeUnreachable, PolicyViolation, UnknownTopic
 from georelay.ids import BrokerId, RegionNumber, StreamKey
@@ -174,3 +174,27 @@ def test_a_fault_of_a_deep_audit_is_a_divergence(mesh: Model) -> None:
     assert details(row) == ["orders/3: eu: offsets 0..2: digest chain: stored aa, computed bb"]
     row["deep"][0] |= {"fault": None, "reason": "UNAVAILABLE: damaged"}
     assert result_of([row]) == "incomplete"
+
+
+def test_a_region_that_answers_for_no_stream_is_named_once_and_one_that_answers_for_some_per_stream() -> None:
+    def region(name: str, state: str) -> dict[str, Any]:
+        reason = "no broker of it can be reached" if state == "no_answer" else ""
+        return {"region": name, "state": state, "reason": reason, "behind": 0, "beyond": 0, "orphans": []}
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "partition": 0,
+            "home": "us",
+            "epoch": 1,
+            "compared": 5,
+            "state": "incomplete",
+            "regions": [region("us", "reference"), region("eu", eu), region("ap", "no_answer")],
+            "divergence": None,
+        }
+        for name, eu in (("orders", "agrees"), ("bills", "no_answer"))
+    ]
+    down = silent(rows)
+    assert down == {"ap": "no broker of it can be reached"}
+    assert [details(row, down) for row in rows] == [[], ["bills/0: eu: no broker of it can be reached"]]
+    assert [stream_line(row, down)["notes"] for row in rows] == ["-", "eu no answer"]

@@ -44,6 +44,22 @@ def test_members_are_listed_with_what_is_wrong_with_them(georelay: Any, gateway:
     assert json.loads(georelay("members", "--json", "--gateway", gateway.url).out) == MEMBERS
 
 
+def test_members_of_all_regions_are_listed_unless_a_region_or_a_pool_is_named(georelay: Any, gateway: Any) -> None:
+    gateway.answers["GET /v1/gossip/members"] = (200, MEMBERS)
+    for words in ((), ("--region", "eu"), ("--pool", "lan")):
+        georelay("members", *words, "--gateway", gateway.url)
+    assert [query for _, query, _ in gateway.seen] == [{"pool": "wan"}, {"region": "eu"}, {"pool": "lan"}]
+
+
+def test_where_there_is_no_pool_of_all_brokers_members_of_the_one_that_there_is_are_listed(
+    georelay: Any, gateway: Any
+) -> None:
+    refused = (400, {"code": "BAD_REQUEST", "detail": "pool: this broker is in lan, not in 'wan'", "status": 400})
+    gateway.answers["GET /v1/gossip/members"] = [refused, (200, MEMBERS)]
+    assert "2001.eu" in georelay("members", "--gateway", gateway.url).out
+    assert gateway.seen[1][1] == {}
+
+
 def test_a_round_trip_that_nobody_knows_is_an_error(georelay: Any, gateway: Any) -> None:
     gateway.answers["GET /v1/gossip/rtt"] = [
         (200, {"from": "1001", "to": "1002", "rtt_ms": 1.5}),

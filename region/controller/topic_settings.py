@@ -320,7 +320,7 @@ _KEPT_ROWS: Final = (
         "unclean.leader.election.enable",
         SettingType.BOOLEAN,
         "false",
-        "Only a replica that has everything leads. After the loss of a region its homes are moved: `georelay homes`.",
+        "Only a replica that has everything leads. When a region is lost its homes move: `georelay home failover`.",
     ),
     Setting(
         name="remote.storage.enable",

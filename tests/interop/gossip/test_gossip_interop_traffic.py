@@ -96,7 +96,7 @@ async def test_our_query_reaches_serf_with_acks_and_filters(
     async def is_answered(*names: str, acknowledged: tuple[str, ...], **asked: Any) -> bool:
         report = await ours.query("load", b"q", timeout_s=1.5, **asked)
         assert set(report.acknowledged) <= set(acknowledged)
-        return report.acknowledged == acknowledged and report.answers == dict.fromkeys(names, b"from-go:q")
+        return bool(report.acknowledged == acknowledged and report.answers == dict.fromkeys(names, b"from-go:q"))
 
     # Packets may be lost and scripts late: then one asks again.
     everybody = ("go-1", "go-2", "py-1")

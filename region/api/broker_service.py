@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
 from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.reading import EARLIEST, StreamReader
-from region.api.unfolding import record_chunks
+from region.api.unfolding import Unreadable, readable_chunks
 from region.kafka.ports import Cluster, EntryLike, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
 from region.security.access import Operation, Principal, Resource
@@ -296,14 +297,15 @@ class Subscription:
             header = entry.header()
             place = (source.topic, source.partition)
             stamp_us = self._newest_us[place] = max(self._newest_us.get(place, 0), header.append_us)
-            async for records in record_chunks(entry):
-                for record in records:
-                    yield broker_pb2.MessageResponse(
-                        id=f"{source.name}/{source.partition}/{record.offset}",
-                        timestamp=stamp_us,
-                        topic=source.topic,
-                        body=record.value or b"",
-                    )
+            async with aclosing(readable_chunks(entry, f"{source.name}/{source.partition}")) as chunks:
+                async for chunk in chunks:
+                    for record in () if isinstance(chunk, Unreadable) else chunk:
+                        yield broker_pb2.MessageResponse(
+                            id=f"{source.name}/{source.partition}/{record.offset}",
+                            timestamp=stamp_us,
+                            topic=source.topic,
+                            body=record.value or b"",
+                        )
             session.delivered(
                 epoch=header.epoch,
                 base_offset=entry.base_offset,

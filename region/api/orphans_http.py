@@ -11,32 +11,36 @@ Rule 2: a piece says where the next one begins; a caller that stopped goes on th
         any other: new offsets, new append times, keys, values, headers and timestamps as they were, and a header
         ORPHAN_HEADER that says what it was. Nothing knows whether somebody has published the same records again before.
 Rule 3: what is not a plain record is left out and counted: markers, and records of transactions, whose outcome may have
-        been decided differently since.
+        been decided differently since; and what cannot be read.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from typing import Any, Final
+from contextlib import aclosing
+from typing import Final
 
 from aiohttp import web
 
 from georelay.errors import BadRequest
 from georelay.fields import INT64_MAX, FieldError, Fields
-from georelay.limits import MIB, PARTITIONS_PER_TOPIC_MAX
+from georelay.limits import MIB, PARTITIONS_PER_TOPIC_MAX, REST_RECORDS_MAX
+from georelay.wire.batch import Record
 from georelay.wire.header import parse_header
 from region.api.bodies import read_wish
 from region.api.coalescer import NewRecord
 from region.api.orphans import EPOCH_MAX, BranchPiece, OrphanBranches
 from region.api.principal import PRINCIPAL
 from region.api.publishing import Asker, RecordPublisher
-from region.api.record_json import parse_json, record_json
+from region.api.record_answers import RecordsAnswer
+from region.api.record_json import parse_json
 from region.api.records_http import json_response
-from region.api.unfolding import record_chunks
+from region.api.unfolding import Unreadable, readable_chunks, weight_bytes
 from region.security.access import Access, Operation, Resource
 
 PIECE_BYTES: Final = 1 * MIB
+REPUBLISHED_BYTES: Final = 16 * MIB  # of records at a time: a piece may unfold to much more than it is
 FIRST_OFFSET: Final = -1
 ORPHAN_HEADER: Final = "georelay-orphan"  # region/epoch/offset of the record that was published again
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -83,7 +87,7 @@ class OrphansHttp:
         ]
         return json_response({"branches": rows})
 
-    async def _export(self, request: web.Request) -> web.Response:
+    async def _export(self, request: web.Request) -> web.StreamResponse:
         topic, partition, epoch = self._place(request)
         self._access.check(request[PRINCIPAL], Operation.READ, Resource.TOPIC, topic)
         form = request.query.get("format", "json")
@@ -91,43 +95,58 @@ class OrphansHttp:
             raise BadRequest(f"format: 'json' or 'batches', not {form[:20]!r}")
         offset = _number(request.query.get("offset", str(FIRST_OFFSET)), "offset", low=FIRST_OFFSET, high=INT64_MAX)
         piece = await self._orphans.read(topic, partition, epoch, offset, PIECE_BYTES)
-        answer: dict[str, Any] = {"next_offset": piece.next_offset}
         if form == "batches":
-            answer["batches"] = [base64.b64encode(entry.payload).decode() for entry in piece.entries]
-        else:
-            answer["records"] = await _records(piece)
-        return json_response(answer)
+            batches = [base64.b64encode(entry.payload).decode() for entry in piece.entries]
+            return json_response({"next_offset": piece.next_offset, "batches": batches})
+        out = RecordsAnswer(request, {}, records_max=REST_RECORDS_MAX)
+        return await out.end({"next_offset": await _fill(out, piece, offset, f"branch of {topic}/{partition}")})
 
     async def _republish(self, request: web.Request) -> web.Response:
         topic, partition, epoch = self._place(request)
         principal = request[PRINCIPAL]
         for operation in (Operation.READ, Operation.WRITE):
             self._access.check(principal, operation, Resource.TOPIC, topic)
-        piece = await self._orphans.read(topic, partition, epoch, await read_wish(request, _asked_offset), PIECE_BYTES)
+        offset = await read_wish(request, _asked_offset)
+        piece = await self._orphans.read(topic, partition, epoch, offset, PIECE_BYTES)
+        drafts, left_out, next_offset = await self._drafts(piece, offset, f"{topic}/{partition}", epoch)
+        if drafts:
+            asker = Asker(access=self._access, principal=principal)
+            await self._publisher.publish(topic, [(draft, partition) for draft in drafts], asker=asker)
+        return json_response({"published": len(drafts), "left_out": left_out, "next_offset": next_offset})
+
+    async def _drafts(self, piece: BranchPiece, start: int, where: str, epoch: int) -> tuple[list[NewRecord], int, int]:
+        """Return records of a piece to be published again, how many are left out, and where the next piece begins."""
         drafts: list[NewRecord] = []
-        left_out = 0
+        left_out, room, position = 0, REPUBLISHED_BYTES, start
         for entry in piece.entries:
             header = parse_header(entry.payload)
             if header.is_control or header.is_transactional:
                 left_out += entry.record_count
                 continue
-            async for chunk in record_chunks(entry):
-                drafts += [
-                    NewRecord(
-                        value=record.value,
-                        key=record.key,
-                        headers=(
-                            *record.headers,
-                            (ORPHAN_HEADER, f"{self._region}/{epoch}/{record.offset}".encode()),
-                        ),
-                        timestamp_ms=record.timestamp_ms,
-                    )
-                    for record in chunk
-                ]
-        if drafts:
-            asker = Asker(access=self._access, principal=principal)
-            await self._publisher.publish(topic, [(draft, partition) for draft in drafts], asker=asker)
-        return json_response({"published": len(drafts), "left_out": left_out, "next_offset": piece.next_offset})
+            async with aclosing(readable_chunks(entry, f"branch of {where}")) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Unreadable):
+                        left_out += chunk.following - chunk.first
+                        position = chunk.following
+                        continue
+                    for record in chunk:
+                        if record.offset < start:
+                            continue
+                        if room <= 0:
+                            return drafts, left_out, position
+                        drafts.append(self._draft(record, epoch))
+                        room -= weight_bytes(record)
+                        position = record.offset + 1
+        return drafts, left_out, piece.next_offset
+
+    def _draft(self, record: Record, epoch: int) -> NewRecord:
+        about = (ORPHAN_HEADER, f"{self._region}/{epoch}/{record.offset}".encode())
+        return NewRecord(
+            value=record.value,
+            key=record.key,
+            headers=(*record.headers, about),
+            timestamp_ms=record.timestamp_ms,
+        )
 
     async def _drop(self, request: web.Request) -> web.Response:
         topic, partition, epoch = self._place(request)
@@ -138,17 +157,29 @@ class OrphansHttp:
         return json_response({"dropped": dropped})
 
 
-async def _records(piece: BranchPiece) -> list[dict[str, Any]]:
-    """Return the records of a piece as JSON, with the home epoch of each; markers are no records."""
-    rows: list[dict[str, Any]] = []
+async def _fill(out: RecordsAnswer, piece: BranchPiece, start: int, where: str) -> int:
+    """Put the records of a piece into an answer, with the home epoch of each; return where the next one begins.
+
+    Markers are no records.
+    """
+    position = start
     for entry in piece.entries:
         header = parse_header(entry.payload)
         if header.is_control:
             continue
         about = {"epoch": entry.header().epoch, "transactional": header.is_transactional}
-        async for chunk in record_chunks(entry):
-            rows += [record_json(record) | about for record in chunk]
-    return rows
+        async with aclosing(readable_chunks(entry, where)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, Unreadable):
+                    out.pass_over(chunk)
+                    position = chunk.following
+                else:
+                    fresh = [record for record in chunk if record.offset >= start]
+                    done = await out.add(fresh, about)
+                    position = fresh[done - 1].offset + 1 if done else position
+                if out.is_full:
+                    return position
+    return piece.next_offset
 
 
 def _number(text: str, name: str, *, low: int, high: int) -> int:

@@ -19,6 +19,8 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -34,8 +36,9 @@ from region.api.permits import check_topic
 from region.api.principal import PRINCIPAL
 from region.api.publishing import Asker, RecordPlace, RecordPublisher
 from region.api.reading import EARLIEST, LATEST, StreamReader
-from region.api.record_json import parse_records, record_json
-from region.api.unfolding import record_chunks
+from region.api.record_answers import RecordsAnswer
+from region.api.record_json import parse_records
+from region.api.unfolding import Unreadable, readable_chunks
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
 from region.security.access import Access, Operation, Principal, Resource
@@ -43,7 +46,6 @@ from region.security.quotas import Quotas
 
 RECORDS_DEFAULT: Final = 500
 READ_BYTES: Final = 1 * MIB
-ANSWER_BYTES_MAX: Final = 16 * MIB  # of keys and values, and a record more: batches unfold to more than they are
 WAIT_MS_MAX: Final = 30_000
 LEADER_WAIT_MS: Final = 3_000  # longer than an election
 LEADER_RETRY_S: Final = 0.05
@@ -135,7 +137,7 @@ class RecordsHttp:
         regions = [self._region_name(region) for region in holders.regions]
         return json_response({"outcome": outcome, "level": holders.level, "regions": regions, "epoch": holders.epoch})
 
-    async def read(self, request: web.Request) -> web.Response:
+    async def read(self, request: web.Request) -> web.StreamResponse:
         """Read committed records of one partition."""
         query = _checked_query(request.query, self._cluster.region, PARAMETERS)
         partition = _number(query, "partition", default=0, high=2**31 - 1)
@@ -154,20 +156,12 @@ class RecordsHttp:
             session.caught_up(self._wall_ns())
         answer = await _led(leader_until, partial(self._read, view, partition, start, wait_ms))
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
-        items, next_offset = await self._items(session, start, answer, max_records)
-        self._records_out.inc(len(items))
-        response = json_response(
-            {
-                "topic": view.name,
-                "partition": partition,
-                "records": items,
-                "next_offset": next_offset,
-                "high_watermark": answer.high_watermark,
-                "log_start": answer.log_start,
-            }
-        )
-        await self._pause(self._quotas.fetch(principal, response.content_length or 0))
-        return response
+        out = RecordsAnswer(request, {"topic": view.name, "partition": partition}, records_max=max_records)
+        next_offset = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
+        self._records_out.inc(out.count)
+        await self._pause(self._quotas.fetch(principal, out.size_bytes))
+        bounds = {"high_watermark": answer.high_watermark, "log_start": answer.log_start}
+        return await out.end({"next_offset": next_offset, **bounds})
 
     @staticmethod
     async def _pause(pause_ms: int) -> None:
@@ -199,30 +193,29 @@ class RecordsHttp:
             raise OffsetOutOfRange(f"offset {start} is below the log start {answer.log_start}")
         return answer
 
-    async def _items(
-        self, session: TraceSession, start: int, answer: ReadAnswer, max_records: int
-    ) -> tuple[list[dict[str, Any]], int]:
-        items: list[dict[str, Any]] = []
-        next_offset, size_bytes = start, 0
+    async def _fill(
+        self, out: RecordsAnswer, session: TraceSession, start: int, answer: ReadAnswer, *, where: str
+    ) -> int:
+        """Put into an answer what it takes; return where the next one begins."""
+        position = start
         for entry in answer.entries:
-            is_full = False
-            async for records in record_chunks(entry):
-                for record in records:
-                    if record.offset < start:
-                        continue
-                    items.append(record_json(record))
-                    size_bytes += len(record.key or b"") + len(record.value or b"")
-                    next_offset = record.offset + 1
-                    is_full = len(items) >= max_records or size_bytes >= ANSWER_BYTES_MAX
-                    if is_full:
+            async with aclosing(readable_chunks(entry, where)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Unreadable):
+                        if chunk.following > position:
+                            out.pass_over(replace(chunk, first=max(position, chunk.first)))
+                            position = chunk.following
+                    else:
+                        fresh = [record for record in chunk if record.offset >= start]
+                        done = await out.add(fresh)
+                        position = fresh[done - 1].offset + 1 if done else position
+                    if out.is_full:
                         break
-                if is_full:
-                    break
-            if next_offset > entry.base_offset:  # what `max` cuts off is the next request's
-                self._delivered(session, entry, min(next_offset - entry.base_offset, entry.record_count))
-            if is_full:
-                return items, next_offset
-        return items, max(next_offset, answer.next_offset)  # past what is not shown: markers, aborted transactions
+            if position > entry.base_offset:  # what is cut off is the next request's
+                self._delivered(session, entry, min(position - entry.base_offset, entry.record_count))
+            if out.is_full:
+                return position
+        return max(position, answer.next_offset)  # past what is not shown: markers, aborted transactions
 
     def _delivered(self, session: TraceSession, entry: EntryLike, record_count: int) -> None:
         header = entry.header()

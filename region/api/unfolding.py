@@ -5,7 +5,9 @@ Rule 1: a batch unfolds to DECOMPRESSED_BATCH_BYTES_MAX at most, and of its reco
 Rule 2: the size of compressed bytes does not say what comes out of them: they are unfolded in a thread, off the loop.
         The threads do nothing else: who signs in does not wait for them.
 Rule 3: what is unfolded at the same time is bounded over all readers of the process, see unfolding_memory.
-Rule 4: between two chunks of one batch everybody else has a turn.
+Rule 4: a broker does not look into batches that it takes, so what is inside may be no record. Whoever looks inside
+        passes over the rest of such a batch, says so, and goes on behind it (docs/adr/0040).
+Rule 5: between two chunks of one batch everybody else has a turn.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
-from georelay.errors import GeorelayError
-from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB, MIB
+import structlog
+
+from georelay.errors import CorruptRecordBatch, GeorelayError, TooLarge
+from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB, MIB, RECORD_BATCH_BYTES_MAX
 from georelay.wire.batch import Compression, Record, iterate_records, parse_header
 from georelay.wire.records import open_records
 from region.api.unfolding_memory import PROCESS_MEMORY, Share, UnfoldingMemory
@@ -28,6 +34,10 @@ CHUNK_BYTES: Final = 2 * MIB  # of keys, values and headers, FIELD_BYTES more fo
 FIELD_BYTES: Final = 64  # about what a record, or a header, takes besides its bytes
 ON_LOOP_BYTES_MAX: Final = 64 * KIB
 POOL: Final = ThreadPoolExecutor(2, thread_name_prefix="unfold")
+
+SAID_MAX: Final = 1_000
+
+log = structlog.get_logger()
 
 _T = TypeVar("_T")
 
@@ -67,6 +77,65 @@ async def record_chunks(entry: EntryLike, memory: UnfoldingMemory = PROCESS_MEMO
             yield chunk
     finally:
         reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Offsets first..following-1: the rest of a batch from where it cannot be read on, and why."""
+
+    first: int
+    following: int
+    why: str
+
+
+class UnreadableBatches:
+    """Counts the batches that could not be read to their end, and says each once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said: dict[tuple[str, int], None] = {}
+
+    def note(self, where: str, rest: Unreadable) -> None:
+        """Note that a reader of `where` has passed over something."""
+        self.count += 1
+        if self._said.pop((where, rest.first), self) is self:
+            log.error("batch.unreadable", where=where, first=rest.first, following=rest.following, why=rest.why)
+        self._said[where, rest.first] = None
+        while len(self._said) > SAID_MAX:
+            del self._said[next(iter(self._said))]
+
+
+UNREADABLE: Final = UnreadableBatches()
+
+
+async def readable_chunks(
+    entry: EntryLike, where: str, *, bytes_max: int | None = RECORD_BATCH_BYTES_MAX
+) -> AsyncGenerator[list[Record] | Unreadable]:
+    """Yield the records of a committed batch in lists, and what of it cannot be read, or handed on.
+
+    Args:
+        where: who reads what, for the log.
+        bytes_max: of a record that is handed on; out of a compressed batch it may be any size. None: all are.
+    """
+    first = entry.base_offset
+    try:
+        async with aclosing(record_chunks(entry)) as chunks:
+            async for chunk in chunks:
+                first += len(chunk)
+                size_bytes = weight_bytes(chunk[-1])  # one that is so large ends its chunk
+                if bytes_max is None or size_bytes <= max(bytes_max, CHUNK_BYTES):
+                    yield chunk
+                    continue
+                if chunk[:-1]:
+                    yield chunk[:-1]
+                why = f"a record of {size_bytes} bytes out of a compressed batch is over {bytes_max}"
+                rest = Unreadable(first - 1, first, f"{why}: read it over the Kafka protocol")
+                UNREADABLE.note(where, rest)
+                yield rest
+    except (CorruptRecordBatch, TooLarge) as error:
+        rest = Unreadable(first, entry.base_offset + entry.record_count, str(error))
+        UNREADABLE.note(where, rest)
+        yield rest
 
 
 async def off_loop(payload: bytes | memoryview, work: Callable[[], _T], memory: UnfoldingMemory = PROCESS_MEMORY) -> _T:

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Final
 
 from georelay.errors import OffsetOutOfRange, Unavailable
 from georelay.wire.records import Record
 from mesh.replication.ports import EpochRow
-from region.api.unfolding import record_chunks, unfolds_on_loop
+from region.api.unfolding import Unreadable, readable_chunks, unfolds_on_loop
 from region.kafka.ports import EntryLike, ReadAnswer
 from region.queues.delivery_traces import BatchFacts
 from region.queues.epochs_core import agreeing, are_gaps_sure, newest_epoch
@@ -21,16 +22,23 @@ from region.queues.limits import TAKEN_IN_PER_TURN_MAX
 from region.queues.ports import QueueCluster
 from region.queues.queue_core import FIRST_EPOCH, Place
 
+UNREADABLE_HEADER: Final = "georelay-unreadable"  # of a dead letter: why
+UNREADABLE_RECORDS_HEADER: Final = "georelay-records"  # and how many records of its batch it stands for
 EARLIEST = -2
 LATEST = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecord:
-    """A record, and what its batch says of its way here."""
+    """A record, and what its batch says of its way here.
+
+    Args:
+        flaw: why the batch cannot be read from here on; then the record is empty and stands for the rest of it.
+    """
 
     record: Record
     batch: BatchFacts
+    flaw: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +72,16 @@ class Unread:
         following: of what was taken so far.
     """
 
-    def __init__(self, answer: ReadAnswer, offset: int, *, epoch: int, begun: int, is_polled: bool) -> None:
+    def __init__(self, answer: ReadAnswer, offset: int, where: str, *, epoch: int, begun: int, is_polled: bool) -> None:
         self.following = offset
         self.epoch = epoch
         self.begun = begun
         self.is_polled = is_polled
-        self._stretches = stretches(answer, offset)
+        self._stretches = stretches(answer, offset, where)
         self._rest: Stretch | None = None
 
     async def fill(self) -> bool:
-        """Return once there is something to take; False at the end. Raises as `record_chunks`."""
+        """Return once there is something to take; False at the end."""
         if self._rest is None:
             self._rest = await anext(self._stretches, None)
         return self._rest is not None
@@ -90,38 +98,57 @@ class Unread:
         await self._stretches.aclose()
 
 
-async def stretches(answer: ReadAnswer, offset: int) -> AsyncGenerator[Stretch]:
+async def stretches(answer: ReadAnswer, offset: int, where: str) -> AsyncGenerator[Stretch]:
     """Yield what an answer holds from `offset` on, about TAKEN_IN_PER_TURN_MAX records or a chunk at a time.
 
-    There is at least one stretch. Raises as `record_chunks`, after what stands before.
+    There is at least one stretch. A batch that cannot be read on is a record with a flaw and a gap to its end.
+
+    Args:
+        where: who reads what, for the log.
     """
     rows: list[ReadRecord] = []
     gaps: list[tuple[int, int]] = []
     at = offset
     for entry in answer.entries:
         facts, is_small, first = _facts(entry), unfolds_on_loop(entry.payload), entry.base_offset
-        async with aclosing(record_chunks(entry)) as chunks:
+        async with aclosing(readable_chunks(entry, where, bytes_max=None)) as chunks:
             async for chunk in chunks:
-                fresh = [
-                    ReadRecord(record=record._replace(offset=number), batch=facts)
-                    for number, record in enumerate(chunk, first)
-                    if number >= at
-                ]
-                first += len(chunk)
+                if isinstance(chunk, Unreadable):
+                    fresh = [_unreadable(chunk, at, facts)] if chunk.following > at else []
+                else:
+                    fresh = [
+                        ReadRecord(record=record._replace(offset=number), batch=facts)
+                        for number, record in enumerate(chunk, first)
+                        if number >= at
+                    ]
+                    first += len(chunk)
                 if not fresh:
                     continue
                 if fresh[0].record.offset > at:
                     gaps.append((at, fresh[0].record.offset))
                 rows += fresh
-                at = first
+                at = fresh[-1].record.offset + 1
                 if len(rows) >= TAKEN_IN_PER_TURN_MAX or not is_small:
                     yield Stretch(records=rows, gaps=gaps, following=at, end=answer.end)
                     rows, gaps = [], []
+        if at < (end := entry.base_offset + entry.record_count):
+            gaps.append((at, end))
+            at = end
     following = max(at, answer.next_offset)
     if following > at:
         gaps.append((at, following))
     if rows or gaps or following == offset:
         yield Stretch(records=rows, gaps=gaps, following=following, end=answer.end)
+
+
+def _unreadable(rest: Unreadable, at: int, facts: BatchFacts) -> ReadRecord:
+    first = max(at, rest.first)
+    headers = (
+        (UNREADABLE_HEADER, rest.why.encode()),
+        (UNREADABLE_RECORDS_HEADER, str(rest.following - first).encode()),
+    )
+    record = Record(offset=first, timestamp_ms=facts.append_us // 1000, key=None, value=None, headers=headers)
+    return ReadRecord(record=record, batch=facts, flaw=rest.why)
 
 
 def _facts(entry: EntryLike) -> BatchFacts:
@@ -208,7 +235,7 @@ async def _read_sure(cluster: QueueCluster, topic: str, partition: int, offsets:
         if offset < answer.log_start:
             return Stretch(records=(), gaps=(), following=answer.log_start, end=answer.end)
     following, found, wanted = offset, list[ReadRecord](), frozenset(offsets)
-    async with aclosing(stretches(answer, offset)) as pieces:
+    async with aclosing(stretches(answer, offset, f"{topic}/{partition}")) as pieces:
         async for whole in pieces:
             piece = agreed(whole, table, first=following, begun=begun)
             found += [row for row in piece.records if row.record.offset in wanted]

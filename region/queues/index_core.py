@@ -42,6 +42,7 @@ class OpenRecord:
         key: with order=key, None for a record without one.
         available_us: first delivery not before; expires_us: no delivery from then on, 0 for never.
         size_bytes: of key, value and headers. content: None when it must be read again.
+        refused: why it is handed to nobody, "" for one that is.
     """
 
     place: Place
@@ -51,6 +52,7 @@ class OpenRecord:
     expires_us: int
     size_bytes: int
     content: Record | None
+    refused: str = ""
     phase: Phase = Phase.TAKEN
 
     @property

@@ -66,7 +66,8 @@ RETRY_S: Final = 0.2
 SESSION_TIMEOUT_MS_DEFAULT: Final = 30_000
 EXPIRED: Final = "expired"
 TOO_LARGE: Final = "too_large"
-EXPIRED_US: Final = 1  # of a record that is too large to be handed out: it is over before anybody can have it
+UNREADABLE: Final = "unreadable"
+EXPIRED_US: Final = 1  # of a record that cannot be handed out: it is over before anybody can have it
 
 
 class Proposer(Protocol):
@@ -222,8 +223,10 @@ class LiveQueue:
             if self.state.state_of(place) is RecordState.DONE or self.index.find(place) is not None:
                 continue
             opened = self._opened(place, row)
-            if opened.size_bytes > RECORD_BYTES_MAX:
+            if opened.refused == TOO_LARGE:
                 log.error("queue.record_too_large", queue=self.name, place=str(place), bytes=opened.size_bytes)
+            elif opened.refused:
+                log.error("queue.record_unreadable", queue=self.name, place=str(place), why=row.flaw)
             self.index.add(opened, now_us)
         self.dispatch()
         self._arm()
@@ -234,7 +237,8 @@ class LiveQueue:
         delay_ms = read_header_ms(headers.get(DELAY_HEADER), definition.delay_ms, high_ms=DELAY_MS_MAX)
         ttl_ms = read_header_ms(headers.get(TTL_HEADER), definition.ttl_ms, high_ms=TTL_MS_MAX)
         size = size_bytes(record)
-        expires_us = EXPIRED_US if size > RECORD_BYTES_MAX else append_us + ttl_ms * 1000 if ttl_ms else 0
+        refused = UNREADABLE if row.flaw else TOO_LARGE if size > RECORD_BYTES_MAX else ""
+        expires_us = EXPIRED_US if refused else append_us + ttl_ms * 1000 if ttl_ms else 0
         is_kept = self.index.cached_bytes + size <= CACHED_BYTES_PER_QUEUE_MAX
         return OpenRecord(
             place=place,
@@ -244,6 +248,7 @@ class LiveQueue:
             expires_us=expires_us,
             size_bytes=size,
             content=record if is_kept else None,
+            refused=refused,
         )
 
     def _deliveries(self, place: Place) -> int:
@@ -579,8 +584,7 @@ class LiveQueue:
         found: dict[str, list[Claim]] = {}
         for claim in claims:
             record = self.index.find(claim.place)
-            is_large = record is not None and record.size_bytes > RECORD_BYTES_MAX
-            found.setdefault(TOO_LARGE if is_large else EXPIRED, []).append(claim)
+            found.setdefault((record.refused if record else "") or EXPIRED, []).append(claim)
         return found
 
     def _give_up_on(self, reason: str, claims: tuple[Claim, ...], epoch: int) -> QueueCommand:

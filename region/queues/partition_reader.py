@@ -125,7 +125,9 @@ class _Reader:
         finally:
             shared.remote_waits -= not is_here
             del queue.reading[partition]
-        self._unread = Unread(answer, self._offset, epoch=epoch, begun=begun, is_polled=not may_wait)
+        self._unread = Unread(
+            answer, self._offset, f"{topic}/{partition}", epoch=epoch, begun=begun, is_polled=not may_wait
+        )
 
     async def _take_in(self, unread: Unread) -> None:
         """Take in as many records as there is room for, and no more than others can wait for."""

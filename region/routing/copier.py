@@ -13,7 +13,8 @@ Rule 4: from a home that does not hand over the new one takes: it waits while th
 Rule 5: a producer whose id clients may use, as brokers of before took them, is replaced once everything that another
         leader may have under way with it was made again.
 Rule 6: nothing is skipped because it failed: it is tried until it is there, and nothing behind it is copied before.
-        Only what retention has deleted from the source meanwhile is, with a line in the log.
+        Only what retention has deleted from the source meanwhile is, and, where header rules choose, a batch whose
+        records cannot be read, or whose copy fits no batch: it would fail for ever. Both with a line in the log.
 """
 
 from __future__ import annotations
@@ -26,12 +27,20 @@ from typing import Final
 
 import structlog
 
-from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, Unavailable, UnknownTopic
+from georelay.errors import (
+    CorruptRecordBatch,
+    GeorelayError,
+    OutOfOrderSequence,
+    ProducerFenced,
+    TooLarge,
+    Unavailable,
+    UnknownTopic,
+)
 from georelay.fields import Fields
 from georelay.ids import Offset, RegionNumber, brokers_own, is_brokers_own
 from georelay.limits import MIB, PRODUCER_BATCHES_REMEMBERED
 from georelay.wire.batch import parse_header
-from region.api.unfolding import off_loop, unfolds_on_loop
+from region.api.unfolding import UNREADABLE, Unreadable, off_loop, unfolds_on_loop
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
 from region.kafka.ports import EntryLike, TopicView
@@ -319,9 +328,15 @@ class Copier:
 
     async def _copy_of(self, entry: EntryLike, sequence: int) -> bytes | None:
         make = partial(copy_of, entry.payload, self.binding, producer_id=self._row.producer_id, sequence=sequence)
-        if self.binding.headers and not unfolds_on_loop(entry.payload):
-            return await off_loop(entry.payload, make)
-        return make()
+        try:
+            if self.binding.headers and not unfolds_on_loop(entry.payload):
+                return await off_loop(entry.payload, make)
+            return make()
+        except (CorruptRecordBatch, TooLarge) as error:
+            following = entry.base_offset + entry.record_count
+            where = f"binding {self.binding.name} of {self._stream.topic}/{self._stream.partition}"
+            UNREADABLE.note(where, Unreadable(entry.base_offset, following, str(error)))
+            return None
 
     async def _publish(self, copies: Sequence[bytes]) -> None:
         """Return when all are stored; raise why the first one is not."""

@@ -8,10 +8,11 @@ Rule 2: without header rules no record is looked at: header fields are replaced,
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from georelay.limits import RECORDS_PER_STORED_BATCH_MAX
-from georelay.wire.batch import build_batch, iterate_records, parse_header
+from georelay.wire.batch import Record, RecordDraft, build_batch, iterate_records, parse_header
 from georelay.wire.crc import crc32c
 from georelay.wire.header import CRC_START
 from region.routing.binding import Binding
@@ -31,21 +32,22 @@ def copy_of(payload: bytes | memoryview, binding: Binding, *, producer_id: int, 
         payload: a stored batch. sequence: records that were copied before; it wraps at 2^31 as producers' do.
 
     Raises:
-        TooLarge: the records that match do not fit into one batch (only where they were compressed better before).
+        CorruptRecordBatch: header rules choose, and the records are none.
+        TooLarge: they unfold to too much, or the records that match do not fit into one batch (only where they were
+            compressed better before).
     """
     header = parse_header(payload)
     if header.is_control or header.is_transactional:
         return None
     base_sequence = sequence % SEQUENCES
     if binding.headers:
-        records = list(iterate_records(payload, validated=True))
-        chosen = [record for record in records if binding.takes_record(record.headers)]
-        if not chosen:
+        chosen = _Chosen(payload, binding)
+        if not chosen.timestamps_ms:
             return None
-        if len(chosen) < len(records):
+        if len(chosen) < header.record_count:
             return build_batch(
-                [(record.value, record.key, record.headers) for record in chosen],
-                timestamps_ms=[record.timestamp_ms for record in chosen],
+                chosen,
+                timestamps_ms=chosen.timestamps_ms,
                 compression=header.compression,
                 producer_id=producer_id,
                 producer_epoch=COPY_EPOCH,
@@ -53,6 +55,28 @@ def copy_of(payload: bytes | memoryview, binding: Binding, *, producer_id: int, 
                 records_max=RECORDS_PER_STORED_BATCH_MAX,
             )
     return _with_producer(payload, producer_id, base_sequence)
+
+
+class _Chosen(Collection[RecordDraft]):
+    """The records of a batch that a binding takes: read again by whoever walks them, for all of them may be large."""
+
+    def __init__(self, payload: bytes | memoryview, binding: Binding) -> None:
+        self._payload = payload
+        self._binding = binding
+        self.timestamps_ms = [record.timestamp_ms for record in self._records()]
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ms)
+
+    def __iter__(self) -> Iterator[RecordDraft]:
+        return (RecordDraft(record.value, record.key, record.headers) for record in self._records())
+
+    def __contains__(self, draft: object) -> bool:
+        return any(draft == own for own in self)
+
+    def _records(self) -> Iterator[Record]:
+        walked = iterate_records(self._payload, validated=True)
+        return (record for record in walked if self._binding.takes_record(record.headers))
 
 
 def _with_producer(payload: bytes | memoryview, producer_id: int, base_sequence: int) -> bytes:

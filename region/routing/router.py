@@ -1,7 +1,8 @@
 """Bindings at one broker: which streams are copied, and when the publisher of a record is answered.
 
 Rule 1: a publish to a topic that a binding takes is acknowledged when its batch and all its copies are committed. A
-        copy that cannot be made delays the acknowledgement: it is never left out, nor answered as if it were there.
+        copy that cannot be made now delays the acknowledgement: it is never left out, nor answered as if it were there.
+        A batch that cannot be read has no copies where header rules choose (copier, rule 6).
 Rule 2: the binding is looked up before a batch is appended, and until the coordinator has recorded where the copies
         begin nothing is appended: whoever leads the stream next begins there too, and misses nothing.
 Rule 3: a topic that a binding takes refuses transactional batches: what a transaction wrote would have to be copied

@@ -11,12 +11,20 @@ import asyncio
 from typing import Final
 
 from georelay.durability import Durability
-from georelay.errors import BadRequest, DurabilityPending, GeorelayError, OffsetOutOfRange, OutcomeUnknown, UnknownTopic
+from georelay.errors import (
+    BadRequest,
+    CorruptRecordBatch,
+    DurabilityPending,
+    GeorelayError,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    UnknownTopic,
+)
 from georelay.wire.batch import RecordDraft
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
 from region.api.publishing import Asker, RecordPlace
-from region.api.unfolding import record_chunks
+from region.api.unfolding import Unreadable, readable_chunks
 from region.controller.topic import TopicSpec, TopicView
 from region.kafka.patience import within
 from region.kafka.ports import EntryLike
@@ -64,8 +72,13 @@ class Answers:
         if command.offset < answer.log_start:
             raise OffsetOutOfRange(f"offset {command.offset} is below the log start {answer.log_start}")
         for entry in answer.entries:
-            async for records in record_chunks(entry):
-                for record in records:
+            async for chunk in readable_chunks(entry, f"{view.name}/{partition}"):
+                if isinstance(chunk, Unreadable):
+                    if chunk.first <= command.offset < chunk.following:
+                        text = f"offset {command.offset} cannot be read ({chunk.why})"
+                        raise CorruptRecordBatch(f"{text}: ask for {chunk.following}")
+                    continue
+                for record in chunk:
                     if record.offset == command.offset:
                         line = f"REC {view.name} {partition} {record.offset} {body_text(record)}"
                         self._note_read(view, partition, entry, record.offset)

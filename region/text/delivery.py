@@ -5,13 +5,14 @@
 Rule 1: at least once: what was delivered and not done (DONE) comes again, to whoever gets the partition next.
 Rule 2: a client that does not read is not read for: delivery waits until its socket takes more.
 Rule 3: only committed records; within a partition in order.
-Rule 4: records that retention has removed are stepped over, with a line that says so.
+Rule 4: records that retention has removed, or that cannot be read, are stepped over, with a line that says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final
 
 import structlog
@@ -28,7 +29,7 @@ from georelay.errors import (
 )
 from georelay.limits import KIB
 from region.api.reading import EARLIEST
-from region.api.unfolding import record_chunks
+from region.api.unfolding import Unreadable, readable_chunks
 from region.kafka.ports import EntryLike, ReadAnswer, TopicView, TraceSession
 from region.kafka.services import plain_name
 from region.security.access import Operation, Principal, Resource
@@ -242,19 +243,32 @@ class Delivery:
         subscription = self.subscription
         start = f"REC {subscription.topic} {subscription.token(partition)} "
         for entry in answer.entries:
-            async for records in record_chunks(entry):
-                for record in records:
-                    if record.offset < position:
+            async with aclosing(readable_chunks(entry, f"{subscription.topic}/{partition}")) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Unreadable):
+                        position = self._passed_over(partition, position, chunk)
                         continue
-                    await self._speaker.writable()
-                    line = f"{start}{record.offset} {body_text(record)}"
-                    self._speaker.say(line)
-                    position = record.offset + 1
-                    subscription.next_offsets[partition] = position
-                    await pause(self._services.quotas.fetch(self._principal, len(line)))
+                    for record in chunk:
+                        if record.offset < position:
+                            continue
+                        await self._speaker.writable()
+                        line = f"{start}{record.offset} {body_text(record)}"
+                        self._speaker.say(line)
+                        position = record.offset + 1
+                        subscription.next_offsets[partition] = position
+                        await pause(self._services.quotas.fetch(self._principal, len(line)))
             position = max(position, entry.base_offset + entry.record_count)
             self._delivered(trace, entry)
         return max(position, answer.next_offset)  # what readers do not see is behind it
+
+    def _passed_over(self, partition: int, position: int, rest: Unreadable) -> int:
+        """Say what cannot be read; return where the records behind it begin."""
+        if rest.following > position:
+            token, first = self.subscription.token(partition), max(position, rest.first)
+            why = one_line(f"{first} cannot be read: {rest.why}; going on at {rest.following}")
+            self._speaker.say(f"SKIP {self.subscription.topic} {token} {why}")
+            self.subscription.next_offsets[partition] = rest.following
+        return max(position, rest.following)
 
     def _delivered(self, trace: TraceSession, entry: EntryLike) -> None:
         header = entry.header()

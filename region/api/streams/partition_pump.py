@@ -5,12 +5,15 @@ Rule 1: committed batches leave as they are stored; records are unfolded only fo
 Rule 2: what passes by itself (a leader change, a broker that left) is waited for; anything else ends the call.
 Rule 3: the right to read is asked for before each delivery: a right that was taken away ends the subscription.
 Rule 4: what retention has overtaken is told (OUT_OF_RANGE), and this partition stops: nothing is skipped silently.
+Rule 5: a batch that is handed on as it is may hold no records: its reader sees that. Where records are asked for, what
+        cannot be read is passed over, and the broker's log says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Final
 
 import structlog
@@ -24,7 +27,7 @@ from region.api.reading import StreamReader
 from region.api.streams.credit import Credit
 from region.api.streams.standing_core import Judgement, Standing
 from region.api.streams.starting import StartPoint
-from region.api.unfolding import record_chunks
+from region.api.unfolding import Unreadable, readable_chunks
 from region.kafka.ports import ReadAnswer, TraceSession
 
 log = structlog.get_logger()
@@ -137,19 +140,20 @@ class PartitionPump:
         delivery, size_bytes = self._delivery(answer), 0
         for entry in answer.entries:
             epoch = entry.header().epoch
-            async for records in record_chunks(entry):
-                for record in records:
-                    if record.offset < self.next_offset:
-                        continue
-                    stored = _stored(record, epoch)
-                    delivery.records.append(stored)
-                    delivery.epoch = epoch
-                    size_bytes += stored.ByteSize()
-                    if size_bytes >= READ_BYTES_MAX:
-                        await self._send(delivery, size_bytes, record.offset + 1)
-                        delivery, size_bytes = self._delivery(answer), 0
-                        await self._credit.some()
-                        self._check_right()
+            async with aclosing(readable_chunks(entry, f"{self.stream}/{self.partition}")) as chunks:
+                async for chunk in chunks:
+                    for record in () if isinstance(chunk, Unreadable) else chunk:
+                        if record.offset < self.next_offset:
+                            continue
+                        stored = _stored(record, epoch)
+                        delivery.records.append(stored)
+                        delivery.epoch = epoch
+                        size_bytes += stored.ByteSize()
+                        if size_bytes >= READ_BYTES_MAX:
+                            await self._send(delivery, size_bytes, record.offset + 1)
+                            delivery, size_bytes = self._delivery(answer), 0
+                            await self._credit.some()
+                            self._check_right()
         if following > self.next_offset:
             await self._send(delivery, size_bytes, following)
 

@@ -11,7 +11,7 @@ The loops are flat on purpose: they run once per record.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from georelay.errors import CorruptRecordBatch, TooLarge
@@ -80,7 +80,7 @@ _ZERO: Final = _varint(0)
 
 
 def build_batch(
-    records: Sequence[RecordDraft | tuple[bytes | None, bytes | None, Headers]],
+    records: Collection[RecordDraft | tuple[bytes | None, bytes | None, Headers]],
     *,
     timestamps_ms: int | Sequence[int],
     compression: Compression = Compression.NONE,
@@ -141,7 +141,7 @@ def _number(number: int) -> bytes:
 
 
 def _record_parts(
-    records: Sequence[RecordDraft | tuple[bytes | None, bytes | None, Headers]], deltas: Sequence[bytes]
+    records: Collection[RecordDraft | tuple[bytes | None, bytes | None, Headers]], deltas: Sequence[bytes]
 ) -> list[bytes]:
     parts: list[bytes] = []
     append = parts.append

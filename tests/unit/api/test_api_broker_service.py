@@ -10,6 +10,7 @@ import pytest
 
 from georelay import errors
 from georelay.errors import PolicyViolation
+from georelay.wire.batch import build_batch
 from region.api._pb import broker_pb2
 from region.api.grpc_calls import GRPC_STATUS, grpc_status
 from region.controller.topic import Homes
@@ -45,6 +46,18 @@ async def test_a_subscription_starts_at_its_timestamp(edge: Edge, stub: Any) -> 
     got = await receive(call, 3)
     call.cancel()
     assert [(item.body, item.timestamp) for item in got] == [(b"4", 1040), (b"again", 1040), (b"5", 1050)]
+
+
+async def test_a_batch_that_cannot_be_read_ends_no_subscription(edge: Edge, stub: Any) -> None:
+    edge.cluster.add_topic("orders")
+    stream = edge.cluster.stream("orders", 0)
+    stream.add(b"before")
+    stream.add_raw(build_batch([(b"x", None, ())] * 2, timestamps_ms=1)[:-4] + bytes(4))
+    stream.add(b"behind")
+    call = stub.subscribe(broker_pb2.SubscribeRequest(topics={"orders": 0}))
+    got = await receive(call, 3)
+    call.cancel()
+    assert [item.id for item in got] == ["orders/0/0", "orders/0/1", "orders/0/3"]
 
 
 async def test_a_timestamp_in_the_future_waits_for_records_of_that_time(edge: Edge, stub: Any) -> None:

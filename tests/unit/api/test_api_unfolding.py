@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,14 +14,16 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import CorruptRecordBatch
 from georelay.limits import MIB
-from georelay.wire.batch import HEADER_BYTES, Compression, build_batch
+from georelay.wire.batch import HEADER_BYTES, Compression, Record, build_batch
 from georelay.wire.records import open_records
-from region.api import records_http, unfolding
+from region.api import record_answers, unfolding
 from region.api.admin_http import AdminHttp
 from region.api.coalescer import Coalescer
 from region.api.metrics import BrokerMetrics
 from region.api.publishing import RecordPublisher
 from region.api.reading import StreamReader
+from region.api.record_answers import text_bytes
+from region.api.record_json import record_json
 from region.api.records_http import RecordsHttp
 from region.api.streams.credit import Credit
 from region.api.streams.partition_pump import READ_BYTES_MAX, PartitionPump
@@ -199,7 +202,7 @@ async def http(cluster: Any, credentials: Any, recorder: Any) -> AsyncIterator[A
 async def test_an_answer_over_http_is_bounded_by_what_records_unfold_to(
     http: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records_http, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(record_answers, "ANSWER_BYTES_MAX", 6_700)  # 10 records as JSON: a zero byte takes six there
     cluster.add_topic("orders")
     stream = cluster.stream("orders", 0)
     stream.publish(*_published(batch(100, 100, Compression.GZIP)), received_ns=1, entry_region=1)
@@ -212,3 +215,94 @@ async def test_an_answer_over_http_is_bounded_by_what_records_unfold_to(
         found += [record["offset"] for record in document["records"]]
         offset = document["next_offset"]
     assert found == list(range(100))
+
+
+def spoilt(raw: bytes) -> bytes:
+    """Return a compressed batch of which nothing unfolds."""
+    return raw[:HEADER_BYTES] + bytes(len(raw) - HEADER_BYTES)
+
+
+async def ask(http: Any, **parameters: int) -> dict[str, Any]:
+    given = {name: str(value) for name, value in parameters.items()}
+    async with http.get("/v1/topics/orders/records", params=given) as answer:
+        assert answer.status == 200
+        assert answer.content_type == "application/json"
+        document: dict[str, Any] = await answer.json()
+        return document
+
+
+async def test_over_http_a_batch_that_cannot_be_read_is_passed_over_and_hides_no_good_record(
+    http: Any, cluster: Any
+) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    good = batch(2, 1, Compression.GZIP)
+    for raw in (good, spoilt(batch(3, 1, Compression.GZIP)), damaged(batch(4, 0, Compression.NONE), record=1), good):
+        stream.publish(*_published(raw), received_ns=1, entry_region=1)
+    document = await ask(http, offset=0)
+    assert [record["offset"] for record in document["records"]] == [0, 1, 5, 9, 10]
+    assert [(row["first"], row["following"]) for row in document["passed_over"]] == [(2, 5), (6, 9)]
+    assert document["next_offset"] == 11
+    document = await ask(http, offset=3)
+    assert [(row["first"], row["following"]) for row in document["passed_over"]] == [(3, 5), (6, 9)]
+    assert "passed_over" not in await ask(http, offset=9)
+
+
+async def test_a_record_that_is_too_large_as_json_is_passed_over_however_small_its_batch_is(
+    http: Any, cluster: Any
+) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    bomb = batch(1, 60 * MIB, Compression.ZSTD)
+    assert len(bomb) < 4_096
+    escaped = batch(1, 3 * MIB, Compression.ZSTD)  # three MiB of zero bytes are eighteen as JSON
+    for raw in (bomb, escaped, batch(1, 2 * MIB, Compression.ZSTD)):
+        stream.publish(*_published(raw), received_ns=1, entry_region=1)
+    document = await ask(http, offset=0)
+    assert [record["offset"] for record in document["records"]] == [2]
+    assert [row["first"] for row in document["passed_over"]] == [0, 1]
+    assert all("Kafka protocol" in row["reason"] for row in document["passed_over"])
+
+
+async def test_headers_and_escapes_count_in_an_answer_and_the_rest_is_the_next_answers(
+    http: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_answers, "ANSWER_BYTES_MAX", MIB)
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    headers = tuple((f"{at:03}", bytes(100)) for at in range(1_000))
+    rows = [(b"", None, headers)] * 4
+    raw = build_batch(rows, timestamps_ms=1, compression=Compression.ZSTD)
+    stream.publish(*_published(raw), received_ns=1, entry_region=1)
+    sizes: list[int] = []
+    offset = 0
+    while offset < 4:
+        async with http.get("/v1/topics/orders/records", params={"offset": str(offset)}) as answer:
+            sizes.append(len(await answer.read()))
+            offset = (await answer.json())["next_offset"]
+    assert len(sizes) == 4
+    assert max(sizes) <= MIB + 1_000
+
+
+async def test_the_text_of_large_records_is_made_off_the_event_loop(
+    http: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def noted(record: Any) -> Any:
+        threads.add(threading.get_ident())
+        return record_json(record)
+
+    monkeypatch.setattr(record_answers, "record_json", noted)
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.publish(*_published(batch(20, MIB // 8, Compression.ZSTD)), received_ns=1, entry_region=1)
+    assert (await ask(http, offset=0))["next_offset"] == 20
+    assert threading.get_ident() not in threads
+
+
+def test_how_large_a_record_is_as_json_is_known_before_it_is_made() -> None:
+    for value in (bytes(range(128)) * 9, b"plain text", b'"\\\n' * 50):
+        record = Record(0, 1, value, value, (("name", value),))
+        made = len(json.dumps(record_json(record), ensure_ascii=False).encode())
+        assert 0 <= made - text_bytes(record) < 200

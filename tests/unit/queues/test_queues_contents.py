@@ -30,7 +30,7 @@ def answer_of(*entries: Entry) -> ReadAnswer:
 
 
 async def read(answer: ReadAnswer, offset: int) -> list[contents.Stretch]:
-    return [stretch async for stretch in contents.stretches(answer, offset)]
+    return [stretch async for stretch in contents.stretches(answer, offset, "orders/0")]
 
 
 def offsets_of(stretch: contents.Stretch) -> list[int]:

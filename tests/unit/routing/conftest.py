@@ -208,7 +208,12 @@ class RoutingScene:
     def publish(self, *values: str, commit: bool = True, **headers: str) -> asyncio.Future[Published]:
         """Publish one batch the way a broker does."""
         extra = tuple((name, value.encode()) for name, value in headers.items())
-        raw = build_batch([(value.encode(), None, extra) for value in values], timestamps_ms=1)
+        return self.publish_raw(
+            build_batch([(value.encode(), None, extra) for value in values], timestamps_ms=1), commit=commit
+        )
+
+    def publish_raw(self, raw: bytes, *, commit: bool = True) -> asyncio.Future[Published]:
+        """Publish a batch as it is."""
         header = parse_header(raw)
         copies = self.routing.admit(cast("Any", self.source), header)
         base = self.source.append(raw)

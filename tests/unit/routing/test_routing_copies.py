@@ -221,6 +221,17 @@ async def test_only_records_with_the_headers_are_copied(broker: Any) -> None:
     assert broker.targets.values("audit") == ["b"]
 
 
+async def test_a_batch_that_cannot_be_read_has_no_copies_where_headers_choose_and_the_next_ones_have(
+    broker: Any,
+) -> None:
+    await broker.bind("one", "audit", headers=(HeaderRule(name="region", value="eu"),))
+    poison = broker.publish_raw(bytes(build_batch([(b"x", None, ())] * 2, timestamps_ms=1)[:-4]) + bytes(4))
+    good = broker.publish("a", region="eu")
+    async with asyncio.timeout(5):
+        assert ((await poison).base_offset, (await good).base_offset) == (0, 2)
+    assert broker.targets.values("audit") == ["a"]
+
+
 # --- one copy ---------------------------------------------------------------------------------------
 
 

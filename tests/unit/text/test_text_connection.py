@@ -12,6 +12,7 @@ import pytest
 
 from georelay.errors import HomeUnreachable, NotEnoughRegions, OutcomeUnknown
 from georelay.ids import RegionNumber
+from georelay.wire.batch import build_batch
 from mesh.replication.ports import Published
 from region.api.publishing import RecordPublisher
 from region.controller.topic import Homes
@@ -265,6 +266,22 @@ async def test_a_record_is_shown_by_its_offset_and_nothing_is_committed(bed: Any
     assert await person.ask("CONS orders 1 0") == "ERR OFFSET_OUT_OF_RANGE offset 0 is below the log start 1"
     (*_, session) = bed.recorder.sessions[-1]
     assert session.batches  # it counts as delivered
+
+
+async def test_what_cannot_be_read_is_stepped_over_and_said(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.streams["orders", 0]
+    stream.add(b"a")
+    raw = build_batch([(b"b", None, ())] * 2, timestamps_ms=1)
+    stream.add_raw(raw[:-4] + bytes(4))  # the second record of it is none
+    stream.add(b"c")
+    person = await bed.person()
+    await person.ask("SUBS orders -")
+    assert [(await person.until("REC")).split()[3] for _ in range(2)] == ["0", "1"]
+    why = "record 1 of the batch"
+    assert (await person.until("SKIP")).startswith(f"SKIP orders 1.0 2 cannot be read: {why}")
+    assert (await person.until("REC")).split()[3] == "3"
+    assert (await person.ask("CONS orders 2")).endswith(": ask for 3")
 
 
 async def test_records_that_retention_removed_are_stepped_over_and_said(bed: Any) -> None:

@@ -1,0 +1,168 @@
+"""Answers over HTTP that hold records: made piece by piece, counted as they are sent, and sent as they are made.
+
+Rule 1: ANSWER_BYTES_MAX bounds the JSON text of an answer's records, escapes, base64 and headers included: bytes of a
+        record may take six times as many as text. A record that fits no answer is passed over, and that is said.
+Rule 2: more than a moment's worth of text is made in a thread, PIECE_BYTES of records at a time.
+Rule 3: what is over HELD_BYTES is sent before more is made, so a client that does not read costs no more than that;
+        after SEND_S without reading it is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from georelay.limits import KIB, MIB
+from georelay.wire.batch import Record
+from region.api.record_json import record_json
+from region.api.unfolding import ON_LOOP_BYTES_MAX, POOL, Unreadable, weight_bytes
+
+log = structlog.get_logger()
+
+ANSWER_BYTES_MAX: Final = 16 * MIB
+HELD_BYTES: Final = 256 * KIB
+PIECE_BYTES: Final = 256 * KIB
+SEND_S: Final = 30.0
+PASSED_OVER_BYTES: Final = 200  # about what the note on one takes
+_ABOUT_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_SHORT: Final = b'\b\t\n\f\r"\\'  # two bytes in JSON text
+_LONG: Final = bytes(set(range(32)) - set(_SHORT))  # six
+_ALL: Final = bytes(range(256))
+_NOT_SHORT: Final = bytes(set(_ALL) - set(_SHORT))
+_NOT_LONG: Final = bytes(set(_ALL) - set(_LONG))
+
+
+class RecordsAnswer:
+    """{head..., "records": [...], tail...}, for one request.
+
+    Attributes:
+        count, size_bytes: of the records so far. is_full: it takes no more.
+    """
+
+    def __init__(self, request: web.Request, head: Mapping[str, Any], *, records_max: int) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self.is_full = False
+        self._request = request
+        self._records_max = records_max
+        self._parts = [_json(head)[:-1], b',"records":[' if head else b'"records":[']
+        self._held_bytes = 0
+        self._passed_over: list[dict[str, Any]] = []
+        self._sent: web.StreamResponse | None = None
+        self._has_left = False
+
+    async def add(self, records: Sequence[Record], about: Mapping[str, Any] = _ABOUT_NOTHING) -> int:
+        """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
+        done = 0
+        for piece in _pieces(records):
+            for record, text in zip(piece, await _texts(piece, about), strict=True):
+                if self.is_full or not self._takes(record, text):
+                    return done
+                done += 1
+            if self._held_bytes > HELD_BYTES:
+                await self._send()
+        return done
+
+    def pass_over(self, rest: Unreadable) -> None:
+        """Say that offsets are not in the answer, and why."""
+        self._passed_over.append({"first": rest.first, "following": rest.following, "reason": rest.why})
+        self._count(PASSED_OVER_BYTES)
+
+    async def end(self, tail: Mapping[str, Any]) -> web.StreamResponse:
+        """Return what the handler returns. `passed_over` is there only where something was."""
+        more = {**tail, "passed_over": self._passed_over} if self._passed_over else tail
+        self._parts += (b"],", _json(more)[1:])
+        if self._sent is None:
+            body = b"".join(self._parts)
+            return web.Response(body=body, content_type="application/json", charset="utf-8")
+        await self._send()
+        if not self._has_left:
+            await self._sent.write_eof()
+        return self._sent
+
+    def _takes(self, record: Record, text: bytes | None) -> bool:
+        if text is None or len(text) > ANSWER_BYTES_MAX:
+            why = f"the record is over {ANSWER_BYTES_MAX} bytes as JSON: read it over the Kafka protocol"
+            self.pass_over(Unreadable(record.offset, record.offset + 1, why))
+            return True
+        if self.size_bytes + len(text) > ANSWER_BYTES_MAX:
+            self.is_full = True
+            return False
+        if self.count:
+            self._parts.append(b",")
+        self._parts.append(text)
+        self._held_bytes += len(text)
+        self.count += 1
+        self._count(len(text))
+        self.is_full = self.is_full or self.count >= self._records_max
+        return True
+
+    def _count(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self.is_full = self.is_full or self.size_bytes >= ANSWER_BYTES_MAX
+
+    async def _send(self) -> None:
+        """Send what is there, as fast as the client takes it."""
+        part, self._parts, self._held_bytes = b"".join(self._parts), [], 0
+        if self._has_left:
+            return
+        try:
+            async with asyncio.timeout(SEND_S):
+                if self._sent is None:
+                    self._sent = web.StreamResponse()
+                    self._sent.content_type, self._sent.charset = "application/json", "utf-8"
+                    await self._sent.prepare(self._request)
+                await self._sent.write(part)
+        except (TimeoutError, ConnectionError) as error:  # the status has left: there is nobody to tell
+            self._has_left = self.is_full = True
+            log.info("http_reader.left", peer=self._request.remote, error=repr(error))
+            if self._request.transport is not None:
+                self._request.transport.abort()
+
+
+def _pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
+    piece: list[Record] = []
+    room = PIECE_BYTES
+    for record in records:
+        size_bytes = weight_bytes(record)
+        if piece and size_bytes > room:
+            yield piece
+            piece, room = [], PIECE_BYTES
+        piece.append(record)
+        room -= size_bytes
+    if piece:
+        yield piece
+
+
+async def _texts(piece: Sequence[Record], about: Mapping[str, Any]) -> list[bytes | None]:
+    make = partial(_written, piece, about)
+    if sum(map(weight_bytes, piece)) <= ON_LOOP_BYTES_MAX:
+        return make()
+    return await asyncio.get_running_loop().run_in_executor(POOL, make)
+
+
+def _written(piece: Sequence[Record], about: Mapping[str, Any]) -> list[bytes | None]:
+    return [
+        None if text_bytes(record) > ANSWER_BYTES_MAX else _json({**record_json(record), **about}) for record in piece
+    ]
+
+
+def text_bytes(record: Record) -> int:
+    """Return about how many bytes a record is as JSON, without making it."""
+    size_bytes = 0
+    for raw in (record.key, record.value, *(value for _, value in record.headers)):
+        if raw:
+            short, long = len(raw.translate(None, _NOT_SHORT)), len(raw.translate(None, _NOT_LONG))
+            size_bytes += len(raw) + short + 5 * long
+    return size_bytes + sum(len(name) + 8 for name, _ in record.headers)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -20,6 +20,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 import structlog
+from prometheus_client import Counter
 
 from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
@@ -72,6 +73,7 @@ ADMIN_METHODS: Final = (
 STREAMS_SERVICE: Final = "georelay.v1.Streams"
 STREAMS_METHODS: Final = ("Locate", "FindOffsets", "Resolve", "InitProducer", "AddToTransaction", "EndTransaction")
 REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
+QUICK_METHODS: Final = frozenset({f"/{BROKER_SERVICE}/Publish"})
 OPEN_SERVICES: Final = frozenset({HEALTH_SERVICE, REFLECTION_SERVICE})  # nobody has to sign in
 STREAMED_BOTH_WAYS: Final = (
     (STREAMS_SERVICE, "PublishStream"),
@@ -138,6 +140,7 @@ class BrokerPassthrough:
         self._router = router
         self._metrics = metrics
         self._sign_in = sign_in
+        self._counts: dict[tuple[str, grpc.StatusCode], Counter] = {}
         self._callers = callers
         self._stream_places: dict[str, Places] = {}  # by the broker's address
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -158,7 +161,13 @@ class BrokerPassthrough:
 
     def _made(self, counters: AdmissionCounters) -> grpc.aio.Server:
         limits = AdmissionLimits() if self._parts is None else self._parts.limits
-        calls = CallLimits(limits, counters, open_services=OPEN_SERVICES, calls_max=CALLS_AT_ONCE_MAX)
+        calls = CallLimits(
+            limits,
+            counters,
+            open_services=OPEN_SERVICES,
+            quick_methods=QUICK_METHODS,
+            calls_max=CALLS_AT_ONCE_MAX,
+        )
         requests = RequestLimits(
             self.budget, counters, message_bytes_max=MESSAGE_BYTES_MAX, open_services=OPEN_SERVICES
         )
@@ -375,7 +384,10 @@ class BrokerPassthrough:
         await context.abort(code, details, trailing)
 
     def _count(self, method: str, code: grpc.StatusCode) -> None:
-        self._metrics.grpc_calls.labels(method, code.name).inc()
+        counter = self._counts.get((method, code))
+        if counter is None:
+            counter = self._counts[method, code] = self._metrics.grpc_calls.labels(method, code.name)
+        counter.inc()
 
     def _channel(self, broker: BrokerEndpoints) -> grpc.aio.Channel:
         """Return the one channel per broker; their number is bounded by that of the known brokers."""

@@ -84,6 +84,7 @@ class RegionView:
         self._regions: tuple[RegionEndpoints, ...] = ()
         self._brokers: dict[BrokerId, _BrokerView] = {}
         self._incumbent: str | None = None
+        self.version = 0  # changes with whatever is known
         self.replace(regions)
 
     @property
@@ -93,6 +94,7 @@ class RegionView:
 
     def replace(self, regions: Sequence[RegionEndpoints], estimates_ns: Mapping[BrokerId, int] | None = None) -> None:
         """Know these regions from now on, and these estimated round trips (rules 5 and 6)."""
+        self.version += 1
         before, self._brokers = self._brokers, {}
         for region in regions:
             for broker in region.brokers:
@@ -116,6 +118,7 @@ class RegionView:
             rtt_ns: how long the answer took, when there was one (any status).
             warm: the connection had carried an exchange before; otherwise the time is not a sample.
         """
+        self.version += 1
         view = self._brokers[broker]
         before = view.health.ready
         view.health = TRANSITIONS[view.health, probe]

@@ -1,4 +1,5 @@
-"""Turns the ranking into the list of brokers one request may try.
+"""Turns the ranking into the list of brokers one request may try. A ranking is kept for RANKING_NS, or until the view
+changes: it is asked for with every request.
 
 Brokers inside a region take turns, so that the load of one gateway spreads over the region.
 """
@@ -12,6 +13,7 @@ from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.region_view_core import RankedRegion, RegionView
 from georelay.errors import BadRequest
 
+RANKING_NS: Final = 50_000_000
 CANDIDATES_MAX: Final = 4  # tried for one request: a whole region of three and one beyond
 
 
@@ -25,6 +27,9 @@ class Router:
         self._settled = settled
         self._monotonic_ns = monotonic_ns
         self._turn = 0
+        self._ranked: tuple[RankedRegion, ...] = ()
+        self._ranked_of = -1  # version of the view
+        self._ranked_until_ns = 0
 
     @property
     def ready(self) -> bool:
@@ -37,7 +42,11 @@ class Router:
         Raises:
             BadRequest: no such region; the text names the known ones.
         """
-        ranked = self._view.rank(self._monotonic_ns())
+        now_ns = self._monotonic_ns()
+        if self._ranked_of != self._view.version or now_ns >= self._ranked_until_ns:
+            self._ranked = self._view.rank(now_ns)
+            self._ranked_of, self._ranked_until_ns = self._view.version, now_ns + RANKING_NS
+        ranked = self._ranked
         if region is None:
             return ranked
         named = tuple(candidate for candidate in ranked if candidate.name == region)

@@ -57,6 +57,7 @@ class Refusal(enum.Enum):
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     TOO_SLOW = "too_slow"  # a request that was begun and not sent in time
     NO_SIGN_IN = "no_sign_in"  # in time
+    OVERLOADED = "overloaded"  # calls wait for each other
 
 
 class Bucket:

@@ -3,7 +3,8 @@ AcceptedSockets; calls are bounded here, per address and in all.
 
 Rule 1: calls of services that are open to everybody have a room of their own, small, and an end: nobody who need not
         sign in takes a place of those who have to.
-Rule 2: what is refused says so: RESOURCE_EXHAUSTED with the code BUSY in the trailing metadata, counted by reason.
+Rule 2: calls of `quick_methods` are refused while those before them wait for each other, see StandingQueue.
+Rule 3: what is refused says so: RESOURCE_EXHAUSTED with the code BUSY in the trailing metadata, counted by reason.
         grpcio's own bound (`calls_at_once`) is beyond all rooms: what meets that one is ended without a word.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
@@ -23,6 +25,7 @@ from georelay.errors import Busy, GeorelayError, Unavailable
 from georelay.limits import KIB
 from mesh.listening.accepted_sockets import AcceptedSockets, SocketLimits
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal, group_of
+from mesh.listening.standing_queue_core import StandingQueue
 
 METADATA_BYTES_MAX: Final = 16 * KIB
 IDLE_MS: Final = 600_000  # a connection without a call
@@ -32,6 +35,7 @@ CALLS_PER_ADDRESS_MAX: Final = 1_000
 OPEN_CALLS_MAX: Final = 200
 OPEN_CALLS_PER_ADDRESS_MAX: Final = 20
 OPEN_CALL_S: Final = 600.0
+WAITS_METADATA: Final = "georelay-durability"  # of a publish that waits for other regions
 
 
 def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
@@ -103,6 +107,7 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
 
     Args:
         open_services: those that nobody has to sign in for.
+        quick_methods: those whose calls are over at once, unless they ask for more regions ("/broker.Broker/Publish").
         calls_max: how many of the others may be open. open_call_s: how long one of an open service may be.
     """
 
@@ -112,6 +117,7 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
         counters: AdmissionCounters,
         *,
         open_services: Collection[str] = (),
+        quick_methods: Collection[str] = (),
         calls_max: int = CALLS_MAX,
         calls_per_address_max: int = CALLS_PER_ADDRESS_MAX,
         open_call_s: float = OPEN_CALL_S,
@@ -124,26 +130,59 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
             call_s=open_call_s,
         )
         self._open_services = open_services
+        self._queues = {method: StandingQueue() for method in quick_methods}
         self._counters = counters
+        self._wrapped: dict[str, tuple[Any, Any]] = {}  # by method: a handler, and the same within limits
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Wrap the handler of one call."""
         handler = await continuation(details)
         if handler is None:
             return None
-        room = self._open_room if service_of(details.method) in self._open_services else self._room
+        known = self._wrapped.get(details.method)
+        if known is None or known[0] is not handler:
+            known = self._wrapped[details.method] = handler, self._limited(handler, details.method)
+        return known[1]
+
+    def _limited(self, handler: Any, method: str) -> Any:
+        room = self._open_room if service_of(method) in self._open_services else self._room
         if handler.request_streaming and handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(self._streamed(handler.stream_stream, room), *_codecs(handler))
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._streamed(handler.unary_stream, room), *_codecs(handler))
+        behaviour = self._single(handler.stream_unary if handler.request_streaming else handler.unary_unary, room)
+        if (queue := self._queues.get(method)) is not None:
+            behaviour = self._quick(behaviour, queue)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._single(handler.stream_unary, room), *_codecs(handler))
-        return grpc.unary_unary_rpc_method_handler(self._single(handler.unary_unary, room), *_codecs(handler))
+            return grpc.stream_unary_rpc_method_handler(behaviour, *_codecs(handler))
+        return grpc.unary_unary_rpc_method_handler(behaviour, *_codecs(handler))
+
+    def _quick(self, behaviour: Any, queue: StandingQueue) -> Any:
+        async def call(request: Any, context: Any) -> Any:
+            if any(key == WAITS_METADATA for key, _ in context.invocation_metadata() or ()):
+                return await behaviour(request, context)
+            began_ns = time.monotonic_ns()
+            if queue.is_over(began_ns):
+                self._counters.refuse(Refusal.OVERLOADED)
+                text = f"{queue.calls_open} such calls wait for each other here; try again"
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text, trailers_of(Busy()))
+            queue.begin()
+            is_done = False
+            try:
+                answer = await behaviour(request, context)
+                is_done = True
+                return answer
+            finally:
+                queue.end(began_ns, time.monotonic_ns(), is_done=is_done)
+
+        return call
 
     def _single(self, behaviour: Any, room: _Room) -> Any:
         async def call(request: Any, context: Any) -> Any:
             address = await self._begin(context, room)
             try:
+                if room.call_s is None:
+                    return await behaviour(request, context)
                 async with asyncio.timeout(room.call_s) as lifetime:
                     return await behaviour(request, context)
             except TimeoutError:

@@ -120,14 +120,20 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         self._admit = admit
         self._quick_s = quick_s
         self._request_s = request_s
+        self._wrapped: dict[str, tuple[Any, Any]] = {}  # by method: a handler, and the same within limits
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Wrap the handler of one call."""
         handler = await continuation(details)
         if handler is None:
             return None
+        known = self._wrapped.get(details.method)
+        if known is None or known[0] is not handler:
+            known = self._wrapped[details.method] = handler, self._limited(handler, details.method)
+        return known[1]
+
+    def _limited(self, handler: Any, method: str) -> Any:
         sized = _sized(handler.request_deserializer)
-        method = details.method
         if handler.request_streaming and handler.response_streaming:
             behaviour = self._streaming(method, handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(behaviour, sized, handler.response_serializer)
@@ -204,16 +210,15 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         loop = asyncio.get_running_loop()
         is_full = False
 
-        def is_slow() -> None:
+        def is_slow() -> None:  # few are: most calls set one timer
             nonlocal is_full
             is_full = not held.set(self._message_bytes_max)
-            if is_full:
-                patience.reschedule(loop.time())
+            patience.reschedule(loop.time() + (0 if is_full else self._request_s - self._quick_s))
 
         timer = loop.call_later(self._quick_s, is_slow)
         found: tuple[int, Any] | None = None
         try:
-            async with asyncio.timeout(self._request_s) as patience:
+            async with asyncio.timeout(None) as patience:
                 found = await anext(aiter(requests), None)
         except TimeoutError:
             if is_full:

@@ -77,9 +77,10 @@ class BrokerService:
         self._reader = reader
         self._calls = calls
         self._recorder = recorder
-        self._metrics = metrics
         self._wall_ns = wall_ns
         self._records_out = metrics.edge_records.labels("grpc", "out")
+        self._records_in = metrics.edge_records.labels("grpc", "in")
+        self._seconds = metrics.edge_seconds.labels("grpc", "publish")
 
     def handler(self) -> Any:
         """Return the generic RPC handler of the service."""
@@ -101,7 +102,7 @@ class BrokerService:
 
     async def publish(self, request: broker_pb2.PublishRequest, context: Any) -> broker_pb2.PublishResponse:
         """Publish one record and answer when it is committed at its home."""
-        with self._metrics.edge_seconds.labels("grpc", "publish").time():
+        with self._seconds.time():
             try:
                 principal = await self._calls.sign_in(context)
                 if not request.topic:
@@ -120,7 +121,7 @@ class BrokerService:
             except Exception:  # noqa: BLE001 - logged there; the caller gets INTERNAL instead of its text
                 await self._calls.refuse_defect(context, "publish")
         self._calls.served("publish")
-        self._metrics.edge_records.labels("grpc", "in").inc()
+        self._records_in.inc()
         identity = f"{self._written_name(request.topic)}/{place.partition}/{place.offset}"
         if level.is_geo:
             await self._tell_level(context, place, identity)
@@ -215,7 +216,9 @@ class BrokerService:
 
 def asked_level(metadata: Iterable[tuple[str, str | bytes]] | None) -> AskedLevel:
     """Return what the metadata of a call asks of its home (BadRequest: an unknown level, or a bad deadline)."""
-    given = {name.lower(): str(value) for name, value in metadata or ()}
+    given = {name: str(value) for name, value in metadata or () if name in (DURABILITY_METADATA, DEADLINE_METADATA)}
+    if not given:
+        return REGION_LEVEL
     durability = Durability.parse(given.get(DURABILITY_METADATA, "region"))
     text = given.get(DEADLINE_METADATA, str(DEADLINE_MS))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= DEADLINE_MS_MAX):

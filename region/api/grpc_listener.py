@@ -19,6 +19,7 @@ from region.api.grpc_calls import OPEN_SERVICES
 log = structlog.get_logger()
 
 CLOSE_GRACE_S: Final = 1.0
+QUICK_METHODS: Final = frozenset({"/broker.Broker/Publish"})
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 
 
@@ -75,7 +76,7 @@ class GrpcListener:
             *connection_options(limits),
             *WINDOW_OPTIONS,
         )
-        calls = CallLimits(limits, counters, open_services=OPEN_SERVICES)
+        calls = CallLimits(limits, counters, open_services=OPEN_SERVICES, quick_methods=QUICK_METHODS)
         requests = RequestLimits(
             self.budget,
             counters,

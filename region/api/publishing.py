@@ -133,6 +133,20 @@ class RecordPublisher:
         return positions
 
 
+async def _ended(future: asyncio.Future[Published]) -> None:
+    """Wait for the end of what goes on without us, whatever it is. For one future asyncio.wait costs thrice."""
+    if future.done():
+        return
+    end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not end.done():
+            end.set_result(None)
+
+    future.add_done_callback(wake)
+    await end
+
+
 async def _gather(
     count: int,
     waits: Sequence[tuple[int, Sequence[int], asyncio.Future[Published]]],
@@ -141,7 +155,8 @@ async def _gather(
     """Wait for every chunk; cancellation of the caller does not cancel what is on its way."""
     places: list[RecordPlace | None] = [None] * count
     stored = 0
-    await asyncio.wait([future for _, _, future in waits])
+    for _, _, future in waits:
+        await _ended(future)
     for partition, indexes, future in waits:
         error = future.exception()
         if isinstance(error, GeorelayError):

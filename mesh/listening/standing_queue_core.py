@@ -1,0 +1,68 @@
+"""Whether more is asked of a process than it gets done, told by how long what ends has taken. Pure.
+
+Rule 1: while even the quickest call that ended in a window took over TARGET_NS, calls wait for each other: a new one
+        would only make all of them late. From then on as many may be open as end within TARGET_NS.
+Rule 2: that is over when a window passes in which nobody was refused, or when nothing ends any more.
+Rule 3: calls that hang begin no limit: a partition without a leader holds up those who publish to it and nobody else.
+Rule 4: few calls are no line (OPEN_MIN): where each takes long by itself, as on a slow disk, all are let in.
+Source: that a queue stands is told as by CoDel (RFC 8289): by the minimum over an interval, because bursts pass.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TARGET_NS: Final = 500_000_000  # longer than the way round the world and two commits
+WINDOW_NS: Final = 100_000_000
+OPEN_MIN: Final = 64
+EMPTY_WINDOWS_MAX: Final = 5  # without an end
+
+
+class StandingQueue:
+    """The calls of one kind; times are monotonic nanoseconds."""
+
+    def __init__(self) -> None:
+        self.calls_open = 0
+        self._open_max: int | None = None  # None: no queue stands
+        self._began_ns = 0  # of this window
+        self._done = 0
+        self._refused = 0
+        self._quickest_ns = 0
+        self._empty_windows = 0
+
+    def is_over(self, now_ns: int) -> bool:
+        """Return whether a new call is to be refused."""
+        self._turn(now_ns)
+        is_over = self._open_max is not None and self.calls_open >= self._open_max
+        self._refused += is_over
+        return is_over
+
+    def begin(self) -> None:
+        """Note a call that was let in."""
+        self.calls_open += 1
+
+    def end(self, began_ns: int, now_ns: int, *, is_done: bool) -> None:
+        """Note that a call has ended; one that did not do what it was asked for says nothing of how long that takes."""
+        self._turn(now_ns)
+        self.calls_open -= 1
+        if is_done:
+            took_ns = now_ns - began_ns
+            self._quickest_ns = min(self._quickest_ns, took_ns) if self._done else took_ns
+            self._done += 1
+
+    def _turn(self, now_ns: int) -> None:
+        """Judge the window when it is over, and begin another."""
+        length_ns = now_ns - self._began_ns
+        if length_ns < WINDOW_NS:
+            return
+        if self._done:
+            self._empty_windows = 0
+            if self._quickest_ns > TARGET_NS:
+                self._open_max = max(OPEN_MIN, self._done * TARGET_NS // length_ns)
+            elif not self._refused:
+                self._open_max = None
+        else:
+            self._empty_windows += length_ns // WINDOW_NS
+            if self._empty_windows >= EMPTY_WINDOWS_MAX:
+                self._open_max = None
+        self._began_ns, self._done, self._refused = now_ns, 0, 0

@@ -1,0 +1,141 @@
+"""Calls that wait for each other: new ones are refused at once, with a code and a count, until the line is short."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from mesh.listening import standing_queue_core
+from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
+from mesh.listening.grpc_limits import CallLimits
+from mesh.listening.standing_queue_core import EMPTY_WINDOWS_MAX, OPEN_MIN, TARGET_NS, WINDOW_NS, StandingQueue
+
+MS = 1_000_000
+
+
+class Server:
+    """Gets one call done every `each_ms`; offered one every `offered_ms`, for so long."""
+
+    def __init__(self, *, each_ms: float, offered_ms: float, seconds: float, burst: int = 0) -> None:
+        queue, now_ns, ready_ns = StandingQueue(), 0, 0.0
+        self.refused, self.waits_ms = 0, []
+        open_: list[tuple[int, int]] = []  # (began, ends)
+        offers = [0] * burst + [int(number * offered_ms * MS) for number in range(int(seconds * 1000 / offered_ms))]
+        for now_ns in offers:
+            while open_ and open_[0][1] <= now_ns:
+                began_ns, ends_ns = open_.pop(0)
+                queue.end(began_ns, ends_ns, is_done=True)
+                self.waits_ms.append((ends_ns - began_ns) / MS)
+            if queue.is_over(now_ns):
+                self.refused += 1
+                continue
+            queue.begin()
+            ready_ns = max(ready_ns, now_ns) + each_ms * MS
+            open_.append((now_ns, int(ready_ns)))
+
+
+def test_within_its_capacity_nothing_is_refused_whatever_bursts_there_are() -> None:
+    assert Server(each_ms=1.0, offered_ms=1.25, seconds=5).refused == 0
+    assert Server(each_ms=1.0, offered_ms=2.0, seconds=5, burst=450).refused == 0
+
+
+@pytest.mark.parametrize("load", [1.2, 2, 4])
+def test_beyond_its_capacity_what_is_let_in_waits_little_and_the_server_is_never_idle(load: float) -> None:
+    server = Server(each_ms=2.0, offered_ms=2.0 / load, seconds=20)
+    waits_ms = sorted(server.waits_ms)
+    assert waits_ms[len(waits_ms) // 2] < 1.5 * TARGET_NS / MS
+    assert waits_ms[len(waits_ms) * 9 // 10] < 2 * TARGET_NS / MS
+    assert len(server.waits_ms) > 0.9 * 20_000 / 2.0  # done: nearly all that it can do
+
+
+def test_when_less_is_offered_again_nothing_is_refused_any_more() -> None:
+    queue, at_ns = StandingQueue(), 0
+    for _ in range(2 * OPEN_MIN):
+        queue.begin()
+    queue.end(0, 2 * TARGET_NS, is_done=True)
+    at_ns = 2 * TARGET_NS + WINDOW_NS
+    assert queue.is_over(at_ns)
+    while queue.calls_open:
+        queue.end(0, at_ns, is_done=True)
+    for _ in range(3):  # windows
+        at_ns += WINDOW_NS
+        queue.begin()
+        queue.end(at_ns, at_ns + 1, is_done=True)
+    for _ in range(2 * OPEN_MIN):
+        assert not queue.is_over(at_ns + WINDOW_NS)
+        queue.begin()
+
+
+def test_calls_that_hang_begin_no_limit_and_end_one() -> None:
+    queue = StandingQueue()
+    for _ in range(10 * OPEN_MIN):
+        queue.begin()
+    assert not queue.is_over(10 * WINDOW_NS)  # they hang, and nothing is known of others
+    queue.end(0, 10 * WINDOW_NS, is_done=True)
+    assert queue.is_over(11 * WINDOW_NS)
+    queue.begin()
+    queue.end(11 * WINDOW_NS, 11 * WINDOW_NS, is_done=False)  # what fails at once says nothing
+    assert queue.is_over(12 * WINDOW_NS)
+    assert not queue.is_over((12 + EMPTY_WINDOWS_MAX) * WINDOW_NS)
+
+
+def test_a_few_calls_that_take_long_by_themselves_are_no_line() -> None:
+    queue = StandingQueue()
+    for _ in range(OPEN_MIN - 1):
+        queue.begin()
+    queue.end(0, 2 * TARGET_NS, is_done=True)
+    queue.begin()
+    assert not queue.is_over(2 * TARGET_NS + WINDOW_NS)
+
+
+class Caller:
+    """The context of a call."""
+
+    def __init__(self, **metadata: str) -> None:
+        self._metadata = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+        self.trailers: dict[str, str] = {}
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:1"
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+    async def abort(self, code: grpc.StatusCode, text: str, trailers: tuple[tuple[str, str], ...]) -> None:
+        self.trailers = dict(trailers)
+        raise ConnectionAbortedError(code.name)
+
+
+async def test_a_publish_beyond_capacity_is_refused_with_a_code_and_counted_and_one_for_many_regions_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TARGET_NS", "OPEN_MIN"):
+        monkeypatch.setattr(standing_queue_core, name, 0)
+    monkeypatch.setattr(standing_queue_core, "WINDOW_NS", 1)
+    counters = AdmissionCounters()
+    limits = CallLimits(AdmissionLimits(), counters, quick_methods={"/b.B/Publish"})
+
+    async def publish(_: bytes, __: Any) -> bytes:
+        await asyncio.sleep(0)
+        return b"id"
+
+    handler = grpc.unary_unary_rpc_method_handler(publish)
+
+    class Details:
+        method = "/b.B/Publish"
+
+    async def continuation(_: Any) -> Any:
+        return handler
+
+    wrapped = await limits.intercept_service(continuation, Details)
+    assert await wrapped.unary_unary(b"", Caller()) == b"id"
+    late = Caller()
+    with pytest.raises(ConnectionAbortedError, match="RESOURCE_EXHAUSTED"):
+        await wrapped.unary_unary(b"", late)
+    assert late.trailers == {"georelay-code": "BUSY", "georelay-outcome": "not_stored"}
+    assert counters.refused == {Refusal.OVERLOADED: 1}
+    assert await wrapped.unary_unary(b"", Caller(georelay_durability="geo:2")) == b"id"
+    assert await limits.intercept_service(continuation, Details) is wrapped  # nothing is made per call

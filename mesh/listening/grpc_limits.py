@@ -31,6 +31,7 @@ METADATA_BYTES_MAX: Final = 16 * KIB
 IDLE_MS: Final = 600_000  # a connection without a call
 STREAMS_PER_CONNECTION_MAX: Final = 1_000
 CALLS_MAX: Final = 2_000
+PENDING_CALLS_MAX: Final = 4_000  # of gRPC that we have not seen yet
 CALLS_PER_ADDRESS_MAX: Final = 1_000
 OPEN_CALLS_MAX: Final = 200
 OPEN_CALLS_PER_ADDRESS_MAX: Final = 20
@@ -46,6 +47,9 @@ def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.max_connection_idle_ms", IDLE_MS),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+        # Calls that came while the loop was busy: gRPC kills those beyond the first, CANCELLED and without a code.
+        ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS_MAX),
         ("grpc.keepalive_time_ms", 60_000),  # a client that has gone silently is noticed
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

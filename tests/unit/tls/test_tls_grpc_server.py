@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -109,6 +111,32 @@ async def test_an_address_with_too_many_calls_is_refused_and_counted(
         for call in held:
             assert await call.read() == b"x"
         assert await channel.unary_unary("/t.T/Echo")(b"x", timeout=5) == b"x"
+
+
+async def test_calls_that_come_while_the_loop_is_busy_are_all_answered_by_us(
+    served: tuple[Service, AdmissionCounters, int],
+) -> None:
+    port = served[2]
+
+    def call_often() -> list[grpc.StatusCode]:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        channels = [grpc.insecure_channel(f"127.0.0.1:{port}", options=options) for _ in range(2)]
+        echoes = [channel.unary_unary("/t.T/Echo") for channel in channels]
+        for echo in echoes:
+            echo(b"x", timeout=5)
+        may_begin.set()
+        futures = [echoes[number % 2].future(b"x", timeout=20) for number in range(1_600)]
+        codes = [future.code() for future in futures]
+        for channel in channels:
+            channel.close()
+        return codes
+
+    may_begin = threading.Event()
+    calling = asyncio.get_running_loop().run_in_executor(None, call_often)
+    while not may_begin.is_set():
+        await asyncio.sleep(0.01)
+    time.sleep(0.8)
+    assert set(await calling) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 async def test_a_handler_that_writes_by_itself_passes_the_limits(

@@ -291,6 +291,7 @@ def test_spark_adds_up_what_the_ledgers_say(ledger: Any) -> None:
     assert row.adds_up is False
 
 
+@pytest.mark.slow
 def test_what_a_next_leader_names_again_changes_no_figure_and_what_nobody_had_named_is_added(ledger: Any) -> None:
     from sla.transforms.accounts import accounts_by_hour
     from sla.transforms.streams import mirrors_by_hour, streams_by_hour

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sla.tables import DDL, HOUR_S, RollupTable
 from tests.sla.conftest import Rows
 from tests.sla.test_sla_throughput import H0, S, row
 
-pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed")
+pytestmark = pytest.mark.slow
 
 Found = dict[int, dict[str, Any]]  # minute (from H0) -> row
 

@@ -245,6 +245,7 @@ def test_a_silent_region_and_the_change_since_before_are_in_the_report(report: R
     assert {note.code for note in report.notes} >= {"PAIR_INFEASIBLE", "ROWS_MISSING", "MIRROR_BEHIND"}
 
 
+@pytest.mark.slow
 def test_of_a_long_period_only_the_newest_minutes_are_read_one_by_one(spark: Any) -> None:
     from sla.jobs.collect import collect
 
@@ -289,6 +290,7 @@ def _reading(spark: Any, tables: Table) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("days_before", "is_on"), [(9, True), (40, False)])
+@pytest.mark.slow
 def test_a_pair_that_was_idle_at_the_weekend_burns_on_monday_as_any_other(
     spark: Any, days_before: int, is_on: bool
 ) -> None:
@@ -307,6 +309,7 @@ def test_a_pair_that_was_idle_at_the_weekend_burns_on_monday_as_any_other(
     assert (slowest.covered_minutes, slowest.firing_minutes > 0) == ((4_320, True) if is_on else (60, False))
 
 
+@pytest.mark.slow
 def test_a_load_that_begins_in_the_last_minute_of_a_period_may_be_met_by_the_one_behind_it(spark: Any) -> None:
     from sla.jobs.collect import collect
 
@@ -319,6 +322,7 @@ def test_a_load_that_begins_in_the_last_minute_of_a_period_may_be_met_by_the_one
     assert (eu.loaded_minutes, eu.loaded_minutes_met, eu.active_minutes, eu.delivered) == (1, 1, 1, 6_000)
 
 
+@pytest.mark.slow
 def test_no_data_at_all_is_no_data(spark: Any) -> None:
     from sla.jobs.collect import collect
 

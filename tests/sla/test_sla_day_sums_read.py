@@ -22,6 +22,8 @@ from sla.tables import DDL, HOUR_S, RollupTable
 from sla.targets_file import load_targets
 from tests.sla.rollup_days import DAY0_S, run
 
+pytestmark = pytest.mark.slow
+
 DAYS = 5
 HOURS = (0, 3, 23)  # of each day
 # Its first day has an hour before it: what is read of accounts holds that day as a whole, the period does not.

@@ -17,7 +17,7 @@ from sla.generate.expected import KEYS, Expected
 from sla.generate.request import Fault, GenerateRequest
 from sla.generate.run import run_generate
 
-pytestmark = pytest.mark.timeout(900)  # a minute of Spark, when the machine is idle
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]  # a minute of Spark, when the machine is idle
 START = datetime.datetime(2026, 11, 20, 9, 57, tzinfo=datetime.UTC)
 SETTLE_S = 200  # gaps of the first hour are healed within it and after it
 FAULTS = (

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import first
+
 pytest.importorskip("pyspark")
 
 from sla.generate.request import GenerateRequest
@@ -85,7 +87,7 @@ def begun(traces: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.parametrize("moment", [starts_java, makes_plans, writes_tables])
+@pytest.mark.parametrize("moment", first(1, [starts_java, makes_plans, writes_tables]))
 def test_ctrl_c_is_one_line_and_130_and_leaves_no_java(
     begun: subprocess.Popen[str], tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool]
 ) -> None:
@@ -103,12 +105,15 @@ def test_ctrl_c_is_one_line_and_130_and_leaves_no_java(
 
 @pytest.mark.parametrize(
     ("given", "cause"),
-    [
-        (["--master", "nonsense"], "Master must either be yarn or start with spark, k8s, or local"),
-        (["--master", "local[x]"], "Could not parse Master URL: 'local[x]'"),
-        (["--conf", "spark.driver.memory=banana"], "Invalid maximum heap size: -Xmxbanana"),
-        (["--conf", "spark.sql.shuffle.partitions=banana"], "banana"),
-    ],
+    first(
+        2,
+        [
+            (["--master", "nonsense"], "Master must either be yarn or start with spark, k8s, or local"),
+            (["--master", "local[x]"], "Could not parse Master URL: 'local[x]'"),
+            (["--conf", "spark.driver.memory=banana"], "Invalid maximum heap size: -Xmxbanana"),
+            (["--conf", "spark.sql.shuffle.partitions=banana"], "banana"),
+        ],
+    ),
 )
 def test_a_setting_that_spark_refuses_is_named_and_java_is_not_blamed(
     traces: Path, tmp_path: Path, given: list[str], cause: str

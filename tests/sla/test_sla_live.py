@@ -148,6 +148,7 @@ def kill_in_the_middle(command: list[str], store: LiveStore) -> int:
 
 @pytest.mark.timeout(300 * KILLS)
 @pytest.mark.usefixtures("spark")
+@pytest.mark.slow
 def test_a_view_that_is_killed_in_the_middle_goes_on_and_counts_nothing_twice(tmp_path: Path) -> None:
     from sla.jobs.live import LiveRequest, run_live
 

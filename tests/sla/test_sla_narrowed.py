@@ -25,6 +25,8 @@ from sla.report.model import Report
 from sla.targets import IntegrityTarget, LatencyTarget, Scope, Target, Targets
 from tests.sla import judging_facts as build
 
+pytestmark = pytest.mark.slow
+
 PASS, BREACH, DOUBT, NO_DATA = Verdict.PASS, Verdict.BREACH, Verdict.INCONCLUSIVE, Verdict.NO_DATA
 ORDERS = LatencyTarget(name="orders", topics=frozenset({"orders"}))
 NAMED = (NamedFacts(target="orders", topic="orders", group=""),)

@@ -348,6 +348,7 @@ def test_a_clean_run_passes_its_counts_are_exact_and_a_second_report_rolls_nothi
 
 @needs_java
 @pytest.mark.usefixtures("spark")
+@pytest.mark.slow
 def test_a_period_whose_traces_are_gone_is_reported_from_its_roll_ups(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +380,7 @@ def test_a_period_whose_traces_are_gone_is_reported_from_its_roll_ups(
 
 @needs_java
 @pytest.mark.usefixtures("spark")
+@pytest.mark.slow
 def test_an_hour_of_which_every_file_is_torn_is_a_doubt_beside_one_that_is_known_from_roll_ups(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -403,6 +405,7 @@ def test_an_hour_of_which_every_file_is_torn_is_a_doubt_beside_one_that_is_known
 
 @needs_java
 @pytest.mark.usefixtures("spark")
+@pytest.mark.slow
 def test_injected_faults_breach_a_flipped_byte_is_named_and_the_caller_decides_what_fails(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -228,6 +228,7 @@ def found_in(rollups: Path) -> dict[tuple[str, int, str], dict[str, int]]:
     }
 
 
+@pytest.mark.slow
 def test_random_faults_are_counted_as_record_by_record_however_their_hours_are_batched(
     spark: Any, tmp_path: Path
 ) -> None:

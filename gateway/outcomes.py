@@ -20,6 +20,8 @@ from mesh.tracing.outcome_core import Totals
 _ROUTES: Final = {
     "POST /v1/topics/{topic}/records": Operation.PUBLISH,
     "GET /v1/topics/{topic}/records": Operation.CONSUME,
+    "GET /v1/topics/{topic}/consumers/{consumer}/records": Operation.CONSUME,
+    "GET /v1/topics/{topic}/consumers/{consumer}/events": Operation.CONSUME,
 }
 _METHODS: Final = {
     "Publish": Operation.PUBLISH,

@@ -137,6 +137,10 @@ class RestApplication:
                 web.get("/v1/topics/{topic}/records", self._proxy.read_records, allow_head=False),
                 web.post("/v1/topics/{topic}/records", forward),
                 web.get("/v1/topics/{topic}/resolve", forward, allow_head=False),
+                web.post("/v1/topics/{topic}/consumers/{consumer}", in_one_region),
+                web.get("/v1/topics/{topic}/consumers/{consumer}/records", in_one_region, allow_head=False),
+                web.get("/v1/topics/{topic}/consumers/{consumer}/events", in_one_region, allow_head=False),
+                web.post("/v1/topics/{topic}/consumers/{consumer}/acknowledge", in_one_region),
             ]
         )
         return app

@@ -10,6 +10,7 @@ processed.
 Rule 5: records are read in one region per request, the nearest unless `?region=` names another: the plain name of a
 homes=every topic is another stream in every region, so an offset of one means nothing in the next.
 Rule 6: answers to GET are streamed; others are small and read whole, so that a broken one falls under rule 2.
+Rule 7: event streams last as long as the broker says at least every EVENTS_SILENCE_S that it is there.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ GEO_DEADLINE_MS_MAX: Final = 300_000
 WAIT_MS_MAX: Final = 60_000  # how much asked-for waiting is believed
 WAIT_DIGITS_MAX: Final = 19  # Python refuses to read thousands of them
 ANSWER_BYTES_MAX: Final = 4 * HTTP_BODY_BYTES_MAX  # REST_RECORDS_MAX records as base64 text, with room
-REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Accept")
-RESPONSE_HEADERS: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "Location", "Allow")
+EVENTS_SILENCE_S: Final = 45.0  # three times what a broker is silent for
+EVENTS_SUFFIX: Final = "/events"
+REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Last-Event-ID")
+RESPONSE_HEADERS: Final = ("Content-Type", "Cache-Control", "WWW-Authenticate", "Retry-After", "Location", "Allow")
 BUSY_STATUS: Final = 503
 UNAUTHENTICATED_STATUS: Final = 401
 
@@ -180,8 +183,7 @@ class Proxy:
             | {"Accept-Encoding": "identity"},
             data=body.stream(),
             allow_redirects=False,
-            # `connect` counts the wait for a free connection too.
-            timeout=aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            timeout=_timeout(request),
         ) as answer:
             if answer.status != UNAUTHENTICATED_STATUS:
                 self._callers.let_in(request.headers.get("Authorization"))
@@ -229,6 +231,13 @@ def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> U
     """Return the same path and query at the broker, without `region`, which only the gateway reads."""
     kept = [(name, value) for name, value in request.query.items() if name != "region"]
     return URL(f"{scheme}://{broker.admin}{request.rel_url.raw_path}", encoded=True).with_query(kept)
+
+
+def _timeout(request: web.Request) -> aiohttp.ClientTimeout:
+    """Return how long a broker may take; `connect` counts the wait for a free connection too."""
+    if request.method == "GET" and request.path.endswith(EVENTS_SUFFIX):
+        return aiohttp.ClientTimeout(total=None, sock_read=EVENTS_SILENCE_S, connect=CONNECT_TIMEOUT_S)
+    return aiohttp.ClientTimeout(total=_wait_s(request) + ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 
 
 def _is_patient(request: web.Request) -> bool:

@@ -28,6 +28,7 @@ from region.api.bindings_http import BindingsHttp
 from region.api.bodies import Bodies
 from region.api.brokers_http import BrokersHttp
 from region.api.clocks_http import ClocksHttp
+from region.api.consumers_http import ConsumersHttp
 from region.api.control_http import ControlHttp
 from region.api.gossip_http import GossipHttp
 from region.api.groups_http import GroupsHttp
@@ -75,6 +76,7 @@ class AdminHttp:
         access: Access | None = None,
         security: SecurityAdmin | None = None,
         groups: GroupsHttp | None = None,
+        consumers: ConsumersHttp | None = None,
         queues: QueuesHttp | None = None,
         bindings: BindingsHttp | None = None,
         clocks: ClocksHttp | None = None,
@@ -95,6 +97,7 @@ class AdminHttp:
         self._metrics = metrics
         self._records = records
         self._groups = groups
+        self._consumers = consumers
         self._queues = queues
         self._bindings = bindings
         self._gossip = gossip
@@ -144,6 +147,8 @@ class AdminHttp:
             app.add_routes(self._audit.routes())
         if self._groups is not None:
             app.add_routes(self._groups.routes())
+        if self._consumers is not None:
+            app.add_routes(self._consumers.routes())
         if self._queues is not None:
             app.add_routes(self._queues.routes())
         if self._bindings is not None:

@@ -28,18 +28,23 @@ def problem_body(*, code: str, status: int, detail: str, outcome: str, retry: st
     ).encode()
 
 
-def problem_response(error: GeorelayError) -> web.Response:
-    """Return the response for an error of georelay.errors; 401 carries the challenge."""
-    headers = (
-        {"WWW-Authenticate": 'Basic realm="georelay", charset="UTF-8"'} if isinstance(error, Unauthenticated) else {}
-    )
-    body = problem_body(
+def problem_of(error: GeorelayError) -> bytes:
+    """Return the JSON for an error of georelay.errors."""
+    return problem_body(
         code=error.code,
         status=error.http_status,
         detail=str(error),
         outcome=error.outcome.value,
         retry=error.retry.value,
     )
+
+
+def problem_response(error: GeorelayError) -> web.Response:
+    """Return the response for an error of georelay.errors; 401 carries the challenge."""
+    headers = (
+        {"WWW-Authenticate": 'Basic realm="georelay", charset="UTF-8"'} if isinstance(error, Unauthenticated) else {}
+    )
+    body = problem_of(error)
     return web.Response(status=error.http_status, body=body, content_type=PROBLEM_JSON, headers=headers)
 
 

@@ -29,9 +29,10 @@ log = structlog.get_logger()
 ANSWER_BYTES_MAX: Final = 16 * MIB
 HELD_BYTES: Final = 256 * KIB
 PIECE_BYTES: Final = 256 * KIB
+EVENTS_BYTES: Final = 256 * KIB
 SEND_S: Final = 30.0
 PASSED_OVER_BYTES: Final = 200  # about what the note on one takes
-_ABOUT_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+ABOUT_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _SHORT: Final = b'\b\t\n\f\r"\\'  # two bytes in JSON text
 _LONG: Final = bytes(set(range(32)) - set(_SHORT))  # six
 _ALL: Final = bytes(range(256))
@@ -58,7 +59,7 @@ class RecordsAnswer:
         self._sent: web.StreamResponse | None = None
         self._has_left = False
 
-    async def add(self, records: Sequence[Record], about: Mapping[str, Any] = _ABOUT_NOTHING) -> int:
+    async def add(self, records: Sequence[Record], about: Mapping[str, Any] = ABOUT_NOTHING) -> int:
         """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
         done = 0
         for piece in _pieces(records):
@@ -70,9 +71,14 @@ class RecordsAnswer:
                 await self._send()
         return done
 
-    def pass_over(self, rest: Unreadable) -> None:
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is neither a record in it nor word of one that was passed over."""
+        return not (self.count or self._passed_over)
+
+    def pass_over(self, rest: Unreadable, about: Mapping[str, Any] = ABOUT_NOTHING) -> None:
         """Say that offsets are not in the answer, and why."""
-        self._passed_over.append({"first": rest.first, "following": rest.following, "reason": rest.why})
+        self._passed_over.append({**_passed_over(rest), **about})
         self._count(PASSED_OVER_BYTES)
 
     async def end(self, tail: Mapping[str, Any]) -> web.StreamResponse:
@@ -89,8 +95,7 @@ class RecordsAnswer:
 
     def _takes(self, record: Record, text: bytes | None) -> bool:
         if text is None or len(text) > ANSWER_BYTES_MAX:
-            why = f"the record is over {ANSWER_BYTES_MAX} bytes as JSON: read it over the Kafka protocol"
-            self.pass_over(Unreadable(record.offset, record.offset + 1, why))
+            self.pass_over(_too_large(record))
             return True
         if self.size_bytes + len(text) > ANSWER_BYTES_MAX:
             self.is_full = True
@@ -125,6 +130,68 @@ class RecordsAnswer:
             log.info("http_reader.left", peer=self._request.remote, error=repr(error))
             if self._request.transport is not None:
                 self._request.transport.abort()
+
+
+class RecordEvents:
+    """Records as server-sent events, EVENTS_BYTES and a record of them at a time.
+
+    Attributes:
+        count, size_bytes: of the records so far. is_full: it takes no more.
+    """
+
+    def __init__(self, *, records_max: int) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self.is_full = False
+        self._records_max = records_max
+        self._events: list[bytes] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no event."""
+        return not self._events
+
+    async def add(self, records: Sequence[Record], about: Mapping[str, Any] = ABOUT_NOTHING) -> int:
+        """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
+        done = 0
+        for piece in _pieces(records):
+            for record, text in zip(piece, await _texts(piece, about), strict=True):
+                if self.is_full:
+                    return done
+                if text is None or len(text) > ANSWER_BYTES_MAX:
+                    self.pass_over(_too_large(record), about)
+                else:
+                    self.count += 1
+                    self.say("", text)
+                done += 1
+        return done
+
+    def pass_over(self, rest: Unreadable, about: Mapping[str, Any] = ABOUT_NOTHING) -> None:
+        """Say that offsets are not sent, and why."""
+        self.say("passed_over", _json({**_passed_over(rest), **about}))
+
+    def say(self, name: str, data: bytes) -> None:
+        """Add an event of that name, "" for records; `data` is JSON, which has no ends of lines."""
+        head = f"event: {name}\n".encode() if name else b""
+        self._events.append(head + b"data: " + data + b"\n\n")
+        self.size_bytes += len(self._events[-1])
+        self.is_full = self.size_bytes >= EVENTS_BYTES or self.count >= self._records_max
+
+    def encode(self, last_id: str) -> bytes:
+        """Return the events; the last one has the id that a client comes back with."""
+        if not self._events:
+            return b": nothing\n\n"
+        *before, last = self._events
+        return b"".join([*before, f"id: {last_id}\n".encode(), last])
+
+
+def _passed_over(rest: Unreadable) -> dict[str, Any]:
+    return {"first": rest.first, "following": rest.following, "reason": rest.why}
+
+
+def _too_large(record: Record) -> Unreadable:
+    why = f"the record is over {ANSWER_BYTES_MAX} bytes as JSON: read it over the Kafka protocol"
+    return Unreadable(record.offset, record.offset + 1, why)
 
 
 def _pieces(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -36,7 +36,7 @@ from region.api.permits import check_topic
 from region.api.principal import PRINCIPAL
 from region.api.publishing import Asker, RecordPlace, RecordPublisher
 from region.api.reading import EARLIEST, LATEST, StreamReader
-from region.api.record_answers import RecordsAnswer
+from region.api.record_answers import ABOUT_NOTHING, RecordEvents, RecordsAnswer
 from region.api.record_json import parse_records
 from region.api.unfolding import Unreadable, readable_chunks
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder, TraceSession
@@ -93,7 +93,7 @@ class RecordsHttp:
         started = time.perf_counter()
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         check_topic(self._access, self._cluster, principal, Operation.WRITE, topic)
-        level = _asked_level(_checked_query(request.query, self._cluster.region, PUBLISH_PARAMETERS))
+        level = _asked_level(checked_query(request.query, self._cluster.region, PUBLISH_PARAMETERS))
         records, body_bytes = await read_records(request, parse_records)
         places = await self._publisher.publish(topic, records, level, asker=self._asker(principal))
         await self._pause(self._quotas.produce(principal, body_bytes))
@@ -123,14 +123,14 @@ class RecordsHttp:
         """Answer GET /v1/topics/{topic}/resolve: which regions have the record at a position."""
         topic = request.match_info["topic"]
         self._access.check(request[PRINCIPAL], Operation.DESCRIBE, Resource.TOPIC, topic)
-        query = _checked_query(request.query, self._cluster.region, RESOLVE_PARAMETERS)
+        query = checked_query(request.query, self._cluster.region, RESOLVE_PARAMETERS)
         resolved = await self._cluster.resolve(
             topic,
-            _number(query, "partition", default=0, high=2**31 - 1),
-            epoch=_number(query, "epoch", default=1, high=2**32 - 1),
-            offset=_number(query, "offset", default=0, high=OFFSET_MAX),
+            query_number(query, "partition", default=0, high=2**31 - 1),
+            epoch=query_number(query, "epoch", default=1, high=2**32 - 1),
+            offset=query_number(query, "offset", default=0, high=OFFSET_MAX),
             durability=Durability.parse(query.get("durability", "region")),
-            wait_ms=_number(query, "wait_ms", default=0, high=WAIT_MS_MAX),
+            wait_ms=query_number(query, "wait_ms", default=0, high=WAIT_MS_MAX),
         )
         holders = resolved.holders
         outcome = "lost" if holders.is_lost else "stored" if resolved.is_reached else "pending"
@@ -139,11 +139,11 @@ class RecordsHttp:
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Read committed records of one partition."""
-        query = _checked_query(request.query, self._cluster.region, PARAMETERS)
-        partition = _number(query, "partition", default=0, high=2**31 - 1)
+        query = checked_query(request.query, self._cluster.region, PARAMETERS)
+        partition = query_number(query, "partition", default=0, high=2**31 - 1)
         offset = _offset(query)
-        max_records = _number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
-        wait_ms = _number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
+        max_records = query_number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
+        wait_ms = query_number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)
         view = await self._existing(topic, max(wait_ms, NEW_TOPIC_MS))
@@ -159,9 +159,45 @@ class RecordsHttp:
         out = RecordsAnswer(request, {"topic": view.name, "partition": partition}, records_max=max_records)
         next_offset = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
         self._records_out.inc(out.count)
-        await self._pause(self._quotas.fetch(principal, out.size_bytes))
+        await self.pause_for(principal, out.size_bytes)
         bounds = {"high_watermark": answer.high_watermark, "log_start": answer.log_start}
         return await out.end({"next_offset": next_offset, **bounds})
+
+    async def take(
+        self,
+        out: RecordsAnswer | RecordEvents,
+        view: TopicView,
+        partition: int,
+        start: int,
+        *,
+        group: str,
+        live_since_ns: int | None,
+    ) -> int:
+        """Put into `out` what is there now from offset `start` on, for a group; return where it goes on.
+
+        Args:
+            live_since_ns: since when the reader stood at the end; None: it was behind.
+
+        Raises:
+            OffsetOutOfRange: below the log start or beyond the end. NotLeader, Unavailable: ask again.
+        """
+        answer = await self._read(view, partition, start, 0)
+        if not answer.entries:
+            return max(start, answer.next_offset)
+        session = self._recorder.open_session(
+            topic=plain_name(view), origin=view.origin, partition=partition, offset=start, group=group
+        )
+        if live_since_ns is not None:
+            session.caught_up(live_since_ns)
+        before = out.count
+        about = {"partition": partition}
+        following = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}", about=about)
+        self._records_out.inc(out.count - before)
+        return following
+
+    async def pause_for(self, principal: Principal, size_bytes: int) -> None:
+        """Let an answer of so many bytes wait until its reader's quota is kept."""
+        await self._pause(self._quotas.fetch(principal, size_bytes))
 
     @staticmethod
     async def _pause(pause_ms: int) -> None:
@@ -194,7 +230,14 @@ class RecordsHttp:
         return answer
 
     async def _fill(
-        self, out: RecordsAnswer, session: TraceSession, start: int, answer: ReadAnswer, *, where: str
+        self,
+        out: RecordsAnswer | RecordEvents,
+        session: TraceSession,
+        start: int,
+        answer: ReadAnswer,
+        *,
+        where: str,
+        about: Mapping[str, Any] = ABOUT_NOTHING,
     ) -> int:
         """Put into an answer what it takes; return where the next one begins."""
         position = start
@@ -203,11 +246,11 @@ class RecordsHttp:
                 async for chunk in chunks:
                     if isinstance(chunk, Unreadable):
                         if chunk.following > position:
-                            out.pass_over(replace(chunk, first=max(position, chunk.first)))
+                            out.pass_over(replace(chunk, first=max(position, chunk.first)), about)
                             position = chunk.following
                     else:
                         fresh = [record for record in chunk if record.offset >= start]
-                        done = await out.add(fresh)
+                        done = await out.add(fresh, about)
                         position = fresh[done - 1].offset + 1 if done else position
                     if out.is_full:
                         break
@@ -254,7 +297,7 @@ def json_response(value: Mapping[str, Any], *, status: int = 200) -> web.Respons
 def _asked_level(query: Mapping[str, str]) -> AskedLevel:
     """Return what a publish asks for: `durability`, and how long it waits for that in `deadline_ms`."""
     durability = Durability.parse(query.get("durability", "region"))
-    deadline_ms = _number(query, "deadline_ms", default=DEADLINE_MS, low=1, high=DEADLINE_MS_MAX)
+    deadline_ms = query_number(query, "deadline_ms", default=DEADLINE_MS, low=1, high=DEADLINE_MS_MAX)
     return AskedLevel(durability=durability, deadline_ms=deadline_ms) if durability.is_geo else REGION_LEVEL
 
 
@@ -268,7 +311,8 @@ def _isolated(at: RecordPlace) -> dict[str, bool]:
     return {"isolated": True} if at.is_isolated else {}
 
 
-def _checked_query(query: Any, own_region: str, known: Collection[str]) -> dict[str, str]:
+def checked_query(query: Any, own_region: str, known: Collection[str]) -> dict[str, str]:
+    """Return the parameters of a request (BadRequest: one that is unknown or stands twice, another region's)."""
     values: dict[str, str] = {}
     for name, value in query.items():
         if name not in known:
@@ -281,7 +325,8 @@ def _checked_query(query: Any, own_region: str, known: Collection[str]) -> dict[
     return values
 
 
-def _number(query: Mapping[str, str], name: str, *, default: int, high: int, low: int = 0) -> int:
+def query_number(query: Mapping[str, str], name: str, *, default: int, high: int, low: int = 0) -> int:
+    """Return a parameter that is a whole number (BadRequest: it is none, or outside `low`..`high`)."""
     text = query.get(name)
     if text is None:
         return default

@@ -23,6 +23,7 @@ from region.api.bodies import Bodies
 from region.api.broker_service import BrokerService
 from region.api.clocks_http import ClocksHttp
 from region.api.coalescer import Coalescer
+from region.api.consumers_http import ConsumersHttp
 from region.api.control_http import ControlHttp, ControlRoom
 from region.api.coordination_admin import CoordinationAdmin
 from region.api.gossip_http import GossipHttp
@@ -196,6 +197,27 @@ class Edge:
             ),
             calls,
         )
+        records = RecordsHttp(
+            cluster=cluster,
+            publisher=publisher,
+            reader=reader,
+            recorder=recorder,
+            metrics=self.metrics,
+            wall_ns=clock.wall_ns,
+            access=services.access,
+            quotas=services.quotas,
+            region_name=region_name,
+        )
+        sign_in = SignInService(credentials) if services.sign_in is None else services.sign_in
+        consumers = ConsumersHttp(
+            records,
+            coordinators=coordinators,
+            cluster=cluster,
+            reader=reader,
+            access=services.access,
+            wall_ns=clock.wall_ns,
+            is_still_valid=sign_in.is_still_valid,
+        )
         self._http = AdminHttp(
             cluster=cluster,
             credentials=credentials,
@@ -221,17 +243,8 @@ class Edge:
             orphans=None
             if orphans is None
             else OrphansHttp(orphans, publisher=publisher, access=services.access, region=cluster.region),
-            records=RecordsHttp(
-                cluster=cluster,
-                publisher=publisher,
-                reader=reader,
-                recorder=recorder,
-                metrics=self.metrics,
-                wall_ns=clock.wall_ns,
-                access=services.access,
-                quotas=services.quotas,
-                region_name=region_name,
-            ),
+            consumers=consumers,
+            records=records,
         )
         grpc_host, grpc_port = split_address(listen.grpc)
         self._grpc = GrpcListener(
@@ -253,7 +266,7 @@ class Edge:
             cluster=cluster,
             publisher=publisher,
             reader=reader,
-            sign_in=SignInService(credentials) if services.sign_in is None else services.sign_in,
+            sign_in=sign_in,
             recorder=recorder,
             wall_ns=clock.wall_ns,
             monotonic_ns=clock.monotonic_ns,

@@ -44,6 +44,8 @@ _METHODS: Final = {
     ("grpc", "subscribe_stream"): Operation.CONSUME,
     ("http", "POST /v1/topics/{topic}/records"): Operation.PUBLISH,
     ("http", "GET /v1/topics/{topic}/records"): Operation.CONSUME,
+    ("http", "GET /v1/topics/{topic}/consumers/{consumer}/records"): Operation.CONSUME,
+    ("http", "GET /v1/topics/{topic}/consumers/{consumer}/events"): Operation.CONSUME,
 }
 _CLASSES: Final[Mapping[str, type[GeorelayError]]] = {
     each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, GeorelayError)

@@ -30,11 +30,12 @@ from georelay.errors import (
 from georelay.limits import KIB
 from region.api.reading import EARLIEST
 from region.api.unfolding import Unreadable, readable_chunks
+from region.groups.group_client import GroupClient
 from region.kafka.ports import EntryLike, ReadAnswer, TopicView, TraceSession
 from region.kafka.services import plain_name
 from region.security.access import Operation, Principal, Resource
 from region.text.answers import pause
-from region.text.membership import RETRY_S, GroupClient, Identity, Membership
+from region.text.membership import RETRY_S, Identity, Membership
 from region.text.record_core import body_text
 from region.text.services import TextServices
 from region.text.session_core import one_line
@@ -130,8 +131,7 @@ class Delivery:
         member = self._member
         await self._client.commit(
             self.subscription.topic,
-            place.partition,
-            place.next_offset,
+            {place.partition: place.next_offset},
             member_id="" if member is None else member.member_id,
             generation=-1 if member is None else member.generation,
         )

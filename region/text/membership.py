@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from georelay.errors import (
     GeorelayError,
     NotCoordinator,
     OutcomeUnknown,
-    PolicyViolation,
     Unavailable,
 )
 from georelay.wire.api import ErrorCode
@@ -34,8 +33,8 @@ from georelay.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from region.coordination.coordinators import Coordinators
-from region.coordination.part import JsonObject, Part
+from region.coordination.part import JsonObject
+from region.groups.group_client import GroupClient
 from region.kafka.ports import Cluster
 from region.text.assignment_core import RANGE, assign_ranges, most_of, most_text
 
@@ -48,22 +47,6 @@ RETRY_S: Final = 0.5
 JOIN_WAIT_S: Final = REBALANCE_MS / 1000 + 10.0  # the barrier, and a change of the coordinator meanwhile
 LEAVE_WAIT_S: Final = 2.0
 PASSING: Final = (Unavailable, NotCoordinator, Busy, OutcomeUnknown)
-_JOIN_AGAIN: Final = frozenset(
-    {
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.MEMBER_ID_REQUIRED,
-    }
-)
-_PASSING_CODES: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,71 +56,6 @@ class Identity:
     client_id: str
     host: str
     principal: str
-
-
-class GroupClient:
-    """Asks the coordinator of one group.
-
-    Every error of the group but the ones a member lives with becomes a PolicyViolation with Kafka's name of it.
-    """
-
-    def __init__(self, coordinators: Coordinators, group: str, principal: str) -> None:
-        self._coordinators = coordinators
-        self._group = group
-        self._principal = principal
-
-    async def ask(self, operation: str, body: JsonObject, *, timeout_s: float = 10.0) -> JsonObject:
-        """Return the answer, with `error_code` 0 or one of those that a member lives with.
-
-        Raises:
-            Unavailable: passing. PolicyViolation: the group does not take this. Others as Coordinators.call.
-        """
-        answer = await self._coordinators.call(
-            Part.GROUPS,
-            self._group,
-            operation,
-            {"group": self._group, **body},
-            principal=self._principal,
-            timeout_s=timeout_s,
-        )
-        refuse(int(answer.get("error_code", 0)), self._group)
-        return answer
-
-    async def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return by partition the first offset that is not consumed, -1 where nothing was committed."""
-        wanted = [{"topic": topic, "partitions": list(partitions)}]
-        answer = await self.ask("fetch_offsets", {"topics": wanted, "require_stable": True})
-        found = dict.fromkeys(partitions, -1)
-        for row in answer["partitions"]:
-            refuse(int(row["error_code"]), self._group)
-            found[int(row["partition"])] = int(row["offset"])
-        return found
-
-    async def commit(
-        self, topic: str, partition: int, offset: int, *, member_id: str = "", generation: int = -1
-    ) -> None:
-        """Store where the group goes on.
-
-        Raises:
-            PolicyViolation: this member no longer has the partition, or the group has members and this is none.
-        """
-        row = {"topic": topic, "partition": partition, "offset": offset, "leader_epoch": -1, "metadata": ""}
-        body = {"member_id": member_id, "instance_id": None, "generation": generation, "offsets": [row]}
-        answer = await self.ask("commit", body)
-        codes = [int(answer.get("error_code", 0)), *(int(row["error_code"]) for row in answer.get("partitions", ()))]
-        for code in codes:
-            if code in _JOIN_AGAIN:
-                raise PolicyViolation(f"group {self._group!r} is sharing its partitions anew; the record comes again")
-            refuse(code, self._group)
-
-
-def refuse(code: int, group: str) -> None:
-    """Raise what an error number of a group means here; 0 and what a member lives with pass."""
-    if code in _PASSING_CODES:
-        raise Unavailable(f"the coordinator of group {group!r} is not there yet")
-    if code and code not in _JOIN_AGAIN:
-        name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
-        raise PolicyViolation(f"group {group!r}: {name}")
 
 
 class Membership:

@@ -1,4 +1,4 @@
-"""README's own lines, run in their order: commands, curl and Python, against three regions of one broker in a thread.
+"""README's own lines, run in their order, and curl's of the HTTP page, against three regions of one broker in a thread.
 
 What needs processes of its own (`up`, `make`, kcat) is run by other tests. Ports are this test's.
 """
@@ -45,7 +45,13 @@ CURL_SAYS: Final = {
     f"curl -X POST {PORT_HTTP}/v1/topics/orders/records": '200 {"records":[{"partition":3,',
     f"curl '{PORT_HTTP}/v1/topics/orders/records?partition=3&offset=earliest&max=100&wait_ms=1000&region=ap'": "200",
     f"curl {PORT_HTTP}/v1/resolve": "200",
+    f"curl '{PORT_HTTP}/v1/topics/orders/consumers/bills/records?max=100&wait_ms=5000'": "200",
+    f"curl -X POST {PORT_HTTP}/v1/topics/orders/consumers/bills/acknowledge": (
+        '200 {"topic":"orders","consumer":"bills","positions":{"3":2}}'
+    ),
+    f"curl -N {PORT_HTTP}/v1/topics/orders/consumers/bills/events": "200 : georelay",
 }
+HTTP_PAGE: Final = "docs/protocol/http-and-grpc.md"
 EVENTS: Final = [{"key": f"customer-{number}", "state": "placed"} for number in range(3)]
 
 
@@ -151,19 +157,21 @@ def _curl(words: tuple[str, ...]) -> str:
             method = rest.pop(0)
         elif word == "-d":
             body = rest.pop(0).encode()
-        else:
+        elif word != "-N":
             url = word
     request = urllib.request.Request(url, body, method=method)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return f"{answer.status} {answer.read().decode()}"
+            raw = answer.readline() if "-N" in words else answer.read()  # what is not buffered does not end
+            return f"{answer.status} {raw.decode()}"
     except urllib.error.HTTPError as refused:
         with refused:
             return f"{refused.code} {refused.read().decode()}"
 
 
 def _fenced() -> list[Written]:
-    return [found for found in commands_of("README.md", README) if found.is_fenced]
+    http = commands_of(HTTP_PAGE, (ROOT / HTTP_PAGE).read_text())
+    return [found for found in (*commands_of("README.md", README), *http) if found.is_fenced]
 
 
 def test_the_commands_of_the_readme_do_what_they_say(

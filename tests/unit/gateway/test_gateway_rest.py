@@ -229,6 +229,36 @@ async def test_a_large_answer_is_streamed_back_whole(start_mesh: Any, start_brok
         assert len(await answer.read()) == 3_000_000
 
 
+async def test_an_event_stream_lasts_and_the_last_event_that_was_seen_is_passed_on(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "ANSWER_TIMEOUT_S", 0.02)
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        await response.prepare(request)
+        await response.write(f"id: {request.headers['Last-Event-ID']}\n\n".encode())
+        await asyncio.sleep(0.1)
+        await response.write(b"data: late\n\n")
+        return response
+
+    mesh = await start_mesh(us=[await start_broker(events)])
+    url = mesh.url("/v1/topics/orders/consumers/bills/events")
+    async with mesh.client.get(url, headers={"Last-Event-ID": "0:7"}) as answer:
+        assert (answer.headers["Content-Type"], answer.headers["Cache-Control"]) == ("text/event-stream", "no-cache")
+        assert await answer.text() == "id: 0:7\n\ndata: late\n\n"
+
+
+async def test_an_answer_without_a_body_comes_back_without_one(start_mesh: Any, start_broker: Any) -> None:
+    async def nothing(_: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    mesh = await start_mesh(us=[await start_broker(nothing)])
+    for _ in range(2):  # on one connection: what is behind a wrong body would be read as the next answer
+        async with mesh.client.get(mesh.url("/v1/topics/orders/consumers/bills/records")) as answer:
+            assert (answer.status, await answer.read(), "Content-Type" in answer.headers) == (204, b"", False)
+
+
 async def test_an_answer_that_breaks_off_midway_does_not_look_complete(start_mesh: Any, start_broker: Any) -> None:
     async def half(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

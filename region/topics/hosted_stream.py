@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from georelay.clock import Clock
-from georelay.errors import NotLeader, OffsetOutOfRange, Unavailable
+from georelay.errors import CorruptRecordBatch, NotLeader, OffsetOutOfRange, TooLarge, Unavailable
 from georelay.ids import GroupId, Offset, RaftIndex, RegionNumber, StreamKey
 from georelay.limits import MIB
 from georelay.wire.batch import iterate_records
@@ -66,6 +66,7 @@ class HostedStream(MovingStream):
         self._joined_disk: GroupLog | None = None
         self._executor = executor
         self._scanned: tuple[Offset, Offset, int] | None = None  # (below, offset, timestamp) of the last scan
+        self._newest_record: tuple[tuple[Offset, int], Offset] | None = None  # of the batch (offset, timestamp)
 
     def attach(self, proposer: Proposer, disk: GroupLog) -> None:
         """Join the group that was recovered for this stream."""
@@ -164,21 +165,22 @@ class HostedStream(MovingStream):
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
         """Return (offset, timestamp) of the first committed record with at least that timestamp."""
-        find = partial(self._find_timestamp, timestamp_ms, self.start.boundary, self.commit_index)
-        log_start = self.log_start
-        entry = await self.off_loop(find)
-        if entry is None:
-            return None
-        for record in iterate_records(entry.payload, validated=True):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
-                return Offset(record.offset), record.timestamp_ms
-        # Only its last record can be behind the log start and older than the batch says: the next batch decides.
-        if entry.base_offset < log_start:
-            following = await self.off_loop(
-                partial(self._find_timestamp, timestamp_ms, entry.next_offset, self.commit_index)
-            )
-            return None if following is None else (following.base_offset, following.header().max_timestamp_ms)
-        return entry.base_offset, entry.header().max_timestamp_ms
+        return await self.off_loop(
+            partial(self._first_since, timestamp_ms, self.start.boundary, self.log_start, self.commit_index)
+        )
+
+    def _first_since(
+        self, timestamp_ms: int, first: Offset, log_start: Offset, commit_index: RaftIndex
+    ) -> tuple[Offset, int] | None:
+        """Return the same of what is at or above the log start (in a thread: one batch is unfolded)."""
+        while entry := self._find_timestamp(timestamp_ms, first, commit_index):
+            found = first_record(entry, timestamp_ms, log_start)
+            if found is not None:
+                return found
+            if entry.base_offset >= log_start:  # its header says what its records do not
+                return entry.base_offset, max_timestamp_ms(entry)
+            first = entry.next_offset  # only records behind the log start were so new: the next batch decides
+        return None
 
     def _find_timestamp(self, timestamp_ms: int, first: Offset, commit_index: RaftIndex) -> Entry | None:
         """Return the first entry at or above `first` with that timestamp (in a thread)."""
@@ -194,14 +196,23 @@ class HostedStream(MovingStream):
         return None
 
     async def max_timestamp(self) -> tuple[Offset, int] | None:
-        """Return (offset, timestamp) of the batch with the newest timestamp, None for an empty stream."""
+        """Return (offset, timestamp) of the first record with the newest timestamp, None for an empty stream."""
         known = self.bounds.newest
         newest = (known.offset, known.timestamp_ms)
         if known.unseen_below > self.start.boundary:
             newest = max(newest, await self._scan(known.unseen_below), key=lambda row: row[1])
         if newest[0] == NO_OFFSET or self.log_start >= self.high_watermark:
             return None
-        return max(newest[0], self.log_start), newest[1]
+        if self._newest_record is None or self._newest_record[0] != newest:
+            find = partial(self._record_of, *newest, self.commit_index)
+            self._newest_record = (newest, await self.off_loop(find))
+        return max(self._newest_record[1], self.log_start), newest[1]
+
+    def _record_of(self, base_offset: Offset, timestamp_ms: int, commit_index: RaftIndex) -> Offset:
+        """Return the first record of a batch with a timestamp (in a thread: the batch is unfolded)."""
+        found = self.disk.read_from_offset(base_offset, 1, up_to_index=commit_index)
+        row = first_record(found[0], timestamp_ms, base_offset) if found else None
+        return base_offset if row is None else row[0]
 
     async def _scan(self, below: Offset) -> tuple[Offset, int]:
         """Return (offset, timestamp) of the newest timestamp below an offset, from disk; remembered."""
@@ -223,3 +234,17 @@ class HostedStream(MovingStream):
                     newest = (entry.base_offset, max_timestamp_ms(entry))
             offset = found[-1].next_offset
         return newest
+
+
+def first_record(entry: Entry, timestamp_ms: int, low: Offset) -> tuple[Offset, int] | None:
+    """Return (offset, timestamp) of the first record at or above `low` that is not older; None: there is none.
+
+    Of a batch that cannot be read to its end, what its header says is believed.
+    """
+    try:
+        for record in iterate_records(entry.payload, validated=True):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= low:
+                return Offset(record.offset), record.timestamp_ms
+    except (CorruptRecordBatch, TooLarge):
+        return max(entry.base_offset, low), max_timestamp_ms(entry)
+    return None

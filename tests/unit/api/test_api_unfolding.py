@@ -298,6 +298,7 @@ async def test_the_text_of_large_records_is_made_off_the_event_loop(
     stream = cluster.stream("orders", 0)
     stream.publish(*_published(batch(20, MIB // 8, Compression.ZSTD)), received_ns=1, entry_region=1)
     assert (await ask(http, offset=0))["next_offset"] == 20
+    assert threads
     assert threading.get_ident() not in threads
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 from georelay.errors import Busy, Diverged, Unavailable
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import HEADER_BYTES, Compression, RecordDraft, build_batch, iterate_records, validate
+from georelay.wire.crc import crc32c
 from mesh.replication.stream_header import first_digest
 from region.log.errors import ReadInterrupted
 from region.log.filesystem import OsFileSystem
 from region.log.group_log import GroupLog
+from region.topics import hosted_stream
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import COLD_READ_TRIES, HostedStream
 
@@ -42,6 +45,16 @@ class HostedBench:
 
     def publish(self, *, timestamp_ms: int = 1, count: int = 1) -> asyncio.Future[Any]:
         raw = bytearray(build_batch([RecordDraft(b"v")] * count, timestamps_ms=timestamp_ms))
+        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+
+    def publish_at(
+        self, *stamps_ms: int, compression: Compression = Compression.NONE, spoilt: bool = False
+    ) -> asyncio.Future[Any]:
+        rows = [RecordDraft(b"v")] * len(stamps_ms)
+        raw = bytearray(build_batch(rows, timestamps_ms=stamps_ms, compression=compression))
+        if spoilt:
+            raw[HEADER_BYTES] = 0xFE
+            raw[17:21] = crc32c(raw[21:]).to_bytes(4, "big")
         return self.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
 
     def store(self, *, commit: bool = True) -> None:
@@ -144,6 +157,47 @@ async def test_the_newest_timestamp_is_a_committed_one(hosted: HostedBench) -> N
     assert await stream.max_timestamp() == (0, 500)
     hosted.store()
     assert await stream.max_timestamp() == (2, 900)
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+async def test_the_newest_timestamp_is_that_of_a_record_and_not_of_its_batch(
+    hosted: HostedBench, compression: Compression
+) -> None:
+    hosted.publish(timestamp_ms=50)
+    hosted.publish_at(100, 400, 200, 400, compression=compression)
+    hosted.store()
+    assert await hosted.stream.max_timestamp() == (2, 400)
+    assert [await hosted.stream.offset_for_timestamp(at) for at in (60, 101)] == [(1, 100), (2, 400)]
+    hosted.publish_at(500, 100)
+    hosted.store()
+    assert await hosted.stream.max_timestamp() == (5, 500)
+
+
+async def test_of_a_batch_that_cannot_be_read_the_times_of_its_header_are_told(hosted: HostedBench) -> None:
+    hosted.publish_at(100, 400, 200, spoilt=True)
+    hosted.store()
+    assert await hosted.stream.max_timestamp() == (0, 400)
+    assert await hosted.stream.offset_for_timestamp(300) == (0, 400)
+
+
+async def test_batches_are_unfolded_for_a_time_off_the_event_loop(
+    hosted: HostedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    plain = iterate_records
+
+    def noted(*given: Any, **options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return plain(*given, **options)
+
+    monkeypatch.setattr(hosted_stream, "iterate_records", noted)
+    hosted.publish_at(100, 400, 200)
+    hosted.store()
+    for _ in range(3):
+        assert await hosted.stream.max_timestamp() == (1, 400)
+    assert await hosted.stream.offset_for_timestamp(150) == (1, 400)
+    assert len(threads) == 2  # the newest one is remembered
+    assert threading.get_ident() not in threads
 
 
 async def test_the_newest_timestamp_forgets_what_was_truncated(make_bench: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ bindings, then the stream decides.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from georelay.durability import GEO_REGIONS_MIN
 from georelay.errors import PolicyViolation
@@ -38,14 +39,15 @@ def store(
         raise PolicyViolation(f"{level.durability}: nobody here counts the regions that have {stream.topic}")
     admission = None if geo is None else geo.admit(level)
     copies = None if routing is None else routing.admit(stream, header)
-    stored = stream.publish(
+    publish = partial(
+        stream.publish,
         header,
-        raw,
         received_ns=received_ns,
         entry_region=entry_region,
         transactional_id=transactional_id,
         needs_lease=admission is None or admission.level < GEO_REGIONS_MIN,
     )
+    stored = stream.held.publish(raw, publish)
     if routing is not None and copies is not None:
         stored = routing.gate(copies, header, stored)
     return stored if geo is None or admission is None else geo.gate(admission, stored, header.record_count)

@@ -10,6 +10,7 @@ from mesh.replication.stream_header import StreamHeader
 from region.log.entry import Entry, EntryDraft
 from region.log.errors import LogCorrupt
 from region.log.manifest import Manifest
+from region.raft.core.leading import HandingOver as HandingOver
 
 
 class InvariantBroken(Exception):
@@ -58,7 +59,7 @@ class Proposer(Protocol):
         """Append entries to the leader's log; `appended` has been called for each when it returns.
 
         Raises:
-            NotLeader, Busy: nothing was appended.
+            NotLeader, Busy: nothing was appended. HandingOver, a Busy: nothing is until it is decided who leads.
         """
 
     def entries_below(self, index: RaftIndex) -> Iterable[Entry]:

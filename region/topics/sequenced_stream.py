@@ -52,6 +52,7 @@ from region.log.entry import EntryDraft, frame_for
 from region.multiraft.machine import Proposer
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import FollowedLog
+from region.topics.held_publishes import HeldPublishes
 from region.topics.stream_state import FIRST_LEVEL
 from region.topics.transaction_lanes import TransactionalBatch, TransactionLanes
 
@@ -99,6 +100,7 @@ class SequencedStream(FollowedLog, ABC):
         self.is_leaving: Callable[[], bool] = _never  # whether this region is on its way out of the mesh
         self.uses_append_time = False  # as the topic says now
         self.forward_jumps = 0  # of producers, after a loss of records
+        self.held = HeldPublishes()
         self.lanes = TransactionLanes(key, admit=self._admit, again=self._publish_transactional)
 
     @abstractmethod

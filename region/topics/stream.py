@@ -193,6 +193,7 @@ class Stream(SequencedStream):
         if was_leader and not is_leader:
             self._commits.fail(RaftIndex(0))
             self.lanes.fail(NotLeader(leader=leader))
+            self.held.look()
             self._wake()
         if is_leader and self.epochs.newest() < FIRST_EPOCH:
             with suppress(Busy):  # being handed over: the next leader opens it, or the first publish here
@@ -208,6 +209,7 @@ class Stream(SequencedStream):
         self.leader_id = -1
         self._commits.fail(RaftIndex(0))
         self.lanes.fail(NotLeader())
+        self.held.look()
         self._wake()
         self.tail.clear()
         self.unnamed.close()

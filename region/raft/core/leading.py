@@ -23,6 +23,10 @@ from region.raft.core.roles import InvariantViolated, RoleInput
 from region.raft.core.types import NO_BROKER, E, Membership
 
 
+class HandingOver(Busy):
+    """Nothing is proposed until it is decided who leads: the heir soon, or this leader still."""
+
+
 class Leader(Follower[E]):
     """The half of a RaftNode that leads; see there for the arguments."""
 
@@ -51,7 +55,7 @@ class Leader(Follower[E]):
         if leadership is None:
             raise NotLeader(leader=self.leader_id or -1)
         if leadership.transferee != NO_BROKER:
-            raise Busy(f"leadership is being handed over to broker {leadership.transferee}")
+            raise HandingOver(f"leadership is being handed over to broker {leadership.transferee}")
         return leadership
 
     @property

@@ -22,6 +22,7 @@ from region.log.errors import LogCorrupt
 from region.log.filesystem import OsFileSystem
 from region.log.group_log import GroupLog
 from region.log.manifest import Manifest
+from region.multiraft.machine import HandingOver
 from region.topics.committed_tail import TailBudget
 from region.topics.hosted_stream import HostedStream
 from region.topics.stream import Stream
@@ -52,6 +53,7 @@ class OneLog:
         self.applied = 0
         self.leads = False
         self.busy = False
+        self.hands_over = False
         self.started_at: list[RaftIndex] = []
         self.seals = 0
         self.corrupt: list[LogCorrupt] = []
@@ -61,6 +63,8 @@ class OneLog:
             raise NotLeader
         if self.busy:
             raise Busy("too much is uncommitted")
+        if self.hands_over:
+            raise HandingOver("leadership is being handed over to broker 1002")
         return [self.append(draft) for draft in drafts]
 
     def entries_below(self, index: RaftIndex) -> Iterable[Entry]:

@@ -13,7 +13,7 @@ Rule 4: status, details and trailing metadata of the broker go back as they are;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ from mesh.listening.grpc_limits import (
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
+from mesh.listening.pending_calls import newest_server
 
 BROKER_SERVICE: Final = "broker.Broker"
 ADMIN_SERVICE: Final = "georelay.v1.Admin"
@@ -91,6 +92,7 @@ BROKER_METADATA: Final = "georelay-broker"  # the broker id that a call that str
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0  # of a unary call
 GEO_TIMEOUT_S: Final = 330.0  # of one that may wait for other regions: their longest deadline, and an answer
+AUTHORIZATION: Final = "authorization"
 DURABILITY_METADATA: Final = "georelay-durability"
 PASSED_METADATA: Final = frozenset({DURABILITY_METADATA, "georelay-deadline-ms"})
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
@@ -176,6 +178,7 @@ class BrokerPassthrough:
             maximum_concurrent_rpcs=calls_at_once(CALLS_AT_ONCE_MAX),
             interceptors=(calls, requests),
         )
+        calls.watch(newest_server())
         server.add_generic_rpc_handlers(self._handlers())
         return server
 
@@ -220,9 +223,10 @@ class BrokerPassthrough:
         return grpc.unary_unary_rpc_method_handler(carry)
 
     async def _carry(self, service: str, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        metadata = await self._admit(method, context)
-        region = _metadata_of(context, REGION_METADATA)
-        waits = method == "Resolve" or _metadata_of(context, DURABILITY_METADATA) is not None
+        given = _given(context)
+        metadata = await self._admit(method, context, given)
+        region = given.get(REGION_METADATA)
+        waits = method == "Resolve" or DURABILITY_METADATA in given
         timeout_s = GEO_TIMEOUT_S if waits else ANSWER_TIMEOUT_S
         try:
             candidates = self._router.candidates(region)
@@ -243,7 +247,7 @@ class BrokerPassthrough:
                     continue
                 await self._refuse(method, context, broker, error)
                 raise  # not reached: refusing ends the call
-            self._callers.let_in(_metadata_of(context, "authorization"))
+            self._callers.let_in(given.get(AUTHORIZATION))
             self._count(method, grpc.StatusCode.OK)
             return answer
         return await self._abort_unavailable(method, context)
@@ -256,20 +260,21 @@ class BrokerPassthrough:
 
     async def _carry_stream(self, service: str, method: str, context: grpc.aio.ServicerContext) -> None:
         label = f"{service.rpartition('.')[2]}.{method}"  # "Subscribe" alone is that of broker.Broker
-        metadata = await self._admit(label, context)
-        region = _metadata_of(context, REGION_METADATA)
+        given = _given(context)
+        metadata = await self._admit(label, context, given)
+        region = given.get(REGION_METADATA)
         try:
             candidates = self._router.candidates(region)
         except BadRequest as error:
             await self._abort(label, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
-        for broker in self._preferred(candidates, _metadata_of(context, BROKER_METADATA)):
+        for broker in self._preferred(candidates, given.get(BROKER_METADATA)):
             channel = self._channel(broker)
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()
                 continue
             with self._metrics.grpc_streams.labels(label).track_inprogress():
                 try:
-                    async with self._place(broker, context):
+                    async with self._place(broker, context, given):
                         call = channel.stream_stream(f"/{service}/{method}")(metadata=metadata)
                         code, details, trailing = await CarriedStream(context, call).run()
                 except Busy as error:
@@ -278,7 +283,7 @@ class BrokerPassthrough:
                     self._count(label, grpc.StatusCode.CANCELLED)
                     raise
             if code is grpc.StatusCode.OK:
-                self._callers.let_in(_metadata_of(context, "authorization"))
+                self._callers.let_in(given.get(AUTHORIZATION))
                 self._count(label, code)
                 return
             carried = tuple((key, value) for key, value in trailing or () if not key.startswith("grpc-"))
@@ -298,7 +303,8 @@ class BrokerPassthrough:
         return candidates
 
     async def _subscribe(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        metadata = await self._admit("Subscribe", context)
+        given = _given(context)
+        metadata = await self._admit("Subscribe", context, given)
         for broker in self._router.candidates():
             channel = self._channel(broker)
             if not await _connected(channel):
@@ -306,7 +312,7 @@ class BrokerPassthrough:
                 continue
             begun = False
             try:
-                async with self._place(broker, context):
+                async with self._place(broker, context, given):
                     call = channel.unary_stream(f"/{BROKER_SERVICE}/Subscribe")(request, metadata=metadata)
                     try:
                         async for answer in call:
@@ -330,23 +336,27 @@ class BrokerPassthrough:
             return
         await self._abort_unavailable("Subscribe", context)
 
-    def _place(self, broker: BrokerEndpoints, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+    def _place(
+        self, broker: BrokerEndpoints, context: grpc.aio.ServicerContext, given: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[None]:
         """Return what holds a place at a broker for a streaming call (Busy: there is none for this caller)."""
         places = self._stream_places.setdefault(broker.grpc, Places(STREAMS_PER_BROKER_MAX))
-        caller = self._callers.of(_metadata_of(context, "authorization"), address_of(context.peer()))
+        caller = self._callers.of(given.get(AUTHORIZATION), address_of(context.peer()))
         return places.of(caller, patience_s=CONNECT_TIMEOUT_S)
 
-    async def _admit(self, method: str, context: grpc.aio.ServicerContext) -> tuple[tuple[str, str], ...]:
+    async def _admit(
+        self, method: str, context: grpc.aio.ServicerContext, given: Mapping[str, str]
+    ) -> tuple[tuple[str, str], ...]:
         """Check the credentials; returns the metadata to pass on."""
-        authorization = next((v for k, v in context.invocation_metadata() or () if k == "authorization"), None)
+        authorization = given.get(AUTHORIZATION)
         if self._sign_in.checks_forwarded:
             try:
                 await self._sign_in.authenticate_header(authorization)
             except Unauthenticated as error:
                 await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), trailers_of(error))
         # What a publish asks of its home must arrive: dropped here it would be lowered silently.
-        asked = tuple((k, v) for k, v in context.invocation_metadata() or () if k in PASSED_METADATA)
-        return (*asked, ("authorization", authorization)) if authorization is not None else asked
+        asked = tuple((name, value) for name, value in given.items() if name in PASSED_METADATA)
+        return (*asked, (AUTHORIZATION, authorization)) if authorization is not None else asked
 
     async def _refuse(
         self, method: str, context: grpc.aio.ServicerContext, broker: BrokerEndpoints, error: grpc.aio.AioRpcError
@@ -409,8 +419,9 @@ def _of_broker(metadata: Iterable[tuple[str, str | bytes]] | None) -> tuple[tupl
     return tuple((key, value) for key, value in metadata or () if not key.startswith("grpc-"))
 
 
-def _metadata_of(context: grpc.aio.ServicerContext, name: str) -> str | None:
-    return next((str(value) for key, value in context.invocation_metadata() or () if key == name), None)
+def _given(context: grpc.aio.ServicerContext) -> dict[str, str]:
+    """Return the metadata of a call, the first value of each name; once per call, since grpcio makes them anew."""
+    return {name: str(value) for name, value in reversed(tuple(context.invocation_metadata() or ()))}
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:

@@ -40,6 +40,8 @@ class Callers:
         if authorization is None or not self._required():
             return
         digest = _digest(authorization)
+        if digest in self._users:
+            return
         try:
             self._users[digest] = f"user {parse_basic(authorization)[0]}"
         except Unauthenticated:

@@ -25,6 +25,7 @@ from georelay.errors import Busy, GeorelayError, Unavailable
 from georelay.limits import KIB
 from mesh.listening.accepted_sockets import AcceptedSockets, SocketLimits
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal, group_of
+from mesh.listening.pending_calls import PendingCalls
 from mesh.listening.standing_queue_core import StandingQueue
 
 METADATA_BYTES_MAX: Final = 16 * KIB
@@ -46,6 +47,7 @@ def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
         ("grpc.server_handshake_timeout_ms", int(limits.handshake_s * 1000)),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.max_connection_idle_ms", IDLE_MS),
+        ("grpc.enable_channelz", 1),  # for PendingCalls
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
         # Calls that came while the loop was busy: gRPC kills those beyond the first, CANCELLED and without a code.
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
@@ -137,9 +139,16 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
         self._queues = {method: StandingQueue() for method in quick_methods}
         self._counters = counters
         self._wrapped: dict[str, tuple[Any, Any]] = {}  # by method: a handler, and the same within limits
+        self._pending: PendingCalls | None = None
+
+    def watch(self, server: int) -> None:
+        """Learn which server these calls come from (newest_server)."""
+        self._pending = PendingCalls(server)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Wrap the handler of one call."""
+        if self._pending is not None:
+            self._pending.seen(time.monotonic_ns())
         handler = await continuation(details)
         if handler is None:
             return None
@@ -166,7 +175,7 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
             if any(key == WAITS_METADATA for key, _ in context.invocation_metadata() or ()):
                 return await behaviour(request, context)
             began_ns = time.monotonic_ns()
-            if queue.is_over(began_ns):
+            if queue.is_over(began_ns, waiting=0 if self._pending is None else self._pending.waiting):
                 self._counters.refuse(Refusal.OVERLOADED)
                 text = f"{queue.calls_open} such calls wait for each other here; try again"
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text, trailers_of(Busy()))

@@ -1,7 +1,8 @@
 """Whether more is asked of a process than it gets done, told by how long what ends has taken. Pure.
 
 Rule 1: while even the quickest call that ended in a window took over TARGET_NS, calls wait for each other: a new one
-        would only make all of them late. From then on as many may be open as end within TARGET_NS.
+        would only make all of them late. From then on as many may be open as end within TARGET_NS. Those that have
+        come and that nobody has seen yet count as open, and what they wait before they are seen as time that they take.
 Rule 2: that is over when a window passes in which nobody was refused, or when nothing ends any more.
 Rule 3: calls that hang begin no limit: a partition without a leader holds up those who publish to it and nobody else.
 Rule 4: few calls are no line (OPEN_MIN): where each takes long by itself, as on a slow disk, all are let in.
@@ -27,13 +28,19 @@ class StandingQueue:
         self._began_ns = 0  # of this window
         self._done = 0
         self._refused = 0
+        self._seen = 0
+        self._waiting = 0
         self._quickest_ns = 0
         self._empty_windows = 0
 
-    def is_over(self, now_ns: int) -> bool:
-        """Return whether a new call is to be refused."""
+    def is_over(self, now_ns: int, *, waiting: int = 0) -> bool:
+        """Return whether a new call is to be refused. `waiting`: how many have come that were not seen yet."""
+        self._waiting = waiting
         self._turn(now_ns)
-        is_over = self._open_max is not None and self.calls_open >= self._open_max
+        self._seen += 1
+        is_over = (
+            self._open_max is not None and self.calls_open >= OPEN_MIN and self.calls_open + waiting >= self._open_max
+        )
         self._refused += is_over
         return is_over
 
@@ -57,7 +64,8 @@ class StandingQueue:
             return
         if self._done:
             self._empty_windows = 0
-            if self._quickest_ns > TARGET_NS:
+            unseen_ns = self._waiting * length_ns // max(1, self._seen)
+            if self._quickest_ns + unseen_ns > TARGET_NS:
                 self._open_max = max(OPEN_MIN, self._done * TARGET_NS // length_ns)
             elif not self._refused:
                 self._open_max = None
@@ -65,4 +73,4 @@ class StandingQueue:
             self._empty_windows += length_ns // WINDOW_NS
             if self._empty_windows >= EMPTY_WINDOWS_MAX:
                 self._open_max = None
-        self._began_ns, self._done, self._refused = now_ns, 0, 0
+        self._began_ns, self._done, self._refused, self._seen = now_ns, 0, 0, 0

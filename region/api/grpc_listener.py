@@ -14,6 +14,7 @@ from mesh.listening.grpc_limits import CALLS_MAX, CallLimits, calls_at_once, con
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, Admit, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
+from mesh.listening.pending_calls import newest_server
 from region.api.grpc_calls import OPEN_SERVICES
 
 log = structlog.get_logger()
@@ -87,6 +88,7 @@ class GrpcListener:
         server = grpc.aio.server(
             options=options, maximum_concurrent_rpcs=calls_at_once(CALLS_MAX), interceptors=(calls, requests)
         )
+        calls.watch(newest_server())
         server.add_generic_rpc_handlers(tuple(self._handlers))
         return server
 

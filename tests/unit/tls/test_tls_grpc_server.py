@@ -13,9 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from mesh.listening import pending_calls
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 from mesh.listening.grpc_limits import CallLimits, address_of, connection_options
 from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.pending_calls import PendingCalls
 from mesh.replication.link_grpc import LinkListener
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
@@ -137,6 +139,17 @@ async def test_calls_that_come_while_the_loop_is_busy_are_all_answered_by_us(
         await asyncio.sleep(0.01)
     time.sleep(0.8)
     assert set(await calling) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+def test_what_the_core_has_begun_and_nobody_has_seen_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = [1, 2, 60, 61]
+    monkeypatch.setattr(pending_calls, "calls_begun", lambda _: begun.pop(0))
+    pending, waits = PendingCalls(1), []
+    for number in range(4):
+        pending.seen(number * pending_calls.LOOK_NS)
+        pending.seen(number * pending_calls.LOOK_NS)  # too soon to look again
+        waits.append(pending.waiting)
+    assert waits == [0, 0, 56, 55]
 
 
 async def test_a_handler_that_writes_by_itself_passes_the_limits(

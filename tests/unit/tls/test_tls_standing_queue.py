@@ -91,6 +91,18 @@ def test_a_few_calls_that_take_long_by_themselves_are_no_line() -> None:
     assert not queue.is_over(2 * TARGET_NS + WINDOW_NS)
 
 
+def test_calls_that_nobody_has_seen_yet_are_in_the_line_too() -> None:
+    queue = StandingQueue()
+    for _ in range(OPEN_MIN):
+        queue.begin()
+    queue.end(0, MS, is_done=True)  # quick, once it was seen
+    queue.begin()
+    for at_ns in (0, WINDOW_NS):
+        is_over = queue.is_over(at_ns, waiting=OPEN_MIN)
+    assert is_over  # a window sees one call, and so many wait
+    assert not queue.is_over(WINDOW_NS, waiting=-OPEN_MIN)
+
+
 class Caller:
     """The context of a call."""
 

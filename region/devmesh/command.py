@@ -42,6 +42,12 @@ def up(
         list[str] | None, typer.Option(help="NAME:PASSWORD that clients sign in with; may be repeated.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Start brokers again that end by themselves.")] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Have the `georelay up` that runs on --data start this broker again, such as us-2."
+        ),
+    ] = "",
     tls: Annotated[
         bool, typer.Option("--tls", help="TLS everywhere, mutual between brokers; certificates are made in DATA/pki.")
     ] = False,
@@ -71,6 +77,9 @@ def up(
     broker_program: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a development mesh on this machine until Ctrl-C."""
+    if start:
+        _start_again(data, start)
+        return
     from rich.console import Console
 
     from georelay.process_guard import refuse_foreign_packages, refuse_optimised_python
@@ -113,6 +122,17 @@ def up(
     except GeorelayError as error:
         typer.echo(f"georelay up: {error}", err=True)
         raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+
+
+def _start_again(data: Path, name: str) -> None:
+    from region.devmesh.starting_again import start_again
+
+    try:
+        pid = start_again(data, name)
+    except GeorelayError as error:
+        typer.echo(f"georelay up: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+    typer.echo(f"{name} is started, as process {pid} (log: {data}/logs/{name}.log)")
 
 
 def parse_users(texts: list[str]) -> tuple[tuple[str, str], ...]:

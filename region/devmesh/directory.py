@@ -71,6 +71,21 @@ def _close_to_others(directory: Path) -> None:
         raise ConfigError(f"--data: cannot close {directory} to other users: {error.strerror}") from error
 
 
+def is_locked(directory: Path) -> bool:
+    """Return whether a `georelay up` runs on the directory."""
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _refuse_strangers(directory: Path) -> None:
     """Refuse a directory that holds something else: a typing error must not fill somebody's home."""
     ours = {*SUBDIRECTORIES, "users.json", "overrides.json", "lock", "pki", "gossip", SECRET_NAME}

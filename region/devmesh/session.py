@@ -219,6 +219,7 @@ class _Session:
         self._endpoints = endpoints
         self._progress = progress
         self._supervisor = Supervisor(options.directory, restart=options.restart, on_exit=self._child_ended)
+        self._is_up = False
         self._asked_to_stop = asyncio.Event()
         self._early_exit: asyncio.Future[ChildExit] = asyncio.get_running_loop().create_future()
 
@@ -229,6 +230,7 @@ class _Session:
         try:
             if await self._unless_stopped(self._bring_up(specs)):
                 replace_file(self._endpoints, endpoints_json(self._layout, self._pki))
+                self._is_up = True
                 self._progress.all_ready(self._layout, self._endpoints, self._pki)
                 await self._until_asked_to_stop()
         finally:
@@ -296,6 +298,9 @@ class _Session:
         self._asked_to_stop.set()
 
     def _child_ended(self, ended: ChildExit) -> None:
-        self._progress.line(ended.describe())
+        line = ended.describe()
+        if self._is_up and not self._options.restart:
+            line += f"; again: georelay up --data {self._options.directory} --start {ended.name}"
+        self._progress.line(line)
         if not self._options.restart and not self._early_exit.done():
             self._early_exit.set_result(ended)

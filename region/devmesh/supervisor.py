@@ -3,7 +3,8 @@
 Rule 1: children are started from the main thread, because the kernel's kill-on-parent-death follows that thread.
 Rule 2: a child has its own session, so Ctrl-C reaches the supervisor only and it stops them in one way.
 Rule 3: nobody's password is on a command line or in an environment: children read files.
-Rule 4: with `restart`, a child that ended stays down while run/NAME.hold is there, and starts at once when it is gone.
+Rule 4: without `restart`, a child that ended is started again when somebody makes run/NAME.start.
+Rule 5: with `restart`, a child that ended stays down while run/NAME.hold is there, and starts at once when it is gone.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Supervisor:
 
     async def start(self, spec: ChildSpec) -> None:
         """Start a child and watch it. Raises OSError when the program cannot be run."""
-        self._hold_path(spec.name).unlink(missing_ok=True)  # of somebody who was killed
+        for left in (self._hold_path(spec.name), start_path(self._directory, spec.name)):
+            left.unlink(missing_ok=True)  # of somebody who was killed
         process = await self._start_process(spec)
         watcher = asyncio.create_task(self._watch(spec, process))
         self._watchers.add(watcher)
@@ -130,7 +132,8 @@ class Supervisor:
         finally:
             os.close(descriptor)
         self._processes[spec.name] = process
-        self._pid_path(spec.name).write_text(f"{process.pid}\n", encoding="ascii")
+        pid_path(self._directory, spec.name).write_text(f"{process.pid}\n", encoding="ascii")
+        start_path(self._directory, spec.name).unlink(missing_ok=True)
         return process
 
     async def _watch(self, spec: ChildSpec, process: asyncio.subprocess.Process) -> None:
@@ -141,18 +144,24 @@ class Supervisor:
             code = await process.wait()
             if loop.time() - started_s >= STEADY_S:
                 delay_s = RESTART_DELAY_S
-            self._pid_path(spec.name).unlink(missing_ok=True)
+            pid_path(self._directory, spec.name).unlink(missing_ok=True)
             if self._stopping:
                 return
             self._on_exit(ChildExit(name=spec.name, code=code, log_path=self.log_path(spec.name)))
             if not self._restart:
-                return
-            if not await self._was_held(spec.name):
+                await self._until_wanted(spec.name)
+            elif not await self._was_held(spec.name):
                 await _pause(delay_s)
             delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
             if self._stopping:
                 return
             process = await self._start_process(spec)
+
+    async def _until_wanted(self, name: str) -> None:
+        """Return when somebody wants a child started again, or all are stopped."""
+        request = start_path(self._directory, name)
+        while not request.exists() and not self._stopping:
+            await _pause(HOLD_POLL_S)
 
     async def _was_held(self, name: str) -> bool:
         """Return whether somebody wanted a child to stay down; returns when nobody does any more."""
@@ -175,11 +184,18 @@ class Supervisor:
         """Return where a child's output goes."""
         return self._directory / "logs" / f"{name}.log"
 
-    def _pid_path(self, name: str) -> Path:
-        return self._directory / "run" / f"{name}.pid"
-
     def _hold_path(self, name: str) -> Path:
         return self._directory / "run" / f"{name}.hold"
+
+
+def pid_path(directory: Path, name: str) -> Path:
+    """Return the file with the process id of a child that runs."""
+    return directory / "run" / f"{name}.pid"
+
+
+def start_path(directory: Path, name: str) -> Path:
+    """Return the file that asks for a child to be started again."""
+    return directory / "run" / f"{name}.start"
 
 
 async def _pause(seconds: float) -> None:

@@ -67,4 +67,8 @@ def die_with_parent(expected_parent_pid: int) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise ConfigError(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
     if os.getppid() != expected_parent_pid:
-        sys.exit(1)
+        sys.exit(
+            f"die_with_parent: this is no child of process {expected_parent_pid}, or that has ended. The file is of "
+            "`georelay up`, which starts its brokers itself, one that ended by `georelay up --start NAME`; for a host "
+            "`georelay broker config` writes a file"
+        )

@@ -1,4 +1,4 @@
-"""`georelay broker list|add|drain|remove`: which brokers a region has, and what they hold.
+"""`georelay broker list|add|drain|remove|config`: which brokers a region has, and what they hold.
 
 Rule 1: drain and remove never lose a replica: the region refuses what would.
 Rule 2: every command may be repeated.
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from georelay.cli import broker_config
 from georelay.cli.failure import CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption, open_gateway
 from georelay.cli.printing import print_json, print_outcome, print_table
@@ -29,12 +30,15 @@ BrokerArgument = Annotated[int, typer.Argument(metavar="BROKER", min=1, max=BROK
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(
-        help="List the brokers of regions; add, drain and remove them.", no_args_is_help=True, rich_markup_mode=None
+        help="List the brokers of regions; add, drain and remove them; write their files.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
     )
     group.command(name="list")(_list)
     group.command(name="add")(_add)
     group.command(name="drain")(_drain)
     group.command(name="remove")(_remove)
+    group.command(name="config")(broker_config.config)
     app.add_typer(group, name="broker")
 
 

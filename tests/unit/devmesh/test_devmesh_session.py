@@ -251,6 +251,38 @@ def test_killed_broker_is_reported_and_the_rest_goes_on(up: Up) -> None:
     assert "us-1 was killed by SIGKILL" in said
 
 
+def start_again(directory: Path, name: str) -> Any:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    command.register(app)
+    return CliRunner().invoke(app, ["up", "--data", str(directory), "--start", name])
+
+
+def test_a_killed_broker_is_started_again_by_a_command_and_ends_with_the_others(up: Up) -> None:
+    process = up.start_ready()
+    before = up.pids()["us-1"]
+    assert f"us-1 runs, as process {before}" in start_again(up.directory, "us-1").stderr
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: "us-1" not in up.pids(), "the death was not noticed")
+    started = start_again(up.directory, "us-1")
+    after = up.pids()["us-1"]
+    assert (started.exit_code, started.stdout.split(" (")[0]) == (0, f"us-1 is started, as process {after}")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=10)
+    assert f"again: georelay up --data {up.directory} --start us-1" in said
+    assert not is_running(after)
+
+
+def test_a_broker_cannot_be_started_again_where_no_mesh_runs_or_under_another_name(up: Up, tmp_path: Path) -> None:
+    nothing = start_again(tmp_path, "us-1")
+    assert (nothing.exit_code, nothing.stderr.count("\n")) == (2, 1)
+    assert "holds no mesh" in nothing.stderr
+    (up.directory / "config").mkdir(parents=True)
+    (up.directory / "config" / "us-1.toml").touch()
+    assert "it has us-1" in start_again(up.directory, "us-9").stderr
+    assert "no 'georelay up' runs" in start_again(up.directory, "us-1").stderr
+
+
 def test_killed_broker_comes_back_when_asked_to(up: Up) -> None:
     up.start_ready(restart=True)
     before = up.pids()["us-1"]
@@ -355,6 +387,8 @@ def test_process_whose_parent_is_gone_ends_at_once() -> None:
     code = "from georelay.process_guard import die_with_parent; die_with_parent(1 << 22); print('still here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
+    assert "no child of process 4194304" in done.stderr
+    assert "georelay up --start NAME" in done.stderr
 
 
 def test_python_without_assertions_is_refused() -> None:

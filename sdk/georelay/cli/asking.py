@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple
 
 from georelay.cli.failure import CommandFailed
-from georelay.cli.location import open_gateway
+from georelay.cli.location import gateway_place
 from georelay.client.gateway_http import NO_QUERY, JsonObject, Query
+from georelay.client.gateway_question import ask_once
 
 
 class Where(NamedTuple):
@@ -22,18 +22,7 @@ def ask(
     where: tuple[str, str, str], method: str, path: str, body: object = None, query: Query = NO_QUERY
 ) -> JsonObject:
     """Return the answer to one request (GatewayError, CommandFailed)."""
-
-    async def asked() -> JsonObject:
-        async with open_gateway(*where) as client:
-            if method == "GET":
-                return await client.get(path, query)
-            if method == "DELETE":
-                return await client.delete(path, query)
-            if method == "PATCH":
-                return await client.patch(path, body, query)
-            return await client.post(path, body, query)
-
-    return asyncio.run(asked())
+    return ask_once(gateway_place(*where), method, path, query=query, body=body)
 
 
 def region_query(region: str) -> dict[str, str | int]:

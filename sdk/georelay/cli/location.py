@@ -21,6 +21,7 @@ import typer
 
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.client.gateway_http import GatewayHttp
+from georelay.client.gateway_question import GatewayPlace
 
 if TYPE_CHECKING:
     from georelay.tls import TlsContexts
@@ -45,7 +46,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable outpu
 
 
 def open_gateway(gateway: str, endpoints: str, user: str) -> GatewayHttp:
-    """Return the client that the flags and the environment name; needs a running event loop.
+    """Return a client of the gateway that `gateway_place` returns, and raise as it does; needs a running event loop."""
+    place = gateway_place(gateway, endpoints, user)
+    return GatewayHttp(place.url, user=place.user, token=place.token, tls=place.tls)
+
+
+def gateway_place(gateway: str, endpoints: str, user: str) -> GatewayPlace:
+    """Return the gateway that the flags and the environment name.
 
     Raises:
         CommandFailed: nothing names a gateway, or something does so wrongly.
@@ -55,7 +62,7 @@ def open_gateway(gateway: str, endpoints: str, user: str) -> GatewayHttp:
     credentials = user or os.environ.get(USER_VARIABLE, "")
     if (credentials and not credentials.partition(":")[0]) or (credentials and ":" not in credentials):
         raise CommandFailed("--user must be NAME:PASSWORD", exit_code=EXIT_USAGE)
-    return GatewayHttp(url, user=credentials, token=os.environ.get(TOKEN_VARIABLE, ""), tls=tls)
+    return GatewayPlace(url, credentials, os.environ.get(TOKEN_VARIABLE, ""), tls)
 
 
 @dataclass(slots=True)

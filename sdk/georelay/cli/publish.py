@@ -115,7 +115,8 @@ async def _publish_all(
             async for lines in read_ahead(source, rule, records_max=batch):
                 for stored in await _store(client, path, lines, region, total.records):
                     total.add(stored["partition"], stored["offset"])
-                progress.advance(progress.task_ids[0], lines.size_bytes)
+                if progress is not None:
+                    progress.advance(progress.task_ids[0], lines.size_bytes)
     return total
 
 
@@ -155,8 +156,11 @@ def _stored(answer: dict[str, object], expected: int) -> list[dict[str, int]]:
 
 
 @contextlib.contextmanager
-def _progress(source: BinaryIO) -> Iterator[Progress]:
-    """Show bytes done on stderr when that is a terminal; the total is known for files only."""
+def _progress(source: BinaryIO) -> Iterator[Progress | None]:
+    """Show bytes done on stderr when that is a terminal; the total is known for files only. Else None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -168,7 +172,7 @@ def _progress(source: BinaryIO) -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task("publish", total=_size_bytes(source))
         yield progress
 

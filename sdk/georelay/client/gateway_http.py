@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from georelay.credentials import basic
 from georelay.errors import Outcome, Retry
 
 if TYPE_CHECKING:
@@ -48,6 +47,16 @@ class GatewayError(Exception):
         self.retry = retry
 
 
+def authorization(user: str, token: str) -> dict[str, str]:
+    """Return the header that signs "name:password" in, or a bearer token where no user is given."""
+    if user:
+        from georelay.credentials import basic
+
+        name, _, password = user.partition(":")
+        return {"Authorization": basic(name, password)}
+    return {"Authorization": f"bearer {token}"} if token else {}
+
+
 class GatewayHttp:
     """One gateway. Use as an async context manager.
 
@@ -62,10 +71,7 @@ class GatewayHttp:
         import aiohttp
 
         self._url = url.rstrip("/")
-        name, _, password = user.partition(":")
-        headers = {"Authorization": basic(name, password)} if user else {}
-        if token and not user:
-            headers = {"Authorization": f"bearer {token}"}
+        headers = authorization(user, token)
         self._session = aiohttp.ClientSession(
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -119,27 +125,12 @@ class GatewayHttp:
                 body = await _read_bounded(answer)
                 status = answer.status
         except aiohttp.ClientConnectorCertificateError as error:
-            raise GatewayError(
-                f"{self._url} is not trusted: {_verdict(error)}; name its authority with --ca",
-                code="UNREACHABLE",
-                outcome=Outcome.NOT_STORED,
-                retry=Retry.NEVER,
-            ) from error
+            raise not_trusted(self._url, _verdict(error)) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            raise GatewayError(
-                f"cannot reach the gateway at {self._url}: {_reason(error)}; is `georelay up` running?",
-                code="UNREACHABLE",
-                outcome=Outcome.NOT_STORED,
-                retry=Retry.LATER,
-            ) from error
+            raise unreachable(self._url, _reason(error)) from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise GatewayError(
-                f"the gateway at {self._url} did not answer: {_reason(error)}",
-                code="OUTCOME_UNKNOWN",
-                outcome=Outcome.UNKNOWN,
-                retry=Retry.LATER,
-            ) from error
-        return _decode(self._url, status, body)
+            raise unanswered(self._url, _reason(error)) from error
+        return decode(self._url, status, body)
 
 
 async def _read_bounded(answer: aiohttp.ClientResponse) -> bytes:
@@ -165,7 +156,25 @@ def _reason(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def _decode(url: str, status: int, body: bytes) -> JsonObject:
+def not_trusted(url: str, verdict: str) -> GatewayError:
+    """Return the error for a certificate of nobody whom we trust."""
+    text = f"{url} is not trusted: {verdict}; name its authority with --ca"
+    return GatewayError(text, code="UNREACHABLE", outcome=Outcome.NOT_STORED, retry=Retry.NEVER)
+
+
+def unreachable(url: str, reason: str) -> GatewayError:
+    """Return the error for a gateway to which no connection came about."""
+    text = f"cannot reach the gateway at {url}: {reason}; is `georelay up` running?"
+    return GatewayError(text, code="UNREACHABLE", outcome=Outcome.NOT_STORED, retry=Retry.LATER)
+
+
+def unanswered(url: str, reason: str) -> GatewayError:
+    """Return the error for a request whose answer is lost."""
+    text = f"the gateway at {url} did not answer: {reason}"
+    return GatewayError(text, code="OUTCOME_UNKNOWN", outcome=Outcome.UNKNOWN, retry=Retry.LATER)
+
+
+def decode(url: str, status: int, body: bytes) -> JsonObject:
     """Return the JSON object of a good answer, or raise what a problem document says."""
     try:
         document = json.loads(body) if body else {}

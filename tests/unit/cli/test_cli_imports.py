@@ -44,13 +44,19 @@ def test_help_imports_no_client_and_nothing_that_runs_a_broker() -> None:
     assert not modules & (HEAVY | {"aiohttp", "rich", "region.devmesh.session", "mesh.testbed.router"})
 
 
-@pytest.mark.parametrize("words", [("status",), ("publish", "orders", "-")], ids=lambda words: words[0])
-def test_a_command_imports_its_own_room_and_an_http_client(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "client"),
+    [(("status",), "http.client"), (("publish", "orders", "-"), "aiohttp")],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_command_imports_its_own_room_and_the_smallest_client_that_does(words: tuple[str, ...], client: str) -> None:
     code, said, modules = _run(*words, "--gateway", NOBODY)
     assert "cannot reach the gateway" in said if words[0] == "status" else code == 0  # nothing to publish
     rooms = {f"georelay.cli.{room}" for room in application.ROOMS}
     assert modules & rooms == {f"georelay.cli.{words[0]}"}
-    assert not modules & (HEAVY | OURS)
+    assert not modules & (HEAVY | OURS | {"rich.progress"})
+    assert client in modules
+    assert client == "aiohttp" or not modules & {"aiohttp", "asyncio"}
 
 
 def test_a_plugin_that_has_the_name_of_a_command_is_loaded_alone() -> None:

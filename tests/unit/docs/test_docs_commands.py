@@ -1,4 +1,4 @@
-"""Every command that README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/ name is one that its program takes.
+"""Every command that a README, ARCHITECTURE.md, CONTRIBUTING.md and docs/ name is one that its program takes.
 
 Each is parsed by its own program, in this process, with all its options and values; nothing is done. A span that names
 a command without its arguments names a command that there is.
@@ -31,7 +31,7 @@ from sla import cli as sla_cli
 from tests.unit.docs.written_commands import PROGRAMS, Written, commands_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-PAGES: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+PAGES: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "sdk/README.md", "tests/sim/README.md")
 COMMANDS_MIN: Final = 300  # fewer: the documents are not read any more
 ROUTE: Final = re.compile(r'"((?:/v1)?/[\w/{}.-]+)"')
 NO_COMMANDS: Final = {"georelay mesh secret 1"}  # the name of a proof on the wire

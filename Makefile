@@ -70,7 +70,7 @@ campaign-groups: setup ## consumer groups of every foreign client; members and c
 interop-kafkajs: setup ## the same for kafkajs alone; says what is missing (KAFKAJS=folder with node_modules)
 	@KAFKAJS=$(KAFKAJS) $(BIN)/python -m loadtest.campaign groups --clients kafkajs
 
-interop-java: setup ## Kafka's own client for Java; says what is missing (JARS=folder of jars from Maven Central)
+interop-java: setup ## Kafka's own client, tools, Streams, Connect and MirrorMaker 2, which Maven brings (6 min; JARS=folder)
 	@$(BIN)/python -m tests.interop.java $(JARS)
 
 sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator|homes|geo JOBS=1)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from georelay.errors import ConfigError, GeorelayError
+from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, READY_TIMEOUT_S, check_brokers_per_region, parse_regions
 
 EXIT_FAILED = 1
@@ -62,6 +63,9 @@ def up(
         bool,
         typer.Option("--traces/--no-traces", help="Write the traces that `georelay report` reads, and send probes."),
     ] = True,
+    num_partitions: Annotated[
+        int, typer.Option(min=1, max=PARTITIONS_PER_TOPIC_MAX, help="Of topics that are created without a number.")
+    ] = 1,
     ready_timeout_s: Annotated[float, typer.Option(min=1.0, help="Give up when not ready by then.")] = READY_TIMEOUT_S,
     wan: Annotated[
         str,
@@ -106,6 +110,7 @@ def up(
             tls=tls or spec is not None,
             gossip=gossip,
             traces=traces,
+            num_partitions=num_partitions,
             link_overrides=tuple(link_override or ()),
             broker_argv=tuple(broker_program or BROKER_ARGV),
             ready_timeout_s=ready_timeout_s,

@@ -29,6 +29,7 @@ class ProcessPaths:
         congestion_control: of the links; "" for what brokers take by themselves.
         keys: None: no gossip.
         traces: False: nobody writes any.
+        num_partitions: of topics that are created without a number.
     """
 
     directory: Path
@@ -39,6 +40,7 @@ class ProcessPaths:
     congestion_control: str = ""
     keys: DevKeys | None = None
     traces: bool = True
+    num_partitions: int = 1
 
     def data_dir(self, broker: BrokerPlan) -> Path:
         """Return a broker's own data directory."""
@@ -64,6 +66,7 @@ def broker_toml(plan: MeshPlan, broker: BrokerPlan, *, paths: ProcessPaths, over
         f"die_with_parent = {paths.parent_pid}",
         "clock_error_us = 0  # all brokers of a development mesh read one clock",
         "trace_roll_ms = 2000",
+        f"num_partitions = {paths.num_partitions}",
         *([f"link_congestion_control = {_text(paths.congestion_control)}"] if paths.congestion_control else []),
         "",
         "[listen]",

@@ -58,6 +58,7 @@ class UpOptions:
         tls: certificates for every process, made when they are missing.
         gossip: processes find each other through one seed; None: unless links are overridden.
         traces: brokers and gateway write them into the directory.
+        num_partitions: of topics that are created without a number.
         bed: the test bed that its processes run in, whose hub this process is in; None: this machine's loopback.
         broker_argv, gateway_argv: programs; `--config FILE` is added.
     """
@@ -72,6 +73,7 @@ class UpOptions:
     tls: bool = False
     gossip: bool | None = None
     traces: bool = True
+    num_partitions: int = 1
     bed: BedProcess | None = None
     link_overrides: tuple[str, ...] = ()
     ready_timeout_s: float = READY_TIMEOUT_S
@@ -139,6 +141,7 @@ def _prepare(options: UpOptions) -> tuple[MeshPlan, DevPki | None]:
         keys=prepare_keys(directory, layout) if gossips else None,
         congestion_control="" if options.bed is None else options.bed.plan.congestion_control,
         traces=options.traces,
+        num_partitions=options.num_partitions,
     )
     write_record(directory, record)
     for broker in layout.brokers:

@@ -61,6 +61,7 @@ def test_broker_configuration_is_what_a_broker_reads(layout: MeshPlan, tmp_path:
         users_file=directory / "users.json",
         parent_pid=4711,
         secret_file=directory / "mesh.secret",
+        num_partitions=6,
     )
     text = broker_toml(layout, layout.brokers[4], paths=paths, overrides={("eu", "us", 2): "127.0.0.1:9999"})
     (tmp_path / "broker.toml").write_text(text)
@@ -69,7 +70,7 @@ def test_broker_configuration_is_what_a_broker_reads(layout: MeshPlan, tmp_path:
     assert config.data_dir == directory / "brokers" / "eu-2"
     assert config.users_file == str(directory / "users.json")
     assert config.mesh_secret_file == str(directory / "mesh.secret")
-    assert config.die_with_parent == 4711
+    assert (config.die_with_parent, config.num_partitions) == (4711, 6)
     assert config.listen.kafka == layout.brokers[4].kafka
     us, eu = config.regions
     assert [broker.link for broker in us.brokers] == [layout.brokers[0].link, "127.0.0.1:9999", layout.brokers[2].link]

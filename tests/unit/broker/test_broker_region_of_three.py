@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -99,6 +100,33 @@ async def test_latest_is_what_the_leader_says_on_every_broker(region: Region, un
         await until(lambda: broker.cluster.leader_of("orders", 0) > 0)  # noqa: B023
         answer = await StreamReader(broker.cluster).read("orders", 0, LATEST, max_bytes=1, wait_ms=0)
         assert answer.high_watermark == 1
+
+
+async def asked(region: Region, number: int, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """Return status and JSON of one request to a broker's HTTP; what passes by itself is asked again."""
+    url = f"http://{region.config(number).listen.admin}/v1/topics/orders{path}"
+    async with asyncio.timeout(20), aiohttp.ClientSession() as http:
+        while True:
+            async with http.request(method, url, json=body) as answer:
+                if answer.status != 503:
+                    return answer.status, await answer.json() if answer.status != 204 else None
+            await asyncio.sleep(0.05)
+
+
+async def test_a_named_consumer_goes_on_at_another_broker_when_its_coordinator_is_lost(region: Region) -> None:
+    await region.running[1].cluster.create_topic(TopicSpec(name="orders", homes=Homes.ONE, home="us"))
+    await asked(region, 1, "POST", "/records", [{"value": "a"}, {"value": "b"}])
+    status, found = await asked(region, 1, "GET", "/consumers/bills/records?wait_ms=5000")
+    assert (status, [row["value"] for row in found["records"]]) == (200, ["a", "b"])
+    assert (await asked(region, 1, "POST", "/consumers/bills/acknowledge", {"positions": {"0": 1}}))[0] == 200
+    coordinators = region.running[1].core.coordinators
+    lost = coordinators.leader_of("bills") % 1_000
+    await region.stop(lost)
+    left = next(iter(region.running))
+    status, found = await asked(region, left, "GET", "/consumers/bills/records")
+    assert (status, [row["value"] for row in found["records"]]) == (200, ["b"])
+    assert (await asked(region, left, "POST", "/consumers/bills/acknowledge", {"positions": {"0": 2}}))[0] == 200
+    assert await asked(region, left, "GET", "/consumers/bills/records") == (204, None)
 
 
 @pytest.mark.parametrize("survivor", ["leader", "follower"])

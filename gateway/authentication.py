@@ -15,13 +15,14 @@ import hmac
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import aiohttp
 import structlog
 
 from gateway.routing.router import Router
-from georelay.credentials import Credentials
+from georelay.credentials import CLIENT_HEADER, Credentials
 from georelay.errors import AccessDenied, GeorelayError, Unauthenticated, Unavailable
 
 log = structlog.get_logger()
@@ -46,10 +47,13 @@ class SignIn(Protocol):
     def checks_forwarded(self) -> bool:
         """Return whether what brokers check anyway is checked here first."""
 
-    async def authenticate_header(self, authorization: str | None) -> str:
-        """Return the user's name, "" for somebody who does not have to have one (Unauthenticated: wrong or missing)."""
+    async def authenticate_header(self, authorization: str | None, client: str = "") -> str:
+        """Return the user's name, "" for somebody who does not have to have one (Unauthenticated: wrong or missing).
 
-    async def check_describes_cluster(self, authorization: str | None) -> None:
+        `client` is the caller's IP address, which brokers count failures by.
+        """
+
+    async def check_describes_cluster(self, authorization: str | None, client: str = "") -> None:
         """Pass for who may see all of a broker's state (AccessDenied, Unauthenticated: somebody who may not)."""
 
 
@@ -102,7 +106,7 @@ class BrokerSignIn:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
 
-    async def authenticate_header(self, authorization: str | None) -> str:
+    async def authenticate_header(self, authorization: str | None, client: str = "") -> str:
         """Return the user that a header signs in, "" where nobody has to.
 
         Raises:
@@ -110,16 +114,16 @@ class BrokerSignIn:
         """
         if authorization is None and self.checks_forwarded:
             raise Unauthenticated("sign in: send 'authorization: basic base64(user:password)' or 'bearer <token>'")
-        return await self._remember(self._remembered, authorization, self._judge)
+        return await self._remember(self._remembered, authorization, partial(self._judge, client=client))
 
-    async def check_describes_cluster(self, authorization: str | None) -> None:
+    async def check_describes_cluster(self, authorization: str | None, client: str = "") -> None:
         """Pass for who may describe the cluster.
 
         Raises:
             Unauthenticated: missing or wrong. AccessDenied: not allowed. Unavailable: no broker answered.
         """
-        await self.authenticate_header(authorization)
-        await self._remember(self._describers, authorization, self._look)
+        await self.authenticate_header(authorization, client)
+        await self._remember(self._describers, authorization, partial(self._look, client=client))
 
     async def _remember(
         self,
@@ -139,20 +143,20 @@ class BrokerSignIn:
             del answers[next(iter(answers))]
         return answer
 
-    async def _judge(self, authorization: str | None) -> str:
+    async def _judge(self, authorization: str | None, *, client: str) -> str:
         if self._static.required and authorization is not None and authorization[:6].lower() == "basic ":
             try:
                 return await self._static.authenticate_header(authorization)
             except Unauthenticated:
                 pass  # it may be a user that brokers know
-        answer = await self._ask(authorization)
+        answer = await self._ask(authorization, client)
         if self.checks_forwarded and not answer.get("sign_in_required"):
             raise Unauthenticated("wrong user or password")  # a broker that lets everybody in has judged nothing
         return str(answer.get("principal", "")) if answer.get("sign_in_required") else ""
 
-    async def _look(self, authorization: str | None) -> str:
+    async def _look(self, authorization: str | None, *, client: str) -> str:
         """Return "" for who may describe the cluster."""
-        async for status, raw in self._answers("HEAD", "/v1/status", authorization):
+        async for status, raw in self._answers("HEAD", "/v1/status", authorization, client):
             if status == HTTP_UNAUTHENTICATED:
                 raise Unauthenticated(_detail(raw))
             if status == HTTP_DENIED:
@@ -161,9 +165,11 @@ class BrokerSignIn:
                 return ""
         raise Unavailable("no broker could say what you may see; try again")
 
-    async def _answers(self, method: str, path: str, authorization: str | None) -> AsyncIterator[tuple[int, bytes]]:
+    async def _answers(
+        self, method: str, path: str, authorization: str | None, client: str
+    ) -> AsyncIterator[tuple[int, bytes]]:
         """Yield what brokers answer, one after the other; those that do not answer are left out."""
-        headers = {} if authorization is None else {"Authorization": authorization}
+        headers = {} if authorization is None else {"Authorization": authorization, CLIENT_HEADER: client}
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
         for broker in self._router.candidates():
             url = f"{self._scheme}://{broker.admin}{path}"
@@ -177,8 +183,8 @@ class BrokerSignIn:
                 continue
             yield status, raw
 
-    async def _ask(self, authorization: str | None) -> dict[str, Any]:
-        async for status, raw in self._answers("GET", "/v1/whoami", authorization):
+    async def _ask(self, authorization: str | None, client: str = "") -> dict[str, Any]:
+        async for status, raw in self._answers("GET", "/v1/whoami", authorization, client):
             if status == HTTP_UNAUTHENTICATED:
                 self._brokers_require = True
                 raise Unauthenticated(_detail(raw))

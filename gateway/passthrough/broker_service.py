@@ -28,6 +28,7 @@ from gateway.passthrough.carried_stream import CarriedStream
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
+from georelay.credentials import CLIENT_HEADER
 from georelay.errors import BadRequest, Busy, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 from georelay.tls import TlsContexts
@@ -349,13 +350,15 @@ class BrokerPassthrough:
     ) -> tuple[tuple[str, str], ...]:
         """Check the credentials; returns the metadata to pass on."""
         authorization = given.get(AUTHORIZATION)
+        client = address_of(context.peer())
         if self._sign_in.checks_forwarded:
             try:
-                await self._sign_in.authenticate_header(authorization)
+                await self._sign_in.authenticate_header(authorization, client)
             except Unauthenticated as error:
                 await self._abort(method, context, grpc.StatusCode.UNAUTHENTICATED, str(error), trailers_of(error))
         # What a publish asks of its home must arrive: dropped here it would be lowered silently.
-        asked = tuple((name, value) for name, value in given.items() if name in PASSED_METADATA)
+        passed = [(name, value) for name, value in given.items() if name in PASSED_METADATA]
+        asked = (*passed, (CLIENT_HEADER.lower(), client))
         return (*asked, (AUTHORIZATION, authorization)) if authorization is not None else asked
 
     async def _refuse(

@@ -175,9 +175,9 @@ class RestApplication:
         path = "" if resource is None else resource.canonical
         authorization = request.headers.get("Authorization")
         if path in ABOUT_THE_MESH:
-            await self._sign_in.check_describes_cluster(authorization)
+            await self._sign_in.check_describes_cluster(authorization, request.remote or "")
         elif request.path not in PUBLIC_PATHS and (path in OWN_ROUTES or self._sign_in.checks_forwarded):
-            await self._sign_in.authenticate_header(authorization)
+            await self._sign_in.authenticate_header(authorization, request.remote or "")
         return await handler(request)
 
     @web.middleware

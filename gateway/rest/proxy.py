@@ -27,6 +27,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
+from georelay.credentials import CLIENT_HEADER
 from georelay.errors import OutcomeUnknown, TooLarge, Unavailable
 from georelay.limits import HTTP_BODY_BYTES_MAX
 
@@ -180,7 +181,7 @@ class Proxy:
             request.method,
             _broker_url(self._scheme, request, broker),
             headers={name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
-            | {"Accept-Encoding": "identity"},
+            | {"Accept-Encoding": "identity", CLIENT_HEADER: request.remote or ""},
             data=body.stream(),
             allow_redirects=False,
             timeout=_timeout(request),

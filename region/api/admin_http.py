@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from georelay.credentials import CLIENT_HEADER
 from georelay.errors import GeorelayError, Unauthenticated, Unavailable
 from georelay.limits import HTTP_BODY_BYTES_MAX
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
@@ -225,7 +226,10 @@ class AdminHttp:
             ssl_object = request.get_extra_info("ssl_object")
             certificate = "" if contexts is None else contexts.principal_of(ssl_object)
             principal = request[PRINCIPAL] = await self._sign_in_service.caller(
-                request.headers.get("Authorization"), certificate=certificate, host=request.remote or ""
+                request.headers.get("Authorization"),
+                certificate=certificate,
+                host=request.remote or "",
+                reported=request.headers.get(CLIENT_HEADER),
             )
             response = await handler(request)
             if request.method == "GET" and not self._sign_in_service.is_still_valid(principal):

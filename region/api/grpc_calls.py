@@ -19,6 +19,7 @@ import structlog
 from prometheus_client import Counter
 
 from georelay import errors
+from georelay.credentials import CLIENT_HEADER
 from georelay.errors import GeorelayError
 from georelay.tls import PrincipalFrom, principal_of_call
 from mesh.listening import grpc_health
@@ -132,7 +133,10 @@ class GrpcCalls:
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
         certificate = principal_of_call(context.auth_context(), self._principal_from)
         return await self._sign_in.caller(
-            metadata.get("authorization"), certificate=certificate, host=host_of(context.peer())
+            metadata.get("authorization"),
+            certificate=certificate,
+            host=host_of(context.peer()),
+            reported=metadata.get(CLIENT_HEADER.lower()),
         )
 
     def check_still_valid(self, principal: Principal) -> None:

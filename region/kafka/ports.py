@@ -552,6 +552,9 @@ class CredentialCheck(Protocol):
     def required(self) -> bool:
         """Whether clients must sign in."""
 
+    def remembers(self, user: str, password: str) -> bool:
+        """Return whether the password was right before."""
+
     async def authenticate(self, user: str, password: str) -> bool:
         """Return whether the password is right; the costly part runs in a thread."""
 

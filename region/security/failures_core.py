@@ -1,10 +1,13 @@
-"""How long an address waits after failed sign-ins, and how many may wait at a time.
+"""How long a sign-in waits after failed ones, and how many may wait at a time.
 
-Rule 1: the first FREE failures cost nothing more than their answer; each further one doubles the wait before the next
-        password is looked at, up to DELAY_S_MAX. One failure is forgotten every FORGET_S.
-Rule 2: nobody is locked out: behind one address there may be many who know their password.
-Rule 3: at most WAITING_MAX sign-ins of an address that waits are kept waiting, others are refused at once.
-Rule 4: at most ADDRESSES_MAX addresses are known; the one that failed longest ago is forgotten first.
+Rule 1: failures count for the name that was tried from an address: of one name the first FREE cost nothing more than
+        their answer, each further one doubles the wait before the next password is looked at, up to DELAY_S_MAX. One
+        failure is forgotten every FORGET_S.
+Rule 2: they count for the address as well, where FREE_OF_ADDRESS are free: who tries one name after the other waits
+        too, and a neighbour at the same address who mistypes a few times keeps nobody else waiting.
+Rule 3: nobody is refused for what others did: behind one address there may be many who know their password.
+Rule 4: at most WAITING_MAX sign-ins that have to wait are kept waiting, of a name or an address; more are refused.
+Rule 5: at most ROWS_MAX rows are known; the one that failed longest ago is forgotten first.
 """
 
 from __future__ import annotations
@@ -13,62 +16,72 @@ from dataclasses import dataclass
 from typing import Final
 
 FREE: Final = 5
+FREE_OF_ADDRESS: Final = 100
 DELAY_S: Final = 0.1
 DELAY_S_MAX: Final = 2.0
 FORGET_S: Final = 5.0
-FAILURES_MAX: Final = 20
-ADDRESSES_MAX: Final = 10_000
+OVER_MAX: Final = 15  # failures beyond the free ones that are counted
+ROWS_MAX: Final = 20_000
 WAITING_MAX: Final = 16
+
+_Key = tuple[str, str | None]  # an address and a name; None for all names
 
 
 @dataclass(slots=True)
-class _Address:
+class _Row:
+    free: int
     failures: float = 0.0
     since_s: float = 0.0
     waiting: int = 0
 
+    def over(self, now_s: float) -> int:
+        """Return how many failures beyond the free ones there are; below 0 while some are free."""
+        return int(self.decayed(now_s)) - self.free
+
+    def decayed(self, now_s: float) -> float:
+        return max(0.0, self.failures - (now_s - self.since_s) / FORGET_S)
+
 
 class SignInFailures:
-    """Failures by address; times are monotonic seconds."""
+    """Failures by address and name; times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._addresses: dict[str, _Address] = {}
+        self._rows: dict[_Key, _Row] = {}
 
     def __len__(self) -> int:
-        """Return how many addresses are known."""
-        return len(self._addresses)
+        """Return how many rows are known."""
+        return len(self._rows)
 
-    def begin(self, host: str, now_s: float) -> float | None:
+    def begin(self, address: str, name: str, now_s: float) -> float | None:
         """Count a sign-in that begins; return how long it has to wait (s), None when too many wait already."""
-        address = self._addresses.get(host)
-        if address is None:
-            address = self._enter(host, now_s)
-        over = int(self._decayed(address, now_s)) - FREE
-        if over >= 0 and address.waiting >= WAITING_MAX:
+        rows = [self._row((address, name), now_s), self._row((address, None), now_s)]
+        overs = [row.over(now_s) for row in rows]
+        if any(over >= 0 and row.waiting >= WAITING_MAX for row, over in zip(rows, overs, strict=True)):
             return None
-        address.waiting += 1
+        for row in rows:
+            row.waiting += 1
+        over = max(overs)
         return 0.0 if over < 0 else min(DELAY_S * 2.0**over, DELAY_S_MAX)
 
-    def end(self, host: str, now_s: float, *, has_failed: bool) -> None:
+    def end(self, address: str, name: str, now_s: float, *, has_failed: bool) -> None:
         """Count a sign-in that `begin` let pass as ended."""
-        address = self._addresses.get(host)
-        if address is None:  # forgotten meanwhile
-            return
-        address.waiting = max(0, address.waiting - 1)
-        failures = self._decayed(address, now_s) + has_failed
-        if failures <= 0 and address.waiting == 0:
-            del self._addresses[host]
-            return
-        address.failures, address.since_s = min(failures, FAILURES_MAX), now_s
-        if has_failed:
-            self._addresses[host] = self._addresses.pop(host)  # now the newest
+        for key in ((address, name), (address, None)):
+            row = self._rows.get(key)
+            if row is None:  # forgotten meanwhile
+                continue
+            row.waiting = max(0, row.waiting - 1)
+            failures = row.decayed(now_s) + has_failed
+            if failures <= 0 and row.waiting == 0:
+                del self._rows[key]
+                continue
+            row.failures, row.since_s = min(failures, row.free + OVER_MAX), now_s
+            if has_failed:
+                self._rows[key] = self._rows.pop(key)  # now the newest
 
-    def _enter(self, host: str, now_s: float) -> _Address:
-        while len(self._addresses) >= ADDRESSES_MAX:
-            del self._addresses[next(iter(self._addresses))]
-        address = self._addresses[host] = _Address(since_s=now_s)
-        return address
-
-    @staticmethod
-    def _decayed(address: _Address, now_s: float) -> float:
-        return max(0.0, address.failures - (now_s - address.since_s) / FORGET_S)
+    def _row(self, key: _Key, now_s: float) -> _Row:
+        row = self._rows.get(key)
+        if row is None:
+            while len(self._rows) >= ROWS_MAX:
+                del self._rows[next(iter(self._rows))]
+            row = self._rows[key] = _Row(FREE_OF_ADDRESS if key[1] is None else FREE, since_s=now_s)
+        return row

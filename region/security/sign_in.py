@@ -3,9 +3,10 @@
 Rule 1: users of the users file (scrypt) and of the mesh (SCRAM keys, tokens) sign in alike; the file goes first.
 Rule 2: an unknown name costs as much, and looks the same, as a wrong password.
 Rule 3: what was verified is remembered by HMAC under a key of this process, for one version of the user: a changed
-        password, a disabled or expired user is refused at once.
-Rule 4: passwords are checked a few at a time in threads; an address (the /64 of an IPv6 one, which somebody has whole)
-        with failures waits, see failures_core.
+        password, a disabled or expired user is refused at once. Who is remembered never waits for others' failures.
+Rule 4: passwords are checked a few at a time in threads; a name that failed waits at its address (the /64 of an IPv6
+        one, which somebody has whole), see failures_core. Behind a gateway that is the address of its client, as the
+        gateway says; see `client_of`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import collections
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +26,7 @@ from typing import Final, Protocol
 from georelay.credentials import AUTHORIZATION_CHARS_MAX, PASSWORD_CHARS_MAX, USER_CHARS_MAX, parse_basic
 from georelay.errors import Busy, Unauthenticated
 from mesh.listening.admission_core import group_of
+from mesh.listening.settings import is_loopback
 from region.controller.security_book import SecurityBook
 from region.security.access import ANONYMOUS, Principal
 from region.security.acl import USER_PREFIX
@@ -43,6 +46,7 @@ CHECKS_AT_ONCE_MAX: Final = 4
 TOKEN_PREFIX: Final = "grt_"  # noqa: S105 - the begin of every token, so that scanners of leaked secrets find them
 TOKEN_BYTES: Final = 32
 SERVER_NONCE_BYTES: Final = 24
+GATEWAY_PREFIX: Final = "gateway-"  # of the names in certificates that `georelay pki` makes for gateways
 _PLAIN_MECHANISM: Final = Mechanism.SCRAM_SHA_256
 
 
@@ -52,6 +56,9 @@ class StaticUsers(Protocol):
     @property
     def required(self) -> bool:
         """Whether there is such a file."""
+
+    def remembers(self, user: str, password: str) -> bool:
+        """Return whether the password was right before."""
 
     async def authenticate(self, user: str, password: str) -> bool:
         """Return whether the password is right; the costly part runs in a thread."""
@@ -136,18 +143,20 @@ class SignInService:
         """Return whether the mesh has a user of that name."""
         return self._book().user(name) is not None
 
-    async def password(self, user: str, password: str, *, host: str, how: str = "password") -> Principal:
-        """Return the principal that a name and a password sign in.
+    async def password(
+        self, user: str, password: str, *, host: str, how: str = "password", client: str = ""
+    ) -> Principal:
+        """Return the principal that a name and a password sign in; `client` is whose failures count, else `host`.
 
         Raises:
             Unauthenticated: the text does not tell an unknown name from a wrong password. Busy: too many wait.
         """
         if len(user) > USER_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:
-            self._refused(host, "", how)
+            self._refused(client or host, "", how)
             raise Unauthenticated(REFUSED)
-        if self._recall(user, password) is True:
+        if self._recall(user, password) is True or self._static.remembers(user, password):
             return self.principal_of(user, host=host)
-        async with self.attempt(host, user, how=how):
+        async with self.attempt(client or host, user, how=how):
             if not await self._is_right(user, password):
                 raise Unauthenticated(REFUSED)
         return self.principal_of(user, host=host)
@@ -156,8 +165,13 @@ class SignInService:
         """Return the principal of a user that has signed in now."""
         return replace(Principal.of_user(user, host=host), is_user_of_mesh=self.is_user(user))
 
-    async def caller(self, authorization: str | None, *, certificate: str, host: str) -> Principal:
+    async def caller(
+        self, authorization: str | None, *, certificate: str, host: str, reported: str | None = None
+    ) -> Principal:
         """Return the principal of a call: of its `authorization`, else of the caller's certificate ("" without one).
+
+        Args:
+            reported: the CLIENT_HEADER of the call.
 
         Raises:
             Unauthenticated: wrong credentials, or none where they are required. Busy: too many wait.
@@ -167,9 +181,9 @@ class SignInService:
             if self.is_user(user) and not self.is_active_user(user):
                 raise Unauthenticated("the user of this certificate is disabled or has expired")
             return Principal(name=certificate, host=host)
-        return await self.header(authorization, host=host)
+        return await self.header(authorization, host=host, client=client_of(host, reported, certificate=certificate))
 
-    async def header(self, authorization: str | None, *, host: str) -> Principal:
+    async def header(self, authorization: str | None, *, host: str, client: str = "") -> Principal:
         """Return the principal that an `authorization` header signs in; without one, see `anonymous`.
 
         Raises:
@@ -179,9 +193,9 @@ class SignInService:
             return self.anonymous(host)
         scheme, _, credentials = authorization.strip().partition(" ")
         if scheme.lower() == "bearer" and len(authorization) <= AUTHORIZATION_CHARS_MAX:
-            return await self._bearer(credentials.strip(), host)
+            return await self._bearer(credentials.strip(), host, client or host)
         user, password = parse_basic(authorization)
-        return await self.password(user, password, host=host, how="basic")
+        return await self.password(user, password, host=host, how="basic", client=client)
 
     def scram(self, mechanism: Mechanism, client_first: bytes) -> ScramServer:
         """Return the exchange that a client's first message begins. Raises Unauthenticated: not such a message."""
@@ -197,13 +211,13 @@ class SignInService:
 
     @asynccontextmanager
     async def attempt(self, host: str, user: str, *, how: str) -> AsyncIterator[None]:
-        """Let an address with failures wait, and count the outcome: Unauthenticated inside is a failure.
+        """Let a name that failed at an address wait, and count the outcome: Unauthenticated inside is a failure.
 
         Raises:
-            Busy: too many sign-ins of this address wait already.
+            Busy: too many sign-ins of this name, or this address, wait already.
         """
         address = group_of(host)
-        delay_s = self._failures.begin(address, self._monotonic_s())
+        delay_s = self._failures.begin(address, user, self._monotonic_s())
         if delay_s is None:
             raise Busy("too many sign-ins from this address at a time; try again later")
         has_failed = False
@@ -216,14 +230,14 @@ class SignInService:
             self._refused(host, user, how)
             raise
         finally:
-            self._failures.end(address, self._monotonic_s(), has_failed=has_failed)
+            self._failures.end(address, user, self._monotonic_s(), has_failed=has_failed)
 
-    async def _bearer(self, token: str, host: str) -> Principal:
+    async def _bearer(self, token: str, host: str, client: str) -> Principal:
         token_hash = hash_token(token)
         owner = self._owner_of(token_hash)
         if owner:
             return replace(Principal.of_user(owner, host=host), is_user_of_mesh=True, token_hash=token_hash)
-        async with self.attempt(host, self._tokens.get(token_hash, ("", 0))[0], how="bearer"):
+        async with self.attempt(client, self._tokens.get(token_hash, ("", 0))[0], how="bearer"):
             raise Unauthenticated("wrong or expired token")
 
     def _owner_of(self, token_hash: bytes) -> str:
@@ -288,6 +302,19 @@ class SignInService:
 
     def _refused(self, host: str, user: str, how: str) -> None:
         self._refusals.sign_in_refused(host=host, user=user if self.is_user(user) else "", how=how)
+
+
+def client_of(host: str, reported: str | None, *, certificate: str) -> str:
+    """Return the address of who sends a call: what a gateway reports, else where the call comes from.
+
+    A gateway is known by its certificate. Without TLS everybody is on this machine, and may have any loopback address.
+    """
+    if reported is None or not (certificate.startswith(USER_PREFIX + GATEWAY_PREFIX) or is_loopback(host)):
+        return host
+    try:
+        return str(ipaddress.ip_address(reported))
+    except ValueError:
+        return host
 
 
 def new_token() -> str:

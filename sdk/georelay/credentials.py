@@ -44,6 +44,10 @@ class _User:
 _NOBODY: Final = _User(salt=bytes(SALT_BYTES), scrypt=bytes(HASH_BYTES))
 
 
+CLIENT_HEADER: Final = "Georelay-Client"
+"""In what a gateway passes on: the IP address of its client. Failed sign-ins are counted by it."""
+
+
 class Credentials:
     """The users of one mesh. With no users at all nobody has to sign in."""
 
@@ -93,6 +97,12 @@ class Credentials:
         right = hmac.compare_digest(_scrypt(password, found.salt), found.scrypt) and found is not _NOBODY
         self._remember(digest, right)
         return right
+
+    def remembers(self, user: str, password: str) -> bool:
+        """Return whether the password was right before; microseconds."""
+        if len(user) > USER_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:
+            return False
+        return self._remembered.get(self._digest(user, password), False)
 
     async def authenticate(self, user: str, password: str) -> bool:
         """Return what `verify` returns; the slow first time runs in a thread and leaves the event loop alone."""

@@ -27,12 +27,12 @@ class OneUser:
     def __init__(self, *, required: bool) -> None:
         self.required = self.checks_forwarded = required
 
-    async def authenticate_header(self, authorization: str | None) -> str:
+    async def authenticate_header(self, authorization: str | None, client: str = "") -> str:
         if self.required and authorization not in (ANN, BOB):
             raise Unauthenticated("wrong user or password")
         return "bob" if authorization == BOB else "ann"
 
-    async def check_describes_cluster(self, authorization: str | None) -> None:
+    async def check_describes_cluster(self, authorization: str | None, client: str = "") -> None:
         if await self.authenticate_header(authorization) == "bob":
             raise AccessDenied.to("cluster")
 

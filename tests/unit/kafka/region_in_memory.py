@@ -325,6 +325,9 @@ class FakeCredentials:
     def required(self) -> bool:
         return bool(self.users)
 
+    def remembers(self, user: str, password: str) -> bool:
+        return False
+
     async def authenticate(self, user: str, password: str) -> bool:
         await asyncio.sleep(0)
         return self.users.get(user) == password

@@ -1,4 +1,4 @@
-"""Failures by address, token buckets, quotas and the filter of repeated events."""
+"""Failures by address and name, token buckets, quotas and the filter of repeated events."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from region.security.audit_core import RepeatFilter
 from region.security.failures_core import SignInFailures
 from region.security.quota_core import TokenBucket
 from region.security.quotas import Quotas
+from region.security.sign_in import client_of
 
 ALICE, BOB = Principal(name="User:alice"), Principal(name="User:bob")
 
 
-def fail(failures: SignInFailures, host: str, now_s: float) -> float | None:
-    delay = failures.begin(host, now_s)
+def fail(failures: SignInFailures, host: str, now_s: float, name: str = "ann") -> float | None:
+    delay = failures.begin(host, name, now_s)
     if delay is not None:
-        failures.end(host, now_s, has_failed=True)
+        failures.end(host, name, now_s, has_failed=True)
     return delay
 
 
@@ -32,29 +33,61 @@ def test_the_first_failures_are_free_and_then_the_wait_doubles_up_to_a_bound() -
     assert delays[-1] == failures_core.DELAY_S_MAX
 
 
+def test_failures_of_one_name_keep_no_other_name_at_the_address_waiting() -> None:
+    failures = SignInFailures()
+    for _ in range(50):
+        fail(failures, "a", 0.0)
+    assert failures.begin("a", "bob", 0.0) == 0.0
+    assert failures.begin("b", "ann", 0.0) == 0.0
+
+
+def test_who_tries_one_name_after_the_other_waits_at_last() -> None:
+    failures = SignInFailures()
+    delays = [fail(failures, "a", 0.0, f"name-{n}") for n in range(failures_core.FREE_OF_ADDRESS + 3)]
+    assert delays[: failures_core.FREE_OF_ADDRESS] == [0.0] * failures_core.FREE_OF_ADDRESS
+    assert delays[failures_core.FREE_OF_ADDRESS :] == [0.1, 0.2, 0.4]
+
+
 def test_failures_are_forgotten_one_after_the_other() -> None:
     failures = SignInFailures()
     for _ in range(8):
         fail(failures, "a", 0.0)
-    assert failures.begin("a", 3 * failures_core.FORGET_S) == pytest.approx(0.1)
-    failures.end("a", 100.0, has_failed=False)
+    assert failures.begin("a", "ann", 3 * failures_core.FORGET_S) == pytest.approx(0.1)
+    failures.end("a", "ann", 100.0, has_failed=False)
     assert len(failures) == 0
 
 
-def test_addresses_are_bounded_and_the_oldest_failure_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures_core, "ADDRESSES_MAX", 3)
+def test_rows_are_bounded_and_the_oldest_failure_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures_core, "ROWS_MAX", 6)
     failures = SignInFailures()
     for host in ("a", "b", "c", "d"):
         for _ in range(6):
             fail(failures, host, 0.0)
-    assert len(failures) == 3
-    assert failures.begin("a", 0.0) == 0.0
-    failures.end("zz", 0.0, has_failed=True)  # forgotten meanwhile: no harm
+    assert len(failures) == 6
+    assert failures.begin("a", "ann", 0.0) == 0.0
+    failures.end("zz", "ann", 0.0, has_failed=True)  # forgotten meanwhile: no harm
 
 
 def test_an_address_without_failures_may_have_any_number_of_sign_ins_at_a_time() -> None:
     failures = SignInFailures()
-    assert [failures.begin("a", 0.0) for _ in range(200)] == [0.0] * 200
+    assert [failures.begin("a", "ann", 0.0) for _ in range(200)] == [0.0] * 200
+
+
+@pytest.mark.parametrize(
+    ("host", "certificate", "reported", "client"),
+    [
+        ("127.0.0.1", "", "198.51.100.7", "198.51.100.7"),
+        ("192.0.2.1", "User:gateway-east", "2001:db8::1", "2001:db8::1"),
+        ("192.0.2.1", "User:alice", "198.51.100.7", "192.0.2.1"),
+        ("192.0.2.1", "", "198.51.100.7", "192.0.2.1"),
+        ("127.0.0.1", "", "no address", "127.0.0.1"),
+        ("127.0.0.1", "", None, "127.0.0.1"),
+    ],
+)
+def test_the_address_of_a_client_is_believed_of_gateways_alone(
+    host: str, certificate: str, reported: str | None, client: str
+) -> None:
+    assert client_of(host, reported, certificate=certificate) == client
 
 
 def test_a_bucket_pauses_whoever_is_faster_than_its_rate() -> None:

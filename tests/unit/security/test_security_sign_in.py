@@ -157,6 +157,28 @@ async def test_users_of_a_file_sign_in_beside_those_of_the_mesh(home: Any, tmp_p
         await service.password("root", RIGHT, host=HOST)
 
 
+async def test_failures_of_one_client_of_a_gateway_keep_no_other_client_waiting(
+    home: Any, tmp_path: Path, service: SignInService
+) -> None:
+    """`service` keeps sleeps from taking time; who was let in before waits at no address, by a user of the file too."""
+    write_users_file(tmp_path / "users.json", {"root": "root's own"})
+    home.add_user("alice")
+    service = SignInService(
+        Credentials.load(tmp_path / "users.json"), book=lambda: home.book, monotonic_s=lambda: float(home.monotonic_s)
+    )
+    gateway = "127.0.0.1"
+    root, alice = basic("root", "root's own"), basic("alice", RIGHT)
+    assert (await service.caller(root, certificate="", host=gateway, reported="198.51.100.1")).name == "User:root"
+    for name in ("root", "alice"):
+        for _ in range(12):
+            with pytest.raises(Unauthenticated):
+                await service.caller(basic(name, "wrong"), certificate="", host=gateway, reported="198.51.100.66")
+    waited = home.monotonic_s
+    assert (await service.caller(root, certificate="", host=gateway, reported="198.51.100.66")).name == "User:root"
+    assert (await service.caller(alice, certificate="", host=gateway, reported="198.51.100.2")).name == "User:alice"
+    assert home.monotonic_s == waited
+
+
 async def test_basic_and_bearer_headers_sign_in(home: Any, service: SignInService) -> None:
     home.add_user("alice")
     token = new_token()

@@ -371,7 +371,8 @@ class _Lane:
             return Unavailable("not stored: a batch before it on the same connection failed")
         if failure is Failure.UNKNOWN:
             return OutcomeUnknown(f"the link to the home, region {self._home_name}, broke before it answered")
-        if any(link.is_open for link in self._forwarder.links.of_region(self.region)):
+        links = self._forwarder.links
+        if self.region == links.own_region or any(link.is_open for link in links.of_region(self.region)):
             return self._without_leader()
         return HomeUnreachable(
             f"region {self._home_name}, the home of the partition, cannot be reached from here; {STATUS_ADVICE}, and "

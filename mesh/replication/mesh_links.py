@@ -108,6 +108,7 @@ class MeshLinks:
             clock=clock,
             next_request=self._forwarder.next_request,
             patience_s=settings.dead_after_ms / 1000,
+            region_name=self._name_of,
         )
         self._outgoing.on_opened += [self._forwarder.link_opened, self._connect_mirrors]
         self._incoming: set[IncomingLink] = set()

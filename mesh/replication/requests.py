@@ -14,6 +14,7 @@ from georelay.errors import GeorelayError, HomeUnreachable, NotLeader, OutcomeUn
 from georelay.ids import BrokerId, RegionNumber
 from mesh.replication.faults import from_fault
 from mesh.replication.frames import FrameError, Part, Reply, Request, RequestFailed
+from mesh.replication.link_endpoint import RegionNames, unknown_region
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import Answer, JsonObject
@@ -25,8 +26,15 @@ class Requests:
     """Asks, and follows hints to the leader."""
 
     def __init__(
-        self, links: OutgoingLinks, *, clock: Clock, next_request: Callable[[], int], patience_s: float
+        self,
+        links: OutgoingLinks,
+        *,
+        clock: Clock,
+        next_request: Callable[[], int],
+        patience_s: float,
+        region_name: RegionNames = unknown_region,
     ) -> None:
+        self._region_name = region_name
         self._links = links
         self._clock = clock
         self._next_request = next_request
@@ -53,7 +61,9 @@ class Requests:
         while True:
             link = await self._open_link(region, broker, asked, deadline_ns, preferred=_leader_in(refusal))
             if link is None:
-                raise refusal or HomeUnreachable(f"no broker of region {region} can be reached")
+                raise refusal or HomeUnreachable(
+                    f"no broker of region {self._region_name(region) or region} can be reached"
+                )
             asked.add(link.broker_id)
             try:
                 return await self._ask(link, method, body, deadline_ns)

@@ -237,7 +237,11 @@ class Coalescer:
                     producer_id = await self._cluster.allocate_producer_id()
                 except GeorelayError as error:
                     log.warning("producer_id.refused", topic=lane.topic, partition=lane.partition, error=str(error))
-                    lane.producer_refused(error)
+                    lane.producer_refused(
+                        Unavailable(
+                            f"no producer id: {error}; nothing was stored; `georelay status` shows what is down"
+                        )
+                    )
                     await asyncio.sleep(ALLOCATE_RETRY_S)
                 else:
                     lane.producer_assigned(brokers_own(producer_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from georelay.errors import HomeUnreachable
 from georelay.wire.batch import RecordDraft, build_batch, validate
+from region.api import coalescer
 
 
 async def post(broker: Any) -> tuple[int, dict[str, Any], float]:
@@ -52,3 +54,30 @@ async def test_a_publish_for_a_home_that_is_gone_is_refused_at_once_and_is_store
     await mesh.start()
     await until(lambda: not links.is_unreachable(1))
     assert (await post(mesh.running["eu", 1]))[0] == 200
+
+
+@pytest.mark.parametrize("mesh", [{"us": 3}], indirect=True)
+async def test_a_publish_in_a_region_without_a_majority_is_refused_at_once_and_is_stored_when_it_has_one(
+    mesh: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coalescer, "OUTAGE_NS", 300_000_000)
+    await mesh.start()
+    await mesh.create_topic()
+    await mesh.publish(b"before")
+    left = mesh.running["us", 1]
+    for number in (2, 3):
+        await mesh.running.pop(("us", number)).stop()
+    await until(lambda: not left.cluster.ready())
+    first = await post(left)
+    again = await post(left)
+    for status, problem, _ in (first, again):
+        assert (status, problem["outcome"]) == (503, "not_stored")
+        assert problem["code"] in ("NOT_LEADER", "UNAVAILABLE")  # of the partition, or of who gives out producer ids
+        assert "region us" in problem["detail"]
+        assert "georelay status" in problem["detail"]
+    assert again[2] < 0.2
+    await mesh.start()
+    await until(lambda: left.cluster.leader_of("orders", 0) > 0)
+    async with asyncio.timeout(10):
+        while (await post(left))[0] != 200:
+            await asyncio.sleep(0.05)

@@ -359,5 +359,6 @@ def _may_be_resent(error: GeorelayError) -> bool:
 def _final_error(batch: LaneBatch[C], error: GeorelayError) -> GeorelayError:
     """Return what callers are told: never "not stored" when an earlier attempt may have stored it."""
     if batch.maybe_stored and error.outcome is not Outcome.UNKNOWN:
-        return OutcomeUnknown(f"it may be stored: an attempt was not answered, then: {error}")
+        refused = str(error).partition(";")[0]  # the rest is about an attempt of which nothing was stored
+        return OutcomeUnknown(f"it may be stored: an attempt was not answered; later ones were refused: {refused}")
     return error

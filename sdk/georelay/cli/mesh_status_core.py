@@ -92,8 +92,10 @@ def troubles(document: JsonObject, *, lag_ms_max: float = LAG_MS_MAX) -> list[st
             found.append(f"broker {broker['id']} of region {region} does not answer ({_reason(broker)})")
         elif not broker.get("status"):
             found.append(f"broker {broker['id']} of region {region} does not tell its state ({_reason(broker)})")
-        elif not broker.get("ready"):
+        elif not _status(broker).get("ready", broker.get("ready")):
             found.append(f"broker {broker['id']} of region {region} is not ready: it hears no leader of its region")
+        elif not broker.get("ready"):
+            found.append(f"broker {broker['id']} of region {region} is ready, and not used by the gateway yet")
     found += _stream_troubles(lines, down)
     return found
 

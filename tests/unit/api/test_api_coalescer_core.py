@@ -170,9 +170,12 @@ def test_a_batch_that_was_perhaps_stored_is_never_reported_as_not_stored() -> No
     batch = sent(lane, 0)
     lane.failed(batch, OutcomeUnknown("lost"), 0)
     assert lane.next_batch(50 * MS) is batch
-    lane.failed(batch, NotLeader(), 51 * MS)
+    lane.failed(batch, NotLeader("us has no leader; nothing was stored"), 51 * MS)
     (given_up,) = lane.expire(1000 * MS)
     assert given_up.error.outcome is Outcome.UNKNOWN
+    assert str(given_up.error) == (
+        "it may be stored: an attempt was not answered; later ones were refused: us has no leader"
+    )
 
 
 def test_a_batch_whose_outcome_is_unknown_is_not_stamped_anew() -> None:

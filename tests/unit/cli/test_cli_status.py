@@ -74,6 +74,7 @@ def test_brokers_of_a_region_that_answers_are_troubles_of_their_own() -> None:
                 broker(1002, error="no answer within 3 s"),
                 broker(1003, error="HTTP 403", ready=True),
                 broker(1004, ready=False),
+                broker(1005, ready=False) | {"status": {"ready": True}},
             ]
         )
     )
@@ -81,6 +82,7 @@ def test_brokers_of_a_region_that_answers_are_troubles_of_their_own() -> None:
         "broker 1002 of region us does not answer (no answer within 3 s)",
         "broker 1003 of region us does not tell its state (HTTP 403)",
         "broker 1004 of region us is not ready: it hears no leader of its region",
+        "broker 1005 of region us is ready, and not used by the gateway yet",
     ]
 
 

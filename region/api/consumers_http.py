@@ -64,6 +64,7 @@ EVENT_STREAMS_MAX: Final = 500  # of one broker
 EVENT_RECORDS: Final = 100  # written at a time
 SILENCE_MS: Final = 15_000  # after so long without a record a stream says that it lives
 RETRY_S: Final = 0.1  # while a partition has no leader
+ELSEWHERE_MS: Final = 1_000  # how late a record is noticed in a partition of which this broker has no replica
 PARAMETERS: Final = frozenset({"partitions", "max", "wait_ms", "region"})
 EVENT_PARAMETERS: Final = frozenset({"partitions", "region"})
 
@@ -79,6 +80,7 @@ class _Reading:
     moved: dict[int, int] = field(default_factory=dict)  # by partition where it goes on behind what was found
     skipped: list[dict[str, int]] = field(default_factory=list)
     failure: GeorelayError | None = None  # of a partition that could not be asked
+    asked_s: dict[int, float] = field(default_factory=dict)  # of partitions elsewhere that stand at the end
     at_end_ns: dict[int, int] = field(default_factory=dict)  # since when it stands at the end, by partition
 
     def has_found(self, out: RecordsAnswer | RecordEvents) -> bool:
@@ -130,7 +132,7 @@ class ConsumersHttp:
         client = self._client(consumer, principal)
         kept = await self._kept(client, view.name, range(view.partitions))
         began = {
-            partition: (await self._bounds(view, partition))[at] for partition, position in kept.items() if position < 0
+            partition: await self._place(view, partition, at) for partition, position in kept.items() if position < 0
         }
         if began:
             await client.commit(view.name, began)
@@ -243,21 +245,33 @@ class ConsumersHttp:
         for partition in (*partitions[first:], *partitions[:first]):
             if out.is_full:
                 return
+            if self._is_asked_too_soon(reading, partition):
+                continue
             try:
                 await self._take(reading, out, partition)
             except (NotLeader, Unavailable) as error:
                 reading.failure = error
 
+    def _is_asked_too_soon(self, reading: _Reading, partition: int) -> bool:
+        """Return whether another broker would be asked again about a partition that had nothing a moment ago."""
+        if partition not in reading.at_end_ns or self._is_here(reading.view.name, partition):
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if now_s < reading.asked_s.get(partition, 0.0) + ELSEWHERE_MS / 1_000:
+            return True
+        reading.asked_s[partition] = now_s
+        return False
+
     async def _take(self, reading: _Reading, out: RecordsAnswer | RecordEvents, partition: int) -> None:
         view, position = reading.view, reading.positions[partition]
         if position < 0:
-            position = reading.positions[partition] = (await self._bounds(view, partition))[EARLIEST]
+            position = reading.positions[partition] = await self._place(view, partition, EARLIEST)
         live_since_ns, before = reading.at_end_ns.get(partition), out.count
         take = partial(self._records.take, out, view, partition, group=reading.consumer, live_since_ns=live_since_ns)
         try:
             following = await take(position)
         except OffsetOutOfRange:
-            log_start = (await self._bounds(view, partition))[EARLIEST]
+            log_start = await self._place(view, partition, EARLIEST)
             if position >= log_start:
                 raise
             reading.skipped.append({"partition": partition, "from": position, "to": log_start})
@@ -270,14 +284,24 @@ class ConsumersHttp:
             reading.positions[partition] = reading.moved[partition] = following
 
     async def _news(self, reading: _Reading, wait_ms: int) -> None:
-        """Return when a partition may have more, or the time is over."""
+        """Return when a partition may have more, or the time is over.
+
+        Partitions of which only other brokers have a replica are looked at now and then: a request that waits there
+        takes a place on the link, which others need, and does not end when nobody waits for it any more.
+        """
         if reading.failure is not None:
             await asyncio.sleep(min(RETRY_S, wait_ms / 1_000))
             return
-        loop = asyncio.get_running_loop()
+        name, loop = reading.view.name, asyncio.get_running_loop()
+        here = {partition: at for partition, at in reading.positions.items() if self._is_here(name, partition)}
+        if len(here) < len(reading.positions):
+            wait_ms = min(wait_ms, ELSEWHERE_MS)
+        if not here:
+            await asyncio.sleep(wait_ms / 1_000)
+            return
         waits = [
-            loop.create_task(self._reader.read(reading.view.name, partition, position, max_bytes=1, wait_ms=wait_ms))
-            for partition, position in reading.positions.items()
+            loop.create_task(self._reader.read(name, partition, position, max_bytes=1, wait_ms=wait_ms))
+            for partition, position in here.items()
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -286,15 +310,20 @@ class ConsumersHttp:
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _bounds(self, view: TopicView, partition: int) -> Mapping[int, int]:
-        """Return where a partition begins and where it ends for readers, by EARLIEST and LATEST."""
-        answer = await self._reader.read(view.name, partition, LATEST, max_bytes=1, wait_ms=0)
-        return {EARLIEST: answer.log_start, LATEST: answer.end}
+    def _is_here(self, name: str, partition: int) -> bool:
+        """Return whether a replica of this broker answers readers of a partition."""
+        stream = self._cluster.stream(name, partition)
+        return stream is not None and (stream.is_leader or stream.is_visible_end_known)
+
+    async def _place(self, view: TopicView, partition: int, at: int) -> int:
+        """Return where a partition begins (EARLIEST), or ends for readers (LATEST)."""
+        answer = await self._reader.read(view.name, partition, at, max_bytes=1, wait_ms=0)
+        return answer.log_start if at == EARLIEST else answer.end
 
     async def _check_reached(self, view: TopicView, partition: int, offset: int) -> None:
-        bounds = await self._bounds(view, partition)
-        if offset > bounds[LATEST]:
-            raise OffsetOutOfRange(f"partition {partition} ends at {bounds[LATEST]}: {offset} was handed out to nobody")
+        end = await self._place(view, partition, LATEST)
+        if offset > end:
+            raise OffsetOutOfRange(f"partition {partition} ends at {end}: {offset} was handed out to nobody")
 
     # --- positions --------------------------------------------------------------------------------
 

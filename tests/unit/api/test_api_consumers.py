@@ -17,6 +17,7 @@ from region.api import consumers_http
 from region.api.admin_http import AdminHttp
 from region.api.consumer_requests import event_id
 from region.api.consumers_http import ConsumersHttp
+from region.api.reading import read_stream
 from region.api.record_answers import RecordEvents
 from region.api.records_http import RecordsHttp
 from region.api.unfolding import Unreadable
@@ -161,6 +162,35 @@ async def test_a_reader_that_waits_is_woken_by_a_record_of_any_partition(http: A
     orders((1, b"b"))
     found = await waiting
     assert (values(found), found["positions"]) == ([(1, "b")], {"1": 1})
+
+
+async def test_a_partition_that_other_brokers_have_is_looked_at_and_never_waited_for_there(
+    http: Any, orders: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far, waited = cluster.streams["orders", 1], []
+
+    async def elsewhere(
+        name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False
+    ) -> Any:
+        waited.append(wait_ms)
+        if len(waited) == 3:
+            far.add(b"c")
+        return await read_stream(far, offset, max_bytes=max_bytes, wait_ms=0)
+
+    monkeypatch.setattr(consumers_http, "ELSEWHERE_MS", 1)
+    monkeypatch.setattr(cluster, "stream", lambda name, partition: None if partition else cluster.streams[name, 0])
+    monkeypatch.setattr(cluster, "read_records", elsewhere)
+    assert values(await read(http, "?wait_ms=20000")) == [(1, "c")]
+    assert set(waited) == {0}
+    far.log_start = far.high_watermark
+    await acknowledge(http, {"1": 1})
+    monkeypatch.setattr(consumers_http, "ELSEWHERE_MS", 60_000)
+    waited.clear()
+    async with http.get(f"{BILLS}/events") as answer:
+        for value in (b"a", b"b", b"c"):
+            orders((0, value))
+            await event(answer)
+    assert len(waited) <= 3  # not once for each record of another partition
 
 
 async def test_max_is_of_all_partitions_and_each_has_its_turn(http: Any, orders: Any) -> None:

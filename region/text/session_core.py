@@ -9,6 +9,8 @@ Rule 1: every line that is not empty has exactly one answer: `OK ...` or `ERR CO
         come before it.
 Rule 2: an answer is one line, whatever stood in the request.
 Rule 3: who has not signed in may send short lines only.
+Rule 4: who begins with a request of HTTP is hung up on: a page of any site can let a browser send one here, with
+        commands in its body.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ MISTAKES_IN_A_ROW_MAX: Final = 20
 SIGN_INS_MAX: Final = 3
 _ANSWER_CHARS_MAX: Final = 600
 _HOW_CHARS: Final = max(len(how) for how, _ in HOW.values())
+_HTTP: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|CONNECT|TRACE) \S+ HTTP/")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -74,6 +77,7 @@ class Session:
         self._broker = broker
         self._mistakes = 0
         self._sign_ins = 0
+        self._has_begun = False
 
     @property
     def line_bytes_max(self) -> int:
@@ -89,6 +93,10 @@ class Session:
         """Return what a line leads to."""
         if self.state is State.OVER:
             return ()
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first and self._may_be_http(line):
+            self.state = State.OVER
+            return [refusal(BadRequest("no request of HTTP, nor a first line that long, is taken here")), HangUp()]
         try:
             command = self._command(line)
         except GeorelayError as error:
@@ -104,6 +112,10 @@ class Session:
                 return [ok("bye"), HangUp()]
             case _:
                 return [Run(command)]
+
+    def _may_be_http(self, line: Line) -> bool:
+        """Return whether a first line may be that of a request; one over the limit only where nobody has to sign in."""
+        return self.state is State.READY if isinstance(line, Overlong) else _HTTP.match(line) is not None
 
     def _command(self, line: Line) -> Command | None:
         if isinstance(line, Overlong):

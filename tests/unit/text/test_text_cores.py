@@ -26,7 +26,7 @@ from region.text.commands_core import (
     Unsubscribe,
     parse_command,
 )
-from region.text.line_core import OVERLONG, LineBuffer
+from region.text.line_core import OVERLONG, Line, LineBuffer
 from region.text.record_core import body_text, parse_body
 from region.text.session_core import (
     LINE_BEFORE_SIGN_IN_BYTES_MAX,
@@ -250,6 +250,31 @@ def test_a_command_is_run_and_an_empty_line_is_nothing() -> None:
     ready = session()
     assert ready.line(b"CRTP a") == [Run(CreateTopic("a", -1))]
     assert ready.line(b"  ") == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "sign_in_needed"),
+    [
+        (b"POST / HTTP/1.1", False),
+        (b"GET /%0aDLTP HTTP/1.0", True),
+        (b"OPTIONS * HTTP/1.1", False),
+        (OVERLONG, False),  # an address may be of any length
+    ],
+)
+def test_a_page_that_lets_a_browser_send_commands_in_a_request_of_http_is_hung_up_on(
+    first: Line, sign_in_needed: bool
+) -> None:
+    ready = session(sign_in_needed=sign_in_needed)
+    answer, end = ready.line(first)
+    assert isinstance(answer, Say) and answer.text.startswith("ERR BAD_REQUEST") and isinstance(end, HangUp)
+    assert ready.line(b"DLTP orders") == ()
+
+
+def test_a_record_may_look_like_a_request_of_http() -> None:
+    ready = session()
+    for line in (b"PUBS orders HTTP/1.1", b"POST / HTTP/1.1", b"PUBS orders x"):
+        (action,) = ready.line(line)
+        assert isinstance(action, Run) is line.startswith(b"PUBS")
 
 
 def test_quit_says_goodbye_and_ends() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from georelay.errors import GeorelayError, PolicyViolation, UnknownTopic
+from georelay.errors import GeorelayError, InvalidTopic, PolicyViolation, UnknownTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.cluster import (
@@ -60,6 +60,8 @@ class CreatePartitionsHandler:
             if code is ErrorCode.NONE and not request.validate_only:
                 with self._access.noted(principal, "topic.grown", topic=topic.name, partitions=str(topic.count)):
                     await within(request.timeout_ms, self._cluster.add_partitions(topic.name, topic.count))
+        except InvalidTopic as error:  # somebody else let it grow meanwhile
+            code, text = ErrorCode.INVALID_PARTITIONS, str(error)
         except GeorelayError as error:
             code, text = kafka_code(error), str(error)
         return CreatePartitionsTopicResult(topic.name, code, text)

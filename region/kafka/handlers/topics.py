@@ -1,6 +1,7 @@
 """CreateTopics and DeleteTopics: definitions are forwarded to the definitions home by the cluster.
 
-Rule: a topic that was created, or would be, is answered with its settings to who may see them (KIP-525).
+Rule 1: a topic that was created, or would be, is answered with its settings to who may see them (KIP-525).
+Rule 2: a refusal has the code of what is wrong: the name, the replication factor, or a setting.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from region.kafka.connection import Slot
 from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.handlers.first_leaders import first_leaders
 from region.kafka.patience import within
-from region.kafka.ports import TopicSpec
+from region.kafka.ports import TopicSpec, TopicView
 from region.kafka.services import KafkaServices
 from region.kafka.topic_settings import created_rows, values_of, values_wished, wished
 from region.security.access import Operation, Principal, Resource
@@ -61,13 +62,13 @@ class CreateTopicsHandler:
                 raise RowRefused(ErrorCode.INVALID_REQUEST, "the topic stands twice in the request")
             spec = _spec(topic)
             if request.validate_only:
-                spec = self._cluster.check_topic(spec)
+                spec = self._checked(spec)
                 would_be = CreatableTopicResult(
                     name=topic.name, num_partitions=spec.partitions, replication_factor=spec.replication_factor
                 )
                 return self._with_configs(would_be, values_wished(spec), principal)
             with self._access.noted(principal, "topic.created", topic=topic.name):
-                view = await within(request.timeout_ms, self._cluster.create_topic(spec))
+                view = await within(request.timeout_ms, self._created(spec))
         except (RowRefused, GeorelayError) as error:
             code = kafka_code(error)
             return CreatableTopicResult(name=topic.name, error_code=code, error_message=str(error), configs=())
@@ -78,6 +79,38 @@ class CreateTopicsHandler:
             replication_factor=view.replication_factor,
         )
         return self._with_configs(created, values_of(view.definition, self._region_name), principal)
+
+    async def _created(self, spec: TopicSpec) -> TopicView:
+        try:
+            return await self._cluster.create_topic(spec)
+        except InvalidTopic as error:
+            raise self._refusal(spec, error) from error
+
+    def _checked(self, spec: TopicSpec) -> TopicSpec:
+        try:
+            return self._cluster.check_topic(spec)
+        except InvalidTopic as error:
+            raise self._refusal(spec, error) from error
+
+    def _refusal(self, spec: TopicSpec, error: InvalidTopic) -> RowRefused:
+        """Return the error with the code of the first part of a wish that is refused by itself."""
+        bare = TopicSpec(name=spec.name)
+        placed = replace(bare, homes=spec.homes, home=spec.home)
+        code = ErrorCode.INVALID_CONFIG
+        if not self._is_valid(bare):
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif self._is_valid(placed) and not self._is_valid(replace(placed, replication_factor=spec.replication_factor)):
+            code = ErrorCode.INVALID_REPLICATION_FACTOR
+        return RowRefused(code, str(error))
+
+    def _is_valid(self, spec: TopicSpec) -> bool:
+        try:
+            self._cluster.check_topic(spec)
+        except InvalidTopic:
+            return False
+        except GeorelayError:
+            return True  # it is there meanwhile, or may not be made: not a mistake of its form
+        return True
 
     def _with_configs(
         self, row: CreatableTopicResult, values: Mapping[str, str], principal: Principal

@@ -62,6 +62,7 @@ public class WordCount {
         settings.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         settings.put(StreamsConfig.STATE_DIR_CONFIG, Files.createTempDirectory("state").toString());
         settings.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
+        settings.put(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG, 8_000); // an instance that closes stays a member so long
         StreamsBuilder builder = new StreamsBuilder();
         builder.<String, String>stream(input)
             .flatMapValues(text -> Arrays.asList(text.split(" ")))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from georelay import errors
 from georelay.errors import HomeUnreachable
-from georelay.ids import Offset
+from georelay.ids import BrokerId, Offset, RegionNumber
 from georelay.wire.api import SUPPORTED, ApiKey, ErrorCode
 from georelay.wire.requests import (
     ApiVersionsRequest,
@@ -28,7 +29,10 @@ from georelay.wire.requests import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from region.controller.definition_rules import define
+from region.controller.topic import TopicSpec
 from region.controller.topic_settings import TOPIC_SETTINGS
+from region.controller.topology import RegionInfo, Topology
 from region.kafka.dispatch import handler_table
 from region.kafka.error_map import KAFKA_CODE, kafka_code
 from region.kafka.handlers.sasl import SaslHandler
@@ -279,6 +283,37 @@ async def test_a_topic_is_answered_with_all_its_settings(bed: Any, version: int,
     assert shown["segment.ms"].config_source == 5
     assert shown["georelay.homes"].read_only
     assert bool(bed.cluster.views) is not validate_only
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"name": "eu.orders"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"replication_factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"configs": setting("georelay.home", "mars"), "replication_factor": 2}, ErrorCode.INVALID_CONFIG),
+        ({"configs": setting("min.insync.regions", "3")}, ErrorCode.INVALID_CONFIG),
+        ({"configs": setting("min.insync.replicas", "3")}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+async def test_what_the_definitions_home_refuses_has_the_code_of_what_is_wrong(
+    bed: Any, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], code: ErrorCode, validate_only: bool
+) -> None:
+    regions = tuple(
+        RegionInfo(number=RegionNumber(n), name=name, brokers=(BrokerId(n * 1000 + 1),))
+        for n, name in ((1, "us"), (2, "eu"))
+    )
+    topology = Topology(mesh_id="m", region=RegionNumber(1), definitions_home=RegionNumber(1), regions=regions)
+
+    def judged(spec: TopicSpec) -> TopicSpec:
+        define(dataclasses.replace(spec, home=spec.home or "us"), topic_id=bytes(16), topology=topology)
+        return spec
+
+    monkeypatch.setattr(bed.cluster, "check_topic", judged)
+    row = await create(bed, creatable(**fields), validate_only=validate_only)
+    assert row.error_code == code
+    assert row.error_message
+    assert not bed.cluster.views
 
 
 async def test_an_existing_topic_is_not_created_again(bed: Any) -> None:

@@ -85,6 +85,7 @@ class Coalescer:
         self._lanes: dict[_Place, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
+        self._told = ""  # why the last producer id was refused, until one is given out
         self._closed = False
 
     @property
@@ -236,7 +237,9 @@ class Coalescer:
                 try:
                     producer_id = await self._cluster.allocate_producer_id()
                 except GeorelayError as error:
-                    log.warning("producer_id.refused", topic=lane.topic, partition=lane.partition, error=str(error))
+                    if str(error) != self._told:
+                        self._told = str(error)
+                        log.warning("producer_id.refused", topic=lane.topic, partition=lane.partition, error=self._told)
                     lane.producer_refused(
                         Unavailable(
                             f"no producer id: {error}; nothing was stored; `georelay status` shows what is down"
@@ -244,6 +247,7 @@ class Coalescer:
                     )
                     await asyncio.sleep(ALLOCATE_RETRY_S)
                 else:
+                    self._told = ""
                     lane.producer_assigned(brokers_own(producer_id))
                     return
         finally:

@@ -112,6 +112,7 @@ class RecordLane(Generic[R]):
         self._settle = settle or asyncio.Future.set_result
         self._allocating = False
         self._closed = False
+        self._told = ""  # code of what was given up last, since something was stored
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._open_chunks: set[RecordChunk[R]] = set()
@@ -217,6 +218,7 @@ class RecordLane(Generic[R]):
         self._pump()
 
     def _deliver(self, batch: LaneBatch[RecordChunk[R]], stored: R) -> None:
+        self._told = ""
         offset = stored.base_offset
         for chunk in batch.chunks:
             self._open_chunks.discard(chunk)
@@ -228,10 +230,12 @@ class RecordLane(Generic[R]):
 
     def _tell(self, given_up: Sequence[GivenUp[RecordChunk[R]]]) -> None:
         for lost in given_up:
-            log.warning(
-                "batch.given_up", topic=self.topic, partition=self.partition, code=lost.error.code,
-                records=lost.batch.record_count,
-            )  # fmt: skip
+            if lost.error.code != self._told:  # an outage is one line, however many are refused in it
+                self._told = lost.error.code
+                log.warning(
+                    "batch.given_up", topic=self.topic, partition=self.partition, code=lost.error.code,
+                    records=lost.batch.record_count,
+                )  # fmt: skip
             for chunk in lost.batch.chunks:
                 self._open_chunks.discard(chunk)
                 if not chunk.done.done():

@@ -140,6 +140,17 @@ async def test_a_producer_id_of_the_brokers_is_refused_from_a_client(native: Nat
     assert cluster.published == []
 
 
+async def test_a_batch_over_the_topics_size_is_refused_and_the_call_goes_on(native: Native, cluster: Any) -> None:
+    cluster.add_topic("orders")
+    await cluster.alter_topic("orders", {"max.message.bytes": "200"})
+    call = native.publish_stream()
+    publishes = [pb.Publish(tag=tag, topic="orders", batch=batch(b"x" * size)) for tag, size in ((1, 200), (2, 100))]
+    await call.write(pb.PublishStreamRequest(publishes=publishes))
+    refused, stored = sorted(await acknowledgements(call, 2), key=lambda row: row.tag)
+    assert (refused.outcome, refused.refusal.code) == (pb.OUTCOME_NOT_STORED, "TOO_LARGE")
+    assert (stored.outcome, stored.base_offset) == (pb.OUTCOME_STORED, 0)
+
+
 async def test_opaque_batches_are_stored_as_they_came_and_answered_with_their_place(
     native: Native, cluster: Any
 ) -> None:

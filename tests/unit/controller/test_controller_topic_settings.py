@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from georelay.errors import InvalidTopic, PolicyViolation
+from georelay.ids import RegionNumber
 from region.controller import definition_orders
 from region.controller.command_kinds import MESH_LEVEL, SETTINGS_LEVEL
 from region.controller.definition_orders import until_understood
 from region.controller.definition_rules import alter, define
+from region.controller.mesh_rows import RegionRow, RegionState
 from region.controller.topic import TopicDefinition, TopicSpec
 from region.controller.topic_settings import ALTERABLE, TOPIC_SETTINGS, Effect, SettingType
 
@@ -156,3 +158,36 @@ async def test_what_older_brokers_do_not_enforce_waits_until_every_region_does(
         else:
             await until_understood(config, (), older)
         await until_understood(config, config, older)  # it was so before
+
+
+async def test_a_region_with_an_older_broker_asks_for_nothing_that_it_would_not_enforce(
+    mesh_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definition_orders, "LEVELS_WAIT_S", 0)
+    levels = dict.fromkeys((1001, 1002, 2001, 2002), SETTINGS_LEVEL)
+    mesh = await mesh_of(levels=levels | {1002: MESH_LEVEL})
+    us, eu = mesh.services[1001], mesh.services[2001]
+    await mesh.until(lambda: (us.feature_level, eu.feature_level) == (MESH_LEVEL, SETTINGS_LEVEL))
+    await mesh.until(lambda: all(service.is_settled for service in mesh.services.values()))
+    compact = TopicSpec(name="state").with_settings({"cleanup.policy": "compact"})
+    with pytest.raises(PolicyViolation, match="us did not say so"):
+        await us.create_topic(compact)
+    assert us.catalog.topic("state") is None
+    await us.create_topic(TopicSpec(name="state"))
+    with pytest.raises(PolicyViolation, match=r"max\.message\.bytes.*us did not say so"):
+        await us.alter_topic("state", {"max.message.bytes": "1000"})
+    await us.alter_topic("state", {"flush.ms": "1", "cleanup.policy": "delete", "max.message.bytes": None})
+
+
+async def test_what_mesh_control_said_of_other_regions_counts_as_well(mesh: Any) -> None:
+    us = mesh.services[1001]
+    assert us.feature_level < SETTINGS_LEVEL
+    rows = (
+        RegionRow(number=RegionNumber(1), name="us", level=0),  # of its own region a broker knows better
+        RegionRow(number=RegionNumber(2), name="eu", level=SETTINGS_LEVEL),
+        RegionRow(number=RegionNumber(3), name="ap", level=MESH_LEVEL),
+        RegionRow(number=RegionNumber(4), name="wit", level=0, witness=True),
+        RegionRow(number=RegionNumber(5), name="gone", level=0, state=RegionState.REMOVED),
+    )
+    us.state.mesh.regions.update({row.number: row for row in rows})
+    assert us._definitions._older_regions(SETTINGS_LEVEL) == ["us", "ap"]

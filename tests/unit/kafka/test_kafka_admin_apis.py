@@ -187,6 +187,18 @@ async def test_nothing_is_created_when_automatic_creation_is_off(bed: Any) -> No
     assert not bed.cluster.views
 
 
+@pytest.mark.parametrize("version", range(1, 14))
+async def test_topics_of_the_brokers_themselves_are_internal_so_that_clients_can_leave_them_out(
+    bed: Any, version: int
+) -> None:
+    bed.cluster.add_topic("orders")
+    own = bed.cluster.add_topic("__georelay_coordinators")
+    bed.cluster.views[own.name] = dataclasses.replace(own, internal=True)
+    client = await bed.client()
+    response = await client.call(MetadataRequest(topics=None), ApiKey.METADATA, version)
+    assert {topic.name: topic.is_internal for topic in response.topics} == {"orders": False, own.name: True}
+
+
 async def test_metadata_by_topic_id(bed: Any) -> None:
     view = bed.cluster.add_topic("orders")
     client = await bed.client()

@@ -87,7 +87,13 @@ class Node:
 
     def placement(self, group_id: GroupId) -> Any:
         topic = SimpleNamespace(
-            name="t", home=1, homes=Homes.ONE, segment_bytes=1 << 20, failover=self.failover, topic_id=b"t" * 16
+            name="t",
+            home=1,
+            homes=Homes.ONE,
+            segment_bytes=1 << 20,
+            failover=self.failover,
+            topic_id=b"t" * 16,
+            uses_append_time=False,
         )
         return None if self.assignment is None or not self.registered else (self.assignment, topic)
 

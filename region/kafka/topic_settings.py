@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from georelay.errors import InvalidTopic
@@ -33,6 +34,7 @@ from region.controller.topic_settings import (
 )
 
 RegionName = Callable[[int], str]
+ROWS_KEPT: Final = 1_024  # of answers: nearly all are defaults, the same for every topic
 SET: Final = 0
 DELETE: Final = 1
 APPEND: Final = 2
@@ -70,29 +72,34 @@ def _values(topic: TopicDefinition | TopicSpec, home: str) -> dict[str, str]:
 
 def created_rows(values: Mapping[str, str]) -> list[CreatableTopicConfigs]:
     """Return what CreateTopics answers of a topic with these values (KIP-525)."""
-    return [
-        CreatableTopicConfigs(name=name, value=value, read_only=_is_fixed(row), config_source=_source(row, value))
-        for name, row in TOPIC_SETTINGS.items()
-        for value in (values[name],)
-    ]
+    return [_created_row(name, values[name]) for name in TOPIC_SETTINGS]
 
 
 def described_rows(
     values: Mapping[str, str], *, synonyms: bool, documentation: bool
 ) -> list[DescribeConfigsResourceResult]:
     """Return what DescribeConfigs answers of a topic with these values."""
-    return [
-        DescribeConfigsResourceResult(
-            name=name,
-            value=values[name],
-            read_only=_is_fixed(row),
-            config_source=_source(row, values[name]),
-            synonyms=_synonyms(row, values[name]) if synonyms else (),
-            config_type=row.type,
-            documentation=_documentation(row) if documentation else None,
-        )
-        for name, row in TOPIC_SETTINGS.items()
-    ]
+    return [_described_row(name, values[name], synonyms, documentation) for name in TOPIC_SETTINGS]
+
+
+@lru_cache(maxsize=ROWS_KEPT)
+def _created_row(name: str, value: str) -> CreatableTopicConfigs:
+    row = TOPIC_SETTINGS[name]
+    return CreatableTopicConfigs(name=name, value=value, read_only=_is_fixed(row), config_source=_source(row, value))
+
+
+@lru_cache(maxsize=ROWS_KEPT)
+def _described_row(name: str, value: str, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+    row = TOPIC_SETTINGS[name]
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=_is_fixed(row),
+        config_source=_source(row, value),
+        synonyms=_synonyms(row, value) if synonyms else (),
+        config_type=row.type,
+        documentation=_documentation(row) if documentation else None,
+    )
 
 
 def _is_fixed(row: Setting) -> bool:

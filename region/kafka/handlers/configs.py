@@ -4,6 +4,8 @@ Rule 1: AlterConfigs replaces: a setting that is not named goes back to its defa
         what it names. Both carry the settings that result to the definitions home, in one definition per topic.
 Rule 2: a topic or broker twice in one request, or a setting twice in one topic, is refused, as Apache Kafka does.
 Rule 3: brokers are configured by their files: no request changes them.
+Rule 4: an answer has documentation for its first DOCUMENTED_MAX resources, and no resource twice: a small request makes
+        no answer of many megabytes.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from region.security.change_details import shown_settings
 TOPIC: Final = 2
 BROKER: Final = 4
 RESOURCES_PER_REQUEST_MAX: Final = 1_000
+DOCUMENTED_MAX: Final = 100
 # The defaults of topics under the names that they have as a broker's settings.
 TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
     "compression.type": "compression.type",
@@ -85,9 +88,10 @@ class DescribeConfigsHandler:
 
     def handle(self, slot: Slot, request: DescribeConfigsRequest) -> None:
         """Answer from what this broker knows."""
-        results = []
-        for resource in request.resources:
-            asked = _Asked(resource.configuration_keys, request.include_synonyms, request.include_documentation)
+        results: list[DescribeConfigsResult] = []
+        for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+            documented = request.include_documentation and len(results) < DOCUMENTED_MAX
+            asked = _Asked(resource.configuration_keys, request.include_synonyms, documented)
             try:
                 _check_count(request.resources)
                 _check_access(self._access, slot, Operation.DESCRIBE_CONFIGS, resource)

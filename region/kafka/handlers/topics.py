@@ -1,14 +1,17 @@
 """CreateTopics and DeleteTopics: definitions are forwarded to the definitions home by the cluster.
 
-Rule 1: a topic that was created, or would be, is answered with its settings to who may see them (KIP-525).
+Rule 1: a topic that was created, or would be, is answered with its settings to who may see them (KIP-525); in one
+        request that holds for the first SETTINGS_ANSWERED_MAX topics.
 Rule 2: a refusal has the code of what is wrong: the name, the replication factor, or a setting.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from georelay.errors import GeorelayError, InvalidTopic
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
@@ -30,6 +33,9 @@ from region.kafka.services import KafkaServices
 from region.kafka.topic_settings import created_rows, values_of, values_wished, wished
 from region.security.access import Operation, Principal, Resource
 
+SETTINGS_ANSWERED_MAX: Final = 1_000
+TOPICS_PER_TURN: Final = 50  # between two turns other clients are served
+
 
 class CreateTopicsHandler:
     """Answers CreateTopics."""
@@ -45,9 +51,12 @@ class CreateTopicsHandler:
 
     async def _answer(self, request: CreateTopicsRequest, principal: Principal) -> CreateTopicsResponse:
         times = Counter(topic.name for topic in request.topics)
-        rows = []
+        rows: list[CreatableTopicResult] = []
         for name, topic in {topic.name: topic for topic in request.topics}.items():
-            rows.append(await self._create(topic, request, principal, is_double=times[name] > 1))
+            row = await self._create(topic, request, principal, is_double=times[name] > 1)
+            rows.append(row if len(rows) < SETTINGS_ANSWERED_MAX else replace(row, configs=()))
+            if len(rows) % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
         if not request.validate_only:
             created = [row.name for row in rows if row.error_code == ErrorCode.NONE]
             await first_leaders(self._cluster, created, wait_s=request.timeout_ms / 1000)

@@ -35,6 +35,7 @@ from region.controller.topic_settings import TOPIC_SETTINGS
 from region.controller.topology import RegionInfo, Topology
 from region.kafka.dispatch import handler_table
 from region.kafka.error_map import KAFKA_CODE, kafka_code
+from region.kafka.handlers import topics
 from region.kafka.handlers.sasl import SaslHandler
 
 
@@ -331,6 +332,18 @@ async def test_what_the_definitions_home_refuses_has_the_code_of_what_is_wrong(
 async def test_an_existing_topic_is_not_created_again(bed: Any) -> None:
     bed.cluster.add_topic("fresh")
     assert (await create(bed, creatable())).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_as_many_topics_as_a_request_can_hold_make_an_answer_that_a_client_reads(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "SETTINGS_ANSWERED_MAX", 2)
+    client = await bed.client()
+    wanted = [creatable(name=f"t{number}") for number in range(120)]
+    request = CreateTopicsRequest(topics=wanted, validate_only=True)
+    rows = (await client.call(request, ApiKey.CREATE_TOPICS, 7)).topics
+    assert [bool(row.configs) for row in rows] == [True] * 2 + [False] * 118
+    assert {(row.error_code, row.num_partitions) for row in rows} == {(0, 1)}
 
 
 async def test_a_topic_twice_in_one_request_is_refused(bed: Any) -> None:

@@ -97,6 +97,17 @@ async def test_only_the_keys_that_were_asked_for_with_their_synonyms_and_documen
     assert (result.configs[0].synonyms, result.configs[0].documentation) == ((), None)
 
 
+async def test_a_small_request_makes_no_huge_answer(bed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "DOCUMENTED_MAX", 1)
+    for name in ("a", "b"):
+        bed.cluster.add_topic(name)
+    wanted = [DescribeConfigsResource(TOPIC, name) for name in ("a", "b", "a", "a")]
+    first, second = await describe(bed, *wanted, include_documentation=True)
+    assert (first.resource_name, second.resource_name) == ("a", "b")
+    assert all(row.documentation for row in first.configs)
+    assert not any(row.documentation for row in second.configs)
+
+
 async def test_a_broker_describes_itself_read_only(bed: Any) -> None:
     bed.cluster.topic_defaults = TopicDefaults(partitions=7, replication_factor=2)
     bed.cluster.others = [1002]

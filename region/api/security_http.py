@@ -213,7 +213,10 @@ def _user_of(request: web.Request) -> str:
 def _password(fields: Fields) -> str | None:
     if not fields.has("password"):
         return None
-    return fields.text("password", chars_min=PASSWORD_CHARS_MIN, chars_max=PASSWORD_CHARS_MAX)
+    password = fields.text("password", chars_max=PASSWORD_CHARS_MAX)
+    if len(password) < PASSWORD_CHARS_MIN:
+        raise BadRequest(f"a password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters")
+    return password
 
 
 def _optional(fields: Fields, name: str, high: int) -> int | None:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from georelay.credentials import given_credentials
 from georelay.errors import ConfigError, GeorelayError
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, READY_TIMEOUT_S, check_brokers_per_region, parse_regions
@@ -40,7 +41,7 @@ def up(
         Path, typer.Option(help="JSON file written when the mesh is ready, removed on stop; commands look for it.")
     ] = Path("georelay-endpoints.json"),
     user: Annotated[
-        list[str] | None, typer.Option(help="NAME:PASSWORD that clients sign in with; may be repeated.")
+        list[str] | None, typer.Option(help="NAME:PASSWORD that clients sign in with, @FILE reads it; may be repeated.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Start brokers again that end by themselves.")] = False,
     start: Annotated[
@@ -141,17 +142,14 @@ def _start_again(data: Path, name: str) -> None:
 
 
 def parse_users(texts: list[str]) -> tuple[tuple[str, str], ...]:
-    """Return (name, password) pairs of "NAME:PASSWORD" texts; the error never shows one.
+    """Return (name, password) pairs of what `given_credentials` takes.
 
     Raises:
-        ConfigError: no colon, no name or no password, or one name twice.
+        ConfigError: as that, or one name twice.
     """
     pairs = []
     for text in texts:
-        name, _, password = text.partition(":")
-        if not name or not password:
-            raise ConfigError("--user: give NAME:PASSWORD, both not empty")
-        pairs.append((name, password))
+        pairs.append(given_credentials(text))
     if len({name for name, _ in pairs}) != len(pairs):
         raise ConfigError("--user: a name is given twice")
     return tuple(pairs)

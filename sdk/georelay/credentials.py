@@ -15,6 +15,7 @@ import hmac
 import json
 import os
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class _User:
 _NOBODY: Final = _User(salt=bytes(SALT_BYTES), scrypt=bytes(HASH_BYTES))
 
 
+GIVEN_CHARS_MAX: Final = USER_CHARS_MAX + PASSWORD_CHARS_MAX + 3
 CLIENT_HEADER: Final = "Georelay-Client"
 """In what a gateway passes on: the IP address of its client. Failed sign-ins are counted by it."""
 
@@ -197,6 +199,32 @@ def parse_basic(authorization: str) -> tuple[str, str]:
     if scheme.lower() != "basic" or not colon:
         raise Unauthenticated("the authorization header is not 'basic base64(user:password)'")
     return user, password
+
+
+def given_credentials(text: str) -> tuple[str, str]:
+    """Return name and password of what a person gave: "NAME:PASSWORD", or "@FILE" whose first line is that.
+
+    A command line is shown to every user of a host, a file need not be; "@-" is standard input.
+
+    Raises:
+        ConfigError: no such file, no colon, no name or no password; the text never shows one.
+    """
+    what = "--user"
+    if text.startswith("@"):
+        what = "the first line of standard input" if text == "@-" else f"the first line of {text[1:]}"
+        try:
+            if text == "@-":
+                text = sys.stdin.readline(GIVEN_CHARS_MAX)
+            else:
+                with open(text[1:], encoding="utf-8") as file:
+                    text = file.readline(GIVEN_CHARS_MAX)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"--user: cannot read {what}: {reason}") from None
+    name, _, password = text.rstrip("\r\n").partition(":")
+    if not name or not password:
+        raise ConfigError(f"{what} must be NAME:PASSWORD, both not empty; --user @FILE reads it from a file")
+    return name, password
 
 
 def basic(user: str, password: str) -> str:

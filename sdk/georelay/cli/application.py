@@ -14,9 +14,9 @@ from typing import Annotated, Final, Protocol
 import typer
 
 from georelay.cli.failure import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
-from georelay.cli.location import add_tls_options
+from georelay.cli.location import TOKEN_VARIABLE, USER_VARIABLE, add_tls_options
 from georelay.client.gateway_http import GatewayError
-from georelay.errors import GeorelayError
+from georelay.errors import GeorelayError, Unauthenticated
 
 ROOMS: Final[Mapping[str, tuple[str, ...]]] = {  # module of georelay.cli -> the commands that it adds, in help's order
     "publish": ("publish",),
@@ -40,6 +40,10 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {  # module of georelay.cli -> the
     "audit": ("audit",),
     "report": ("report",),
 }
+# What brokers say is for programs: here it is about headers.
+SIGN_IN_ADVICE: Final = (
+    f"sign in: give --user NAME:PASSWORD (@FILE reads it from a file), or set {USER_VARIABLE} or {TOKEN_VARIABLE}"
+)
 PLUGIN_GROUP: Final = "georelay.commands"
 DISTRIBUTIONS: Final = ("georelay-server", "georelay")  # the server wheel holds the SDK too
 
@@ -92,7 +96,8 @@ def run(arguments: Sequence[str], plugins: Iterable[Plugin] | None = None) -> in
         _say(f"georelay: {error}")
         return error.exit_code
     except (GatewayError, GeorelayError) as error:
-        _say(f"georelay: {error}")
+        is_stranger = error.code == Unauthenticated.code and str(error).startswith("sign in")
+        _say(f"georelay: {SIGN_IN_ADVICE if is_stranger else error}")
         return EXIT_ERROR
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED

@@ -22,6 +22,7 @@ import typer
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.client.gateway_http import GatewayHttp
 from georelay.client.gateway_question import GatewayPlace
+from georelay.errors import ConfigError
 
 if TYPE_CHECKING:
     from georelay.tls import TlsContexts
@@ -40,7 +41,12 @@ EndpointsOption = Annotated[
     str, typer.Option("--endpoints", metavar="FILE", help="File written by `georelay up --endpoints FILE`.")
 ]
 UserOption = Annotated[
-    str, typer.Option("--user", metavar="NAME:PASSWORD", help=f"When the mesh has users (or {USER_VARIABLE}).")
+    str,
+    typer.Option(
+        "--user",
+        metavar="NAME:PASSWORD",
+        help=f"When the mesh has users (or {USER_VARIABLE}); @FILE reads it from a file, @- from standard input.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
@@ -60,8 +66,13 @@ def gateway_place(gateway: str, endpoints: str, user: str) -> GatewayPlace:
     url = gateway_url(gateway, endpoints, environ=os.environ, directory=Path())
     tls = _tls_of(url, gateway, endpoints)
     credentials = user or os.environ.get(USER_VARIABLE, "")
-    if (credentials and not credentials.partition(":")[0]) or (credentials and ":" not in credentials):
-        raise CommandFailed("--user must be NAME:PASSWORD", exit_code=EXIT_USAGE)
+    if credentials:
+        from georelay.credentials import given_credentials  # only where there are some: it is slow to import
+
+        try:
+            credentials = ":".join(given_credentials(credentials))
+        except ConfigError as error:
+            raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
     return GatewayPlace(url, credentials, os.environ.get(TOKEN_VARIABLE, ""), tls)
 
 

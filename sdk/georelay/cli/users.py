@@ -67,7 +67,7 @@ def _add(
     if expires_days:
         body["expires_s"] = int(time.time()) + expires_days * SECONDS_PER_DAY
     ask(Where(gateway, endpoints, user), "POST", "/v1/users", body)
-    print_line(f"user {name} added; it may do nothing yet: see `georelay acls add --help`")
+    print_line(f"user {name} added; what it may do: `georelay acls list --principal User:{name}`")
 
 
 def _password(

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from georelay.cli.application import run
 from georelay.cli.location import TOKEN_VARIABLE
+from georelay.client.gateway_http import GatewayError
+from georelay.errors import Outcome, Retry
 
 PASSWORD = "correct horse battery"
 
@@ -164,3 +167,20 @@ def test_quotas_are_set_and_listed(georelay: Any, gateway: Any) -> None:
         "12.5",
     ]
     assert georelay("quotas", "set", "User:ann", "--gateway", gateway.url).code == 2
+
+
+def test_who_is_not_signed_in_is_told_so_in_words_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise GatewayError(
+            "sign in: send 'authorization: basic base64(user:password)'",
+            code="UNAUTHENTICATED",
+            outcome=Outcome.NOT_STORED,
+            retry=Retry.NEVER,
+        )
+
+    monkeypatch.setattr("georelay.cli.users.ask", refuse)
+    assert run(["users", "delete", "ann", "--gateway", "http://127.0.0.1:1"]) == 1
+    told = capsys.readouterr().err
+    assert "--user NAME:PASSWORD" in told and "authorization" not in told

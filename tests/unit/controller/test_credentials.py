@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 from pathlib import Path
 
 import pytest
 
 from georelay import credentials as module
-from georelay.credentials import Credentials, basic, parse_basic, write_users_file
+from georelay.credentials import Credentials, basic, given_credentials, parse_basic, write_users_file
 from georelay.errors import ConfigError, Unauthenticated
 
 
@@ -118,3 +119,22 @@ def test_missing_users_file_is_refused(tmp_path: Path) -> None:
 def test_names_and_passwords_that_cannot_be_sent_are_refused(tmp_path: Path, users: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         write_users_file(tmp_path / "users.json", users)
+
+
+def test_credentials_are_given_on_the_command_line_or_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "me").write_text("alice:correct: horse\nand more\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("bob:secret\n"))
+    assert given_credentials("ann:pw") == ("ann", "pw")
+    assert given_credentials(f"@{tmp_path / 'me'}") == ("alice", "correct: horse")
+    assert given_credentials("@-") == ("bob", "secret")
+
+
+@pytest.mark.parametrize("text", ["", "alice", ":hush", "alice:", "@", "@no/such/file", "@{empty}"])
+def test_credentials_that_are_none_are_refused_without_being_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        given_credentials(text.replace("{empty}", str(tmp_path / "empty")))
+    assert "hush" not in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -366,7 +366,7 @@ def test_password_is_on_no_command_line_and_in_no_file_or_log(up: Up) -> None:
         (["--brokers-per-region", "2"], "--brokers-per-region: 2 is not 1, 3 or 5"),
         (["--regions", "us,US"], "--regions: 'US' is not a region name"),
         (["--base-port", "70000"], "--base-port: 70000 does not leave 76 ports"),
-        (["--user", "alice"], "--user: give NAME:PASSWORD"),
+        (["--user", "alice"], "--user must be NAME:PASSWORD"),
         (["--base-port", "0", "--endpoints", "/nonexistent/file"], "--endpoints:"),
         (["--base-port", "0", "--link-override", "x"], "--link-override: 'x' is not"),
         (["--data", "/dev/null"], "--data: cannot use /dev/null"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,11 +14,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from georelay.errors import AccessDenied, BadRequest, GeorelayError
+from region.api import queues_http
 from region.api.bindings_http import binding_json, parse_binding
 from region.api.bodies import Bodies
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_response
 from region.api.queues_http import QueuesHttp
+from region.api.record_json import record_json
 from region.security.access import ANONYMOUS, Access, Operation, Principal, Resource
 
 
@@ -114,6 +118,25 @@ async def test_a_receive_passes_its_parameters_on_and_shows_text() -> None:
     assert (row["value"], row["headers_b64"], row["lease"]) == ("hä", {"h": "/w=="}, "1.0.0.1")
     assert asked.calls == [("q", "receive", {"consumer": "c", "max": 5, "wait_ms": 2000, "queue": "q"}, 12.0)]
     await client.close()
+
+
+async def test_large_records_of_a_receive_are_written_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return record_json(*given)
+
+    monkeypatch.setattr(queues_http, "record_json", noted)
+    asked = Asked()
+    client = await _client(asked, Access.open())
+    for value in ("aMOk", "AAAA" * 25_000):
+        asked.answer = {"records": [RECORD | {"value": value}], "visibility_timeout_ms": 1}
+        answer = await client.post("/v1/queues/q/records?consumer=c")
+        (row,) = (await answer.json())["records"]
+        assert row["value"] == base64.b64decode(value).decode()
+    await client.close()
+    assert threads[0] == threading.get_ident() != threads[1]
 
 
 @pytest.mark.parametrize("query", ["consumer=c&nothing=1", "consumer=c&max=x", "consumer=c&max=1&max=2", "region=eu"])

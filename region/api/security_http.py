@@ -7,11 +7,11 @@ Access is checked behind it, in region.security.administration.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
-from georelay.credentials import PASSWORD_CHARS_MAX
+from georelay.credentials import PASSWORD_CHARS_MAX, PASSWORD_CHARS_MIN
 from georelay.errors import BadRequest, Unavailable
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, parse_object
 from region.api.bodies import read_wish
@@ -24,8 +24,6 @@ from region.security.administration import TOKEN_DAYS_MAX, SecurityAdmin
 from region.security.definition import BYTES_PER_S_MAX, SHARE_PPM_MAX, Quota, read_principal
 from region.security.sign_in import SignInService
 from region.security.user import TOKEN_NAME, User, read_user_name
-
-PASSWORD_CHARS_MIN: Final = 8
 
 
 class SecurityHttp:

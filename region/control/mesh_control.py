@@ -157,6 +157,7 @@ class MeshControl:
             commit=self._order,
             ordered=lambda _: None,
             noted=lambda ordered: controller.security_ordered(ordered),
+            older_regions=self.regions.older_regions,
         )
         for name, serve in ((CREATE, orders.create), (ALTER, orders.alter), (DELETE, orders.delete)):
             self._methods[name] = _without_asker(serve)

@@ -36,6 +36,7 @@ from region.controller.topic_settings import (
 )
 from region.controller.topology import Topology
 from region.security.definition import SECRET_BYTES, Kind, Secret, SecurityDefinition, kind_of
+from region.security.user import OLDER_SALT_BYTES_MIN, SHORT_SALT_LEVEL, User
 
 CREATE: Final = "definitions.create"
 ALTER: Final = "definitions.alter"
@@ -213,12 +214,14 @@ class SecurityOrders:
         commit: Commit,
         ordered: Callable[[int], None],
         noted: Callable[[Ordered], None] = lambda _: None,
+        older_regions: Callable[[int], Sequence[str]] = lambda _: (),
         new_secret: Callable[[], bytes] = lambda: secrets.token_bytes(SECRET_BYTES),
     ) -> None:
         self._books = books
         self._commit = commit
         self._ordered = ordered
         self._noted = noted
+        self._older_regions = older_regions
         self._new_secret = new_secret
 
     async def change(self, body: JsonObject, asker: int = 0) -> JsonObject:
@@ -248,9 +251,21 @@ class SecurityOrders:
 
     async def _planned(self, wish: JsonObject) -> Sequence[SecurityDefinition]:
         planned = security_wishes.plan(self._books.security, wish)
+        self._refuse_unreadable(planned)
         if any(kind_of(definition) is Kind.USER for definition in planned) and not self._books.security.secret():
             await self._order(Secret(value=self._new_secret()))
         return planned
+
+    def _refuse_unreadable(self, planned: Sequence[SecurityDefinition]) -> None:
+        """Refuse a key that a region of an older version could not read: it would pull nothing any more."""
+        salts = [key.salt for user in planned if isinstance(user, User) for key in user.keys]
+        if all(len(salt) >= OLDER_SALT_BYTES_MIN for salt in salts):
+            return
+        if older := self._older_regions(SHORT_SALT_LEVEL):
+            raise PolicyViolation(
+                f"a salt of fewer than {OLDER_SALT_BYTES_MIN} bytes: every region has to understand it, and "
+                f"{', '.join(older)} did not say so; upgrade or reach them, or take a longer salt"
+            )
 
     async def _order(self, definition: SecurityDefinition) -> int:
         known = self._books.security.find(kind_of(definition), definition.key)

@@ -44,7 +44,13 @@ class SecurityDefinitions:
         self._topology = topology
         self._route = route
         self._applied = applied
-        self._orders = SecurityOrders(books=state, commit=commit, ordered=ordered, noted=noted)
+        self._orders = SecurityOrders(
+            books=state,
+            commit=commit,
+            ordered=ordered,
+            noted=noted,
+            older_regions=lambda _: [region.name for region in topology().regions],  # nobody knows before mesh control
+        )
 
     async def change(self, wish: JsonObject, *, by: str) -> None:
         """Have a wish of security_wishes fulfilled; return once this broker knows. `by`: who wishes it.

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from georelay.credentials import given_credentials
+from georelay.credentials import PASSWORD_CHARS_MIN, given_credentials
 from georelay.errors import ConfigError, GeorelayError
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, READY_TIMEOUT_S, check_brokers_per_region, parse_regions
@@ -145,11 +145,14 @@ def parse_users(texts: list[str]) -> tuple[tuple[str, str], ...]:
     """Return (name, password) pairs of what `given_credentials` takes.
 
     Raises:
-        ConfigError: as that, or one name twice.
+        ConfigError: as that, a password that is too short, or one name twice.
     """
     pairs = []
     for text in texts:
-        pairs.append(given_credentials(text))
+        name, password = given_credentials(text)
+        if len(password) < PASSWORD_CHARS_MIN:
+            raise ConfigError(f"--user: the password of {name} is too short: {PASSWORD_CHARS_MIN} characters at least")
+        pairs.append((name, password))
     if len({name for name, _ in pairs}) != len(pairs):
         raise ConfigError("--user: a name is given twice")
     return tuple(pairs)

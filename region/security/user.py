@@ -15,7 +15,9 @@ from georelay.credentials import USER_CHARS_MAX
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 
 SALT_BYTES: Final = 16
-SALT_BYTES_MIN: Final = 8
+SALT_BYTES_MIN: Final = 1  # what an admin client of Kafka may choose; a long one is better
+OLDER_SALT_BYTES_MIN: Final = 8  # of versions below SHORT_SALT_LEVEL: they cannot read a key with a shorter one
+SHORT_SALT_LEVEL: Final = 6  # feature level
 SALT_BYTES_MAX: Final = 128  # what admin clients of Kafka may choose
 ITERATIONS_MIN: Final = 4_096  # RFC 7677
 ITERATIONS_MAX: Final = 100_000  # the client pays; so does PLAIN, once per connection at most

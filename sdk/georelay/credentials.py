@@ -31,6 +31,7 @@ HASH_BYTES: Final = 32
 USERS_MAX: Final = 10_000
 USERS_FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 USER_CHARS_MAX: Final = 128
+PASSWORD_CHARS_MIN: Final = 8  # of passwords that are set; shorter ones of older files go on signing in
 PASSWORD_CHARS_MAX: Final = 1_024
 AUTHORIZATION_CHARS_MAX: Final = 8_192
 REMEMBERED_MAX: Final = 4_096

@@ -194,6 +194,25 @@ async def test_mesh_control_says_which_broker_asked_for_a_change(formed: Control
     assert len(noted) == 1  # nothing changed
 
 
+async def test_a_short_salt_waits_until_every_region_can_read_it(formed: ControllerState) -> None:
+    async def commit(command: Any) -> Done:
+        outcome = apply(formed, command)
+        assert isinstance(outcome, Done)
+        return outcome
+
+    older = ["eu"]
+    orders = SecurityOrders(books=formed, commit=commit, ordered=lambda _: None, older_regions=lambda _: older)
+    short = make_key(Mechanism.SCRAM_SHA_256, "pw", salt=b"salt", iterations=4096)
+    await orders.change({"wish": put_user("bob", keys=[KEY])})
+    with pytest.raises(PolicyViolation, match="eu did not say so"):
+        await orders.change({"wish": put_user("ann", keys=[short])})
+    assert formed.security.user("ann") is None
+    older.clear()
+    await orders.change({"wish": put_user("ann", keys=[short])})
+    found = formed.security.user("ann")
+    assert found is not None and User.from_json(found.to_json()).keys == (short,)
+
+
 async def test_two_administrators_do_not_undo_each_others_work(
     formed: ControllerState, topology: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

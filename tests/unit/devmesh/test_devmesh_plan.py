@@ -161,9 +161,14 @@ def test_malformed_user_is_refused_without_showing_the_password(text: str) -> No
 
 
 def test_user_may_have_colons_in_the_password() -> None:
-    assert parse_users(["alice:a:b"]) == (("alice", "a:b"),)
+    assert parse_users(["alice:a:password"]) == (("alice", "a:password"),)
     with pytest.raises(ConfigError, match="twice"):
-        parse_users(["alice:a", "alice:b"])
+        parse_users(["alice:a password", "alice:b password"])
+
+
+def test_a_new_password_is_as_long_as_everywhere() -> None:
+    with pytest.raises(ConfigError, match="the password of alice is too short: 8 characters at least"):
+        parse_users(["alice:seven77"])
 
 
 def test_link_overrides_come_from_flags_and_from_the_directory(layout: MeshPlan, tmp_path: Path) -> None:

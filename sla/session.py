@@ -217,6 +217,10 @@ def _settings(*, is_local: bool, is_quick: bool, is_light: bool = False) -> dict
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        # Where in our code each column was named, and plans as formatted text: each costs CPU, and nobody looks.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
+        "spark.sql.ui.explainMode": "simple",
         "spark.redaction.regex": REDACTED,
     }
     if is_local:

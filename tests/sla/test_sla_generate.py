@@ -35,16 +35,20 @@ ANOMALIES = ("dup_flagged", "dup_unflagged", "gaps", "gap_records", "healed_reco
 Generate = Callable[..., Expected]
 
 
-@pytest.fixture
-def generate(tmp_path: Path) -> Generate:
-    """Generate a small world: two minutes before and one after a full hour."""
+@pytest.fixture(scope="module")
+def generate(tmp_path_factory: pytest.TempPathFactory) -> Generate:
+    """Generate a small world: two minutes before and one after a full hour. One that was made is not made again."""
+    made: dict[str, Expected] = {}
 
-    def run(*faults: str, **values: Any) -> Expected:
-        out = tmp_path / str(len(list(tmp_path.iterdir())))
-        wanted = {"start": START, "seconds": 180, "rate_per_s": 40, "roll_s": 60} | values
-        return run_generate(
-            GenerateRequest(out=out, faults=tuple(Fault.parse(text) for text in faults), **wanted)  # type: ignore[arg-type]
-        )
+    def run(*faults: str, is_new: bool = False, **values: Any) -> Expected:
+        name = repr((faults, sorted(values.items())))
+        if is_new or name not in made:
+            wanted: dict[str, Any] = {"start": START, "seconds": 180, "rate_per_s": 40, "roll_s": 60, "brokers": 1}
+            request = GenerateRequest(
+                out=tmp_path_factory.mktemp("gen"), faults=tuple(map(Fault.parse, faults)), **wanted | values
+            )
+            made[name] = run_generate(request)
+        return made[name]
 
     return run
 
@@ -65,7 +69,7 @@ def anomalies(expected: Expected) -> dict[str, int]:
 
 
 def test_one_seed_makes_the_same_traces_and_another_seed_others(generate: Generate) -> None:
-    first, again, other = generate(seed=3), generate(seed=3), generate(seed=4)
+    first, again, other = generate(seed=3), generate(seed=3, is_new=True), generate(seed=4)
     assert first.tables == again.tables
     assert rows_of(first, TraceKind.LEDGER) == rows_of(again, TraceKind.LEDGER)
     assert first.tables["hour"] != other.tables["hour"]
@@ -131,7 +135,7 @@ def test_what_was_delivered_missed_or_is_pending_is_what_was_committed(
 
 
 def test_files_are_those_of_brokers(generate: Generate) -> None:
-    expected = generate()
+    expected = generate(brokers=2)
     next_row: dict[tuple[str, str, TraceKind], int] = {}
     paths = sorted(expected.traces.rglob("*.parquet"), key=lambda path: path.name)
     assert len(paths) == expected.files["written"]
@@ -200,7 +204,7 @@ def test_the_truth_lies_between_surely_and_perhaps_however_wrong_a_clock_is(gene
 
 
 def test_a_clock_that_is_set_is_seen_in_the_exchanges_of_both_sides(generate: Generate) -> None:
-    expected = generate("clock-step:region=eu,ms=80", brokers=1)
+    expected = generate("clock-step:region=eu,ms=80")
     steps: dict[tuple[str, str], int] = defaultdict(int)
     for row in expected.rows("clock_hour"):
         steps[row["region"], row["peer"]] += row["steps"]
@@ -275,7 +279,7 @@ def test_dropped_rows_are_said_by_their_writer(generate: Generate) -> None:
 
 
 def test_a_silent_region_leaves_its_writers_silent(generate: Generate) -> None:
-    expected = generate("silent-region:region=eu,at=120,for=60")  # from 10:00 on
+    expected = generate("silent-region:region=eu,at=120,for=60", brokers=2)  # from 10:00 on
     silent = [row for row in expected.rows("inputs_hour") if row["silent_writers"]]
     assert {row["region"] for row in silent} == {"eu"}
     assert {"eu/2001", "eu/2002"} <= {writer for row in silent for writer in row["silent_writers"]}

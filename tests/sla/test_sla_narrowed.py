@@ -25,8 +25,6 @@ from sla.report.model import Report
 from sla.targets import IntegrityTarget, LatencyTarget, Scope, Target, Targets
 from tests.sla import judging_facts as build
 
-pytestmark = pytest.mark.slow
-
 PASS, BREACH, DOUBT, NO_DATA = Verdict.PASS, Verdict.BREACH, Verdict.INCONCLUSIVE, Verdict.NO_DATA
 ORDERS = LatencyTarget(name="orders", topics=frozenset({"orders"}))
 NAMED = (NamedFacts(target="orders", topic="orders", group=""),)
@@ -156,6 +154,9 @@ severity = "page"
 """
 
 
+of_the_world = pytest.mark.slow  # half a minute of Spark
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> tuple[Any, dict[str, Any]]:
     """Return what the generator expects, and the report of it."""
@@ -205,6 +206,7 @@ def counted(rows: Iterable[dict[str, Any]], subject: dict[str, Any]) -> tuple[in
     return sum(row["n"] for row in rows), late
 
 
+@of_the_world
 @pytest.mark.parametrize(("name", "stage", "topics"), [
     ("of-topics", "total", {"orders-0", "events-1"}),
     ("of-a-group", "total", {"events-3"}),
@@ -235,6 +237,7 @@ def test_a_narrowed_target_counts_the_records_that_the_generator_expects(
         assert (minute["total"], minute["bad"]) == counted(mine, subjects[minute["name"]])
 
 
+@of_the_world
 def test_narrowed_targets_together_are_the_whole(world: tuple[Any, dict[str, Any]]) -> None:
     expected, _ = world
     rows = [row for row in expected.rows("minute") if row["stage"] == "total"]
@@ -242,11 +245,13 @@ def test_narrowed_targets_together_are_the_whole(world: tuple[Any, dict[str, Any
     assert sum(subject["total"] for subject in every) == sum(row["n"] for row in rows)
 
 
+@of_the_world
 def test_a_topic_with_a_typing_error_is_said_and_the_verdict_is_open(world: tuple[Any, dict[str, Any]]) -> None:
     target = target_of(world, "typing-error")
     assert (target["verdict"], target["worst_subject"]) == ("INCONCLUSIVE", "topic ordres-2")
 
 
+@of_the_world
 def test_integrity_of_some_topics_has_their_readers_alone(world: tuple[Any, dict[str, Any]]) -> None:
     expected, _ = world
     target = target_of(world, "streams-of-events")
@@ -259,6 +264,7 @@ def test_integrity_of_some_topics_has_their_readers_alone(world: tuple[Any, dict
     assert len(delivered) == 4
 
 
+@of_the_world
 def test_a_region_of_which_nobody_can_read_the_ledger_takes_the_pass_away(world: tuple[Any, dict[str, Any]]) -> None:
     expected, made = world
     assert expected.files["broken"] == {"corrupt-file": 2}

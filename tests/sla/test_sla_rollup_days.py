@@ -43,12 +43,12 @@ def states_of(hour: int) -> list[tuple[HourRun | None, tuple[str, ...] | None]]:
     return list(itertools.product(runs, [None, ("old",), ("new",)]))
 
 
-@pytest.mark.parametrize("first", states_of(0))
-@pytest.mark.parametrize("second", states_of(1))
-@pytest.mark.parametrize("has_day", [True, False])
-def test_in_every_state_an_hour_is_read_from_its_day_or_from_its_own_files_or_has_no_rows(
-    first: Any, second: Any, has_day: bool
-) -> None:
+def test_in_every_state_an_hour_is_read_from_its_day_or_from_its_own_files_or_has_no_rows() -> None:
+    for first, second, has_day in itertools.product(states_of(0), states_of(1), (True, False)):
+        expect_each_hour_once(first, second, has_day=has_day)
+
+
+def expect_each_hour_once(first: Any, second: Any, *, has_day: bool) -> None:
     runs = [found for found, _ in (first, second) if found is not None]
     holds = {DAY0_S + hour * HOUR_S: held for hour, (_, held) in enumerate((first, second)) if held is not None}
     days = {DAY0_S: DayRun(day_s=DAY0_S, files={"t": DayFile(name="day", holds=holds)})} if has_day and holds else {}

@@ -89,7 +89,7 @@ async def test_a_person_with_telnet_chooses_a_level_and_is_told_what_was_reached
         f"ERR DURABILITY_PENDING PENDING 0 {first} geo:2 us,eu epoch 1: geo:3 was not reached within 3000 ms"
     )
     assert answers[1].startswith("ERR POLICY_VIOLATION NOT_STORED 4 regions are asked for")
-    assert answers[2:] == [f"OK 0 {first + 1} STORED region epoch 1", f"OK 0 {first + 2}"]
+    assert answers[2:] == [f"OK 0 {first + 1} STORED region us epoch 1", f"OK 0 {first + 2}"]
 
 
 def confluent_producer(bootstrap: str, **settings: Any) -> Producer:

@@ -84,6 +84,7 @@ async def test_unused_connections_are_few_and_have_an_end_and_used_ones_have_non
 
 
 async def test_a_process_with_few_descriptors_looks_at_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted_sockets, "descriptor_count", lambda: accepted_sockets.FEW_DESCRIPTORS - 1)
     monkeypatch.setattr(accepted_sockets, "own_sockets", lambda: pytest.fail("it looked"))
     await AcceptedSockets(SocketLimits(per_address_max=1), AdmissionCounters(), name="t").look(1)
 

@@ -29,6 +29,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     },
     "files that do not arrive": {
         "seconds": 900,
+        "brokers": 1,
         "roll_s": 60,
         "faults": ["corrupt-file:region=us", "torn-file:region=eu,at=500", "empty-file:region=ap,at=600",
                    "wrong-schema:region=eu,rows=latency_hist,at=100", "missing-file:region=us,rows=probe",

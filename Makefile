@@ -16,8 +16,8 @@ INPUT ?=
 # What Python compiles is kept below this checkout and its .venv: a suite that compiles itself anew costs minutes.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Whole files are handed out to three processes: each has a core most of the time, and none waits long for the last.
-PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
+PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels golden clean
 

@@ -60,6 +60,9 @@ say "compiling Python"
 # Ours first, by every core. Then whatever the tests import, and the tests themselves: pip would compile all of every
 # package instead, most of it in vain, and each process of a demo or of the suite would compile the same once more.
 "$venv/bin/python" -m compileall -q -j 0 sdk/georelay mesh region gateway loadtest sla
-"$venv/bin/python" -m pytest --collect-only -q >/dev/null
+"$venv/bin/python" -m pytest --collect-only -q tests/unit >/dev/null &
+unit=$!
+"$venv/bin/python" -m pytest --collect-only -q --ignore tests/unit >/dev/null
+wait "$unit"
 wait "$needs"
 say "ready: $("$venv/bin/python" -m pip list --disable-pip-version-check 2>/dev/null | tail -n +3 | wc -l) packages"

@@ -42,7 +42,7 @@ KAFKA_PYTHON_MODULES = ("producer", "consumer", "metadata", "admin", "sasl")
 INTEGERS = {Kind.INT8: 7, Kind.INT16: 15, Kind.INT32: 31, Kind.INT64: 63}
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 EXAMPLES = settings(
-    max_examples=settings().max_examples // 10,  # there are hundreds of these tests
+    max_examples=settings().max_examples // 20,  # there are hundreds of these tests
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
     derandomize=True,

@@ -45,6 +45,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.mark.slow
 async def test_each_record_is_done_once_while_consumers_and_coordinators_are_killed(
     mesh: MeshProcess, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def test_homes_that_move_keep_every_promise(seed: int) -> None:
     assert outcome.marks["homes.acknowledged"] + outcome.marks["homes.geo_acknowledged"] > 100
 
 
-@pytest.mark.parametrize("seed", first(1, [4, 2]))
+@pytest.mark.parametrize("seed", first(0, [4, 2]))
 def test_a_home_region_that_loses_its_majority_keeps_every_promise(seed: int) -> None:
     from tests.sim.mesh_world import MeshSettings
     from tests.sim.runs import play

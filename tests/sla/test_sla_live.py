@@ -86,6 +86,7 @@ def expect_minutes_once(checkpoint: Path, state: LiveState, mesh: Mesh) -> None:
         assert closed + still_open + late == per_second * mesh.seconds
 
 
+@pytest.mark.slow
 def test_batches_late_rows_and_a_second_run_add_up_to_what_the_brokers_wrote(spark: Any, tmp_path: Path) -> None:
     from sla.jobs.live import LiveRequest, run_live
 

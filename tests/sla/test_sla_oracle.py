@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import first
+
 pytest.importorskip("duckdb")
 
 import duckdb
@@ -55,7 +57,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=first(2, WORLDS))
 def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Expected:
     special = dict(WORLDS[request.param])
     faults = tuple(Fault.parse(text) for text in special.pop("faults"))

@@ -21,7 +21,7 @@ from sla.generate.request import Fault, GenerateRequest
 from sla.generate.run import run_generate
 from sla.session import build_session
 
-pytestmark = pytest.mark.timeout(600)  # half a minute of Spark, when the machine is idle
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]  # half a minute of Spark, when the machine is idle
 START = datetime.datetime(2026, 11, 20, 10, tzinfo=datetime.UTC)
 FAULTS = (
     "gap:count=2", "duplicate:count=2", "duplicate:flagged=1", "reorder", "aborted:count=2", "expired", "rebalance",

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 import georelay
 from georelay import Durability, DurabilityPending
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 REGIONS = ("us", "eu", "ap")
 NOT_ENOUGH_REPLICAS = 19
@@ -177,7 +177,6 @@ async def test_consumers_of_every_region_see_only_what_enough_regions_have(geo_m
         assert await asyncio.gather(*reading) == [list(range(count))] * 3
 
 
-@pytest.mark.slow
 async def test_a_home_that_was_killed_shows_again_what_it_showed_and_nothing_else(geo_mesh: Any, topic: str) -> None:
     """Its new leader has heard nobody: consumers wait until it knows, and are never told a smaller end."""
     await geo_mesh.create(topic, **{"min.insync.regions": "3"})

@@ -354,7 +354,7 @@ async def test_a_sleeper_that_comes_back_goes_on_behind_the_last_event_it_saw(ht
 async def test_a_stream_says_that_it_lives_and_ends_with_the_reason(
     serve: Serve, orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers_http, "SILENCE_MS", 1)
+    monkeypatch.setattr(consumers_http, "SILENCE_MS", 50)
     valid = [True]
     http = await serve(is_still_valid=lambda _: valid[0])
     async with http.get(f"{BILLS}/events") as answer:

@@ -138,8 +138,10 @@ class Stranger:
 
     async def say(self, *parts: f.Part, until: Callable[[], bool]) -> list[f.Part]:
         async with asyncio.timeout(5):
-            while not self._link.is_writable:
+            while not self._link.is_writable and not self.closed.done():
                 await asyncio.sleep(0.002)
+            if self.closed.done():  # it was refused, and heard no more
+                return self.heard
             self._link.send(f.encode_frame(*parts))
             while not until() and not self.closed.done():
                 await asyncio.sleep(0.002)

@@ -28,6 +28,9 @@ settings.load_profile("quick")
 
 ONE_PROCESS: Final = "tests/sla/"  # the folder whose tests share a JVM: another would start and warm up in vain
 
+UP_PORTS: Final = (21_000, 32_000)
+WORKERS_MAX: Final = 8
+UP_PORTS_EACH: Final = (UP_PORTS[1] - UP_PORTS[0]) // WORKERS_MAX
 END_S_MAX: Final = 60  # for a test that failed of its timeout, or for what the last test of a process leaves to do
 _STDERR: Final = pytest.StashKey[int]()
 
@@ -37,6 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    first = UP_PORTS[0] + int(worker.removeprefix("gw")) % WORKERS_MAX * UP_PORTS_EACH
+    # A mesh that a test stops comes back to its ports: no other process's `georelay up` may have taken them meanwhile.
+    os.environ["GEORELAY_UP_PORTS"] = f"{first}-{first + UP_PORTS_EACH}"
     config.stash[_STDERR] = os.dup(2)  # what is written to the other one is captured
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So are commands started in the background of a shell, and so would be every process that a test starts.

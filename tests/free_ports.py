@@ -10,7 +10,7 @@ import contextlib
 import random
 import socket
 
-FIRST, END = 10_000, 32_000
+FIRST, END = 10_000, 21_000  # from there on `georelay up` looks for blocks, and comes back to those it had
 _CHANCE = random.SystemRandom()  # processes that run side by side look elsewhere
 
 

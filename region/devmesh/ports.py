@@ -13,6 +13,7 @@ from typing import Final
 from georelay.errors import ConfigError
 from region.devmesh.plan_core import BASE_PORT_DEFAULT, HOST
 
+PORTS_VARIABLE: Final = "GEORELAY_UP_PORTS"  # FIRST-END: where a search stays, so that meshes that rest keep theirs
 SEARCH_STEP: Final = 100
 SEARCH_END: Final = 32_000  # above it the kernel hands out ports for outgoing connections
 
@@ -51,14 +52,26 @@ def search_block(count: int) -> int:
     """Return the first port of a free block. Starts at a place of this process's own, so that two searches rarely meet.
 
     Raises:
-        ConfigError: none is free.
+        ConfigError: none is free, or PORTS_VARIABLE is no range of ports that has room for one.
     """
-    bases = range(BASE_PORT_DEFAULT, SEARCH_END - count, SEARCH_STEP)
+    first, end = _searched()
+    bases = range(first, end - count, SEARCH_STEP)
+    if not bases:
+        raise ConfigError(f"{PORTS_VARIABLE}: {first}-{end} has no room for the {count} ports of this mesh")
     start = os.getpid() * 7 % len(bases)
     for position in range(len(bases)):
         base_port = bases[(start + position) % len(bases)]
         if first_taken(base_port, count) is None:
             return base_port
-    raise ConfigError(
-        f"no {count} consecutive free ports between {BASE_PORT_DEFAULT} and {SEARCH_END}; name a --base-port"
-    )
+    raise ConfigError(f"no {count} consecutive free ports between {first} and {end}; name a --base-port")
+
+
+def _searched() -> tuple[int, int]:
+    """Return the first port that is searched and the one behind the last."""
+    text = os.environ.get(PORTS_VARIABLE, "")
+    if not text:
+        return BASE_PORT_DEFAULT, SEARCH_END
+    first, _, end = text.partition("-")
+    if not (first.isascii() and first.isdigit() and end.isascii() and end.isdigit()) or int(end) > SEARCH_END:
+        raise ConfigError(f"{PORTS_VARIABLE} must be FIRST-END, such as 21000-25000, up to {SEARCH_END}; not {text!r}")
+    return int(first), int(end)

@@ -313,3 +313,12 @@ def test_a_keyring_that_is_missing_is_a_copy_of_one_that_was_rotated(layout: Mes
     keys.wan("eu-3").unlink()
     prepare_keys(tmp_path, layout)
     assert keys.wan("eu-3").read_text() == rotated
+
+
+def test_a_search_for_ports_stays_in_the_range_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ports.PORTS_VARIABLE, "21000-21400")
+    assert 21_000 <= ports.search_block(48) <= 21_400 - 48
+    for text in ("21000-21040", "21000", "a-b", "21000-99999", "-1-30000"):
+        monkeypatch.setenv(ports.PORTS_VARIABLE, text)
+        with pytest.raises(ConfigError, match=ports.PORTS_VARIABLE):
+            ports.search_block(48)

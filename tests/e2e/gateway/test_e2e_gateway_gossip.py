@@ -105,6 +105,7 @@ def write_fourth(folder: Path, mesh: Path) -> tuple[Path, int]:
 mesh_id = "{seed["mesh_id"]}"
 region = "sa"
 broker = 1
+mesh_secret_file = "{seed["mesh_secret_file"]}"
 data_dir = "{folder / "data"}"
 die_with_parent = {os.getpid()}
 

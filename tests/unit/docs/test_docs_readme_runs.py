@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ CURL_SAYS: Final = {
 }
 HTTP_PAGE: Final = "docs/protocol/http-and-grpc.md"
 EVENTS: Final = [{"key": f"customer-{number}", "state": "placed"} for number in range(3)]
+NEAREST_S_MAX = 20
 
 
 class MeshInThread:
@@ -184,8 +186,14 @@ def test_the_commands_of_the_readme_do_what_they_say(
     for written in _fenced():
         program, *words = written.words
         if program == "georelay" and words[0] not in ELSEWHERE:
-            code = run([*words, *ENDLESS.get(words[0], ())], plugins)
-            captured = capsys.readouterr()
+            until = time.monotonic() + NEAREST_S_MAX
+            while True:
+                code = run([*words, *ENDLESS.get(words[0], ())], plugins)
+                captured = capsys.readouterr()
+                # On a busy machine another region may be the nearest for a moment; queues are of one region's clients.
+                if code == 0 or "does not exist" not in captured.err or time.monotonic() > until:
+                    break
+                time.sleep(0.1)
             assert code == 0, f"{written}: {captured}"
             assert captured.out or captured.err, written
         elif program == "curl":

@@ -49,7 +49,7 @@ class HeldPublishes:
             try:
                 return publish(raw)
             except HandingOver:
-                pass
+                pass  # it is held, below, until that is decided
         elif len(self._held) >= HELD_MAX or self._bytes + len(raw) > HELD_BYTES_MAX:
             raise Busy(f"{len(self._held)} batches wait until the leadership is handed over")
         loop = asyncio.get_running_loop()

@@ -97,6 +97,11 @@ class GroupMetrics(Collector):
         yield CounterMetricFamily(
             "georelay_consumer_group_offsets_expired", "Offsets that expired", counters.offsets_expired
         )
+        yield CounterMetricFamily(
+            "georelay_consumer_group_room_refusals",
+            "New groups, and what groups would have kept more, refused for lack of room",
+            counters.room_refusals,
+        )
 
     def _shown(self, members: dict[str, int]) -> list[str]:
         by_lag = sorted(members, key=lambda group_id: (-self._lags.get(group_id, 0), group_id))

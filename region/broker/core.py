@@ -228,6 +228,7 @@ class BrokerCore:
             ask_region=self._remote.request,
             has_left=lambda region: has_left(self.controller.state.topology, region),
             address_of=lambda broker: kafka_address(self.controller.state.brokers.get(broker)),
+            older_regions=lambda level: self.controller.state.older_regions(level),
         )
         port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
         self.links = make_links(

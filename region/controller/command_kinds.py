@@ -18,7 +18,7 @@ from region.controller.topology import Topology
 from region.security.definition import SecurityDefinition
 
 FEATURE_LEVEL: Final = 1  # at which a region forms
-FEATURE_LEVEL_MAX: Final = 6  # the highest that this version reads and writes
+FEATURE_LEVEL_MAX: Final = 7  # the highest that this version reads and writes
 MESH_LEVEL: Final = 4  # homes that move, PROMISE and SEAL entries, mesh control
 SETTINGS_LEVEL: Final = 5  # cleanup.policy=compact, message.timestamp.type and max.message.bytes are enforced
 PRODUCER_BLOCK_MAX: Final = 100_000

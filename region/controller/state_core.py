@@ -123,6 +123,14 @@ class ControllerState:
         """Return what the region may write; 0 before it is formed."""
         return self._ledger.feature_level
 
+    def older_regions(self, level: int) -> list[str]:
+        """Return the regions that hold topics and are below a feature level, or did not say here what they are at."""
+        topology, rows = self.topology, self._ledger.mesh.regions
+        if topology is None:
+            return []
+        levels = {number: row.level for number, row in rows.items()} | {topology.region: self.feature_level}
+        return [region.name for region in topology.data_regions if levels.get(region.number, 0) < level]
+
     @property
     def has_life_cycle(self) -> bool:
         """Return whether brokers come and go by command (feature level 2)."""

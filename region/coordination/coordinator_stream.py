@@ -104,6 +104,7 @@ class CoordinatorStream(HostedStream):
             feature_level=feature_level,
             disk_writable=disk_writable,
         )
+        self.older_regions: Callable[[int], Sequence[str]] = lambda _: ()  # those known to be below a feature level
         self._newest_index = RaftIndex(0)
         self._proposals = Proposals(self._append_commands)
         self._closed = False
@@ -147,6 +148,10 @@ class CoordinatorStream(HostedStream):
     def feature_level(self) -> int:
         """Return what the brokers of this region all understand."""
         return self._feature_level()
+
+    def is_understood(self, level: int) -> bool:
+        """Return whether every region of the mesh is known to be at a feature level."""
+        return self._feature_level() >= level and not self.older_regions(level)
 
     def now_us(self) -> int:
         """Return this broker's wall clock, never behind the log's newest append time, us since 1970."""

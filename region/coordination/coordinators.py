@@ -18,6 +18,7 @@ INTERNAL_TOPIC: Final = "__georelay_coordinators"
 COORDINATORS: Final = 8  # partitions of the internal topic; a key's place depends on it, so it never changes
 COORDINATION_LEVEL: Final = 3  # feature level from which a region has coordinators
 MOVES_LEVEL: Final = 4  # feature level from which homes move, and commands of parts name home epochs
+PRINCIPALS_LEVEL: Final = 7  # feature level of every region from which commands say whose a name is
 CALL_TIMEOUT_S: Final = 10.0
 
 MakePart = Callable[[CoordinatorLog], CoordinatorPart]

@@ -116,6 +116,10 @@ class InMemoryCoordinatorLog:
 
     # --- what a part asks -------------------------------------------------------------------------
 
+    def is_understood(self, level: int) -> bool:
+        """Return whether the region is at that feature level; there are no others."""
+        return self.feature_level >= level
+
     @property
     def is_leader(self) -> bool:
         """Return whether `elect` came last."""

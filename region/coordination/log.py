@@ -33,6 +33,9 @@ class CoordinatorLog(Protocol):
     def feature_level(self) -> int:
         """Return what the brokers of this region all understand."""
 
+    def is_understood(self, level: int) -> bool:
+        """Return whether every broker that follows this log, in every region, is known to be at a feature level."""
+
     @property
     def is_leader(self) -> bool:
         """Return whether this broker leads and has applied everything that was acknowledged."""

@@ -56,6 +56,7 @@ from region.coordination.coordinators import (
 from region.coordination.domains import Domains, RemoteCoordinator
 from region.coordination.limits import RETAINED_BYTES, SEGMENT_BYTES
 from region.coordination.part import CoordinatorPart, JsonObject, Part
+from region.coordination.shares_core import PRINCIPAL_CHARS_MAX
 from region.topics.hosted_stream import HostedStream
 
 log = structlog.get_logger()
@@ -67,7 +68,6 @@ RETRY_S: Final = 0.02
 RETRY_S_MAX: Final = 0.5
 CALL_TIMEOUT_MS_MAX: Final = 15 * 60 * 1000  # no long poll of ours is longer
 OPERATION_CHARS_MAX: Final = 64
-PRINCIPAL_CHARS_MAX: Final = 1_000
 NAME_CHARS_MAX: Final = 32_767  # of a group or a transactional id: what a Kafka string holds
 ADDRESS_CHARS_MAX: Final = 255
 CLAIM: Final = "domain.claim"  # operations that are answered here, for every part
@@ -135,7 +135,8 @@ class RegionCoordinators:
         feature_level: what this region may write.
         find_topic: the topic of a local name. assignment_of: group and replicas of a stream in this region.
         home_row: control's newest word about a stream's home. origins: every region that began streams.
-        has_left: whether one left the mesh. ask_region: how the others are reached; None: there are none.
+        has_left: whether one left the mesh. older_regions: those below a feature level, or not known to be at it.
+        ask_region: how the others are reached; None: there are none.
         address_of: where Kafka clients reach a broker of this region.
         ensure_topic: creates a topic of brokers' own where it is unknown; raises GeorelayError.
         streams: those hosted here, by group. leader: of a group in this region, -1 while unknown.
@@ -160,6 +161,7 @@ class RegionCoordinators:
         ask_region: AskRegion | None = None,
         has_left: Callable[[RegionNumber], bool] = _never,
         address_of: Callable[[BrokerId], tuple[str, int] | None] = _nowhere,
+        older_regions: Callable[[int], Sequence[str]] = lambda _: (),
     ) -> None:
         self._me = me
         self._region = region
@@ -176,6 +178,7 @@ class RegionCoordinators:
         self._complained = False
         self._ask_region = ask_region
         self._address_of = address_of
+        self._older_regions = older_regions
         self._elsewhere: dict[StreamKey, tuple[float, RemoteCoordinator]] = {}  # with the loop time it is old
         self._domains = Domains(
             region=region,
@@ -195,7 +198,9 @@ class RegionCoordinators:
 
     def make_stream(self, **arguments: Any) -> CoordinatorStream:
         """Return the machine for a stream of the internal topic."""
-        return CoordinatorStream(parts=self._makes, **arguments)
+        stream = CoordinatorStream(parts=self._makes, **arguments)
+        stream.older_regions = self._older_regions
+        return stream
 
     async def close(self) -> None:
         """Give up what runs in the background."""

@@ -9,6 +9,9 @@ drop     a whole group
 
 Equal commands have equal bytes (sorted keys, no spaces; bytes are base64, topic ids hex). Offsets are rows of
 [topic id, origin, partition, offset, leader epoch, metadata], in order of their stream.
+
+From PRINCIPALS_LEVEL on a command says whose the group is (`principal`), where that is not written down yet: who had
+the first thing of it stored. The first one counts. Without one the bytes are those of before.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from georelay.fields import FieldError, Fields, JsonObject, dump_object, parse_o
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from region.coordination.limits import COMMAND_BYTES_MAX
+from region.coordination.shares_core import NOBODY, PRINCIPAL_CHARS_MAX
 from region.groups.offsets_core import CommittedOffset, EndedTransaction
 from region.groups.settings import MEMBERS_MAX, OFFSET_METADATA_BYTES_MAX, OFFSETS_PER_GROUP_MAX
 from region.groups.values import GroupRecord, StoredMember
@@ -40,6 +44,7 @@ class StoreGroup:
     """A group as its newest rebalance left it."""
 
     record: GroupRecord
+    principal: str = NOBODY
 
     @property
     def group_id(self) -> str:
@@ -53,6 +58,7 @@ class CommitOffsets:
 
     group_id: str
     rows: Rows
+    principal: str = NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,7 @@ class HoldOffsets:
     epoch: int
     number: int
     rows: Rows
+    principal: str = NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,8 @@ Command: TypeAlias = StoreGroup | CommitOffsets | HoldOffsets | EndTransaction |
 def encode_command(command: Command) -> bytes:
     """Return the bytes of a command."""
     body: JsonObject = {"v": VERSION, "group": command.group_id}
+    if isinstance(command, StoreGroup | CommitOffsets | HoldOffsets) and command.principal != NOBODY:
+        body["principal"] = command.principal
     match command:
         case StoreGroup(record=record):
             body |= {"kind": "store", "record": record_json(record)}
@@ -127,13 +136,20 @@ def decode_command(raw: bytes) -> Command:
 def _decode_kind(kind: str, group_id: str, fields: Fields) -> Command:
     match kind:
         case "store":
-            return StoreGroup(record=read_record(group_id, fields.value("record")))
+            record = read_record(group_id, fields.value("record"))
+            return StoreGroup(record=record, principal=read_principal(fields))
         case "commit":
-            return CommitOffsets(group_id=group_id, rows=_read_rows(fields))
+            return CommitOffsets(group_id=group_id, rows=_read_rows(fields), principal=read_principal(fields))
         case "hold":
             producer_id, epoch, number = _read_transaction(fields)
-            rows = _read_rows(fields)
-            return HoldOffsets(group_id=group_id, producer_id=producer_id, epoch=epoch, number=number, rows=rows)
+            return HoldOffsets(
+                group_id=group_id,
+                producer_id=producer_id,
+                epoch=epoch,
+                number=number,
+                rows=_read_rows(fields),
+                principal=read_principal(fields),
+            )
         case "end":
             producer_id, epoch, number = _read_transaction(fields)
             return EndTransaction(
@@ -150,6 +166,12 @@ def _decode_kind(kind: str, group_id: str, fields: Fields) -> Command:
             return DropGroup(group_id=group_id)
         case _:
             raise FieldError(f"command.kind {kind!r} is unknown")
+
+
+def read_principal(fields: Fields) -> str:
+    """Return whose something is, NOBODY where it is not said. Raises FieldError."""
+    has_one = fields.has("principal")
+    return fields.text("principal", chars_min=1, chars_max=PRINCIPAL_CHARS_MAX) if has_one else NOBODY
 
 
 # --- offsets --------------------------------------------------------------------------------------

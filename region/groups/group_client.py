@@ -26,6 +26,9 @@ _PASSING_CODES: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
+_NO_ROOM: Final = frozenset(
+    {ErrorCode.POLICY_VIOLATION, ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+)
 
 
 class GroupClient:
@@ -93,6 +96,11 @@ def refuse(code: int, group: str) -> None:
     """Raise what an error number of a group means here; 0 and what a member lives with pass."""
     if code in _PASSING_CODES:
         raise Unavailable(f"the coordinator of group {group!r} is not there yet")
+    if code in _NO_ROOM:
+        raise PolicyViolation(
+            f"group {group!r}: there is no room in your share of its coordinator, or in the coordinator: delete groups "
+            "that nobody needs, or let them expire"
+        )
     if code and code not in JOIN_AGAIN:
         name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
         raise PolicyViolation(f"group {group!r}: {name}")

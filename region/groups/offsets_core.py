@@ -16,12 +16,14 @@ from typing import Final
 
 from georelay.ids import StreamKey
 from georelay.wire.api import ErrorCode
+from region.coordination.shares_core import text_bytes
 from region.groups.settings import OFFSET_METADATA_BYTES_MAX, OFFSETS_PER_GROUP_MAX, PRODUCERS_PER_GROUP_MAX
 
 NO_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1
 NO_NUMBER: Final = -1
-ROW_BYTES: Final = 128  # of one offset in a snapshot, about, its metadata not counted
+ROW_BYTES: Final = 128  # of one offset in a snapshot at most, its metadata not counted
+PENDING_BYTES: Final = 128  # of what one transaction wants to commit, its offsets not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,11 @@ class CommittedOffset:
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     commit_us: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what it takes in a snapshot, at most."""
+        return ROW_BYTES + text_bytes(self.metadata)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class GroupOffsets:
         self.committed: dict[StreamKey, CommittedOffset] = {}
         self.pending: dict[int, PendingOffsets] = {}  # by producer id
         self.ended: dict[int, EndedTransaction] = {}  # by producer id, the latest to end last
-        self.size_bytes = 0  # of the committed ones in a snapshot, about
+        self.size_bytes = 0  # of committed and pending ones in a snapshot, at most
         self.newest_us = 0  # of the commits, also of those that were deleted since
 
     def __bool__(self) -> bool:
@@ -76,7 +83,7 @@ class GroupOffsets:
             self._forget(key)
             self.committed[key] = row
             self.newest_us = max(self.newest_us, row.commit_us)
-            self.size_bytes += ROW_BYTES + 2 * len(row.metadata)
+            self.size_bytes += row.size_bytes
 
     def delete(self, keys: Iterable[StreamKey]) -> None:
         """Forget offsets; harmless for those that are not there."""
@@ -86,7 +93,15 @@ class GroupOffsets:
     def _forget(self, key: StreamKey) -> None:
         old = self.committed.pop(key, None)
         if old is not None:
-            self.size_bytes -= ROW_BYTES + 2 * len(old.metadata)
+            self.size_bytes -= old.size_bytes
+
+    def growth(self, rows: Mapping[StreamKey, CommittedOffset], producer_id: int | None = None) -> int:
+        """Return by how many bytes `commit` would make it larger, or `hold` for a producer."""
+        held = None if producer_id is None else self.pending.get(producer_id)
+        known = self.committed if producer_id is None else {} if held is None else held.rows
+        old_bytes = sum(known[key].size_bytes for key in rows if key in known)
+        new_bytes = sum(row.size_bytes for row in rows.values())
+        return new_bytes - old_bytes + PENDING_BYTES * (producer_id is not None and held is None)
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -118,14 +133,24 @@ class GroupOffsets:
             return
         held = self.pending.get(producer_id)
         if held is None or (held.epoch, held.number) != (epoch, number):
+            self._drop(producer_id)
             held = self.pending[producer_id] = PendingOffsets(epoch=epoch, number=number)
-        held.rows.update(rows)
+            self.size_bytes += PENDING_BYTES
+        for key, row in rows.items():
+            old = held.rows.get(key)
+            self.size_bytes += row.size_bytes - (0 if old is None else old.size_bytes)
+            held.rows[key] = row
+
+    def _drop(self, producer_id: int) -> None:
+        held = self.pending.pop(producer_id, None)
+        if held is not None:
+            self.size_bytes -= PENDING_BYTES + sum(row.size_bytes for row in held.rows.values())
 
     def end(self, producer_id: int, epoch: int, number: int, *, is_commit: bool) -> None:
         """End a producer's transaction: commit or drop what it held. Again, or for an older one, it does nothing."""
         held = self.pending.get(producer_id)
         if held is not None and held.epoch <= epoch and (number == NO_NUMBER or held.number <= number):
-            del self.pending[producer_id]
+            self._drop(producer_id)
             if is_commit and (held.number == number or NO_NUMBER in (held.number, number)):
                 self.commit(held.rows)
         known = self.ended.pop(producer_id, EndedTransaction(epoch=epoch, number=number))

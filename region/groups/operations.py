@@ -64,37 +64,43 @@ class Operations:
     def __init__(self, part: GroupsPart) -> None:
         self._part = part
         self._table: Mapping[str, Callable[[str, Fields], Awaitable[JsonObject]]] = {
-            "join": self._join,
             "sync": self._sync,
             "heartbeat": self._heartbeat,
             "leave": self._leave,
-            "commit": self._commit,
             "fetch_offsets": self._fetch_offsets,
             "describe": self._describe,
             "delete": self._delete,
             "delete_offsets": self._delete_offsets,
+            "txn_end": self._end_transaction,
+        }
+        # What a group may keep more of is its principal's.
+        self._growing: Mapping[str, Callable[[str, Fields, str], Awaitable[JsonObject]]] = {
+            "join": self._join,
+            "commit": self._commit,
             "reset_offsets": self._reset_offsets,
             "txn_commit": self._hold_offsets,
-            "txn_end": self._end_transaction,
         }
 
     async def answer(self, operation: str, body: JsonObject, *, principal: str) -> JsonObject:
         """Answer one operation (BadRequest: unknown, or a body that is not its)."""
-        del principal  # the caller has checked it; groups have no owner
         try:
             fields = Fields(body, operation[:32])
             if operation == "list":
                 return self._list(fields)
+            group_id = fields.text("group", chars_max=GROUP_ID_CHARS_MAX)
+            grows = self._growing.get(operation)
+            if grows is not None:
+                return await grows(group_id, fields, principal)
             handle = self._table.get(operation)
             if handle is None:
                 raise BadRequest(f"operation {operation[:32]!r} of groups is unknown")
-            return await handle(fields.text("group", chars_max=GROUP_ID_CHARS_MAX), fields)
+            return await handle(group_id, fields)
         except FieldError as error:
             raise BadRequest(str(error)) from error
 
     # --- membership -------------------------------------------------------------------------------
 
-    async def _join(self, group_id: str, fields: Fields) -> JsonObject:
+    async def _join(self, group_id: str, fields: Fields, principal: str) -> JsonObject:
         client_id = read_text(fields, "client_id", "", chars_max=INT32_MAX)[:CLIENT_ID_CHARS_MAX]
         instance_id = read_instance_id(fields)
         wish = JoinWish(
@@ -114,7 +120,7 @@ class Operations:
         )
         fields.done()
         answered: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        self._part.join(group_id, wish, _setter(answered))
+        self._part.join(group_id, wish, _setter(answered), principal=principal)
         answer = await answered
         members = [
             {"member_id": row.member_id, "instance_id": row.instance_id, "metadata": to_base64(row.metadata)}
@@ -168,29 +174,36 @@ class Operations:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    async def _commit(self, group_id: str, fields: Fields) -> JsonObject:
+    async def _commit(self, group_id: str, fields: Fields, principal: str) -> JsonObject:
         who, rows = read_identity(fields), self._rows(fields)
         fields.done()
         answered: asyncio.Future[Mapping[StreamKey, ErrorCode]] = asyncio.get_running_loop().create_future()
-        self._part.commit(group_id, who, _by_stream(rows), _setter(answered))
+        self._part.commit(group_id, who, _by_stream(rows), _setter(answered), principal=principal)
         return _partitions(rows, await answered)
 
-    async def _reset_offsets(self, group_id: str, fields: Fields) -> JsonObject:
+    async def _reset_offsets(self, group_id: str, fields: Fields, principal: str) -> JsonObject:
         rows = self._rows(fields)
         fields.done()
         answered: asyncio.Future[Mapping[StreamKey, ErrorCode]] = asyncio.get_running_loop().create_future()
-        self._part.commit(group_id, Identity(), _by_stream(rows), _setter(answered), only_without_members=True)
+        self._part.commit(
+            group_id,
+            Identity(),
+            _by_stream(rows),
+            _setter(answered),
+            principal=principal,
+            only_without_members=True,
+        )
         codes = await answered
         refused = ErrorCode.NON_EMPTY_GROUP if ErrorCode.NON_EMPTY_GROUP in codes.values() else ErrorCode.NONE
         return {**_partitions(rows, codes), **_answer(refused)}
 
-    async def _hold_offsets(self, group_id: str, fields: Fields) -> JsonObject:
+    async def _hold_offsets(self, group_id: str, fields: Fields, principal: str) -> JsonObject:
         who, rows = read_identity(fields), self._rows(fields)
         producer_id, epoch, number = read_transaction(fields)
         fields.done()
         answered: asyncio.Future[Mapping[StreamKey, ErrorCode]] = asyncio.get_running_loop().create_future()
         held = _by_stream(rows)
-        self._part.hold_offsets(group_id, who, producer_id, epoch, number, held, _setter(answered))
+        self._part.hold_offsets(group_id, who, producer_id, epoch, number, held, _setter(answered), principal=principal)
         return _partitions(rows, await answered)
 
     async def _end_transaction(self, group_id: str, fields: Fields) -> JsonObject:

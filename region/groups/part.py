@@ -6,6 +6,9 @@ Rule 2: groups live at the leader only. A new leader begins with what is stored:
         are told to ask for the coordinator and join again.
 Rule 3: a heartbeat costs no task and no timer: a session's timer looks at the session when it fires.
 Rule 4: a group that something was proposed for is not swept: whether it is in use is known when that is applied.
+Rule 5: a group is its principal's: of whoever joined or committed to it first. The first command about it writes that
+        down, once every region understands it. What a group keeps more has to fit into the share of its principal
+        (region.groups.room); what replaces something of the same size always fits.
 Never reads bytes of a client's protocol; region.kafka.handlers and region.groups.operations do.
 """
 
@@ -21,8 +24,10 @@ import structlog
 from georelay.errors import GeorelayError, NotCoordinator, NotLeader, TooLarge
 from georelay.ids import RaftIndex, StreamKey
 from georelay.wire.api import ErrorCode
+from region.coordination.coordinators import PRINCIPALS_LEVEL
 from region.coordination.log import CoordinatorLog, TimerHandle
 from region.coordination.part import JsonObject, Part
+from region.coordination.shares_core import NOBODY
 from region.groups.commands_core import (
     Command,
     CommitOffsets,
@@ -37,7 +42,8 @@ from region.groups.counters import GroupCounters
 from region.groups.group_core import Group, GroupState
 from region.groups.offsets_core import NO_NUMBER, CommittedOffset, GroupOffsets
 from region.groups.operations import Operations
-from region.groups.settings import GROUPS_PER_COORDINATOR_MAX, STATE_BYTES_MAX, GroupSettings
+from region.groups.room import END_OF_TRANSACTION, GroupRoom
+from region.groups.settings import GroupSettings
 from region.groups.state_core import GroupsState, StoredGroup
 from region.groups.subscriptions import CONSUMER, subscribed_topics
 from region.groups.sweep import Sweep
@@ -64,12 +70,13 @@ Codes = Mapping[StreamKey, ErrorCode]
 
 
 class LiveGroup:
-    """A group at the leader. `proposing` counts commands that are not applied yet."""
+    """A group at the leader, and whose it is. `proposing` counts commands that are not applied yet."""
 
-    __slots__ = ("group", "proposing", "timer", "timer_ns")
+    __slots__ = ("group", "principal", "proposing", "timer", "timer_ns")
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, principal: str) -> None:
         self.group = group
+        self.principal = principal
         self.proposing = 0
         self.timer: TimerHandle | None = None
         self.timer_ns = 0
@@ -106,7 +113,7 @@ class GroupsPart:
         self._log = coordinator
         self._state = GroupsState()
         self._groups: dict[str, LiveGroup] = {}
-        self._proposed_bytes = 0
+        self._room = GroupRoom(self._state, self.counters, coordinator.monotonic_ns)
         self._operations = Operations(self)
         self._sweep = Sweep(self, coordinator)
 
@@ -120,6 +127,7 @@ class GroupsPart:
             live = self._groups.pop(applied.group_id, None)
             if live is not None:
                 live.stop_timer()
+                self._room.groups.add(live.principal, -1)
 
     def snapshot(self) -> bytes:
         """Return the replicated state."""
@@ -145,8 +153,10 @@ class GroupsPart:
         """Serve the groups that are stored."""
         now_ns = self._log.monotonic_ns()
         self._groups = {}
+        self._room = GroupRoom(self._state, self.counters, self._log.monotonic_ns)
         for group_id, stored in self._state:
-            self._groups[group_id] = LiveGroup(self._loaded(group_id, stored, now_ns))
+            self._groups[group_id] = LiveGroup(self._loaded(group_id, stored, now_ns), stored.principal)
+            self._room.groups.add(stored.principal, 1)
         for live in self._groups.values():
             self._arm(live)
         self._sweep.start()
@@ -178,9 +188,11 @@ class GroupsPart:
 
     # --- membership -------------------------------------------------------------------------------
 
-    def join(self, group_id: str, wish: JoinWish, answer: Callable[[JoinAnswer], None]) -> None:
+    def join(
+        self, group_id: str, wish: JoinWish, answer: Callable[[JoinAnswer], None], *, principal: str = NOBODY
+    ) -> None:
         """Let a member join; `answer` is called once, now or when the rebalance is over."""
-        live = self._live(group_id, may_create=wish.member_id == NO_MEMBER)
+        live = self._live(group_id, principal, may_create=wish.member_id == NO_MEMBER)
         if isinstance(live, ErrorCode):
             answer(JoinAnswer(error=live, member_id=wish.member_id))
             return
@@ -223,6 +235,7 @@ class GroupsPart:
         rows: Mapping[StreamKey, CommittedOffset],
         done: Callable[[Codes], None],
         *,
+        principal: str = NOBODY,
         only_without_members: bool = False,
     ) -> None:
         """Commit offsets; `done` is called once with what became of each.
@@ -230,7 +243,7 @@ class GroupsPart:
         Args:
             only_without_members: an operator's: a group with members answers NON_EMPTY_GROUP.
         """
-        live = self._committing(group_id, who)
+        live = self._committing(group_id, who, principal)
         error = live if isinstance(live, ErrorCode) else live.group.check_commit(who, self._log.monotonic_ns())
         if only_without_members and not isinstance(live, ErrorCode) and len(live.group.members):
             error = ErrorCode.NON_EMPTY_GROUP
@@ -239,8 +252,8 @@ class GroupsPart:
             return
         codes = self._check_rows(group_id, rows)
         accepted = {key: row for key, row in rows.items() if codes[key] is ErrorCode.NONE}
-        self.counters.offsets_committed += len(accepted)
-        self._propose_rows(live, CommitOffsets(group_id=group_id, rows=accepted), accepted, codes, done)
+        command = CommitOffsets(group_id=group_id, rows=accepted, principal=self._unwritten(live))
+        self._propose_rows(live, command, codes, done)
 
     def hold_offsets(
         self,
@@ -251,9 +264,11 @@ class GroupsPart:
         number: int,
         rows: Mapping[StreamKey, CommittedOffset],
         done: Callable[[Codes], None],
+        *,
+        principal: str = NOBODY,
     ) -> None:
         """Keep offsets until their transaction ends; `number` counts the transactions of a producer, -1 unknown."""
-        live = self._committing(group_id, who)
+        live = self._committing(group_id, who, principal)
         if isinstance(live, ErrorCode):
             done(dict.fromkeys(rows, live))
             return
@@ -265,13 +280,20 @@ class GroupsPart:
             return
         codes = self._check_rows(group_id, rows)
         accepted = {key: row for key, row in rows.items() if codes[key] is ErrorCode.NONE}
-        command = HoldOffsets(group_id=group_id, producer_id=producer_id, epoch=epoch, number=number, rows=accepted)
+        command = HoldOffsets(
+            group_id=group_id,
+            producer_id=producer_id,
+            epoch=epoch,
+            number=number,
+            rows=accepted,
+            principal=self._unwritten(live),
+        )
 
         def held(codes: Codes) -> None:
             late = self._offsets(group_id).check_open(producer_id, epoch, number)  # its end may have been before it
             done({key: code or late for key, code in codes.items()})
 
-        self._propose_rows(live, command, accepted, codes, held)
+        self._propose_rows(live, command, codes, held)
 
     def end_transaction(
         self,
@@ -284,7 +306,7 @@ class GroupsPart:
         number: int = NO_NUMBER,
     ) -> None:
         """End a transaction that may have held offsets; safe to repeat."""
-        live = self._live(group_id, may_create=True)
+        live = self._live(group_id, END_OF_TRANSACTION, may_create=True)
         if isinstance(live, ErrorCode):
             # No room for the group: then it is not there and holds nothing, and its producer must not wait for room.
             done(ErrorCode.NONE if live is ErrorCode.GROUP_MAX_SIZE_REACHED else live)
@@ -292,7 +314,13 @@ class GroupsPart:
         command = EndTransaction(
             group_id=group_id, producer_id=producer_id, epoch=epoch, number=number, is_commit=is_commit
         )
-        self.propose(live, command, done)
+        applied = self._room.propose(END_OF_TRANSACTION, self._new_bytes(group_id))
+
+        def proposed(error: ErrorCode) -> None:
+            applied()
+            done(error)
+
+        self.propose(live, command, proposed)
 
     def fetch(
         self, group_id: str, keys: Iterable[StreamKey] | None, *, require_stable: bool = False
@@ -352,7 +380,8 @@ class GroupsPart:
         def dropped(error: ErrorCode) -> None:
             if error is not ErrorCode.NONE and self._groups.get(group_id) is live:
                 now_ns = self._log.monotonic_ns()
-                self._groups[group_id] = LiveGroup(self._loaded(group_id, self._state.find(group_id), now_ns))
+                again = self._loaded(group_id, self._state.find(group_id), now_ns)
+                self._groups[group_id] = LiveGroup(again, live.principal)
             done(error)
 
         self.propose(live, DropGroup(group_id=group_id), dropped)
@@ -394,34 +423,43 @@ class GroupsPart:
         stored = self._state.find(group_id)
         return GroupOffsets() if stored is None else stored.offsets
 
-    def _committing(self, group_id: str, who: Identity) -> LiveGroup | ErrorCode:
+    def _committing(self, group_id: str, who: Identity, principal: str) -> LiveGroup | ErrorCode:
         if not self._log.is_leader:  # deposed while the offsets were on their way
             return ErrorCode.NOT_COORDINATOR
         if who.generation >= 0 and group_id not in self._groups:
             return ErrorCode.ILLEGAL_GENERATION  # of a group that is forgotten
-        return self._live(group_id, may_create=True)
+        return self._live(group_id, principal, may_create=True)
 
-    def _live(self, group_id: str, *, may_create: bool) -> LiveGroup | ErrorCode:
+    def _live(self, group_id: str, principal: str, *, may_create: bool) -> LiveGroup | ErrorCode:
         live = self._groups.get(group_id)
         if live is not None:
+            if live.principal in (NOBODY, END_OF_TRANSACTION) and principal != END_OF_TRANSACTION:
+                self._room.groups.add(live.principal, -1)
+                self._room.groups.add(principal, 1)
+                live.principal = principal
             return live
         if not may_create:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if not self._log.is_leader:
             return ErrorCode.NOT_COORDINATOR
-        if len(self._groups) >= GROUPS_PER_COORDINATOR_MAX or self._is_full:
-            log.warning("group.refused", group=group_id, groups=len(self._groups), bytes=self._state.size_bytes)
+        if not self._room.has_group(principal, group_id):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        live = self._groups[group_id] = LiveGroup(Group(group_id, self.settings))
+        live = self._groups[group_id] = LiveGroup(Group(group_id, self.settings), principal)
+        self._room.groups.add(principal, 1)
         return live
 
-    @property
-    def _is_full(self) -> bool:
-        return self._state.size_bytes + self._proposed_bytes > STATE_BYTES_MAX
+    def _new_bytes(self, group_id: str) -> int:
+        return 0 if self._state.find(group_id) is not None else StoredGroup(group_id).size_bytes
+
+    def _unwritten(self, live: LiveGroup) -> str:
+        """Return whose a group is where its next command has to write it down."""
+        stored = self._state.find(live.group.group_id)
+        if stored is not None and stored.principal != NOBODY:
+            return NOBODY
+        is_one = live.principal != END_OF_TRANSACTION
+        return live.principal if is_one and self._log.is_understood(PRINCIPALS_LEVEL) else NOBODY
 
     def _check_rows(self, group_id: str, rows: Mapping[StreamKey, CommittedOffset]) -> dict[StreamKey, ErrorCode]:
-        if self._is_full:
-            return dict.fromkeys(rows, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         offsets = self._offsets(group_id)
         error = offsets.check_count(rows)
         if error is not ErrorCode.NONE:
@@ -431,15 +469,38 @@ class GroupsPart:
     def _propose_rows(
         self,
         live: LiveGroup,
-        command: Command,
-        accepted: Mapping[StreamKey, CommittedOffset],
+        command: CommitOffsets | HoldOffsets,
         codes: dict[StreamKey, ErrorCode],
         done: Callable[[Codes], None],
     ) -> None:
-        if not accepted:
+        if not command.rows:
             done(codes)
             return
-        self.propose(live, command, lambda error: done({**codes, **dict.fromkeys(accepted, error)}))
+
+        def proposed(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE and isinstance(command, CommitOffsets):
+                self.counters.offsets_committed += len(command.rows)
+            done({**codes, **dict.fromkeys(command.rows, error)})
+
+        self._propose_growth(live, command, proposed)
+
+    def _propose_growth(
+        self, live: LiveGroup, command: StoreGroup | CommitOffsets | HoldOffsets, done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Propose what may make a group larger, if there is room for it."""
+        group_id, stored = command.group_id, self._state.find(command.group_id)
+        growth = self._new_bytes(group_id) + (stored or StoredGroup(group_id)).growth(command)
+        refusal = self._room.refusal(live.principal, group_id, growth)
+        if refusal is not ErrorCode.NONE:
+            done(refusal)
+            return
+        applied = self._room.propose(live.principal, growth)
+
+        def proposed(error: ErrorCode) -> None:
+            applied()
+            done(error)
+
+        self.propose(live, command, proposed)
 
     def propose(self, live: LiveGroup, command: Command, done: Callable[[ErrorCode], None]) -> None:
         """Replicate a command for a group; `done` is called once it is applied here, or with why it is not."""
@@ -450,14 +511,10 @@ class GroupsPart:
             done(error_code(error))
             return
         live.proposing += 1
-        self._proposed_bytes += len(raw)
-        future.add_done_callback(partial(self._proposed, live, len(raw), done))
+        future.add_done_callback(partial(self._proposed, live, done))
 
-    def _proposed(
-        self, live: LiveGroup, size_bytes: int, done: Callable[[ErrorCode], None], future: asyncio.Future[RaftIndex]
-    ) -> None:
+    def _proposed(self, live: LiveGroup, done: Callable[[ErrorCode], None], future: asyncio.Future[RaftIndex]) -> None:
         live.proposing -= 1
-        self._proposed_bytes -= size_bytes
         if future.cancelled():
             done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -483,12 +540,12 @@ class GroupsPart:
         def stored(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
                 self._note_stored(effect.record)
-            elif error is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
+            elif error in (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.POLICY_VIOLATION):
                 log.warning("group.too_large", group=effect.record.group_id, members=len(effect.record.members))
                 error = ErrorCode.GROUP_MAX_SIZE_REACHED
             self._perform(live, effect.done(error, self._log.monotonic_ns()))
 
-        self.propose(live, StoreGroup(record=effect.record), stored)
+        self._propose_growth(live, StoreGroup(record=effect.record, principal=self._unwritten(live)), stored)
 
     def _note_stored(self, record: GroupRecord) -> None:
         self.counters.generations += 1

@@ -2,7 +2,8 @@
 
 Rule 1: a command says what was decided; nothing is decided here: no clock, no limits, no topics.
 Rule 2: equal commands give equal snapshots, byte by byte.
-Rule 3: commands and snapshots carry a version; a version or a kind that is unknown stops the replica.
+Rule 3: `shares` follows from the state: it is counted in bytes of the snapshot, never too few.
+Rule 4: commands and snapshots carry a version; a version or a kind that is unknown stops the replica.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 from georelay.fields import FieldError, Fields, dump_object, parse_object
 from region.coordination.limits import COMMAND_BYTES_MAX, PART_RESTORED_BYTES_MAX
 from region.coordination.part import IN_USE, CommandError
+from region.coordination.shares_core import NOBODY, Shares, text_bytes
 from region.groups.commands_core import (
     VERSION,
     Command,
@@ -28,22 +30,24 @@ from region.groups.commands_core import (
     offsets_json,
     read_ended,
     read_offsets,
+    read_principal,
     read_record,
     record_json,
 )
-from region.groups.offsets_core import CommittedOffset, GroupOffsets, PendingOffsets
+from region.groups.offsets_core import CommittedOffset, GroupOffsets
 from region.groups.settings import (
     GROUPS_PER_COORDINATOR_MAX,
     OFFSETS_PER_GROUP_MAX,
     PRODUCERS_PER_GROUP_MAX,
+    STATE_BYTES_MAX,
 )
 from region.groups.values import GroupRecord
 
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 GENERATION_STEP: Final = 1 << 16  # of a new home epoch: more rebalances than an old home can add unheard
-GROUP_BYTES: Final = 256  # of a group without members and offsets in a snapshot, about
-MEMBER_BYTES: Final = 256
+GROUP_BYTES: Final = 256  # of a group without members and offsets in a snapshot, its texts not counted
+MEMBER_BYTES: Final = 256  # the same of a member
 ENDED_BYTES: Final = 48  # of the newest ended transaction of a producer
 
 GroupChange: TypeAlias = StoreGroup | CommitOffsets | HoldOffsets | EndTransaction | DeleteOffsets
@@ -56,11 +60,15 @@ class StoredGroup:
     Args:
         record: of its newest rebalance; None for a group that only ever had offsets.
         empty_since_us: when it lost its last member, us since 1970; None while it has members or never had any.
+        principal: who had its first command stored.
     """
 
+    group_id: str
     record: GroupRecord | None = None
     empty_since_us: int | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    principal: str = NOBODY
+    _measured: tuple[GroupRecord | None, int] = (None, 0)  # a record and its size
 
     @property
     def used_us(self) -> int:
@@ -85,21 +93,47 @@ class StoredGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Return its size in a snapshot, about."""
-        members = () if self.record is None else self.record.members
-        held = sum(len(row.metadata) + len(row.assignment) for row in members) * 4 // 3
-        pending = sum(128 + 128 * len(row.rows) for row in self.offsets.pending.values())
-        transactions = pending + ENDED_BYTES * len(self.offsets.ended)
-        return GROUP_BYTES + MEMBER_BYTES * len(members) + held + transactions + self.offsets.size_bytes
+        """Return its size in a snapshot, at most."""
+        if self._measured[0] is not self.record:
+            self._measured = (self.record, record_bytes(self.record))
+        texts = text_bytes(self.group_id) + text_bytes(self.principal)
+        ended = ENDED_BYTES * len(self.offsets.ended)
+        return GROUP_BYTES + texts + self._measured[1] + ended + self.offsets.size_bytes
+
+    def growth(self, command: StoreGroup | CommitOffsets | HoldOffsets) -> int:
+        """Return by how many bytes a command would make it larger, its principal not counted."""
+        match command:
+            case StoreGroup(record=record):
+                return record_bytes(record) - record_bytes(self.record)
+            case CommitOffsets(rows=rows):
+                return self.offsets.growth(rows)
+            case HoldOffsets(rows=rows):
+                return self.offsets.growth(rows, command.producer_id)
+
+
+def record_bytes(record: GroupRecord | None) -> int:
+    """Return what a group's record takes in a snapshot, at most."""
+    if record is None:
+        return 0
+    size = sum(text_bytes(text or "") for text in (record.protocol_type, record.protocol, record.leader))
+    for row in record.members:
+        texts = (row.member_id, row.instance_id or "", row.client_id, row.client_host)
+        size += MEMBER_BYTES + sum(map(text_bytes, texts)) + (len(row.metadata) + len(row.assignment) + 4) * 4 // 3
+    return size
 
 
 class GroupsState:
-    """Groups by id. `size_bytes` is that of the snapshot, about."""
+    """Groups by id. `shares`: whose are how many bytes of the snapshot."""
 
     def __init__(self) -> None:
         self._groups: dict[str, StoredGroup] = {}
         self._encoded: dict[str, bytes] = {}  # of groups that did not change since the last snapshot
-        self.size_bytes = 0
+        self.shares = Shares(STATE_BYTES_MAX)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the snapshot, at most."""
+        return self.shares.used
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -123,15 +157,15 @@ class GroupsState:
             raise CommandError(f"groups: {error}") from error
         self._encoded.pop(command.group_id, None)
         group = self._groups.get(command.group_id)
-        before_bytes = 0 if group is None else group.size_bytes
+        if group is not None:
+            self.shares.add(group.principal, -group.size_bytes)
         if isinstance(command, DropGroup):
             self._groups.pop(command.group_id, None)
-            self.size_bytes -= before_bytes
             return command
         if group is None:
-            group = self._groups[command.group_id] = StoredGroup()
+            group = self._groups[command.group_id] = StoredGroup(command.group_id)
         _change(group, command, append_us)
-        self.size_bytes += group.size_bytes - before_bytes
+        self.shares.add(group.principal, group.size_bytes)
         return command
 
     def fence(self, *, append_us: int) -> None:
@@ -139,7 +173,12 @@ class GroupsState:
         for group in self._groups.values():
             group.fence(append_us)
         self._encoded.clear()
-        self.size_bytes = sum(group.size_bytes for group in self._groups.values())
+        self._measure()
+
+    def _measure(self) -> None:
+        self.shares = Shares(STATE_BYTES_MAX)
+        for group in self._groups.values():
+            self.shares.add(group.principal, group.size_bytes)
 
     def snapshot(self) -> bytes:
         """Return the canonical bytes of the state."""
@@ -161,11 +200,13 @@ class GroupsState:
             fields.done()
         self._groups = groups
         self._encoded = {}
-        self.size_bytes = sum(group.size_bytes for group in groups.values())
+        self._measure()
 
 
 def _change(group: StoredGroup, command: GroupChange, append_us: int) -> None:
     offsets = group.offsets
+    if isinstance(command, StoreGroup | CommitOffsets | HoldOffsets) and group.principal == NOBODY:
+        group.principal = command.principal
     match command:
         case StoreGroup(record=record):
             group.record = record
@@ -202,6 +243,7 @@ def _group_json(group_id: str, group: StoredGroup) -> dict[str, object]:
             for producer_id, held in sorted(offsets.pending.items())
         ],
         "ended": ended_json(offsets.ended),  # in their order: the first is the next to be forgotten
+        **({} if group.principal == NOBODY else {"principal": group.principal}),
     }
 
 
@@ -211,17 +253,20 @@ def _read_group(value: object) -> tuple[str, StoredGroup]:
     record = fields.value("record")
     since_us = fields.integer("empty_since_us", low=-1, high=INT64_MAX)
     group = StoredGroup(
+        group_id,
         record=None if record is None else read_record(group_id, record),
         empty_since_us=None if since_us < 0 else since_us,
+        principal=read_principal(fields),
     )
     group.offsets.commit(read_offsets(fields.items("offsets", count_max=4 * OFFSETS_PER_GROUP_MAX), with_times=True))
     for row in fields.items("pending", count_max=4 * PRODUCERS_PER_GROUP_MAX):
         held = Fields(row, "pending")
         producer_id = held.integer("producer_id", low=-1, high=INT64_MAX)
-        group.offsets.pending[producer_id] = PendingOffsets(
-            epoch=held.integer("epoch", low=-1, high=INT64_MAX),
-            number=held.integer("number", low=-1, high=INT64_MAX),
-            rows=read_offsets(held.items("offsets", count_max=4 * OFFSETS_PER_GROUP_MAX), with_times=True),
+        group.offsets.hold(
+            producer_id,
+            held.integer("epoch", low=-1, high=INT64_MAX),
+            held.integer("number", low=-1, high=INT64_MAX),
+            read_offsets(held.items("offsets", count_max=4 * OFFSETS_PER_GROUP_MAX), with_times=True),
         )
         held.done()
     group.offsets.ended.update(read_ended(fields.items("ended", count_max=4 * PRODUCERS_PER_GROUP_MAX)))

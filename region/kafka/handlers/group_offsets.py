@@ -92,7 +92,7 @@ class GroupOffsetsHandler:
             generation=request.generation_id_or_member_epoch,
             instance_id=request.group_instance_id,
         )
-        part.commit(request.group_id, who, rows, done)
+        part.commit(request.group_id, who, rows, done, principal=slot.connection.principal.name)
 
     # --- OffsetFetch ------------------------------------------------------------------------------
 

@@ -62,7 +62,12 @@ class GroupsHandler:
         if isinstance(part, ErrorCode):
             _answer_join(slot, JoinAnswer(error=part, member_id=request.member_id))
         else:
-            part.join(request.group_id, _wish(slot, request, part.new_id()), lambda answer: _answer_join(slot, answer))
+            part.join(
+                request.group_id,
+                _wish(slot, request, part.new_id()),
+                lambda answer: _answer_join(slot, answer),
+                principal=slot.connection.principal.name,
+            )
 
     # --- SyncGroup --------------------------------------------------------------------------------
 

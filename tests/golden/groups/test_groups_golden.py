@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,9 @@ ALL: list[Command] = [
     DeleteOffsets(group_id="idle", keys=(ORDERS, CLICKS)),
     CommitOffsets(group_id="gone", rows={ORDERS: CommittedOffset(offset=1)}),
     DropGroup(group_id="gone"),
+    CommitOffsets(group_id="alice's", rows={ORDERS: CommittedOffset(offset=2)}, principal="User:alice"),
+    StoreGroup(record=replace(EMPTY, group_id="bob's"), principal="User:bob"),
+    HoldOffsets(group_id="carol's", producer_id=8, epoch=0, number=1, rows={}, principal="User:carol"),
 ]
 
 
@@ -97,6 +101,8 @@ def test_a_stored_snapshot_is_restored_whole() -> None:
     idle = state.find("idle")
     assert idle is not None
     assert idle.empty_since_us == APPEND_US + 4
+    owners = {group_id: group.principal for group_id, group in state if group.principal}
+    assert owners == {"alice's": "User:alice", "bob's": "User:bob", "carol's": "User:carol"}
 
 
 def test_the_size_of_a_restored_state_is_that_of_the_one_it_came_from() -> None:
@@ -118,7 +124,7 @@ def test_no_part_of_a_command_and_no_changed_type_is_taken_for_one(position: int
     for name in command:
         wrongs: tuple[object, ...] = (None, {}, [5], "x", -5)
         for wrong in wrongs:
-            if command[name] != wrong and not (name == "group" and isinstance(wrong, str)):
+            if command[name] != wrong and not (name in ("group", "principal") and isinstance(wrong, str)):
                 with pytest.raises(FieldError):
                     decode_command(json.dumps({**command, name: wrong}).encode())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import PolicyViolation
-from georelay.ids import BrokerId, GroupId, RaftIndex
+from georelay.ids import BrokerId, GroupId, RaftIndex, RegionNumber
 from region.controller.commands import (
     FEATURE_LEVEL_MAX,
     AddBroker,
@@ -19,6 +19,7 @@ from region.controller.commands import (
     DefineTopic,
     DrainBroker,
     FormRegion,
+    LearnMesh,
     MarkAbsent,
     RaiseFeatureLevel,
     Reassign,
@@ -29,7 +30,8 @@ from region.controller.commands import (
     decode,
     encode,
 )
-from region.controller.state_core import ControllerState, GroupAssigned, Refused
+from region.controller.mesh_rows import RegionRow
+from region.controller.state_core import ControllerState, Done, GroupAssigned, Refused
 
 Make = Callable[..., Any]
 B1 = BrokerId(1001)
@@ -153,3 +155,17 @@ def test_configuration_adds_brokers_and_never_takes_one_away(
     apply(formed, FormRegion(topology=topology(1, brokers=1)))
     assert sorted(formed.records) == [1001, 1002, 1003, 1004, 1005]
     assert formed.control is not None and set(formed.control.target) == {1001, 1002, 1003}
+
+
+def test_a_region_is_older_until_it_said_that_it_is_at_the_level(formed: ControllerState) -> None:
+    def says(level: int, index: int) -> None:
+        row = RegionRow(number=RegionNumber(2), name="eu", level=level, index=index)
+        assert isinstance(apply(formed, LearnMesh(control=None, regions=(row,), is_all=False)), Done)
+
+    apply(formed, RaiseFeatureLevel(level=FEATURE_LEVEL_MAX))
+    assert formed.older_regions(FEATURE_LEVEL_MAX) == ["eu"]  # nothing is known of it
+    says(FEATURE_LEVEL_MAX - 1, 1)
+    assert formed.older_regions(FEATURE_LEVEL_MAX) == ["eu"]
+    says(FEATURE_LEVEL_MAX, 2)
+    assert formed.older_regions(FEATURE_LEVEL_MAX) == []
+    assert formed.older_regions(FEATURE_LEVEL_MAX + 1) == ["us", "eu"]

@@ -371,3 +371,12 @@ async def test_a_manifest_without_commands_can_be_read_by_what_does_not_know_par
     other = make_bench()
     other.stream.restore(SimpleNamespace(index=RaftIndex(2), state=raw))
     assert other.stream.snapshot() == raw
+
+
+async def test_a_level_is_understood_when_no_region_is_below_it(make_bench: Bench) -> None:
+    bench = await leading(make_bench, level=7)
+    older: list[str] = ["eu"]
+    bench.stream.older_regions = lambda level: older if level > 6 else []
+    assert [bench.stream.is_understood(level) for level in (6, 7, 8)] == [True, False, False]
+    older.clear()
+    assert [bench.stream.is_understood(level) for level in (6, 7, 8)] == [True, True, False]

@@ -480,9 +480,9 @@ async def test_what_ends_or_deletes_is_stored_also_while_the_coordinator_has_no_
 
 
 async def test_a_transaction_ends_in_a_group_for_which_there_is_no_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr("region.groups.part.STATE_BYTES_MAX", -1)
+    world.part._state.shares.room = -1
     ended: list[ErrorCode] = []
     world.part.end_transaction("g", 7, 1, number=1, is_commit=False, done=ended.append)
     await turn()

@@ -35,6 +35,7 @@ from georelay.wire.group_offsets import (
     OffsetFetchRequestTopics,
 )
 from region.controller.topic import Homes
+from region.coordination.coordinators import PRINCIPALS_LEVEL
 from region.coordination.part import Part
 from region.groups.factory import groups_factory
 from region.groups.settings import GroupSettings
@@ -394,3 +395,16 @@ async def test_every_group_that_was_asked_for_is_answered_also_those_that_are_to
     codes = {row.group_id: row.error_code for row in answer.groups}
     assert codes == {**dict.fromkeys(codes, 0), f"g{GROUPS_PER_REQUEST_MAX}": ErrorCode.INVALID_REQUEST}
     assert len(codes) == len(asked)
+
+
+async def test_what_members_and_consumers_keep_counts_for_their_principal(groups: Any) -> None:
+    client = await groups.client()
+    coordinators = groups.services.coordinators
+    log = coordinators.logs[coordinators.partition_of("g")]
+    log.feature_level = PRINCIPALS_LEVEL
+    assert await commit(client, 5) == 0
+    shares = log.parts[Part.GROUPS]._state.shares
+    assert shares.held_by(Principal.of_user("").name) == shares.used > 0
+    shares.room = shares.used
+    joined = await join(client)
+    assert (await sync(client, joined, mine=b"x" * 500)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -12,7 +12,8 @@ Rule 4: after a failure nothing new is sent until every batch in flight has an a
 Rule 5: a batch that is given up leaves a gap, so the lane takes a new producer id; what follows is stamped anew,
         except batches whose own outcome is unknown: stamping those anew could store them twice, so they fail.
 Rule 6: where there is no home or leader for `patience_ns`, what is certainly not stored is given up at once, and so is
-        what comes later, until it is over. Who says that the home cannot be reached has waited already.
+        what comes later, until it is over. Who says that the home cannot be reached has waited already: then what may
+        be stored is given up too, as unknown. While only a leader is missing it is sent again until its deadline.
 
 States and moves (every other pair is a no-op):
 
@@ -233,7 +234,7 @@ class Lane(Generic[C]):
             self.state = LaneState.DRAINING
         given_up: list[GivenUp[C]] = []
         if self._is_known_outage(error, now_ns):
-            given_up = self._give_up_unsent(error)
+            given_up = self._give_up_in_outage(error)
         elif batch is self._batches[0]:
             given_up = self._judge_head(error)
         elif not _may_be_resent(error):
@@ -248,7 +249,7 @@ class Lane(Generic[C]):
         if self._outage is None:
             return []
         self._outage.seen(now_ns)
-        return self._give_up_unsent(error) if self._outage.is_known(now_ns) else []
+        return self._give_up_in_outage(error) if self._outage.is_known(now_ns) else []
 
     def expire(self, now_ns: int) -> list[GivenUp[C]]:
         """Give up what is past its deadline, in flight or not."""
@@ -271,10 +272,15 @@ class Lane(Generic[C]):
         self._outage.seen(now_ns)
         return isinstance(error, HomeUnreachable) or self._outage.is_known(now_ns)
 
-    def _give_up_unsent(self, error: GeorelayError) -> list[GivenUp[C]]:
-        """Give up what is certainly not stored (rule 6); a batch that is perhaps stored keeps those behind it."""
+    def _give_up_in_outage(self, error: GeorelayError) -> list[GivenUp[C]]:
+        """Give up what waits in an outage that is known (rule 6).
+
+        Where only a leader is missing, a batch that is perhaps stored keeps those behind it.
+        """
         given_up: list[GivenUp[C]] = []
-        if self._batches and not any(batch.out or batch.maybe_stored for batch in self._batches):
+        is_gone = isinstance(error, HomeUnreachable)
+        is_held = any(batch.out or (batch.maybe_stored and not is_gone) for batch in self._batches)
+        if self._batches and not is_held:
             self._stamp_anew = True
             given_up = self._drop(list(self._batches), error)
         while self._waiting:

@@ -265,17 +265,44 @@ def test_batches_that_are_refused_together_are_given_up_when_the_last_of_them_ha
     assert lane.state is LaneState.NEEDS_PRODUCER
 
 
-def test_a_batch_that_is_perhaps_stored_is_sent_again_while_what_comes_behind_it_is_refused() -> None:
+def test_what_is_perhaps_stored_is_told_so_as_soon_as_its_home_is_known_to_be_gone() -> None:
     lane = impatient()
     batch = sent(lane, 0)
     lane.failed(batch, OutcomeUnknown("the link broke"), 0)
     assert lane.next_batch(50 * MS) is batch
     lane.offer(51 * MS, Chunk())
-    (refused,) = lane.failed(batch, HomeUnreachable("us is gone"), 52 * MS)
+    unknown, refused = lane.failed(batch, HomeUnreachable("region us cannot be reached; nothing was stored"), 52 * MS)
+    assert (unknown.batch, unknown.error.outcome) == (batch, Outcome.UNKNOWN)
+    assert "region us cannot be reached" in str(unknown.error)
+    assert "nothing was stored" not in str(unknown.error)
     assert (refused.batch is batch, refused.error.outcome) == (False, Outcome.NOT_STORED)
-    again_ns = lane.wake_at_ns()
-    assert again_ns is not None
-    assert lane.next_batch(again_ns) is batch
+    assert lane.idle
+    lane.offer(60 * MS, Chunk())
+    lane.producer_assigned(8)  # the old one may have a gap
+    again = lane.next_batch(60 * MS)
+    assert again is not None
+    assert (again.producer_id, again.sequence) == (8, 0)
+
+
+def test_what_is_behind_a_batch_that_is_perhaps_stored_waits_for_all_that_is_on_its_way() -> None:
+    lane = impatient()
+    first, second = sent(lane, 0), sent(lane, 0)
+    assert lane.failed(first, OutcomeUnknown("the link broke"), 1 * MS) == []
+    told = lane.failed(second, HomeUnreachable("us is gone"), 2 * MS)
+    assert [(lost.batch, lost.error.outcome) for lost in told] == [
+        (first, Outcome.UNKNOWN),
+        (second, Outcome.NOT_STORED),
+    ]
+
+
+def test_a_batch_that_is_perhaps_stored_is_sent_again_while_a_leader_is_missing() -> None:
+    lane = impatient()
+    batch = sent(lane, 0)
+    lane.failed(batch, OutcomeUnknown("the leader was killed"), 0)
+    for at in (50, 100, 150, 200):
+        assert lane.next_batch(at * MS) is batch
+        assert lane.failed(batch, NotLeader(), at * MS) == []
+    assert lane.next_batch(250 * MS) is batch
     assert lane.acked(batch)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
 from georelay.clock import Clock
 from georelay.errors import HomeUnreachable, NotLeader, OutcomeUnknown
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
+from georelay.lane_core import LaneLimits
 from georelay.outage_core import Outage
 from mesh.replication import frames as f
 from mesh.replication.faults import to_fault
@@ -17,6 +19,7 @@ from mesh.replication.link import Link, LinkReceiver
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import Published
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
+from region.api.coalescer import OUTAGE_NS, Coalescer, NewRecord
 
 MS = 1_000_000
 US, EU = RegionNumber(1), RegionNumber(2)
@@ -195,3 +198,48 @@ async def test_a_stream_that_nobody_leads_is_waited_for_once_and_then_refused_wi
     world.refuse_newest()
     assert not waits.done()  # another election is waited for
     waits.cancel()
+
+
+async def test_a_record_on_its_way_when_its_home_is_lost_is_told_unknown_once_that_is_known_and_names_the_region() -> (
+    None
+):
+    world = Publisher()
+    began_ns = world.time.now_ns
+    limits = LaneLimits(patience_ns=OUTAGE_NS, backoff_ns=0)
+    coalescer = Coalescer(
+        cast("Any", Forwarding(world)),
+        entry_region=2,
+        wall_ns=lambda: 1,
+        monotonic_ns=world.time.monotonic_ns,
+        limits=limits,
+    )
+    (future,) = coalescer.publish("orders", 0, [NewRecord(b"v")])
+    await turns()
+    world.open()
+    assert world.forwarder._windows[US].batches == 1  # sent, and not answered
+    while not future.done():
+        world.wait(SETTINGS.redial_ms, is_down=True)
+        await turns()
+    assert world.time.now_ns - began_ns <= (SETTINGS.dead_after_ms + 2 * SETTINGS.redial_ms) * MS
+    with pytest.raises(OutcomeUnknown, match=r"may be stored.*region us.*cannot be reached"):
+        await future
+    await coalescer.close()
+
+
+class Forwarding:
+    """A cluster of which every partition has its home in us."""
+
+    def __init__(self, world: Publisher) -> None:
+        self.world = world
+
+    async def allocate_producer_id(self) -> int:
+        return 1
+
+    def publish(self, name: str, partition: int, header: Any, raw: Any, *, lane: Any, **_: Any) -> Any:
+        del name, partition, header, raw
+        return self.world.publish(lane)
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)

@@ -7,12 +7,16 @@ Rule 2: the size of compressed bytes does not say what comes out of them: they a
 Rule 3: what is unfolded at the same time is bounded over all readers of the process, see unfolding_memory.
 Rule 4: a broker does not look into batches that it takes, so what is inside may be no record. Whoever looks inside
         passes over the rest of such a batch, says so, and goes on behind it (docs/adr/0040).
-Rule 5: between two chunks of one batch everybody else has a turn.
+Rule 5: what threads do with one batch for one reader has an end: after WORK_S_MAX of their CPU time it is refused as
+        BUSY, and the thread is free. One pass takes a few seconds at most (about 4 for a million records); more is
+        a batch that is dropped for others and unfolded again and again. The next read begins anew.
+Rule 6: between two chunks of one batch everybody else has a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -22,7 +26,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from georelay.errors import CorruptRecordBatch, GeorelayError, TooLarge
+from georelay.errors import Busy, CorruptRecordBatch, GeorelayError, TooLarge
 from georelay.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB, MIB, RECORD_BATCH_BYTES_MAX
 from georelay.wire.batch import Compression, Record, iterate_records, parse_header
 from georelay.wire.records import open_records
@@ -34,6 +38,7 @@ CHUNK_BYTES: Final = 2 * MIB  # of keys, values and headers, FIELD_BYTES more fo
 FIELD_BYTES: Final = 64  # about what a record, or a header, takes besides its bytes
 ON_LOOP_BYTES_MAX: Final = 64 * KIB
 POOL: Final = ThreadPoolExecutor(2, thread_name_prefix="unfold")
+WORK_S_MAX: Final = 10  # of a thread's CPU time
 
 SAID_MAX: Final = 1_000
 
@@ -52,10 +57,19 @@ def unfolded_bytes_max(payload: bytes | memoryview) -> int:
     return len(payload) if parse_header(payload).compression is Compression.NONE else DECOMPRESSED_BATCH_BYTES_MAX
 
 
-async def record_chunks(entry: EntryLike, memory: UnfoldingMemory = PROCESS_MEMORY) -> AsyncGenerator[list[Record]]:
+async def record_chunks(
+    entry: EntryLike,
+    memory: UnfoldingMemory = PROCESS_MEMORY,
+    *,
+    thread_ns: Callable[[], int] = time.thread_time_ns,
+) -> AsyncGenerator[list[Record]]:
     """Yield the records of a committed batch in lists.
 
+    Args:
+        thread_ns: CPU time of the thread that calls it.
+
     Raises:
+        Busy: it took more than WORK_S_MAX of work. What stands before was given.
         CorruptRecordBatch, TooLarge: what is inside is no record, or over its limits. What stands before it was given.
     """
     payload = entry.payload
@@ -68,7 +82,7 @@ async def record_chunks(entry: EntryLike, memory: UnfoldingMemory = PROCESS_MEMO
             if left > 0:
                 await asyncio.sleep(0)
         return
-    reader = _Reader(payload, memory)
+    reader = _Reader(payload, memory, thread_ns)
     try:
         left = parse_header(payload).record_count
         while left > 0:
@@ -156,6 +170,16 @@ def weight_bytes(record: Record) -> int:
     return fields + sum(FIELD_BYTES + len(name) + len(value or b"") for name, value in record.headers)
 
 
+class Overdue:
+    """Counts the batches that took too long."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+OVERDUE: Final = Overdue()
+
+
 class _Chunks:
     """Cuts records into chunks; a flaw shows when everything before it was given out."""
 
@@ -185,8 +209,10 @@ class _Chunks:
 class _Reader:
     """Reads one batch, and reads it again from its beginning where its share was taken away meanwhile."""
 
-    def __init__(self, payload: bytes | memoryview, memory: UnfoldingMemory) -> None:
+    def __init__(self, payload: bytes | memoryview, memory: UnfoldingMemory, thread_ns: Callable[[], int]) -> None:
         self._payload = payload
+        self._thread_ns = thread_ns
+        self._left_ns = WORK_S_MAX * 1_000_000_000
         self._memory = memory
         self._chunks: _Chunks | None = None
         self._share: Share | None = None
@@ -205,6 +231,10 @@ class _Reader:
         except asyncio.CancelledError:
             self._share = None  # the thread still has it
             work.add_done_callback(lambda done: self._left(share, done))
+            raise
+        except Busy:
+            OVERDUE.count += 1
+            log.warning("batch.overdue", read=self._read, work_s=WORK_S_MAX)
             raise
         self._read += len(chunk)
         self._memory.shrink(share, size_bytes)
@@ -228,8 +258,22 @@ class _Reader:
     def _step(self, chunks: _Chunks | None, skipped: int) -> tuple[int, _Chunks, list[Record]]:
         """Return the bytes that are held, where reading goes on, and a chunk. Runs in a thread."""
         size_bytes = DECOMPRESSED_BATCH_BYTES_MAX
+        ends_ns = self._thread_ns() + self._left_ns
         if chunks is None:
             size_bytes, records = open_records(self._payload, validated=True)
-            next(islice(records, skipped, skipped), None)  # those were read before
+            for first in range(0, skipped, CHUNK_RECORDS):  # those were read before
+                self._check(ends_ns)
+                piece = min(CHUNK_RECORDS, skipped - first)
+                next(islice(records, piece, piece), None)
             chunks = _Chunks(records)
-        return size_bytes, chunks, chunks.next()
+        chunk = chunks.next()
+        self._check(ends_ns)
+        return size_bytes, chunks, chunk
+
+    def _check(self, ends_ns: int) -> None:
+        self._left_ns = ends_ns - self._thread_ns()
+        if self._left_ns < 0:
+            raise Busy(
+                f"a batch took more than {WORK_S_MAX} s of work to unfold, for it was dropped for other readers and "
+                "unfolded again: ask again from where this one stopped, for fewer records"
+            )

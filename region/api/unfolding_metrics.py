@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from region.api.unfolding import UNREADABLE
+from region.api.unfolding import OVERDUE, UNREADABLE
 from region.api.unfolding_memory import PROCESS_MEMORY, UnfoldingMemory
 
 
@@ -31,6 +31,11 @@ class UnfoldingMetrics(Collector):
         )
         yield CounterMetricFamily(
             "georelay_unfolding_drops", "Batches of slow readers dropped for others", value=self._memory.dropped
+        )
+        yield CounterMetricFamily(
+            "georelay_unfolding_overdue",
+            "Batches that were refused for what it took to unfold them",
+            value=OVERDUE.count,
         )
         yield CounterMetricFamily(
             "georelay_unreadable_batches", "Batches that a reader could not read to their end", value=UNREADABLE.count

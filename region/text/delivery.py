@@ -228,8 +228,12 @@ class Delivery:
             except PASSING:
                 await asyncio.sleep(RETRY_S)
                 continue
-            async with self._speaker.turn:
-                position = await self._say_records(partition, position, answer, trace)
+            try:
+                async with self._speaker.turn:
+                    position = await self._say_records(partition, position, answer, trace)
+            except Busy:  # a batch took too long to unfold: on with what comes next, for a new while
+                position = max(position, subscription.next_offsets.get(partition, position))
+                await asyncio.sleep(RETRY_S)
 
     async def _stepped_over(self, partition: int, position: int) -> int:
         """Return the log start, where the group's place is no longer in the log."""

@@ -20,7 +20,7 @@ import structlog
 
 from georelay import errors
 from georelay._pb import streams_pb2 as pb
-from georelay.errors import GeorelayError, OffsetOutOfRange, Retry
+from georelay.errors import Busy, GeorelayError, OffsetOutOfRange, Retry
 from georelay.limits import KIB, MIB
 from georelay.wire.batch import Record
 from region.api.reading import StreamReader
@@ -118,7 +118,12 @@ class PartitionPump:
             self._check_right()
             if session is None:
                 session = self._trace(self.next_offset)
-            await self._deliver(answer, session)
+            try:
+                await self._deliver(answer, session)
+            except Busy as error:  # a batch took too long to unfold: on with what comes next, for a new while
+                log.debug("subscription.delayed", stream=self.stream, partition=self.partition, reason=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
             if self.next_offset >= answer.end:
                 session.caught_up(self._wall_ns())
 

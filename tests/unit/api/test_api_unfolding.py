@@ -6,13 +6,14 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from georelay._pb import streams_pb2 as pb
-from georelay.errors import CorruptRecordBatch
+from georelay.errors import Busy, CorruptRecordBatch
 from georelay.limits import MIB
 from georelay.wire.batch import HEADER_BYTES, Compression, Record, build_batch
 from georelay.wire.records import open_records
@@ -307,3 +308,100 @@ def test_how_large_a_record_is_as_json_is_known_before_it_is_made() -> None:
         record = Record(0, 1, value, value, (("name", value),))
         made = len(json.dumps(record_json(record), ensure_ascii=False).encode())
         assert 0 <= made - text_bytes(record) < 200
+
+
+class ThreadClock:
+    """The time that threads have worked: each look takes a while."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_ns = round(step_s * 1e9)
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+
+async def test_a_batch_that_takes_too_long_to_unfold_is_refused_and_its_thread_and_its_room_come_back() -> None:
+    memory = UnfoldingMemory()
+    entry: Any = _Entry(batch(20 * CHUNK_RECORDS, 0, Compression.GZIP))
+    seen: list[int] = []
+
+    async def read(clock: ThreadClock) -> None:
+        async with aclosing(record_chunks(entry, memory, thread_ns=clock)) as chunks:
+            async for chunk in chunks:
+                seen.append(len(chunk))
+
+    refused = unfolding.OVERDUE.count
+    with pytest.raises(Busy, match=r"took more than 10 s of work.*ask again"):
+        await read(ThreadClock(0.6))
+    assert 0 < len(seen) < 20
+    assert memory.used_bytes == 0
+    assert unfolding.OVERDUE.count == refused + 1
+    seen.clear()
+    await read(ThreadClock(0.05))
+    assert sum(seen) == 20 * CHUNK_RECORDS
+
+
+async def test_work_is_given_up_in_the_middle_of_what_was_read_before() -> None:
+    memory = UnfoldingMemory()
+    entry: Any = _Entry(batch(40 * CHUNK_RECORDS, 0, Compression.GZIP))
+    clock = ThreadClock(0)
+    chunks = record_chunks(entry, memory, thread_ns=clock)
+    for _ in range(30):
+        await anext(chunks)
+    for share in list(memory._shares):  # somebody else needs the room: the batch is dropped and unfolded again
+        share.is_lost = True
+        share.drop()
+        memory.give(share)
+    clock.step_ns = 1_000_000_000
+    before_ns = clock.now_ns
+    with pytest.raises(Busy):
+        await anext(chunks)
+    assert clock.now_ns - before_ns <= 13e9  # of about 60 looks a second apart: it stops where the time is over
+    assert memory.used_bytes == 0
+
+
+async def test_a_subscription_goes_on_behind_what_it_has_when_a_batch_took_too_long(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_topic("orders")
+    cluster.stream("orders", 0).publish(*_published(batch(2, 1, Compression.GZIP)), received_ns=1, entry_region=1)
+    refusals = iter([Busy("it took more than 10 s")])
+
+    async def chunks(entry: Any, where: str) -> AsyncIterator[list[Record]]:
+        del entry, where
+        yield [Record(0, 1, None, b"a", ())]
+        for refusal in refusals:
+            raise refusal
+        yield [Record(1, 1, None, b"b", ())]
+
+    monkeypatch.setattr("region.api.streams.partition_pump.readable_chunks", chunks)
+    monkeypatch.setattr("region.api.streams.partition_pump.RETRY_S", 0)
+    delivered: list[int] = []
+
+    async def put(response: pb.SubscribeResponse) -> None:
+        delivered.extend(record.offset for record in response.delivery.records)
+        if len(delivered) == 2:
+            raise StopAsyncIteration
+
+    asked = pb.StartPosition(stream="orders", earliest=True)
+    point = StartPoint(
+        place=Place(stream="orders", partition=0, asked=asked),
+        judgement=Judgement(standing=Standing.OK, offset=0),
+        log_start=0,
+        high_watermark=2,
+    )
+    pump = PartitionPump(
+        point,
+        reader=StreamReader(cluster),
+        credit=Credit(2 * MIB),
+        put=put,
+        trace=lambda _: None,  # type: ignore[arg-type,return-value]
+        wall_ns=lambda: 1,
+        delivered=lambda _: None,
+        as_records=True,
+    )
+    with pytest.raises((StopAsyncIteration, RuntimeError)):
+        await pump.run()
+    assert delivered == [0, 1]

@@ -32,6 +32,7 @@ _COUNTERS: Final = (
     ("georelay_queue_leases_refused", "Requests that named a lease that was over"),
     ("georelay_queue_consumers_lost", "Consumers that held leases and were not heard of any more"),
     ("georelay_queue_records_expired", "Records whose time to live was over before they were delivered"),
+    ("georelay_queue_room_refusals", "Queues refused because a share or the coordinator was full"),
     ("georelay_queue_records_skipped", "Records that retention deleted before they were done"),
 )
 

@@ -52,6 +52,11 @@ class Shares:
         """Return what the principal holds that holds the most; 0 without any."""
         return max((held for principal, held in self._held.items() if principal != NOBODY), default=0)
 
+    def left(self, principal: str) -> int:
+        """Return by how much a principal may hold more."""
+        free = self.room - self.used
+        return max(0, free if principal == NOBODY else (free - self.held_by(principal)) // 2)
+
     def look(self, principal: str, growth: int, *, on_its_way: Shares | None = None) -> Room:
         """Return whether a principal may hold `growth` more.
 

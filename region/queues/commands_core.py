@@ -16,9 +16,10 @@ from typing import Final, TypeAlias, TypeVar
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX
-from region.coordination.coordinators import COORDINATION_LEVEL, MOVES_LEVEL
+from region.coordination.coordinators import COORDINATION_LEVEL, MOVES_LEVEL, PRINCIPALS_LEVEL
 from region.coordination.limits import COMMAND_BYTES_MAX
 from region.coordination.part import CommandError
+from region.coordination.shares_core import NOBODY, PRINCIPAL_CHARS_MAX
 from region.queues.definition import QueueDefinition, read_name
 from region.queues.limits import CONSUMER_CHARS_MAX, REASON_CHARS_MAX, ROWS_PER_COMMAND_MAX
 from region.queues.queue_core import Claim, Passed, Place
@@ -30,11 +31,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateQueue:
-    """`positions`: where each partition begins. `epochs`: the home epoch of each then; () for the first of all."""
+    """`positions`: where each partition begins. `epochs`: the home epoch of each then; () for the first of all.
+
+    `principal`: who makes it, NOBODY where a region is below PRINCIPALS_LEVEL.
+    """
 
     definition: QueueDefinition
     positions: tuple[int, ...]
     epochs: tuple[int, ...] = ()
+    principal: str = NOBODY
 
     @property
     def queue(self) -> str:
@@ -182,6 +187,8 @@ def needed_level(command: QueueCommand) -> int:
     match command:
         case BeginEpoch():
             return MOVES_LEVEL
+        case CreateQueue() if command.principal != NOBODY:
+            return PRINCIPALS_LEVEL
         case CreateQueue() if command.epochs:
             return MOVES_LEVEL
         case PassOver() | Drop() | Condemn() if command.epoch != ANY_EPOCH:
@@ -199,7 +206,9 @@ def _to_json(command: QueueCommand) -> JsonObject:
         case CreateQueue():
             epochs: JsonObject = {"epochs": list(command.epochs)} if command.epochs else {}
             positions = list[object](command.positions)
-            return {"op": "create", "queue": command.definition.stored(), "positions": positions, **epochs}
+            principal: JsonObject = {"principal": command.principal} if command.principal != NOBODY else {}
+            made: JsonObject = {"queue": command.definition.stored(), "positions": positions}
+            return {"op": "create", **made, **epochs, **principal}
         case AlterQueue():
             return {"op": "alter", "queue": command.definition.stored()}
         case DeleteQueue():
@@ -275,7 +284,12 @@ def _read(fields: Fields) -> QueueCommand:
     if op == "create":
         positions = fields.integers("positions", count_max=PARTITIONS_PER_TOPIC_MAX, low=0, high=INT64_MAX)
         definition = QueueDefinition.from_stored(fields.value("queue"))
-        return CreateQueue(definition=definition, positions=tuple(positions), epochs=_epochs(fields))
+        return CreateQueue(
+            definition=definition,
+            positions=tuple(positions),
+            epochs=_epochs(fields),
+            principal=read_principal(fields),
+        )
     if op == "alter":
         return AlterQueue(definition=QueueDefinition.from_stored(fields.value("queue")))
     queue = read_name(fields)
@@ -316,6 +330,12 @@ def _read(fields: Fields) -> QueueCommand:
                 start=fields.integer("start", low=0, high=INT64_MAX),
             )
     raise FieldError(f"command {op!r} is unknown")
+
+
+def read_principal(fields: Fields) -> str:
+    """Take whose a queue is, NOBODY where it is not said. Raises FieldError."""
+    has_one = fields.has("principal")
+    return fields.text("principal", chars_min=1, chars_max=PRINCIPAL_CHARS_MAX) if has_one else NOBODY
 
 
 def _epoch(fields: Fields) -> int:

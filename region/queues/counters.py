@@ -19,3 +19,4 @@ class QueueCounters:
     consumers_lost: int = 0
     records_expired: int = 0
     records_skipped: int = 0
+    room_refusals: int = 0

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from georelay.errors import BadRequest, Busy, PolicyViolation, QueueExists, TopicExists, UnknownTopic
 from georelay.fields import FieldError, Fields
 from region.controller.topic import TopicSpec
+from region.coordination.coordinators import PRINCIPALS_LEVEL
 from region.coordination.part import JsonObject
+from region.coordination.shares_core import NOBODY, Room
 from region.queues.commands_core import (
     Acknowledge,
     AlterQueue,
@@ -65,7 +67,6 @@ class Operations:
     def __init__(self, part: QueuesPart) -> None:
         self._part = part
         self._table: Mapping[str, Callable[[str, Fields], Awaitable[JsonObject]]] = {
-            "create": self._create,
             "alter": self._alter,
             "delete": self._delete,
             "describe": self._describe,
@@ -77,13 +78,15 @@ class Operations:
             "purge": self._purge,
         }
 
-    async def answer(self, operation: str, body: JsonObject) -> JsonObject:
+    async def answer(self, operation: str, body: JsonObject, *, principal: str) -> JsonObject:
         """Answer one operation (BadRequest: unknown, or a body that is not its)."""
         try:
             fields = Fields(body, operation[:32])
             if operation == "list":
                 fields.done()
                 return {"queues": [_listed(queue) for queue in self._part.queues()]}
+            if operation == "create":
+                return await self._create(read_name(fields), fields, principal)
             handle = self._table.get(operation)
             if handle is None:
                 raise BadRequest(f"operation {operation[:32]!r} of queues is unknown")
@@ -93,14 +96,32 @@ class Operations:
 
     # --- definitions ------------------------------------------------------------------------------
 
-    async def _create(self, name: str, fields: Fields) -> JsonObject:
+    async def _create(self, name: str, fields: Fields, principal: str) -> JsonObject:
         wanted = read_definition(name, fields)
         fields.done()
         known = self._part.find(name)
         if known is not None:
             return _same(known.state.definition, wanted)
-        if self._part.queue_count >= QUEUES_PER_COORDINATOR_MAX:
+        owner = principal if self._part.log.is_understood(PRINCIPALS_LEVEL) else NOBODY
+        self._check_room(name, owner)
+        self._part.making.append(owner)
+        try:
+            return await self._make(name, wanted, owner)
+        finally:
+            self._part.making.remove(owner)
+
+    def _check_room(self, name: str, principal: str) -> None:
+        room = self._part.queue_shares().look(principal, 1)
+        if room is Room.FREE:
+            return
+        self._part.counters.room_refusals += 1
+        if room is Room.FULL:
             raise Busy(f"the coordinator of queue {name} keeps {QUEUES_PER_COORDINATOR_MAX} queues, its maximum")
+        raise PolicyViolation(
+            f"the share of {principal} of the coordinator of queue {name} is full: delete queues that nobody needs"
+        )
+
+    async def _make(self, name: str, wanted: QueueDefinition, principal: str) -> JsonObject:
         view = local_view(self._part.cluster, wanted.topic, origin=self._part.log.origin)
         if view is None:
             raise UnknownTopic(f"topic {wanted.topic!r} does not exist")
@@ -113,6 +134,7 @@ class Operations:
             definition=replace(wanted, topic_id=view.topic_id),
             positions=tuple(position for position, _ in begins),
             epochs=epochs if max(epochs) > FIRST_EPOCH else (),
+            principal=principal,
         )
         definition = command.definition
         applied = await self._part.propose(command)

@@ -9,6 +9,7 @@ Rule 3: an answer that something is done is given after the command was applied 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import structlog
 
@@ -16,11 +17,11 @@ from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown, UnknownTop
 from georelay.ids import RaftIndex
 from region.coordination.log import CoordinatorLog, TimerHandle, check_level
 from region.coordination.part import JsonObject, Part
+from region.coordination.shares_core import Shares
 from region.queues.commands_core import CreateQueue, QueueCommand, decode_command, encode_command, needed_level
 from region.queues.counters import QueueCounters
 from region.queues.dead_letters import publish_letters
 from region.queues.delivery_traces import QueueTraces
-from region.queues.limits import ROWS_PER_COORDINATOR_MAX
 from region.queues.live_queue import LiveQueue, gone
 from region.queues.operations import Operations
 from region.queues.partition_reader import SharedReading, read_partition
@@ -61,6 +62,7 @@ class QueuesPart:
         self._state = QueuesState()
         self._live: dict[str, LiveQueue] = {}
         self._read: dict[str, int] = {}  # by queue: partitions that are read
+        self.making: list[str] = []  # whose are the queues that are being made
         self._leads = False
         self._number = 0
         self._results: dict[int, Applied | None] = {}  # of proposals that are waited for
@@ -129,10 +131,9 @@ class QueuesPart:
 
     async def call(self, operation: str, body: JsonObject, *, principal: str) -> JsonObject:
         """Answer one operation; see region.queues.operations."""
-        del principal  # the caller has checked it; queues have no owner
         if operation.startswith(COPY_OPERATIONS):
             return await self._copies.answer(operation, body)
-        return await self._operations.answer(operation, body)
+        return await self._operations.answer(operation, body, principal=principal)
 
     def live(self, name: str) -> LiveQueue:
         """Return a queue that is served here (UnknownQueue)."""
@@ -150,11 +151,6 @@ class QueuesPart:
     def queues(self) -> Iterator[LiveQueue]:
         """Return every queue, by name."""
         return iter(sorted(self._live.values(), key=lambda queue: queue.name))
-
-    @property
-    def queue_count(self) -> int:
-        """Return how many queues this coordinator keeps."""
-        return len(self._state)
 
     @property
     def home_epoch(self) -> int:
@@ -202,7 +198,7 @@ class QueuesPart:
             coordinator=self.log,
             cluster=self.cluster,
             propose=self.propose,
-            rows_left=self._rows_left,
+            rows_left=partial(self._rows_left, state),
             counters=self.counters,
             traces=self._traces,
         )
@@ -211,8 +207,15 @@ class QueuesPart:
         live.start([publish_letters(live, self.log)])
         self._read_more(live)
 
-    def _rows_left(self) -> int:
-        return ROWS_PER_COORDINATOR_MAX - self._state.row_count
+    def queue_shares(self) -> Shares:
+        """Return whose are how many queues, those that are being made too."""
+        shares = self._state.queue_shares()
+        for principal in self.making:
+            shares.add(principal, 1)
+        return shares
+
+    def _rows_left(self, queue: QueueState) -> int:
+        return self._state.row_shares().left(queue.principal)
 
     def _read_more(self, live: LiveQueue) -> None:
         try:

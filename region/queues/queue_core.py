@@ -25,6 +25,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from region.coordination.shares_core import NOBODY
 from region.queues.definition import QueueDefinition
 from region.queues.offset_ranges_core import OffsetRanges
 
@@ -158,6 +159,7 @@ class QueueState:
         made_us: append time of its creation; it tells it from an earlier queue of the same name.
         positions: where each partition begins; one that is not named begins at 0.
         epochs: the home epoch of each then; one that is not named is in its first.
+        principal: who made it, as far as that is written down.
     """
 
     def __init__(
@@ -167,9 +169,11 @@ class QueueState:
         made_us: int,
         positions: Iterable[int] = (),
         epochs: Iterable[int] = (),
+        principal: str = NOBODY,
     ) -> None:
         self.definition = definition
         self.made_us = made_us
+        self.principal = principal
         self.partitions: dict[int, Progress] = {
             partition: Progress(cursor=position, epoch=epoch)
             for partition, (position, epoch) in enumerate(zip_longest(positions, epochs, fillvalue=0))

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from mesh.home.home_row import EPOCH_MAX
+from region.coordination.shares_core import NOBODY, Shares
 from region.queues.commands_core import (
     ANY_EPOCH,
     Acknowledge,
@@ -33,9 +34,15 @@ from region.queues.commands_core import (
     NameProducer,
     PassOver,
     QueueCommand,
+    read_principal,
 )
 from region.queues.definition import QueueDefinition
-from region.queues.limits import CONSUMER_CHARS_MAX, QUEUES_PER_COORDINATOR_MAX, REASON_CHARS_MAX
+from region.queues.limits import (
+    CONSUMER_CHARS_MAX,
+    QUEUES_PER_COORDINATOR_MAX,
+    REASON_CHARS_MAX,
+    ROWS_PER_COORDINATOR_MAX,
+)
 from region.queues.offset_ranges_core import OffsetRanges
 from region.queues.queue_core import FIRST_EPOCH, Claim, Counts, Place, Progress, QueueState, RecordState, Row
 from region.routing.copies_core import ROWS_MAX, CopyBook
@@ -82,10 +89,19 @@ class QueuesState:
     def __len__(self) -> int:
         return len(self._queues)
 
-    @property
-    def row_count(self) -> int:
-        """Return the rows of all queues."""
-        return sum(queue.row_count for queue in self._queues.values())
+    def queue_shares(self) -> Shares:
+        """Return whose are how many queues."""
+        shares = Shares(QUEUES_PER_COORDINATOR_MAX)
+        for queue in self._queues.values():
+            shares.add(queue.principal, 1)
+        return shares
+
+    def row_shares(self) -> Shares:
+        """Return whose queues have how many rows."""
+        shares = Shares(ROWS_PER_COORDINATOR_MAX)
+        for queue in self._queues.values():
+            shares.add(queue.principal, queue.row_count)
+        return shares
 
     def find(self, name: str) -> QueueState | None:
         """Return a queue."""
@@ -97,9 +113,12 @@ class QueuesState:
         queue = self._queues.get(name)
         if isinstance(command, CreateQueue):
             if queue is None:
-                made_us = append_us
                 self._queues[name] = QueueState(
-                    command.definition, made_us=made_us, positions=command.positions, epochs=command.epochs
+                    command.definition,
+                    made_us=append_us,
+                    positions=command.positions,
+                    epochs=command.epochs,
+                    principal=command.principal,
                 )
             return Applied(queue=name, result=queue is None)
         if queue is None:
@@ -233,6 +252,7 @@ def _queue_json(queue: QueueState) -> JsonObject:
         "consumers": list[object](consumers),
         "reasons": list[object](reasons),
         "partitions": partitions,
+        **({} if queue.principal == NOBODY else {"principal": queue.principal}),
     }
 
 
@@ -255,7 +275,8 @@ def _epoch(fields_: Fields, name: str) -> int:
 def _read_queue(item: object) -> QueueState:
     read = Fields(item, "queue")
     definition = QueueDefinition.from_stored(read.value("definition"))
-    queue = QueueState(definition, made_us=read.integer("made_us", low=0, high=INT64_MAX))
+    made_us, principal = read.integer("made_us", low=0, high=INT64_MAX), read_principal(read)
+    queue = QueueState(definition, made_us=made_us, principal=principal)
     counts = read.child("counts")
     queue.counts = Counts(**{field.name: counts.integer(field.name, low=0, high=INT64_MAX) for field in fields(Counts)})
     counts.done()

@@ -2,7 +2,8 @@
 
 A command is a JSON object: {"put": TRANSACTION} writes the newest state of one id, {"remove": id, "version": n} forgets
 it. TRANSACTION has the fields of `region.transactions.transaction_core.Transaction` but its two times, which are the
-append times of the commands.
+append times of the commands. From PRINCIPALS_LEVEL on it may say whose the id is ("principal"); where it does not, the
+bytes are those of before.
 
 A snapshot is "1" and one line of JSON for each transactional id, ascending, times included.
 
@@ -20,6 +21,9 @@ from typing import Final
 
 from georelay.fields import FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.ids import REGION_NUMBER_MAX, RegionNumber, StreamKey
+from georelay.limits import MIB
+from region.coordination.limits import COMMAND_BYTES_MAX, PART_SNAPSHOT_BYTES_MAX
+from region.coordination.shares_core import NOBODY, PRINCIPAL_CHARS_MAX, Shares, text_bytes
 from region.transactions.transaction_core import (
     EPOCH_LAST,
     GROUPS_PER_TRANSACTION_MAX,
@@ -32,23 +36,40 @@ from region.transactions.transaction_core import (
 )
 
 TRANSACTIONAL_IDS_MAX: Final = 20_000  # per coordinator
+STATE_BYTES_MAX: Final = 12 * MIB  # of one coordinator, as its snapshot
 TRANSACTIONAL_ID_CHARS_MAX: Final = 1_000
 GROUP_ID_CHARS_MAX: Final = 1_000
 TIMEOUT_MS_MAX: Final = 2**31 - 1
 _SNAPSHOT_VERSION: Final = b"1"
 _INT63_MAX: Final = 2**63 - 1
+ROW_BYTES: Final = 400  # of an id in a snapshot at most, its texts and participants not counted
+PARTITION_BYTES: Final = 64
 _ROW_BYTES_MAX: Final = 1024 * 1024
 _EPOCH_MAX: Final = EPOCH_LAST + 1
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")  # bytes.fromhex alone takes spaces too
 
+assert STATE_BYTES_MAX + 2 * COMMAND_BYTES_MAX < PART_SNAPSHOT_BYTES_MAX
+
 
 class TransactionBook:
-    """Every transactional id of one coordinator, at the newest applied command."""
+    """Every transactional id of one coordinator, at the newest applied command.
+
+    Attributes:
+        ids, bytes: whose are how many of the ids, and how many bytes of the snapshot.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, Transaction] = {}
         self._ids: list[str] = []  # ascending
         self._lines: dict[str, bytes] = {}  # of the next snapshot, which is taken while clients wait
+        self._empty()
+
+    def _empty(self) -> None:
+        self._rows.clear()
+        self._ids.clear()
+        self._lines.clear()
+        self.ids = Shares(TRANSACTIONAL_IDS_MAX)
+        self.bytes = Shares(STATE_BYTES_MAX)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -84,9 +105,17 @@ class TransactionBook:
         self._put(written)
         return written
 
+    def _count(self, row: Transaction, sign: int) -> None:
+        self.ids.add(row.principal, sign)
+        self.bytes.add(row.principal, sign * row_bytes(row))
+
     def _put(self, row: Transaction) -> None:
-        if row.transactional_id not in self._rows:
+        known = self._rows.get(row.transactional_id)
+        if known is None:
             bisect.insort(self._ids, row.transactional_id)
+        else:
+            self._count(known, -1)
+        self._count(row, 1)
         self._rows[row.transactional_id] = row
         self._lines.pop(row.transactional_id, None)
 
@@ -94,6 +123,7 @@ class TransactionBook:
         current = self._rows.get(transactional_id)
         if current is not None and may_follow(current, replace(current, state=State.DEAD, version=version)):
             del self._rows[transactional_id]
+            self._count(current, -1)
             self._lines.pop(transactional_id, None)
             del self._ids[bisect.bisect_left(self._ids, transactional_id)]
 
@@ -109,9 +139,7 @@ class TransactionBook:
         Raises:
             ValueError: not a snapshot, or of an unknown version.
         """
-        self._rows.clear()
-        self._ids.clear()
-        self._lines.clear()
+        self._empty()
         if not raw:
             return
         version, *lines = raw.split(b"\n")
@@ -122,6 +150,13 @@ class TransactionBook:
             if self._ids and row.transactional_id <= self._ids[-1]:
                 raise ValueError(f"transactional id {row.transactional_id!r} is out of order")
             self._put(row)
+
+
+def row_bytes(row: Transaction) -> int:
+    """Return what an id takes in a snapshot, at most."""
+    groups = sum(3 + text_bytes(group) for group in row.groups)
+    texts = text_bytes(row.transactional_id) + text_bytes(row.principal)
+    return ROW_BYTES + texts + groups + PARTITION_BYTES * len(row.partitions)
 
 
 def put_command(transaction: Transaction) -> bytes:
@@ -146,6 +181,7 @@ def _fields_of(row: Transaction) -> JsonObject:
         "groups": sorted(row.groups),
         "number": row.number,
         "version": row.version,
+        **({} if row.principal == NOBODY else {"principal": row.principal}),
     }
 
 
@@ -172,6 +208,9 @@ def _transaction(fields: Fields) -> Transaction:
         groups=frozenset(_group(row) for row in fields.items("groups", count_max=GROUPS_PER_TRANSACTION_MAX)),
         number=fields.integer("number", low=0, high=NUMBER_LAST),
         version=fields.integer("version", low=1, high=_INT63_MAX),
+        principal=(
+            fields.text("principal", chars_min=1, chars_max=PRINCIPAL_CHARS_MAX) if fields.has("principal") else NOBODY
+        ),
     )
     fields.done()
     return row

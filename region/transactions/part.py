@@ -15,7 +15,9 @@ Rule 1: whatever is answered is committed first. The answer to `end` follows the
         written after it.
 Rule 2: one change of an id at a time: meanwhile others are told to come again (ConcurrentTransactions). A change whose
         asker has gone away goes on: the next one is decided from what it leaves.
-Rule 3: clocks decide at the leader only: what has timed out is aborted with an epoch of its own, what is idle expires.
+Rule 3: an id is its principal's who made it. What it keeps more has to fit into the share of its principal
+        (region.coordination.shares_core); the end of a transaction always fits.
+Rule 4: clocks decide at the leader only: what has timed out is aborted with an epoch of its own, what is idle expires.
 """
 
 from __future__ import annotations
@@ -33,21 +35,26 @@ from georelay.errors import (
     GeorelayError,
     InvalidTransactionTimeout,
     NotLeader,
+    PolicyViolation,
     UnknownTransactionalId,
 )
 from georelay.fields import FieldError, Fields
 from georelay.ids import RaftIndex, StreamKey
+from region.coordination.coordinators import PRINCIPALS_LEVEL
 from region.coordination.log import CoordinatorLog, TimerHandle
 from region.coordination.part import CommandError, JsonObject, Part
+from region.coordination.shares_core import NOBODY, Room, Shares
 from region.groups.settings import GROUP_ID_CHARS_MAX as KEPT_GROUP_ID_CHARS_MAX
 from region.transactions.book_core import (
     GROUP_ID_CHARS_MAX,
+    STATE_BYTES_MAX,
     TRANSACTIONAL_ID_CHARS_MAX,
     TRANSACTIONAL_IDS_MAX,
     TransactionBook,
     key_of,
     put_command,
     remove_command,
+    row_bytes,
 )
 from region.transactions.completion import Completions
 from region.transactions.participants import Participants
@@ -90,12 +97,13 @@ class TransactionsPart:
         self._settings = TransactionSettings() if settings is None else settings
         self._book = TransactionBook()
         self._changing: set[str] = set()
+        self._new_ids = Shares(TRANSACTIONAL_IDS_MAX)  # on their way into the log, as are these bytes
+        self._new_bytes = Shares(STATE_BYTES_MAX)
         self._serving = False
         self._timer: TimerHandle | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._completions = Completions(participants, self._finished)
         self._operations: Mapping[str, Callable[[Fields], Awaitable[JsonObject]]] = {
-            "init": self._init,
             "add_partitions": self._add_partitions,
             "add_offsets": self._add_offsets,
             "end": self._end,
@@ -164,11 +172,13 @@ class TransactionsPart:
     async def call(self, operation: str, body: JsonObject, *, principal: str) -> JsonObject:
         """Answer one operation; see the module."""
         serve = self._operations.get(operation)
-        if serve is None:
+        if serve is None and operation != "init":
             raise BadRequest(f"transactions have no operation '{operation[:64]}'")
         if not self._serving:
             raise NotLeader("this broker does not lead the coordinator any more")
         try:
+            if operation == "init":
+                return await self._init(Fields(body, operation), principal)
             return await serve(Fields(body, operation))
         except FieldError as error:
             raise BadRequest(str(error)) from error
@@ -189,18 +199,58 @@ class TransactionsPart:
         current = self._book.get(name)
         if following.version != (1 if current is None else current.version + 1):
             raise ConcurrentTransactions(f"'{name}' was changed meanwhile: ask again")
-        await self._replicate(name, put_command(following), shrinks=shrinks)
+        proposed = (following.principal, current is None, row_bytes(following) - (row_bytes(current) if current else 0))
+        if not shrinks:
+            self._check_room(name, *proposed)
+        await self._replicate(name, put_command(following), shrinks=shrinks, proposed=proposed)
         current = self._book.get(name)
         if current is None or current.version < following.version:
             raise ConcurrentTransactions(f"'{name}' was changed meanwhile: ask again")
 
-    async def _replicate(self, name: str, command: bytes, *, shrinks: bool) -> None:
-        """Propose a change of an id; nobody else may until that is applied or lost, also when the asker goes away."""
+    def _check_room(self, name: str, principal: str, is_new: bool, growth_bytes: int) -> None:
+        ids = self._book.ids.look(principal, int(is_new), on_its_way=self._new_ids)
+        room = self._book.bytes.look(principal, growth_bytes, on_its_way=self._new_bytes) if ids is Room.FREE else ids
+        if room is Room.FREE:
+            return
+        log.warning(
+            "transaction.refused",
+            transactional_id=name,
+            principal=principal,
+            why=room.value,
+            ids=self._book.ids.used,
+            bytes=self._book.bytes.used,
+            own_ids=self._book.ids.held_by(principal),
+            own_bytes=self._book.bytes.held_by(principal),
+        )
+        what = "use fewer transactional ids, or shorter ones, or let them expire"
+        if room is Room.OWN_SHARE_FULL:
+            raise PolicyViolation(f"the share of {principal} of this coordinator of transactions is full: {what}")
+        raise Busy(f"this coordinator has no room for more transactional ids: {what}")
+
+    async def _replicate(
+        self, name: str, command: bytes, *, shrinks: bool, proposed: tuple[str, bool, int] = (NOBODY, False, 0)
+    ) -> None:
+        """Propose a change of an id; nobody else may until that is applied or lost, also when the asker goes away.
+
+        Args:
+            proposed: whose it is, whether the id is new, and by how many bytes it makes the state larger.
+        """
         self._check_free(name)
-        proposed = self._log.propose(Part.TRANSACTIONS, command, shrinks=shrinks)
+        future = self._log.propose(Part.TRANSACTIONS, command, shrinks=shrinks)
         self._changing.add(name)
-        proposed.add_done_callback(lambda _: self._changing.discard(name))
-        await asyncio.shield(proposed)
+        self._on_its_way(*proposed)
+
+        def ended(_: asyncio.Future[RaftIndex]) -> None:
+            self._changing.discard(name)
+            principal, is_new, growth_bytes = proposed
+            self._on_its_way(principal, is_new, growth_bytes, sign=-1)
+
+        future.add_done_callback(ended)
+        await asyncio.shield(future)
+
+    def _on_its_way(self, principal: str, is_new: bool, growth_bytes: int, *, sign: int = 1) -> None:
+        self._new_ids.add(principal, sign * is_new)
+        self._new_bytes.add(principal, sign * max(growth_bytes, 0))
 
     async def _finished(self, transaction: Transaction) -> None:
         """Write down that everybody has heard."""
@@ -220,7 +270,7 @@ class TransactionsPart:
 
     # --- operations -------------------------------------------------------------------------------
 
-    async def _init(self, fields: Fields) -> JsonObject:
+    async def _init(self, fields: Fields, principal: str) -> JsonObject:
         name = _transactional_id(fields, chars_min=1)
         timeout_ms = fields.integer("timeout_ms", low=-(2**31), high=2**31 - 1)
         producer_id = fields.integer("producer_id", low=-1, high=_INT63_MAX) if fields.has("producer_id") else -1
@@ -231,29 +281,33 @@ class TransactionsPart:
             raise InvalidTransactionTimeout(f"the transaction timeout {timeout_ms} ms is not in 1..{limit}")
         expected = (producer_id, epoch) if producer_id >= 0 else None
         self._check_free(name)
-        if self._book.get(name) is None and len(self._book) >= TRANSACTIONAL_IDS_MAX:
-            raise Busy(
-                f"this coordinator holds {TRANSACTIONAL_IDS_MAX} transactional ids: use fewer, or let them expire"
-            )
-        following = await self._initialized(name, timeout_ms, expected)
+        is_written = self._log.is_understood(PRINCIPALS_LEVEL)
+        if self._book.get(name) is None:  # before it gets a producer id
+            self._check_room(name, principal if is_written else NOBODY, True, 0)
+        following = await self._initialized(name, timeout_ms, expected, principal if is_written else NOBODY)
         await self._put(following)
         if following.state in PREPARED:
             raise ConcurrentTransactions(f"the transaction that '{name}' left open is being aborted")
         log.info("transaction.producer_initialized", transactional_id=name, producer=following.producer_id)
         return {"producer_id": following.producer_id, "producer_epoch": following.producer_epoch}
 
-    async def _initialized(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Transaction:
+    async def _initialized(
+        self, name: str, timeout_ms: int, expected: tuple[int, int] | None, principal: str
+    ) -> Transaction:
+        def make(new_id: int | None = None) -> Transaction:
+            return initialize(
+                self._book.get(name),
+                transactional_id=name,
+                timeout_ms=timeout_ms,
+                expected=expected,
+                new_producer_id=new_id,
+                principal=principal,
+            )
+
         try:
-            return initialize(self._book.get(name), transactional_id=name, timeout_ms=timeout_ms, expected=expected)
+            return make()
         except ProducerIdNeeded:
-            new_id = await self._participants.allocate_producer_id()
-        return initialize(
-            self._book.get(name),
-            transactional_id=name,
-            timeout_ms=timeout_ms,
-            expected=expected,
-            new_producer_id=new_id,
-        )
+            return make(await self._participants.allocate_producer_id())
 
     async def _add_partitions(self, fields: Fields) -> JsonObject:
         current = self._owned(fields)

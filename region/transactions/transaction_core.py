@@ -33,6 +33,7 @@ from georelay.errors import (
     UnknownTransactionalId,
 )
 from georelay.ids import StreamKey
+from region.coordination.shares_core import NOBODY
 
 NO_EPOCH: Final = -1
 EPOCH_LAST: Final = 32_766  # the one above it is for the abort of what this one left open
@@ -84,6 +85,7 @@ class Transaction:
         number: of the newest transaction of this producer id, 0 before the first.
         started_us: append time of the command that began it. updated_us: of the newest command.
         version: rises by one with every change, from 1.
+        principal: whose id it is: who made it, as far as that is written down.
     """
 
     transactional_id: str
@@ -98,6 +100,7 @@ class Transaction:
     started_us: int = 0
     updated_us: int = 0
     version: int = 1
+    principal: str = NOBODY
 
     @property
     def is_exhausted(self) -> bool:
@@ -151,6 +154,7 @@ def initialize(
     timeout_ms: int,
     new_producer_id: int | None = None,
     expected: tuple[int, int] | None = None,
+    principal: str = NOBODY,
 ) -> Transaction:
     """Return what InitProducerId makes of the id: EMPTY with a new epoch, or PREPARE_ABORT of what was left open.
 
@@ -159,6 +163,7 @@ def initialize(
 
     Args:
         expected: (producer id, epoch) that the client believes to have (KIP-360), None for a client that starts.
+        principal: whose a new id is, and an older one of which that is not written down.
 
     Raises:
         ProducerIdNeeded. ConcurrentTransactions: ask again. ProducerFenced: `expected` is not the owner any more.
@@ -169,7 +174,10 @@ def initialize(
             producer_id=_needed(new_producer_id),
             producer_epoch=0,
             timeout_ms=timeout_ms,
+            principal=principal,
         )
+    if current.principal == NOBODY:
+        current = replace(current, principal=principal)
     is_retry = _check_expected(current, expected)
     if current.state in PREPARED:
         raise ConcurrentTransactions(f"the previous transaction of '{transactional_id}' is being finished")

@@ -28,7 +28,8 @@ def lines_of(file: str) -> tuple[Lines, bytes]:
 COMMANDS, SNAPSHOT = lines_of("queues-1.txt")
 MOVED_COMMANDS, MOVED_SNAPSHOT = lines_of("queues-2.txt")  # of queues whose home, or whose topic's home, has moved
 EPOCH_COMMANDS, EPOCH_SNAPSHOT = lines_of("queues-3.txt")  # commands that name the epoch they mean, rows handed over
-ALL = [*COMMANDS, *MOVED_COMMANDS, *EPOCH_COMMANDS]
+OWNED_COMMANDS, OWNED_SNAPSHOT = lines_of("queues-4.txt")  # creations that say whose the queue is
+ALL = [*COMMANDS, *MOVED_COMMANDS, *EPOCH_COMMANDS, *OWNED_COMMANDS]
 
 
 def state_after(commands: Lines) -> QueuesState:
@@ -71,6 +72,14 @@ def test_commands_and_the_fence_of_a_move_lead_to_the_snapshot() -> None:
     queue = again.find("bills")
     assert queue is not None
     assert [again.generation(queue, partition) for partition in (0, 1)] == [(3, 6), (3, 2)]
+
+
+def test_creations_that_say_whose_the_queue_is_lead_to_the_snapshot() -> None:
+    assert state_after(OWNED_COMMANDS).snapshot() == OWNED_SNAPSHOT
+    again = QueuesState()
+    again.restore(OWNED_SNAPSHOT)
+    assert again.snapshot() == OWNED_SNAPSHOT
+    assert {queue.definition.name: queue.principal for queue in again} == {"bills": "User:alice", "mails": "User:bob"}
 
 
 def test_commands_that_name_an_epoch_lead_to_the_snapshot() -> None:

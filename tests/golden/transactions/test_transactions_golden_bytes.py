@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ OTHER = Transaction(
     transactional_id="b", producer_id=9, producer_epoch=32_767, last_producer_epoch=3, timeout_ms=1, version=1
 )
 
+OWNED = replace(OTHER, transactional_id="c", principal="User:alice")
+
 
 def snapshot() -> bytes:
     book = TransactionBook()
@@ -35,7 +38,20 @@ def snapshot() -> bytes:
     return book.snapshot()
 
 
-ROWS = {"put": put_command(ONGOING), "remove": remove_command(OTHER), "snapshot": snapshot()}
+def owned() -> bytes:
+    """Return a snapshot in which somebody owns an id."""
+    book = TransactionBook()
+    book.apply(put_command(OWNED), append_us=5)
+    return book.snapshot()
+
+
+ROWS = {
+    "put": put_command(ONGOING),
+    "remove": remove_command(OTHER),
+    "snapshot": snapshot(),
+    "put-owned": put_command(OWNED),
+    "snapshot-owned": owned(),
+}
 
 
 def golden() -> dict[str, bytes]:
@@ -57,3 +73,10 @@ def test_a_snapshot_of_version_1_is_restored_to_the_same_transactions() -> None:
     assert found["orders-é\n"].started_us == 1_700_000_000_000_001
     assert found["b"].producer_epoch == 32_767
     assert book.snapshot() == golden()["snapshot"]
+
+
+def test_a_snapshot_that_says_whose_an_id_is_is_restored_with_it() -> None:
+    book = TransactionBook()
+    book.restore(golden()["snapshot-owned"])
+    assert [row.principal for row in book] == ["User:alice"]
+    assert (book.ids.held_by("User:alice"), book.snapshot()) == (1, golden()["snapshot-owned"])

@@ -80,9 +80,9 @@ def test_a_queue_that_is_made_twice_stays_the_first_one() -> None:
 
 def test_a_queue_that_is_deleted_is_forgotten_with_its_rows() -> None:
     state = made(Deliver(queue="q", consumer="c", until_us=9, places=PLACES))
-    assert state.row_count == 2
+    assert state.row_shares().used == 2
     assert state.apply(DeleteQueue(queue="q"), append_us=3).result is True
-    assert (len(state), state.row_count, list(state)) == (0, 0, [])
+    assert (len(state), state.row_shares().used, list(state)) == (0, 0, [])
 
 
 def test_the_claims_of_an_epoch_that_is_over_are_not_condemned_but_those_of_now_are() -> None:
@@ -138,7 +138,7 @@ def restored(raw: dict[str, Any]) -> QueuesState:
 
 def test_a_state_that_was_restored_goes_on_like_the_one_it_was_taken_from() -> None:
     state = restored(snapshot())
-    assert state.row_count == 1
+    assert state.row_shares().used == 1
     assert state.apply(Acknowledge(queue="q", claims=CLAIMS), append_us=3).result == [True, False]
     queue = state.find("q")
     assert queue is not None

@@ -1,0 +1,74 @@
+"""Who may keep how much at one coordinator of queues."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from georelay.errors import Busy, GeorelayError, PolicyViolation
+from region.coordination.coordinators import PRINCIPALS_LEVEL
+
+ALICE, MALLORY = "User:alice", "User:mallory"
+
+
+@pytest.fixture
+def shared(scene: Any) -> Any:
+    scene.log.feature_level = PRINCIPALS_LEVEL
+    scene.cluster.make("orders", 1)
+    return scene
+
+
+async def create(scene: Any, name: str, principal: str) -> Any:
+    return await scene.part.call("create", {"queue": name, "topic": "orders"}, principal=principal)
+
+
+async def test_a_principal_that_fills_its_share_leaves_queues_for_another_one(
+    shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region.queues.state_core.QUEUES_PER_COORDINATOR_MAX", 8)
+    made = await asyncio.gather(*(create(shared, f"m{n}", MALLORY) for n in range(8)), return_exceptions=True)
+    refused = [row for row in made if isinstance(row, GeorelayError)]
+    assert {type(row) for row in refused} == {PolicyViolation}
+    assert MALLORY in str(refused[0])
+    assert shared.part.counters.room_refusals == len(refused) == 4
+    assert (await create(shared, "bills", ALICE))["name"] == "bills"
+    await shared.part.call("delete", {"queue": "m0"}, principal=MALLORY)
+    await shared.part.call("delete", {"queue": "m1"}, principal=MALLORY)
+    assert (await create(shared, "m9", MALLORY))["name"] == "m9"
+
+
+async def test_queues_that_are_made_at_the_same_time_are_not_more_than_the_coordinator_holds(
+    shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.log.feature_level = PRINCIPALS_LEVEL - 1
+    monkeypatch.setattr("region.queues.state_core.QUEUES_PER_COORDINATOR_MAX", 3)
+    made = await asyncio.gather(*(create(shared, f"q{n}", ALICE) for n in range(6)), return_exceptions=True)
+    assert [type(row) for row in made if isinstance(row, GeorelayError)] == [Busy] * 3
+
+
+async def test_records_of_one_principals_queues_leave_rows_for_those_of_another(
+    shared: Any, monkeypatch: pytest.MonkeyPatch, settled: Any
+) -> None:
+    monkeypatch.setattr("region.queues.state_core.ROWS_PER_COORDINATOR_MAX", 40)
+    for name, principal in (("m0", MALLORY), ("m1", MALLORY), ("bills", ALICE)):
+        await create(shared, name, principal)
+    await shared.publish(*"abcdefghijklmnopqrstuvwxyz0123456789")
+    taken = [len(await shared.receive("c", 100, queue=name)) for name in ("m0", "m1")]
+    assert sum(taken) <= 20
+    assert len(await shared.receive("c", 100, queue="bills")) == 10
+
+
+async def test_whose_a_queue_is_is_known_to_another_leader(shared: Any) -> None:
+    await create(shared, "m0", MALLORY)
+    part = shared.new_part()
+    part.restore(shared.part.snapshot())
+    assert part.snapshot() == shared.part.snapshot()
+    assert part.queue_shares().held_by(MALLORY) == 1
+
+
+async def test_below_its_feature_level_nobody_is_written_down(shared: Any) -> None:
+    shared.log.feature_level = PRINCIPALS_LEVEL - 1
+    await create(shared, "bills", ALICE)
+    assert b"principal" not in shared.log.commands[-1][3] + shared.part.snapshot()

@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -113,6 +113,9 @@ sla-package: $(STAMP) ## what spark-submit ships to a cluster without our code, 
 wheels: $(STAMP) ## build the wheels of server and client into dist/
 	@$(BIN)/python -m hatchling build -t wheel -d dist
 	@cd sdk && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
+
+release: $(STAMP) ## dist/georelay-<version>.tar.gz: wheels, all they need for an install without network, SBOM (SLA=1: the report's too)
+	@$(BIN)/python -m deploy.release $(if $(SLA),--sla)
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("sdk/georelay", "mesh", "region", "gateway", "sla", "loadtest")
+ROOMS = ("sdk/georelay", "mesh", "region", "gateway", "sla", "loadtest", "deploy")
 GENERATED = "_pb"
 
 

@@ -13,7 +13,7 @@ LINES_MAX = 600
 NAMES_REFUSED = {"utils", "helpers", "common", "manager", "base", "util", "misc"}
 UNITS = {"KIB", "MIB"}
 REPOSITORY_PATH = re.compile(
-    r"(?<![\w./-])((?:sdk|mesh|region|gateway|sla|loadtest|proto|tests|tools|docs|\.ci)/[\w./-]*[\w/])"
+    r"(?<![\w./-])((?:sdk|mesh|region|gateway|sla|loadtest|deploy|proto|tests|tools|docs|\.ci)/[\w./-]*[\w/])"
 )
 WRITTEN_BY_RUNS = {"docs/config.md"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -13,11 +14,13 @@ import uvloop
 from gateway.app import Gateway
 from gateway.config import GatewayConfig, load_config
 from georelay import process_guard
-from georelay.errors import GeorelayError
+from georelay.errors import ConfigError, GeorelayError
+from georelay.process_log import configure_log
+from georelay.service_notice import ServiceNotice
 
 
 def main() -> None:
-    """Run the command; exits 1 with one line on stderr when it cannot start."""
+    """Run the command; exits with one line on stderr: 2 for a wrong call or configuration, 1 when it cannot start."""
     arguments = _parser().parse_args()
     try:
         process_guard.refuse_optimised_python()
@@ -26,7 +29,13 @@ def main() -> None:
         if config.die_with_parent is not None:
             process_guard.die_with_parent(config.die_with_parent)
         process_guard.refuse_foreign_packages()
-        uvloop.run(_serve(config))
+        notice = ServiceNotice(os.environ)
+    except ConfigError as error:
+        print(f"georelay-gateway: {error}", file=sys.stderr)  # noqa: T201 - before logging exists
+        sys.exit(2)
+    configure_log()
+    try:
+        uvloop.run(_serve(config, notice))
     except GeorelayError as error:
         sys.exit(f"georelay-gateway: {error}")
 
@@ -37,15 +46,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(config: GatewayConfig) -> None:
+async def _serve(config: GatewayConfig, notice: ServiceNotice) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     gateway = Gateway(config)
     await gateway.start()
+    telling = asyncio.get_running_loop().create_task(notice.follow(gateway.ready))
     try:
         await stop.wait()
     finally:
+        telling.cancel()
+        notice.stopping()
         await gateway.close()
 
 

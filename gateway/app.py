@@ -94,6 +94,10 @@ class Gateway:
         log.info("gateway.started", mesh=self._config.mesh_id, http=ports.http, kafka=ports.kafka, grpc=ports.grpc)
         return ports
 
+    def ready(self) -> bool:
+        """Return whether a region is ready, and what is known of the mesh is enough to say so: what /readyz tells."""
+        return self._router.ready
+
     async def close(self) -> None:
         """Stop everything that was started."""
         await self._stack.aclose()

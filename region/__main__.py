@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from georelay.process_guard import (
     refuse_foreign_packages,
     refuse_optimised_python,
 )
+from georelay.process_log import configure_log
+from georelay.service_notice import ServiceNotice
 from region.config import BrokerConfig, load_config
 from region.memory import spare_memory_calls
 
@@ -38,36 +41,31 @@ def main(arguments: list[str] | None = None) -> int:
         refuse_optimised_python()
         close_files_to_others()
         config = load_config(options.config)
+        notice = ServiceNotice(os.environ)
         die_with_parent(config.die_with_parent)
         refuse_foreign_packages()
     except ConfigError as error:
         print(f"georelay-broker: {error}", file=sys.stderr)  # noqa: T201 - before logging exists
         return 2
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+    configure_log()
     spare_memory_calls()
     # The flusher waits for the interpreter lock after every sync: 5 ms, the default, is longer than the sync itself.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return uvloop.run(_run(config))
+    return uvloop.run(_run(config, notice))
 
 
-async def _run(config: BrokerConfig) -> int:
+async def _run(config: BrokerConfig, notice: ServiceNotice) -> int:
     gc.disable()  # what an import makes stays: to look through it again and again takes a twentieth of the time
-    from region.app import open_unless_stopped  # heavy: only once the configuration is known to be right
+    from region.app import Broker, open_unless_stopped  # heavy: only once the configuration is known to be right
 
     gc.enable()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    broker: Broker | None = None
+    started = False
+    telling = loop.create_task(notice.follow(lambda: started and broker is not None and broker.cluster.ready()))
     try:
         broker = await open_unless_stopped(stopped, config)
         if broker is None:
@@ -76,8 +74,11 @@ async def _run(config: BrokerConfig) -> int:
     except (GeorelayError, OSError) as error:
         print(f"georelay-broker: {error}", file=sys.stderr)  # noqa: T201 - the one line for the operator
         return 1
+    started = True
     broker.failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
+    telling.cancel()
+    notice.stopping()
     if broker.failed.done():
         # A disk that failed, or a broken invariant: what is on disk stays as it is, nothing more is promised.
         log.critical("broker.failed", reason=broker.failed.result())

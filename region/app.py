@@ -181,7 +181,9 @@ class Broker:
         log.info("broker.started", region=self.config.region, broker=self.config.broker_id, kafka=listen.kafka)
 
     async def stop(self) -> None:
-        """Stop serving, then storing; the others are told first."""
+        """Give leadership away, stop serving, then storing; the others are told first."""
+        replica = self.core.control.replica
+        await asyncio.gather(*(host.hand_all_over() for host in (self.core.host, replica and replica.host) if host))
         if self._gossip_port is not None:
             await self._gossip_port.stop()
         leaving = None if self._pools is None else asyncio.create_task(self._pools.stop(), name="gossip-leave")

@@ -21,6 +21,7 @@ import uvloop
 
 from georelay.errors import GeorelayError
 from georelay.process_guard import die_with_parent, refuse_optimised_python
+from georelay.process_log import configure_log
 from region.__main__ import SWITCH_INTERVAL_S
 from region.app import open_unless_stopped
 from region.config import BrokerConfig, load_config
@@ -82,16 +83,7 @@ def run_broker(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     wires = read_wires(options.wires) if options.wires is not None else {}
     die_with_parent(config.die_with_parent)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+    configure_log()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return uvloop.run(_run(config, options.control), loop_factory=lambda: rewired(wires))
 

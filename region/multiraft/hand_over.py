@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 from typing import Final
 
+import structlog
+
+from georelay.clock import Clock
 from georelay.ids import BrokerId
 from region.multiraft.group import Group
 from region.raft.core import ProgressState
 
+log = structlog.get_logger()
+
 HEIR_BEHIND_ENTRIES_MAX: Final = 1_024
+LAST_HAND_OVER_MS_MAX: Final = 1_000
+LAST_HAND_OVER_LOOK_S: Final = 0.005
 
 
 def heirs_of(group: Group, is_alive: Callable[[BrokerId], bool]) -> dict[BrokerId, int]:
@@ -33,3 +41,22 @@ def hand_over(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
     if not heirs:
         return False
     return group.transfer_leadership(max(heirs, key=lambda heir: (heirs[heir], -heir)))
+
+
+async def hand_all_over(groups: Iterable[Group], is_alive: Callable[[BrokerId], bool], *, clock: Clock) -> None:
+    """Give every leadership away before this broker stops, and wait until it is taken, for a second at most.
+
+    Each group is tried once: where all brokers stop, leadership would go round between them.
+    """
+    begun = [group for group in groups if hand_over(group, is_alive)]
+    until_ns = clock.monotonic_ns() + LAST_HAND_OVER_MS_MAX * 1_000_000
+    # What ends a group's leadership tells nobody: it may be any message of any of them.
+    while (left := sum(_is_being_taken(group, is_alive) for group in begun)) and clock.monotonic_ns() < until_ns:  # noqa: ASYNC110
+        await asyncio.sleep(LAST_HAND_OVER_LOOK_S)
+    if begun:
+        log.info("leadership.given_up", groups=len(begun), not_taken=left)
+
+
+def _is_being_taken(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
+    heir = group.node.transferee
+    return group.node.is_leader and heir != 0 and is_alive(heir)

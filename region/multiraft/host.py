@@ -39,7 +39,7 @@ from region.multiraft.disk_watch import UNFLUSHED_BYTES_MAX, DiskPace, DiskWatch
 from region.multiraft.followed_log import FollowedLog
 from region.multiraft.group import ELECTION_TICKS, Group, check_snapshot
 from region.multiraft.group_opening import follow_group, follow_now
-from region.multiraft.hand_over import hand_over, heirs_of
+from region.multiraft.hand_over import hand_all_over, hand_over, heirs_of
 from region.multiraft.leader_book import LeaderBook
 from region.multiraft.leader_hints import LeaderHints
 from region.multiraft.log_end import GroupStopped
@@ -290,6 +290,10 @@ class Host:
     def hand_over(self, group: Group) -> bool:
         """Give the leadership of a group to the voter that could lead soonest; False when there is none."""
         return hand_over(group, self.is_alive)
+
+    async def hand_all_over(self) -> None:
+        """Give every leadership away that somebody can take; call it before `stop`, while everything still runs."""
+        await hand_all_over(list(self.groups.values()), self.is_alive, clock=self._clock)
 
     def repair_segment(self, group_id: GroupId, first_index: RaftIndex) -> None:
         """Fetch a damaged segment again from another replica; reads of it fail until that is done."""

@@ -193,3 +193,18 @@ async def test_after_a_power_cut_a_replaced_disk_is_heard_by_whoever_has_read_of
     await region.stop(1, 2, 3)
     await region.start(1, 3)
     await until(region.leader, 8)
+
+
+async def test_a_broker_that_stops_leaves_nothing_without_a_leader(region: Region, until: Any) -> None:
+    await region.running[1].cluster.create_topic(TopicSpec(name="orders", homes=Homes.ONE, home="us", partitions=4))
+    leader = await until(region.leader)
+    hosts = {number: broker.core.host for number, broker in region.running.items()}
+
+    def led(*numbers: int) -> set[int]:
+        return {id for n in numbers for id, group in hosts[n].groups.items() if group.node.is_leader}
+
+    everything = await until(lambda: (all_led := led(1, 2, 3)) and len(all_led) >= 5 and all_led)
+    assert led(leader)
+    others = [number for number in (1, 2, 3) if number != leader]
+    await region.stop(leader)
+    assert led(*others) == everything  # already when its last word is said: no election had to time out

@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -116,6 +116,9 @@ wheels: $(STAMP) ## build the wheels of server and client into dist/
 
 release: $(STAMP) ## dist/georelay-<version>.tar.gz: wheels, all they need for an install without network, SBOM (SLA=1: the report's too)
 	@$(BIN)/python -m deploy.release $(if $(SLA),--sla)
+
+units: ## systemd's own judgement of the units: no warning, exposure 2.5 at most; says what is missing
+	@deploy/systemd/check.sh
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -38,14 +38,22 @@ class MeshProcess:
         quiet: bool = True,
         arguments: tuple[str, ...] = (),
         user: tuple[str, str] | None = None,
+        checkout: Path | None = None,
     ) -> None:
-        """Take what `georelay up` is told; `user` (name, password) is the one whom it lets do everything."""
+        """Take what `georelay up` is told.
+
+        Args:
+            user: name and password of the one whom it lets do everything.
+            checkout: whose code runs, with the environment in its .venv; None: that of this process.
+        """
         self.directory = directory
+        self._checkout = checkout
         self._user = user
         self.endpoints: dict[str, Any] = {}
         self._endpoints_file = directory / "endpoints.json"
         self._arguments = [
-            *(sys.executable, "-c", GUARDED_UP, str(os.getpid()), "up"),
+            sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python"),
+            *("-c", GUARDED_UP, str(os.getpid()), "up"),
             *("--regions", regions, "--brokers-per-region", str(brokers_per_region)),
             *("--data", str(directory / "mesh"), "--base-port", "0", "--endpoints", str(self._endpoints_file)),
             *(() if user is None else ("--user", ":".join(user))),
@@ -59,9 +67,8 @@ class MeshProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         said = self.directory / "up.log"
         with said.open("wb") as output:
-            self._process = subprocess.Popen(
-                self._arguments, stdout=output if self._quiet else None, stderr=output if self._quiet else None
-            )
+            told = output if self._quiet else None
+            self._process = subprocess.Popen(self._arguments, stdout=told, stderr=told, cwd=self._checkout)
         try:
             for _ in range(READY_SECONDS_MAX * 10):
                 if self._endpoints_file.exists():

@@ -62,6 +62,18 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
+def context_switches(pid: int) -> int:
+    """Return how often the threads that a process has now gave up a core, or were made to."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        try:
+            lines = status.read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # that thread has just ended
+        count += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return count
+
+
 def resident_mib(pid: int) -> float:
     """Return the resident memory of a process in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 2**20

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from loadtest.bench.batched import create_topic
 from loadtest.bench.client_settings import PLAIN, Settings, environment
-from loadtest.bench.machine import IdleWatch, cpu_seconds
+from loadtest.bench.machine import IdleWatch, context_switches, cpu_seconds
 from loadtest.bench.single_client import quantile
 from loadtest.mesh_process import MeshProcess
 
@@ -30,11 +31,13 @@ Reader = tuple[object, ...]  # role of loadtest.bench.single_client and its last
 
 
 class Figure(NamedTuple):
-    """What one run measured in one region; `cpu` of its brokers, in cores."""
+    """What one run measured in one region; `cpu` of its brokers, in cores, their context switches per record sent."""
 
     p50_ms: float
     p99_ms: float
+    p999_ms: float
     cpu: float
+    switches: float
 
 
 def run(mesh: MeshProcess, *, seconds: int = SECONDS, runs: int = RUNS) -> list[str]:
@@ -71,7 +74,7 @@ def what(topics: list[str], partitions: int) -> str:
 
 def line_of(label: str, figures: list[Figure]) -> str:
     """Return the report line of several runs."""
-    p50_ms, p99_ms, cpu = (sorted(column)[len(column) // 2] for column in zip(*figures, strict=True))
+    p50_ms, p99_ms, _, cpu, _ = (sorted(column)[len(column) // 2] for column in zip(*figures, strict=True))
     return (
         f"{label}: publish->deliver p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms "
         f"(p99 of the runs: {', '.join(f'{figure.p99_ms:.1f}' for figure in figures)}); CPU {cpu:.0%} of a core"
@@ -86,12 +89,14 @@ def run_once(
     seconds: int,
     settings: Settings = PLAIN,
     readers: Sequence[Reader] = (("consume",),),
+    rate_per_second: int = RATE_PER_SECOND,
 ) -> tuple[dict[str, Figure], str]:
     """Send for `seconds` after a time to warm up; return the figures of each region and a note on the producer.
 
     Args:
         settings: how the clients connect.
         readers: role and last arguments of the clients that read in each region.
+        rate_per_second: of all records together.
     """
     regions = list(mesh.endpoints["regions"])
     pids = {
@@ -112,26 +117,44 @@ def run_once(
     }
     time.sleep(SETTLE_SECONDS)
     bootstrap = mesh.endpoints["regions"][regions[0]]["kafka"][0]
-    producer = _client(settings, "produce", bootstrap, names, partitions, RATE_PER_SECOND, total)
+    producer = _client(settings, "produce", bootstrap, names, partitions, rate_per_second, total)
     time.sleep(WARM_UP_SECONDS)
     measured_from = time.monotonic_ns()
-    before = {region: sum(map(cpu_seconds, rows)) for region, rows in pids.items()}
+    before = {region: _used(rows) for region, rows in pids.items()}
     watch = IdleWatch()
     watch.start()
     time.sleep(seconds - 1)
-    used = {region: (sum(map(cpu_seconds, rows)) - before[region]) / (seconds - 1) for region, rows in pids.items()}
+    used = {region: _used(rows) - before[region] for region, rows in pids.items()}
+    lasted_s = (time.monotonic_ns() - measured_from) / 1e9
     idle = watch.share()
     sent = _answer(producer)
     figures = {}
     for region, processes in consumers.items():
         rows = [row for process in processes for row in _answer(process)["rows"]]
         latencies = [latency for due, latency in rows if due >= measured_from]
-        figures[region] = Figure(quantile(latencies, 0.5) / 1e6, quantile(latencies, 0.99) / 1e6, used[region])
+        p50_ms, p99_ms, p999_ms = (quantile(latencies, share) / 1e6 for share in (0.5, 0.99, 0.999))
+        cpu, switches = used[region].cpu_s / lasted_s, used[region].switches / (lasted_s * rate_per_second)
+        figures[region] = Figure(p50_ms, p99_ms, p999_ms, cpu, switches)
     note = (
         f"producer: {sent['sent']} sent, {sent['failed']} failed, own lag p99 {sent['lag_p99_ms']:.2f} ms; "
         f"idle CPU {idle:.0%}"
     )
     return figures, note + ("; note: less than 10 % idle" if idle < 0.1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What brokers have used since they began."""
+
+    cpu_s: float
+    switches: int
+
+    def __sub__(self, before: _Used) -> _Used:
+        return _Used(self.cpu_s - before.cpu_s, self.switches - before.switches)
+
+
+def _used(pids: Sequence[int]) -> _Used:
+    return _Used(sum(map(cpu_seconds, pids)), sum(map(context_switches, pids)))
 
 
 def _client(settings: Settings, *arguments: object) -> subprocess.Popen[bytes]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -171,14 +172,13 @@ class TransactionsPart:
 
     async def call(self, operation: str, body: JsonObject, *, principal: str) -> JsonObject:
         """Answer one operation; see the module."""
-        serve = self._operations.get(operation)
-        if serve is None and operation != "init":
+        init = partial(self._init, principal=principal)
+        serve = init if operation == "init" else self._operations.get(operation)
+        if serve is None:
             raise BadRequest(f"transactions have no operation '{operation[:64]}'")
         if not self._serving:
             raise NotLeader("this broker does not lead the coordinator any more")
         try:
-            if operation == "init":
-                return await self._init(Fields(body, operation), principal)
             return await serve(Fields(body, operation))
         except FieldError as error:
             raise BadRequest(str(error)) from error

@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 from sla.cluster.secret import FILE_NAME
 from sla.cluster.settings import LOOPBACK, is_loopback, parse_master
 from sla.errors import JobFailed
+from sla.java_archive import archive_options, archive_path
 from sla.spark_cause_core import cause_of
 from sla.spark_properties import REDACTED, encode_properties, is_secret
 
@@ -201,14 +202,18 @@ def _wait_for_executor(session: SparkSession) -> None:
         time.sleep(0.1)
 
 
+def java_options(*, is_quick: bool) -> str:
+    """Return the options of every JVM of a driver, and those of a fast start."""
+    options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Duser.timezone=UTC"
+    return f"{options} {_QUICK_JAVA}" if is_quick else options
+
+
 def _settings(*, is_local: bool, is_quick: bool, is_light: bool = False) -> dict[str, str]:
-    java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Duser.timezone=UTC"
-    if is_quick:
-        java_options += f" {_QUICK_JAVA}"
-    elif is_local:
-        java_options += f" {_LOCAL_JAVA}" + f" {_LIGHT_JAVA}" * is_light
+    started = [java_options(is_quick=is_quick)]
+    if is_local:
+        started += [_LOCAL_JAVA] * (not is_quick) + [_LIGHT_JAVA] * is_light + [archive_options(archive_path())]
     settings = {
-        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.extraJavaOptions": " ".join(filter(None, started)),
         "spark.sql.session.timeZone": "UTC",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
@@ -254,7 +259,7 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
         os.close(own)
 
 
-def stop_java() -> None:
+def stop_java(wait_s_max: float = JAVA_STOP_SECONDS_MAX) -> None:
     """End the JVM that this process started and wait for it: a report leaves nothing running behind it."""
     context = SparkContext._active_spark_context
     gateway = SparkContext._gateway
@@ -270,13 +275,13 @@ def stop_java() -> None:
         return
     if process.stdin is not None:
         process.stdin.close()  # the JVM ends when its standard input does
-    _wait(process)
+    _wait(process, wait_s_max)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> None:
+def _wait(process: subprocess.Popen[bytes], wait_s_max: float = JAVA_STOP_SECONDS_MAX) -> None:
     """Wait until the JVM has ended; one that takes too long is killed."""
     try:
-        process.wait(JAVA_STOP_SECONDS_MAX)
+        process.wait(wait_s_max)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

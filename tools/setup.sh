@@ -60,9 +60,12 @@ say "compiling Python"
 # Ours first, by every core. Then whatever the tests import, and the tests themselves: pip would compile all of every
 # package instead, most of it in vain, and each process of a demo or of the suite would compile the same once more.
 "$venv/bin/python" -m compileall -q -j 0 sdk/georelay mesh region gateway loadtest sla
+wait "$needs"
+"$venv/bin/georelay-sla" doctor --archive >/dev/null 2>"$wheels/archive" &  # twenty JVMs of the suite start from it
+archive=$!
 "$venv/bin/python" -m pytest --collect-only -q tests/unit >/dev/null &
 unit=$!
 "$venv/bin/python" -m pytest --collect-only -q --ignore tests/unit >/dev/null
 wait "$unit"
-wait "$needs"
+wait "$archive" || { cat "$wheels/archive" >&2; exit 1; }
 say "ready: $("$venv/bin/python" -m pip list --disable-pip-version-check 2>/dev/null | tail -n +3 | wc -l) packages"

@@ -23,7 +23,8 @@ A session number is chosen by the dialling (mirror) side and is unique on its li
      12   DIVERGED         u32 session, i64 offset
      13   RESET            u32 session, str reason; the session ended, the mirror says HELLO again
      14   SKIP             u32 session, u32 session epoch, i64 last, 16 digest after it, u16 rows, rows as in WELCOME,
-                           producer states to the end; instead of WELCOME: the home stores nothing up to `last`
+                           producer states to the end (to peers of version 4 with the checksums of their batches,
+                           behind u32 2^32 - 1); instead of WELCOME: the home stores nothing up to `last`
      15   LOG_STARTS       rows of (u32 session, i64 log start of the home)
      16   GEO_WATERMARK    rows of (u32 session, u16 k, i64 first offset that fewer than k regions have); version 2
      17   CLOCK_ASK        i64 our wall clock ns (t1); to peers of version 2 only, as its answer
@@ -144,7 +145,7 @@ __all__ = [
 ]
 
 FRAME_VERSION: Final = 1
-PROTOCOL_VERSION: Final = 3  # what this broker speaks: kinds marked with 2 or 3 are sent to peers that speak it too
+PROTOCOL_VERSION: Final = 4  # what this broker speaks: what is marked with 2 to 4 is sent to peers that speak it too
 PROTOCOL_VERSION_MIN: Final = 1
 PARTS_PER_FRAME_MAX: Final = 65_536
 EPOCH_ROWS_MAX: Final = 10_000

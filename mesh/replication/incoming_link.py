@@ -243,7 +243,12 @@ class IncomingLink:
 
     async def _open_session(self, hello: Hello) -> None:
         committed = self._directory.committed_log(hello.key)
-        answer = await answer_hello(hello, committed, leader=self._directory.leader_of(hello.key))
+        answer = await answer_hello(
+            hello,
+            committed,
+            leader=self._directory.leader_of(hello.key),
+            peer_version=self._endpoint.peer_version,
+        )
         peer = self._endpoint.peer
         if hello.session not in self._opening or peer is None:
             return

@@ -57,7 +57,8 @@ class SkipPoint:
     Args:
         last: newest offset that the mirror gives up; digest: digest chain after it (16 bytes).
         table: the home's epochs that began at or below last + 1, at least one.
-        producers: the home's producer states after `last`, opaque here: regions know what they mean.
+        producers: the home's producer states after `last`, opaque here: regions know what they mean, and from which
+            version of the link on.
     """
 
     last: Offset
@@ -143,8 +144,12 @@ class CommittedLog(Protocol):
     def served_from(self) -> Offset:
         """First offset from which whole batches are stored: at or below the log start."""
 
-    def skip_point(self) -> SkipPoint:
-        """Return what a mirror below `served_from` needs to continue there."""
+    def skip_point(self, *, checksums: bool = False) -> SkipPoint:
+        """Return what a mirror below `served_from` needs to continue there.
+
+        Args:
+            checksums: of the batches of producers too; the mirror's broker knows how they travel.
+        """
 
     @property
     def high_watermark(self) -> Offset:

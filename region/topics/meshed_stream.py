@@ -19,6 +19,7 @@ from mesh.replication.stream_header import StreamHeader
 from region.log.entry import Entry
 from region.topics.epoch_entry_core import EpochCut
 from region.topics.log_start_core import LogStart
+from region.topics.producer_rows import SKIP_CHECKSUM_LEVEL
 from region.topics.skip_core import decode_skip, encode_shipped_producers, encode_skip, producers_before
 from region.topics.stream import MESH_LEVEL, Stream
 
@@ -70,7 +71,7 @@ class MeshedStream(Stream, ABC):
             return None
         return entry.header().digest
 
-    def skip_point(self) -> SkipPoint:
+    def skip_point(self, *, checksums: bool = False) -> SkipPoint:
         """Return what a mirror that is behind this log needs to continue at `served_from`."""
         start = self.start
         rows = self.committed_producers()
@@ -78,7 +79,7 @@ class MeshedStream(Stream, ABC):
             last=Offset(start.boundary - 1),
             digest=start.digest,
             table=tuple(row for row in self.epoch_table() if row[1] <= start.boundary),
-            producers=encode_shipped_producers(producers_before(rows, start.boundary)),
+            producers=encode_shipped_producers(producers_before(rows, start.boundary), checksums=checksums),
         )
 
     # --- mirror -----------------------------------------------------------------------------------
@@ -152,8 +153,9 @@ class MeshedStream(Stream, ABC):
             BadRequest: the home sent what is no producer table. Unavailable: this region cannot skip yet.
             Busy: the log ends beyond `point.last` by now. NotLeader, OutcomeUnknown.
         """
-        payload = encode_skip(epochs=point.table, producers=point.producers)
+        checksums = self._feature_level() >= SKIP_CHECKSUM_LEVEL
         try:
+            payload = encode_skip(epochs=point.table, producers=point.producers, checksums=checksums)
             decode_skip(payload, index=RaftIndex(0))
         except ValueError as error:
             raise BadRequest(f"SKIP of {self.key}: {error}") from error

@@ -25,6 +25,7 @@ _CHECKSUM: Final = struct.Struct(">q")  # the last field of a batch
 _FIRST_BYTES: Final = _BATCH_BYTES - _CHECKSUM.size  # of a batch in the first layout
 _UNKNOWN: Final = _CHECKSUM.pack(NO_CHECKSUM)
 CHECKSUM_LEVEL: Final = 6  # feature level from which the second layout is understood
+SKIP_CHECKSUM_LEVEL: Final = 7  # the same for SKIP entries
 PRODUCER_ROWS_BYTES_MAX: Final = _COUNT.size + PRODUCERS_PER_STREAM_MAX * (
     _PRODUCER.size + PRODUCER_BATCHES_REMEMBERED * _BATCH_BYTES
 )

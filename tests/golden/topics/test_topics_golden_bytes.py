@@ -15,7 +15,7 @@ from region.topics.log_end_core import LogEnd
 from region.topics.log_start_core import LogStart, decode_dropped, decode_start, encode_start
 from region.topics.newest_timestamp_core import NewestTimestamp
 from region.topics.orphan_core import OrphanBranch
-from region.topics.producer_rows import CHECKSUM_LEVEL
+from region.topics.producer_rows import CHECKSUM_LEVEL, decode_producers
 from region.topics.producer_table_core import AppendedBatch, ProducerState
 from region.topics.skip_core import SkippedTo, decode_skip, encode_shipped_producers, encode_skip
 from region.topics.stream_state import StreamState
@@ -113,6 +113,11 @@ ROWS = {
     "state4": CHECKED.encode(feature_level=CHECKSUM_LEVEL),
     "epoch3": encode_epoch(BEGUN_CHECKED, checksums=True),
     "skip": encode_skip(epochs=EPOCHS, producers=encode_shipped_producers(PRODUCERS)),
+    "skip2": encode_skip(
+        epochs=EPOCHS, producers=encode_shipped_producers(CHECKED_PRODUCERS, checksums=True), checksums=True
+    ),
+    "shipped": encode_shipped_producers(PRODUCERS),
+    "shipped2": encode_shipped_producers(CHECKED_PRODUCERS, checksums=True),
 }
 
 
@@ -232,6 +237,16 @@ def test_producers_that_were_shipped_get_the_index_of_the_entry_that_brings_them
     assert isinstance(skipped, SkippedTo)
 
 
+def test_producers_that_were_shipped_with_checksums_have_them_where_the_region_reads_them() -> None:
+    skipped = decode_skip(golden()["skip2"], index=RaftIndex(55))
+    checksums = [batch.checksum for _, state in skipped.producers for batch in state.batches]
+    assert checksums == [batch.checksum for _, state in CHECKED_PRODUCERS for batch in state.batches]
+    older = encode_skip(epochs=EPOCHS, producers=golden()["shipped2"])
+    assert older == golden()["skip"]
+    with pytest.raises(ValueError, match="producers are over"):  # as brokers of before read it
+        decode_producers(golden()["shipped2"])
+
+
 def test_a_state_that_ends_too_early_is_refused() -> None:
     for size in range(len(ROWS["state"])):
         with pytest.raises(ValueError, match=r"."):
@@ -239,9 +254,10 @@ def test_a_state_that_ends_too_early_is_refused() -> None:
 
 
 def test_a_skip_that_ends_too_early_is_refused() -> None:
-    for size in range(len(ROWS["skip"])):
-        with pytest.raises(ValueError, match=r"."):
-            decode_skip(ROWS["skip"][:size], index=RaftIndex(1))
+    for name in ("skip", "skip2"):
+        for size in range(len(ROWS[name])):
+            with pytest.raises(ValueError, match=r"."):
+                decode_skip(ROWS[name][:size], index=RaftIndex(1))
 
 
 @pytest.mark.parametrize("raw", [ROWS["state"] + b"\0", b"\5" + ROWS["state"][1:]], ids=["longer", "another version"])

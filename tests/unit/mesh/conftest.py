@@ -99,9 +99,10 @@ class MemoryLog:
         self.committed -= len(gone)
         self.wake()
 
-    def skip_point(self) -> SkipPoint:
+    def skip_point(self, *, checksums: bool = False) -> SkipPoint:
         table = tuple(row for row in self.table if row[1] <= self.first)
-        return SkipPoint(last=Offset(self.first - 1), digest=self._first_digest(), table=table, producers=b"states")
+        producers = b"states with checksums" if checksums else b"states"
+        return SkipPoint(last=Offset(self.first - 1), digest=self._first_digest(), table=table, producers=producers)
 
     async def append_skip(self, point: SkipPoint) -> None:
         if self.skips_refused:

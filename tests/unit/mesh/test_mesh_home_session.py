@@ -11,7 +11,7 @@ import pytest
 from georelay.clock import SystemClock
 from georelay.errors import OffsetOutOfRange
 from georelay.ids import Epoch, Offset, RegionNumber
-from mesh.replication.frames import Hello, LogStarts, Part, Refused, Reset, Welcome, decode_frame, encode_frame
+from mesh.replication.frames import Hello, LogStarts, Part, Refused, Reset, Skip, Welcome, decode_frame, encode_frame
 from mesh.replication.hello_answer import answer_hello
 from mesh.replication.home_session import HomeSession
 from mesh.replication.settings import LinkSettings
@@ -118,3 +118,16 @@ async def test_the_lag_of_a_mirror_below_the_log_start_is_still_told(home: Any) 
     home.delete_below(Offset(3))
     assert session.lag_us() == 0  # the append time of what it lacks is gone with the records
     assert session.snapshot().lag_records == 5
+
+
+@pytest.mark.parametrize(("version", "producers"), [(3, b"states"), (4, b"states with checksums")])
+async def test_checksums_of_what_is_skipped_are_sent_to_brokers_that_know_how_they_travel(
+    home: Any, version: int, producers: bytes
+) -> None:
+    home.sequence(b"one")
+    home.sequence(b"two")
+    home.delete_below(Offset(2))
+    hello = Hello(1, home.key, Epoch(1), Offset(0), first_digest(home.key))
+    answer = await answer_hello(hello, home, leader=1001, peer_version=version)
+    assert isinstance(answer, Skip)
+    assert answer.producers == producers

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from georelay.errors import NotHome, NotLeader, OffsetOutOfRange, Unavailable
+from georelay.errors import NotHome, NotLeader, OffsetOutOfRange, Unavailable, UnknownProducer
 from georelay.ids import GroupId, Offset, RaftIndex, RegionNumber
 from georelay.wire.batch import RecordDraft, build_batch, validate
 from mesh.replication.stream_header import EntryType
@@ -65,7 +66,9 @@ class Kept:
                 base_sequence=sequence,
             )
         )
-        self.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+        header = validate(raw, from_client=True)
+        self.checksum = header.crc
+        self.stream.publish(header, raw, received_ns=1, entry_region=1)
         self.store()
 
     def store(self) -> None:
@@ -341,6 +344,28 @@ async def test_a_mirror_behind_its_home_skips_and_tells_duplicates_as_the_home_d
     assert [entry.base_offset for entry in await stream.read_cold(Offset(9), 1 << 20)] == [9, 10, 11, 12]
     with pytest.raises(OffsetOutOfRange):
         await stream.read_cold(Offset(8), 1)
+
+
+@pytest.mark.parametrize(("sends", "level", "is_told"), [(True, 7, True), (True, 6, False), (False, 7, False)])
+async def test_a_mirror_that_skipped_tells_another_batch_from_one_it_skipped_where_all_know_checksums(
+    make_kept: Any, sends: bool, level: int, is_told: bool
+) -> None:
+    home, mirror = make_kept(), make_kept(home=2)
+    mirror.level = level
+    for sequence in range(3):
+        home.publish(producer=7, sequence=sequence)
+    await home.during(home.stream.delete_records(Offset(3)))
+    await mirror.during(mirror.stream.append_skip(home.stream.skip_point(checksums=sends)))
+    stored = home.stream.producers.check(
+        producer_id=7, epoch=0, base_sequence=2, record_count=1, checksum=home.checksum, append_us=1
+    )
+    ask = partial(mirror.stream.producers.check, producer_id=7, epoch=0, base_sequence=2, record_count=1, append_us=1)
+    assert ask(checksum=home.checksum).base_offset == stored.base_offset == 2
+    if is_told:
+        with pytest.raises(UnknownProducer, match="another batch"):
+            ask(checksum=home.checksum ^ 1)
+    else:  # the numbers alone decide, as brokers of before have it
+        assert ask(checksum=home.checksum ^ 1).base_offset == 2
 
 
 async def test_a_mirror_in_a_region_with_older_brokers_waits_with_its_skip(make_kept: Any) -> None:

@@ -143,6 +143,7 @@ def gather(ours: Path, wheels: Path, *, extra: str, constraints: Path) -> None:
         ],
         cwd=wheels.parent.parent,
         what="pip did not get every dependency; a release is built where the package index answers",
+        environment={"PIP_FIND_LINKS": ""},  # wheels that lie on this machine may be other ones
     )
     for wheel in wheels.glob(f"{BUILT_HERE}-*.whl"):
         rewrite_with_one_time(wheel)
@@ -179,7 +180,7 @@ def prove_installable(folder: Path, listed: Path) -> None:
     """
     _run(
         [
-            *_pip("install", "--dry-run", "--ignore-installed", "--no-index", "--require-hashes"),
+            *_pip("install", "--isolated", "--dry-run", "--ignore-installed", "--no-index", "--require-hashes"),
             *("--find-links", str(folder / "wheels"), "--requirement", str(listed)),
         ],
         cwd=folder,

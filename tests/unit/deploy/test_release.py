@@ -156,8 +156,12 @@ def test_the_bill_of_materials_names_parts_hashes_and_who_needs_whom(tmp_path: P
     assert said["serialNumber"] != other["serialNumber"]
 
 
-def test_a_release_installs_from_its_own_wheels_and_says_which_one_is_missing(tmp_path: Path) -> None:
+def test_a_release_installs_from_its_own_wheels_and_says_which_one_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheels = _pair(tmp_path / "wheels")
+    _pair(tmp_path / "local")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "local"))  # no host has those
     listed = tmp_path / "requirements.txt"
     listed.write_text(requirements(wheels))
     prove_installable(tmp_path, listed)

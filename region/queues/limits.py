@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from georelay.limits import KIB, MIB, RECORD_BATCH_BYTES_MAX
+from region.coordination.limits import PART_SNAPSHOT_BYTES_MAX
 
 QUEUES_PER_COORDINATOR_MAX: Final = 1_000
 QUEUE_NAME_CHARS_MAX: Final = 200
@@ -34,6 +35,7 @@ TAKEN_IN_PER_TURN_MAX: Final = 250  # records, of all queues of a broker: betwee
 # Records of one coordinator that were handed out at least once and are not done: each is a row of the replicated state
 # (about 60 bytes). When there are so many, only those are handed out that have a row already.
 ROWS_PER_COORDINATOR_MAX: Final = 100_000
+TEXT_BYTES_MAX: Final = 4 * MIB  # of the names of consumers and the reasons of rejects that these rows keep
 CACHED_BYTES_PER_QUEUE_MAX: Final = 8 * MIB  # contents of records that wait for their first delivery
 READ_BYTES: Final = 256 * KIB
 READ_WAIT_MS: Final = 10_000
@@ -41,5 +43,6 @@ ROWS_PER_COMMAND_MAX: Final = 1_000
 
 DEAD_LETTERS_IN_FLIGHT_MAX: Final = 5  # a stream recognises the last 5 batches of a producer
 
+assert ROWS_PER_COORDINATOR_MAX * 80 + TEXT_BYTES_MAX < PART_SNAPSHOT_BYTES_MAX
 assert RECEIVE_BYTES_MAX < RECORD_BYTES_MAX
 assert OPEN_PER_PARTITION_MAX <= OPEN_PER_QUEUE_MAX <= ROWS_PER_COORDINATOR_MAX

@@ -223,6 +223,12 @@ class Operations:
         fields.done()
         queue = self._part.live(name)
         self._check_topic(queue.state.definition)
+        if not self._part.texts.take(queue.state, consumer):
+            self._part.counters.room_refusals += 1
+            raise Busy(
+                f"consumers with too many, or too long, names have records of the queues beside {name}: acknowledge or "
+                "give back what they hold, and use names again"
+            )
         rows = await queue.receive(consumer, count, wait_s=wait_ms / 1000, session_timeout_ms=session_ms)
         return {
             "records": [_record_json(queue, row) for row in rows],
@@ -255,6 +261,8 @@ class Operations:
             raise BadRequest(f"queue {name} has no dead_letter_topic")
         due_us = self._part.log.now_us() + delay_ms * 1000
         why = f"rejected: {reason}" if reason else "rejected"
+        if then == DEAD_LETTER and not self._part.texts.take(queue.state, why):
+            why = "rejected"  # there is no room for so many reasons
 
         def command(claims: tuple[Claim, ...]) -> QueueCommand:
             if then == REQUEUE:

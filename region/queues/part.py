@@ -22,6 +22,7 @@ from region.queues.commands_core import CreateQueue, QueueCommand, decode_comman
 from region.queues.counters import QueueCounters
 from region.queues.dead_letters import publish_letters
 from region.queues.delivery_traces import QueueTraces
+from region.queues.kept_texts import KeptTexts
 from region.queues.live_queue import LiveQueue, gone
 from region.queues.operations import Operations
 from region.queues.partition_reader import SharedReading, read_partition
@@ -67,6 +68,7 @@ class QueuesPart:
         self._number = 0
         self._results: dict[int, Applied | None] = {}  # of proposals that are waited for
         self._timer: TimerHandle | None = None
+        self.texts = KeptTexts(self._state, coordinator.monotonic_ns)
         self._operations = Operations(self)
         self._copies = CopyOperations(coordinator, self._state.copies)
 
@@ -107,6 +109,7 @@ class QueuesPart:
     def elected(self) -> None:
         """Serve the queues that are there."""
         self._leads = True
+        self.texts = KeptTexts(self._state, self.log.monotonic_ns)
         for queue in self._state:
             self._open(queue)
         self._timer = self.log.call_later(FOLLOW_S, self._follow_partitions)

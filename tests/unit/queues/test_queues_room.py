@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Busy, GeorelayError, PolicyViolation
+from georelay.errors import Busy, GeorelayError, PolicyViolation, Unavailable
 from region.coordination.coordinators import PRINCIPALS_LEVEL
 
 ALICE, MALLORY = "User:alice", "User:mallory"
@@ -72,3 +72,43 @@ async def test_below_its_feature_level_nobody_is_written_down(shared: Any) -> No
     shared.log.feature_level = PRINCIPALS_LEVEL - 1
     await create(shared, "bills", ALICE)
     assert b"principal" not in shared.log.commands[-1][3] + shared.part.snapshot()
+
+
+async def test_names_of_consumers_do_not_fill_the_state(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region.queues.kept_texts.TEXT_BYTES_MAX", 4_000)
+    shared.part.elected()  # counts with the new limit
+    for name, principal in (("m0", MALLORY), ("bills", ALICE)):
+        await create(shared, name, principal)
+    await shared.publish(*"abcdefghij")
+
+    async def take(number: int) -> Any:
+        return await shared.receive(f"{number}" * 250, 1, queue="m0")
+
+    for number in range(7):
+        (row,) = await take(number)
+    with pytest.raises(Busy, match="use names again"):
+        await take(8)
+    assert len(await shared.receive("c" * 250, 1, queue="bills")) == 1
+    (again,) = await shared.receive("6" * 250, 1, queue="m0")  # a name that is known
+    assert await shared.codes("acknowledge", [row, again], queue="m0") == ["OK", "OK"]
+    await shared.pass_s(2)
+    assert len(await take(8)) == 1
+
+
+async def test_reasons_of_rejects_do_not_fill_the_state(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region.queues.kept_texts.TEXT_BYTES_MAX", 1_000)
+    shared.part.elected()
+    await create(shared, "m0", MALLORY)
+    await shared.publish(*"abcdef")
+    rows = await shared.receive("c", 6, queue="m0")
+    monkeypatch.setattr(shared.cluster, "publish", unwritable)
+    for number, row in enumerate(rows):
+        more = {"then": "dead_letter", "reason": f"{number}" * 200}
+        assert await shared.codes("reject", [row], queue="m0", **more) == ["OK"]
+    kept = sorted(row.reason for _, row in shared.part.live("m0").state.rows())
+    assert [len(reason) for reason in kept] == [8, 8, 8, 8, 210, 210]
+    assert kept[0] == "rejected"
+
+
+def unwritable(*_: Any, **__: Any) -> Any:
+    raise Unavailable("the dead-letter topic cannot be written")

@@ -32,7 +32,8 @@ settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("all", max_examples=150, deadline=None)
 settings.load_profile("quick")
 
-ONE_PROCESS: Final = "tests/sla/"  # the folder whose tests share a JVM: another would start and warm up in vain
+# Folders whose tests share a JVM, or a mesh: another would start in vain and, idle, take from everybody.
+ONE_PROCESS: Final = ("tests/sla", "tests/interop", "tests/e2e/native")
 
 UP_PORTS: Final = (21_000, 32_000)
 WORKERS_MAX: Final = 8
@@ -87,13 +88,16 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what a test is handed out with: its file, or the whole folder of ONE_PROCESS."""
-    return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else nodeid.partition("::")[0]
+    """Return what a test is handed out with: its file, or its folder when that is of ONE_PROCESS."""
+    file = nodeid.partition("::")[0]
+    folder = file.rpartition("/")[0]
+    return folder if folder in ONE_PROCESS else file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The longest piece of work comes first: what begins last is short, and no process waits long for the other.
-    items.sort(key=lambda item: not item.nodeid.startswith(ONE_PROCESS))
+    # The longest pieces of work come first: what begins last is short, and no process waits long for the others.
+    places = {folder: place for place, folder in enumerate(ONE_PROCESS)}
+    items.sort(key=lambda item: places.get(scope_of(item.nodeid), len(places)))
 
 
 @pytest.hookimpl(optionalhook=True)

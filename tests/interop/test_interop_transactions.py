@@ -7,6 +7,7 @@ import importlib
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aiokafka
@@ -136,10 +137,14 @@ def test_what_commits_is_read_in_every_region_and_what_aborts_in_none(mesh: Any,
     ]
     WRITERS[writer](mesh.kafka("us"), mesh.new_name("writer"), transactions)
     wanted = sorted(b"%d-%d" % (number, row) for number in (0, 2) for row in range(4))
-    for region in mesh.regions:
-        for read in READERS.values():
-            for topic in topics:
-                assert sorted(read(mesh.kafka(region), topic, 8, "read_committed")) == wanted
+    with ThreadPoolExecutor(len(mesh.regions) * len(READERS) * len(topics)) as readers:  # each waits for what follows
+        found = {
+            (region, name, topic): readers.submit(read, mesh.kafka(region), topic, 8, "read_committed")
+            for region in mesh.regions
+            for name, read in READERS.items()
+            for topic in topics
+        }
+    assert {place: sorted(read.result()) for place, read in found.items()} == dict.fromkeys(found, wanted)
     assert len(read_with_confluent(mesh.kafka("eu"), topics[0], 12, "read_uncommitted")) == 12
     for region in mesh.regions:
         shown = [
@@ -192,8 +197,8 @@ def test_offsets_and_records_of_a_pipeline_commit_together(mesh: Any) -> None:
     write_with_confluent(mesh.kafka("us"), f"{source}-w", [([(source, 0, b"%d" % row) for row in range(6)], True)])
     group = mesh.new_name("pipeline")
 
-    def run(*, commits: bool) -> int:
-        """Move everything there is in one transaction; return how many records that was."""
+    def run(*, commits: bool, wanted: int) -> int:
+        """Move everything there is in one transaction, `wanted` records at least; return how many that was."""
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": mesh.kafka("us"), "transactional.id": group, "log_level": 0}
         )
@@ -205,13 +210,21 @@ def test_offsets_and_records_of_a_pipeline_commit_together(mesh: Any) -> None:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
             }
         )
         consumer.subscribe([source])
         records: list[Any] = []
-        end = time.monotonic() + 8
-        while len(records) < 6 and time.monotonic() < end:
-            records += [row for row in consumer.consume(6, 0.2) if row.error() is None]
+        at_end: set[int] = set()
+        end = time.monotonic() + SECONDS
+        while (len(records) < wanted or len(at_end) < PARTITIONS) and time.monotonic() < end:
+            for row in consumer.consume(1, 0.2):
+                if row.error() is None:
+                    records.append(row)
+                    at_end.discard(row.partition())
+                elif row.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    at_end.add(row.partition())
+        assert len(at_end) == PARTITIONS
         producer.begin_transaction()
         for record in records:
             producer.produce(output, value=record.value(), partition=0)
@@ -226,7 +239,9 @@ def test_offsets_and_records_of_a_pipeline_commit_together(mesh: Any) -> None:
         consumer.close()
         return len(records)
 
-    assert [run(commits=False), run(commits=True), run(commits=True)] == [6, 6, 0]
+    assert run(commits=False, wanted=6) == 6
+    assert run(commits=True, wanted=6) == 6
+    assert run(commits=True, wanted=0) == 0
     assert len(read_with_confluent(mesh.kafka("us"), output, 6, "read_committed")) == 6
 
 

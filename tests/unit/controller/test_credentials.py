@@ -14,10 +14,17 @@ from georelay.credentials import Credentials, basic, given_credentials, parse_ba
 from georelay.errors import ConfigError, Unauthenticated
 
 
+@pytest.fixture(scope="module")
+def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of two users; each takes a hash that is slow on purpose."""
+    path = tmp_path_factory.mktemp("credentials") / "users.json"
+    write_users_file(path, {"alice": "secret", "bob": "grün"})
+    return path
+
+
 @pytest.fixture
-def users(tmp_path: Path) -> Credentials:
-    write_users_file(tmp_path / "users.json", {"alice": "secret", "bob": "grün"})
-    return Credentials.load(tmp_path / "users.json")
+def users(users_file: Path) -> Credentials:
+    return Credentials.load(users_file)
 
 
 def test_without_a_file_nobody_has_to_sign_in() -> None:

@@ -17,6 +17,7 @@ from region.log.group_log import GroupLog
 from region.log.hard_state import HardStateJournal
 from region.log.manifest import Manifest
 from region.log.staging import StagedSegment
+from tests.tiers import first
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import CrashFileSystem, EntryMaker
@@ -151,11 +152,16 @@ OPERATIONS = [
 ]
 
 
+CRASHES = [(0, 0.0), (1, 1.0), (2, 0.5), (3, 0.5), (4, 0.8), (5, 0.2)]  # seed, share of what was not synced that stays
+
+
+@pytest.mark.parametrize("crashes", first(1, [CRASHES[:3], CRASHES[3:]]), ids=["all or half", "other shares"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__.removeprefix("do_"))
 def test_a_crash_after_any_call_leaves_what_was_before_or_what_is_after(
     crash_fs: Callable[[int], CrashFileSystem],
     entry_maker: Callable[[], EntryMaker],
     operation: Callable[[Bed], None],
+    crashes: list[tuple[int, float]],
 ) -> None:
     bed = make_bed(crash_fs(0), entry_maker())
     before = state_of(bed.log)
@@ -164,7 +170,7 @@ def test_a_crash_after_any_call_leaves_what_was_before_or_what_is_after(
     seen, calls = set[State](), 0
     while True:
         finished = False
-        for seed, keep in [(0, 0.0), (1, 1.0), (2, 0.5), (3, 0.5), (4, 0.8), (5, 0.2)]:
+        for seed, keep in crashes:
             bed = make_bed(crash_fs(seed), entry_maker())
             bed.fs.calls_left = calls
             try:

@@ -22,7 +22,7 @@ from tests.free_ports import free_ports
 
 pytestmark = pytest.mark.timeout(180)
 
-ROOT: Final = Path(__file__).resolve().parents[3]
+ROOT: Final = Path(__file__).resolve().parents[2]
 LISTENERS: Final = ("kafka", "grpc", "peers", "link", "admin")
 READY_S: Final = 60
 RUNNER: Final = """

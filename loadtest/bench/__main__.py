@@ -17,6 +17,7 @@ import uvloop
 from loadtest.bench import (
     active,
     batched,
+    calls,
     groups,
     idle,
     live,
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "paced": paced.run,
     "single": single.run,
     "native": native.run,
+    "calls": calls.run,
     "groups": groups.run,
     "active": active.run,
     "mirror": single.run,

@@ -1,0 +1,191 @@
+"""Single calls of `broker.Broker` Publish through the gateway: CPU per call by process, latency, and the floor.
+
+`python -m loadtest.bench.calls --help` has the options; `python -m loadtest.bench calls` runs it with its defaults.
+Open model: a call is due every 1/RATE s, whatever became of those before it, and latency counts from when it was due.
+The client and the consumer are processes of their own. The floor is what gRPC itself costs in the same topology: the
+same client calls a relay that does nothing but call a server that does nothing (loadtest.bench.calls_client).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from loadtest.bench.batched import create_topic, metric, sync_count
+from loadtest.bench.client_settings import PLAIN, environment
+from loadtest.bench.machine import IdleWatch, cpu_seconds
+from loadtest.bench.single_client import quantile
+from loadtest.mesh_process import MeshProcess
+from loadtest.scratch import scratch_directory
+
+RATE_PER_SECOND: Final = 300
+SECONDS: Final = 8
+RUNS: Final = 3
+PARTITIONS: Final = 3
+WARM_UP_SECONDS: Final = 2
+AFTER_SECONDS: Final = 3
+CLIENT_SECONDS_MAX: Final = 120
+
+_Costs: TypeAlias = dict[str, list[float]]  # by process: ms per call, of each run
+
+
+def run(mesh: MeshProcess, *, rate: int = RATE_PER_SECOND, seconds: int = SECONDS, runs: int = RUNS) -> list[str]:
+    """Return report lines of `runs` runs, each followed by one of the floor."""
+    return compare({"": mesh}, rate=rate, seconds=seconds, runs=runs)
+
+
+def compare(meshes: Mapping[str, MeshProcess], *, rate: int, seconds: int, runs: int, floor: bool = True) -> list[str]:
+    """Return report lines of runs that go to the meshes in turn; the order changes with every round."""
+    lines = []
+    costs: dict[str, _Costs] = {name: defaultdict(list) for name in meshes}
+    floors: _Costs = defaultdict(list)
+    for mesh in meshes.values():
+        create_topic(mesh, "calls", PARTITIONS)
+    time.sleep(AFTER_SECONDS)
+    for name, mesh in meshes.items():
+        lines.append(f"{name} CPU without calls: {_resting(_pids(mesh))}".strip())
+        _paced(mesh.endpoints["gateway"]["grpc"][0], rate, WARM_UP_SECONDS, {}, defaultdict(list))
+    for number in range(runs):
+        for name in list(meshes)[:: -1 if number % 2 else 1]:
+            lines.append(f"run {number + 1} {name}: {_run(meshes[name], rate, seconds, costs[name])}")
+        if floor:
+            _floor(rate, seconds, floors)
+    lines += [f"{name} CPU ms per call: {_table(rows)}".strip() for name, rows in costs.items()]
+    if floor:
+        lines.append(f"floor, CPU ms per call: {_table(floors)}")
+    return lines
+
+
+def _pids(mesh: MeshProcess) -> dict[str, int]:
+    return {name: mesh.pid_of(name) for name in ("gateway", "us-1", "us-2", "us-3")}
+
+
+def _run(mesh: MeshProcess, rate: int, seconds: int, costs: _Costs) -> str:
+    kafka = mesh.endpoints["regions"]["us"]["kafka"][0]
+    reader = _started("loadtest.bench.single_client", "consume", kafka, "calls", PARTITIONS, _reading_s(seconds))
+    time.sleep(WARM_UP_SECONDS)
+    syncs, writes = sync_count(mesh), _writes(mesh)
+    watch = IdleWatch()
+    watch.start()
+    outcome = _paced(mesh.endpoints["gateway"]["grpc"][0], rate, seconds, _pids(mesh), costs)
+    idle = watch.share()
+    answered = max(1, outcome["ok"])
+    syncs, writes = (sync_count(mesh) - syncs) / answered, (_writes(mesh) - writes) / answered
+    rows = [latency for _, latency in _answer(reader)["rows"]]
+    return (
+        f"{outcome['due']} calls at {rate}/s, {outcome['answers']}, answered p50 {outcome['p50_ms']:.1f} ms, "
+        f"p99 {outcome['p99_ms']:.1f} ms; {len(rows)} delivered p50 {quantile(rows, 0.5) / 1e6:.1f} ms, "
+        f"p99 {quantile(rows, 0.99) / 1e6:.1f} ms; per call {syncs:.2f} syncs, {writes:.2f} writes (3 brokers); "
+        f"idle CPU {idle:.0%}"
+    )
+
+
+def _resting(pids: Mapping[str, int]) -> str:
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    time.sleep(AFTER_SECONDS)
+    return ", ".join(f"{name} {(cpu_seconds(pid) - before[name]) / AFTER_SECONDS:.1%}" for name, pid in pids.items())
+
+
+def _writes(mesh: MeshProcess) -> float:
+    return sum(metric(mesh, "us", "georelay_log_writes_total"))
+
+
+def _floor(rate: int, seconds: int, costs: _Costs) -> None:
+    echo = _started("loadtest.bench.calls_client", "echo")
+    relay = None
+    try:
+        relay = _started("loadtest.bench.calls_client", "relay", _said(echo))
+        _paced(_said(relay), rate, seconds, {"relay": relay.pid, "echo": echo.pid}, costs)
+    finally:
+        for process in (relay, echo):
+            if process is not None:
+                process.terminate()
+                process.wait()
+
+
+def _paced(address: str, rate: int, seconds: int, pids: Mapping[str, int], costs: _Costs) -> dict[str, Any]:
+    """Let a client call for so long; add what each process took per call that was answered, in ms, to `costs`."""
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    outcome = _answer(_started("loadtest.bench.calls_client", "call", address, "calls", rate, seconds))
+    answered = max(1, outcome["ok"])
+    for name, pid in pids.items():
+        costs[name].append((cpu_seconds(pid) - before[name]) * 1e3 / answered)
+    costs["client"].append(outcome["cpu_s"] * 1e3 / answered)
+    return outcome
+
+
+def _table(costs: Mapping[str, list[float]]) -> str:
+    servers = [column for name, column in costs.items() if name != "client"]
+    sums = [sum(row) for row in zip(*servers, strict=True)]
+    rows = [*costs.items(), ("all but the client", sums)]
+    return "; ".join(
+        f"{name} {_median(column):.2f} ({', '.join(f'{one:.2f}' for one in column)})" for name, column in rows
+    )
+
+
+def _median(column: Iterable[float]) -> float:
+    ordered = sorted(column)
+    return ordered[len(ordered) // 2]
+
+
+def _reading_s(seconds: int) -> int:
+    return WARM_UP_SECONDS + seconds + AFTER_SECONDS
+
+
+def _started(module: str, *arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(PLAIN))
+
+
+def _said(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode().strip()
+
+
+def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    output, _ = process.communicate(timeout=CLIENT_SECONDS_MAX)
+    if process.returncode:
+        raise RuntimeError(f"a client of the benchmark ended with {process.returncode}")
+    answer: dict[str, Any] = json.loads(output)
+    return answer
+
+
+async def _measure(directory: Path, options: argparse.Namespace) -> None:
+    checkouts = {"old": options.old, "new": None} if options.old else {"": None}
+    async with contextlib.AsyncExitStack() as stack:
+        meshes = {}
+        for name, checkout in checkouts.items():
+            mesh = MeshProcess(directory / (name or "new"), regions="us", brokers_per_region=3, checkout=checkout)
+            meshes[name] = await stack.enter_async_context(mesh)
+        measured = partial(compare, rate=options.rate, seconds=options.seconds, runs=options.runs)
+        print("\n".join(await asyncio.to_thread(measured, meshes, floor=not options.no_floor)), flush=True)
+
+
+def main() -> int:
+    """Run it alone."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.calls", description=__doc__)
+    parser.add_argument("--rate", type=int, default=RATE_PER_SECOND, help="calls per second")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="of one run")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--no-floor", action="store_true", help="do not measure what gRPC alone costs")
+    parser.add_argument("--old", type=Path, help="a checkout, made ready by `make setup`, to measure in turn with this")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    options = parser.parse_args()
+    with scratch_directory("georelay-calls-", options.directory) as scratch:
+        asyncio.run(_measure(scratch, options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -98,6 +98,7 @@ DURABILITY_METADATA: Final = "georelay-durability"
 PASSED_METADATA: Final = frozenset({DURABILITY_METADATA, "georelay-deadline-ms"})
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + 64 * KIB
 CALLS_AT_ONCE_MAX: Final = 10_000
+STAY_NS: Final = 20_000_000  # publishes of one moment go to one broker, which gathers them
 STREAMS_PER_BROKER_MAX: Final = 800  # of CALLS_PER_ADDRESS_MAX that it lets in; the rest is for calls that end
 CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
@@ -230,7 +231,7 @@ class BrokerPassthrough:
         waits = method == "Resolve" or DURABILITY_METADATA in given
         timeout_s = GEO_TIMEOUT_S if waits else ANSWER_TIMEOUT_S
         try:
-            candidates = self._router.candidates(region)
+            candidates = self._router.candidates(region, stay_ns=STAY_NS if method == "Publish" else 0)
         except BadRequest as error:
             await self._abort(method, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
         for broker in candidates:

@@ -1,7 +1,8 @@
 """Turns the ranking into the list of brokers one request may try. A ranking is kept for RANKING_NS, or until the view
 changes: it is asked for with every request.
 
-Brokers inside a region take turns, so that the load of one gateway spreads over the region.
+Brokers inside a region take turns, so that the load of one gateway spreads over the region. What is gathered at the
+broker takes turns by time instead of by request.
 """
 
 from __future__ import annotations
@@ -60,13 +61,20 @@ class Router:
         """Return the name of the region that comes first, None when no region is ready."""
         return next((region.name for region in self.ranking() if region.ready), None)
 
-    def candidates(self, region: str | None = None) -> tuple[BrokerEndpoints, ...]:
-        """Return the ready brokers to try, in order; empty when no region (or not the named one) is ready."""
-        self._turn += 1
+    def candidates(self, region: str | None = None, *, stay_ns: int = 0) -> tuple[BrokerEndpoints, ...]:
+        """Return the ready brokers to try, in order; empty when no region (or not the named one) is ready.
+
+        Args:
+            stay_ns: for so long the same broker is first; 0: the next one at every request.
+        """
+        if stay_ns:
+            turn = self._monotonic_ns() // stay_ns
+        else:
+            turn = self._turn = self._turn + 1
         found: list[BrokerEndpoints] = []
         for ranked in self.ranking(region):
             ready = [broker.endpoints for broker in ranked.ready_brokers]
             if ready:
-                start = self._turn % len(ready)
+                start = turn % len(ready)
                 found.extend(ready[start:] + ready[:start])
         return tuple(found[:CANDIDATES_MAX])

@@ -1,6 +1,6 @@
 """The public gRPC contract `broker.Broker` (proto/broker.proto): Publish one record, Subscribe to topics.
 
-Rule 1: `body` is a record's value, verbatim; a record published here has no key and goes round the partitions.
+Rule 1: `body` is a record's value, verbatim; a record published here has no key, see region.api.partitioning.
 Rule 2: an id is "<stream>/<partition>/<offset>", stream being the topic's local name (qualified for a topic that
         every region is home of): it names the same record in every region.
 Rule 3: a timestamp is the append time at the home in microseconds; it never goes back within a topic's partition.

@@ -8,7 +8,8 @@ Rule 3: "not stored" is only said when none of the records of a request is store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -63,10 +64,12 @@ async def require_topic(cluster: Cluster, name: str, asker: Asker) -> TopicView:
 class RecordPublisher:
     """Publishes records for one broker's gRPC and HTTP listeners."""
 
-    def __init__(self, cluster: Cluster, coalescer: Coalescer) -> None:
+    def __init__(
+        self, cluster: Cluster, coalescer: Coalescer, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._cluster = cluster
         self._coalescer = coalescer
-        self._partitioner = Partitioner()
+        self._partitioner = Partitioner(monotonic_ns)
 
     async def publish(
         self,
@@ -128,7 +131,7 @@ class RecordPublisher:
                 )
             partition = wanted
             if partition is None:
-                partition = self._partitioner.choose(topic.name, record.key, topic.partitions)
+                partition = self._partitioner.choose(topic.name, record.key, topic.partitions, record.size_bytes)
             positions.setdefault(partition, []).append(index)
         return positions
 

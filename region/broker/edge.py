@@ -141,7 +141,7 @@ class Edge:
             monotonic_ns=clock.monotonic_ns,
             refused=RefusedPublishes(cluster, recorder).note,
         )
-        publisher = RecordPublisher(cluster, self._coalescer)
+        publisher = RecordPublisher(cluster, self._coalescer, monotonic_ns=clock.monotonic_ns)
         reader = StreamReader(cluster)
         self._group_metrics = GroupMetrics(
             coordinators, GroupLag(coordinators, cluster, reader), group_counters or GroupCounters()

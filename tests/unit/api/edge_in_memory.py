@@ -38,7 +38,7 @@ class Edge:
         self.coalescer = Coalescer(
             cluster, entry_region=1, wall_ns=self.clock, monotonic_ns=self.clock, limits=LaneLimits(backoff_ns=0)
         )
-        self.publisher = RecordPublisher(cluster, self.coalescer)
+        self.publisher = RecordPublisher(cluster, self.coalescer, monotonic_ns=self.clock)
         self.reader = StreamReader(cluster)
         self.metrics = BrokerMetrics(cluster, KafkaCounters())
         records = RecordsHttp(

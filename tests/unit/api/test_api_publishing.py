@@ -9,22 +9,45 @@ import pytest
 from georelay.errors import NotLeader, OutcomeUnknown, PolicyViolation, TooLarge
 from georelay.ids import is_brokers_own
 from region.api.coalescer import NewRecord
-from region.api.partitioning import Partitioner
+from region.api.partitioning import STAY_BYTES, STAY_NS, Partitioner
 from tests.unit.api.edge_in_memory import Edge
 
 # --- partitioning --------------------------------------------------------------------------------
 
 
-def test_records_without_a_key_go_round_the_partitions_of_their_topic() -> None:
-    partitioner = Partitioner()
-    assert [partitioner.choose("a", None, 3) for _ in range(4)] == [0, 1, 2, 0]
-    assert partitioner.choose("b", None, 3) == 0
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_records_without_a_key_of_one_moment_share_a_partition_and_the_next_moment_has_the_next_one() -> None:
+    clock = Clock()
+    partitioner = Partitioner(clock)
+    chosen = []
+    for clock.now_ns in (0, STAY_NS - 1, STAY_NS, 2 * STAY_NS - 1, 2 * STAY_NS, 9 * STAY_NS):
+        chosen.append(partitioner.choose("a", None, 3, 100))
+    assert chosen == [0, 0, 1, 1, 2, 0]
+    assert partitioner.choose("b", None, 3, 100) == 0
+
+
+def test_many_bytes_without_a_key_go_round_the_partitions_in_one_moment() -> None:
+    partitioner = Partitioner(Clock())
+    assert [partitioner.choose("a", None, 3, STAY_BYTES // 2) for _ in range(8)] == [0, 0, 1, 1, 2, 2, 0, 0]
 
 
 def test_a_key_always_goes_to_one_partition_even_an_empty_key() -> None:
-    partitioner = Partitioner()
-    assert len({partitioner.choose("a", b"k", 7) for _ in range(5)}) == 1
-    assert len({partitioner.choose("a", b"", 7) for _ in range(5)}) == 1
+    partitioner = Partitioner(Clock())
+    assert len({partitioner.choose("a", b"k", 7, 1) for _ in range(5)}) == 1
+    assert len({partitioner.choose("a", b"", 7, 1) for _ in range(5)}) == 1
+
+
+async def test_single_records_without_a_key_of_one_moment_are_one_batch(edge: Edge) -> None:
+    edge.cluster.add_topic("orders", 3)
+    await asyncio.gather(*(edge.publisher.publish("orders", [(record, None)]) for record in records(*[b"x"] * 30)))
+    assert [len(edge.cluster.stream("orders", partition).entries) for partition in range(3)] == [1, 0, 0]
 
 
 # --- coalescer -----------------------------------------------------------------------------------

@@ -153,6 +153,19 @@ def test_brokers_of_a_region_take_turns_as_first_candidate() -> None:
     assert all(candidates[3].id == 2001 for candidates in chosen)
 
 
+def test_what_is_gathered_goes_to_one_broker_for_a_moment_and_then_to_the_next_one() -> None:
+    view = RegionView([region("us", 1, brokers=3)])
+    for broker in (1001, 1002, 1003):
+        measure(view, broker, 1)
+    clock = [0]
+    router = Router(view, monotonic_ns=lambda: clock[0])
+    chosen = []
+    for clock[0] in (0, 9, 10, 19, 20, 30):
+        router.candidates()  # other requests in between do not end the moment
+        chosen.append(int(router.candidates(stay_ns=10)[0].id))
+    assert chosen == [1001, 1001, 1002, 1002, 1003, 1001]
+
+
 def test_an_unready_broker_is_no_candidate() -> None:
     view = RegionView([region("us", 1, brokers=2)])
     measure(view, 1002, 1)

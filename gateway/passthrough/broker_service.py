@@ -7,7 +7,9 @@ Rule 2: a Subscribe of `broker.Broker` may move to another broker until its firs
 timestamp. A call that streams both ways stays with the broker that took it; a new call goes to the nearest region.
 Rule 3: a connection to a broker carries so many calls, and a broker lets so many of one address in: streaming calls
 take STREAMS_PER_BROKER_MAX of these, and no caller takes those of all others (gateway.routing.places).
-Rule 4: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
+Rule 4: publishes of a few bytes go by one stream to each broker (gateway.passthrough.carried_publishes), with the same
+outcomes.
+Rule 5: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from prometheus_client import Counter
 
 from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
+from gateway.passthrough.carried_publishes import REQUEST_BYTES_MAX, CarriedPublishes, Lost, PublishStreams
 from gateway.passthrough.carried_stream import CarriedStream
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
@@ -123,6 +126,8 @@ _MADE_UP_CODES: Final = frozenset(
     }
 )
 
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
 log = structlog.get_logger()
 
 
@@ -148,6 +153,7 @@ class BrokerPassthrough:
         self._callers = callers
         self._stream_places: dict[str, Places] = {}  # by the broker's address
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._publishes = PublishStreams()
         self._channels_version = 0
         self.budget = RequestBudget(calls_max=CALLS_AT_ONCE_MAX)
         self._server: GrpcServer | None = None
@@ -188,12 +194,14 @@ class BrokerPassthrough:
         """End every call and close the channels."""
         if self._server is not None:
             await self._server.stop(None)
+        await self._publishes.close()
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
 
     def keep_channels(self, addresses: Collection[str]) -> None:
         """Forget the channels of brokers at other addresses; calls that run on one keep it until they end."""
+        self._publishes.keep(addresses)
         self._channels = {address: channel for address, channel in self._channels.items() if address in addresses}
         self._stream_places = {
             address: places for address, places in self._stream_places.items() if address in addresses
@@ -234,8 +242,15 @@ class BrokerPassthrough:
             candidates = self._router.candidates(region, stay_ns=STAY_NS if method == "Publish" else 0)
         except BadRequest as error:
             await self._abort(method, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
+        is_carried = method == "Publish" and len(request) <= REQUEST_BYTES_MAX and PASSED_METADATA.isdisjoint(given)
         for broker in candidates:
             channel = self._channel(broker)
+            stream = self._publishes.of(broker.grpc, channel) if is_carried else None
+            if stream is not None:
+                response = await self._by_stream(stream, broker, request, context, given)
+                if response is not None:
+                    self._succeeded(method, given)
+                    return response
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()
                 continue
@@ -249,10 +264,36 @@ class BrokerPassthrough:
                     continue
                 await self._refuse(method, context, broker, error)
                 raise  # not reached: refusing ends the call
-            self._callers.let_in(given.get(AUTHORIZATION))
-            self._count(method, grpc.StatusCode.OK)
+            self._succeeded(method, given)
+            if is_carried:
+                self._publishes.succeeded(broker.grpc, channel, metadata)
             return answer
         return await self._abort_unavailable(method, context)
+
+    def _succeeded(self, method: str, given: Mapping[str, str]) -> None:
+        self._callers.let_in(given.get(AUTHORIZATION))
+        self._count(method, grpc.StatusCode.OK)
+
+    async def _by_stream(
+        self,
+        stream: CarriedPublishes,
+        broker: BrokerEndpoints,
+        request: bytes,
+        context: grpc.aio.ServicerContext,
+        given: Mapping[str, str],
+    ) -> bytes | None:
+        """Return what a broker answers to a publish by its stream; None when nothing was sent."""
+        client = address_of(context.peer())
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await stream.publish(request, authorization=given.get(AUTHORIZATION), client=client)
+        except (Lost, TimeoutError) as error:
+            await self._lost("Publish", context, broker, type(error).__name__)
+            raise  # not reached: the call has ended
+        if answer is not None and answer.status:
+            code = _CODES.get(answer.status, grpc.StatusCode.UNKNOWN)
+            await self._abort("Publish", context, code, answer.details, tuple(answer.trailing.items()))
+        return None if answer is None else bytes(answer.response)
 
     def _both_ways(self, service: str, method: str) -> Any:
         async def carry(_: Any, context: grpc.aio.ServicerContext) -> None:
@@ -367,7 +408,10 @@ class BrokerPassthrough:
     ) -> None:
         if not _made_up(error):
             await self._abort(method, context, error.code(), error.details() or "", _trailing(error))
-        log.warning("answer.lost", broker=broker.id, method=method, code=error.code().name)
+        await self._lost(method, context, broker, error.code().name)
+
+    async def _lost(self, method: str, context: grpc.aio.ServicerContext, broker: BrokerEndpoints, code: str) -> None:
+        log.warning("answer.lost", broker=broker.id, method=method, code=code)
         await self._abort(
             method,
             context,

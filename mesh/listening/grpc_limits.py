@@ -163,12 +163,16 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
             return grpc.stream_stream_rpc_method_handler(self._streamed(handler.stream_stream, room), *_codecs(handler))
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._streamed(handler.unary_stream, room), *_codecs(handler))
-        behaviour = self._single(handler.stream_unary if handler.request_streaming else handler.unary_unary, room)
-        if (queue := self._queues.get(method)) is not None:
-            behaviour = self._quick(behaviour, queue)
+        behaviour = self.limited(handler.stream_unary if handler.request_streaming else handler.unary_unary, method)
         if handler.request_streaming:
             return grpc.stream_unary_rpc_method_handler(behaviour, *_codecs(handler))
         return grpc.unary_unary_rpc_method_handler(behaviour, *_codecs(handler))
+
+    def limited(self, behaviour: Any, method: str) -> Any:
+        """Return a handler of one answer within the limits of its method."""
+        room = self._open_room if service_of(method) in self._open_services else self._room
+        single = self._single(behaviour, room)
+        return single if (queue := self._queues.get(method)) is None else self._quick(single, queue)
 
     def _quick(self, behaviour: Any, queue: StandingQueue) -> Any:
         async def call(request: Any, context: Any) -> Any:

@@ -98,6 +98,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
     Args:
         message_bytes_max: the largest message that the server receives.
         open_services: those whose callers are nobody that is known.
+        counted_inside: methods whose messages are small and hold calls, which count one by one (`carried`).
         admit: called with method and context before anything is read; raises, or ends the call (context.abort).
     """
 
@@ -109,6 +110,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         message_bytes_max: int,
         open_services: Collection[str] = (),
         admit: Admit | None = None,
+        counted_inside: Collection[str] = (),
         quick_s: float = QUICK_S,
         request_s: float = REQUEST_S,
     ) -> None:
@@ -118,6 +120,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         self._counters = counters
         self._message_bytes_max = message_bytes_max
         self._admit = admit
+        self._counted_inside = counted_inside
         self._quick_s = quick_s
         self._request_s = request_s
         self._wrapped: dict[str, tuple[Any, Any]] = {}  # by method: a handler, and the same within limits
@@ -146,6 +149,21 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         return grpc.stream_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary), sized, handler.response_serializer
         )
+
+    def carried(self, handler: Any, method: str) -> Any:
+        """Return what answers a call that comes whole, inside another one: (request, context) -> response, in bytes."""
+        sized, serialize = _sized(handler.request_deserializer), handler.response_serializer
+
+        async def answer(request: bytes, context: Any) -> bytes:
+            held = self._held(method)
+            try:
+                await self._begin(method, context)
+                given = await self.taken(context, held, sized(request))
+                return bytes(serialize(await handler.unary_unary(given, context)))
+            finally:
+                held.end()
+
+        return answer
 
     def _unary(self, method: str, behaviour: Any) -> Any:
         """Return a handler of a stream for one of a single request."""
@@ -191,7 +209,8 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
             held = self._held(method)
             try:
                 await self._begin(method, context)
-                return await behaviour(self._counted(requests, context, held), _Counting(self, context, held))
+                counting = _Counting(self, context, None if method in self._counted_inside else held)
+                return await behaviour(self._counted(requests, context, held), counting)
             finally:
                 held.end()
 
@@ -236,10 +255,10 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         async for found in requests:
             yield await self.taken(context, held, found)
 
-    async def taken(self, context: Any, held: _Held, found: tuple[int, Any]) -> Any:
+    async def taken(self, context: Any, held: _Held | None, found: tuple[int, Any]) -> Any:
         """Return a request with what it takes held for its call, or end the call."""
         size_bytes, request = found
-        if not held.set(size_bytes):
+        if held is not None and not held.set(size_bytes):
             await self._refuse(context)
         if isinstance(request, GeorelayError):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(request), trailers_of(request))
@@ -255,7 +274,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
 class _Counting:
     """The context of a call whose handler reads by itself."""
 
-    def __init__(self, limits: RequestLimits, context: Any, held: _Held) -> None:
+    def __init__(self, limits: RequestLimits, context: Any, held: _Held | None) -> None:
         self._limits = limits
         self._context = context
         self._held = held

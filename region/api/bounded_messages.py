@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
-from georelay.errors import TooLarge
+from google.protobuf.message import DecodeError
+
+from georelay.errors import BadRequest, TooLarge
 from georelay.limits import GRPC_FIELDS_MAX, KIB
 
 UNCOUNTED_BYTES_MAX: Final = 64 * KIB
@@ -24,9 +26,10 @@ def reader_of(kind: type[M], *, bytes_max: int | None = None) -> Callable[[bytes
     """Return what makes a message of a type of protobuf out of bytes.
 
     What it returns raises:
-        TooLarge: over `bytes_max`, or over GRPC_FIELDS_MAX fields.
+        TooLarge: over `bytes_max`, or over GRPC_FIELDS_MAX fields. BadRequest: no message of that type.
     """
     of_type: Any = kind
+    name = of_type.DESCRIPTOR.full_name
     nested, parse = nested_of(of_type.DESCRIPTOR), of_type.FromString
 
     def read(raw: bytes) -> M:
@@ -34,7 +37,10 @@ def reader_of(kind: type[M], *, bytes_max: int | None = None) -> Callable[[bytes
             raise TooLarge(f"a request of {len(raw)} bytes is over the limit of {bytes_max} here")
         if nested and len(raw) > UNCOUNTED_BYTES_MAX and has_more_fields(raw, nested, GRPC_FIELDS_MAX):
             raise TooLarge(f"the request has more than {GRPC_FIELDS_MAX} fields: send less in one")
-        message: M = parse(raw)
+        try:
+            message: M = parse(raw)
+        except DecodeError:
+            raise BadRequest(f"the request is no {name}") from None
         return message
 
     return read

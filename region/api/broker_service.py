@@ -87,17 +87,21 @@ class BrokerService:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Publish": grpc.unary_unary_rpc_method_handler(
-                    self.publish,
-                    request_deserializer=reader_of(broker_pb2.PublishRequest),
-                    response_serializer=broker_pb2.PublishResponse.SerializeToString,
-                ),
+                "Publish": self.publish_handler(),
                 "Subscribe": grpc.unary_stream_rpc_method_handler(
                     self.subscribe,
                     request_deserializer=reader_of(broker_pb2.SubscribeRequest, bytes_max=ADMIN_BODY_BYTES_MAX),
                     response_serializer=broker_pb2.MessageResponse.SerializeToString,
                 ),
             },
+        )
+
+    def publish_handler(self) -> Any:
+        """Return the handler of one method, for those who carry its calls in other ones."""
+        return grpc.unary_unary_rpc_method_handler(
+            self.publish,
+            request_deserializer=reader_of(broker_pb2.PublishRequest),
+            response_serializer=broker_pb2.PublishResponse.SerializeToString,
         )
 
     async def publish(self, request: broker_pb2.PublishRequest, context: Any) -> broker_pb2.PublishResponse:

@@ -15,12 +15,14 @@ from mesh.listening.grpc_requests import WINDOW_OPTIONS, Admit, RequestBudget, R
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.listeners import ListenerParts
 from mesh.listening.pending_calls import newest_server
+from region.api.carried_calls import CARRY_METHOD, PUBLISH_METHOD, CarriedCalls
 from region.api.grpc_calls import OPEN_SERVICES
 
 log = structlog.get_logger()
 
 CLOSE_GRACE_S: Final = 1.0
-QUICK_METHODS: Final = frozenset({"/broker.Broker/Publish"})
+QUICK_METHODS: Final = frozenset({PUBLISH_METHOD})
+COUNTED_INSIDE: Final = frozenset({CARRY_METHOD})
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 
 
@@ -35,8 +37,15 @@ class GrpcListener:
         port: int,
         parts: ListenerParts | None = None,
         admit: Admit | None = None,
+        carried: CarriedCalls | None = None,
     ) -> None:
-        """Make it. `admit` judges a call before its request is read (GrpcCalls.admit)."""
+        """Make it.
+
+        Args:
+            admit: judges a call before its request is read (GrpcCalls.admit).
+            carried: one of the handlers' services, whose calls are within the limits of this listener.
+        """
+        self._carried = carried
         self.budget = RequestBudget(calls_max=CALLS_MAX)
         self._admit = admit
         self._parts = parts
@@ -84,15 +93,20 @@ class GrpcListener:
             message_bytes_max=MESSAGE_BYTES_MAX,
             open_services=OPEN_SERVICES,
             admit=self._admit,
+            counted_inside=COUNTED_INSIDE,
         )
         server = grpc.aio.server(
             options=options, maximum_concurrent_rpcs=calls_at_once(CALLS_MAX), interceptors=(calls, requests)
         )
         calls.watch(newest_server())
+        if self._carried is not None:
+            self._carried.within(calls, requests)
         server.add_generic_rpc_handlers(tuple(self._handlers))
         return server
 
     async def close(self) -> None:
         """Stop accepting, give running calls a moment, then cancel them."""
+        if self._carried is not None:
+            self._carried.close()
         if self._server is not None:
             await self._server.stop(CLOSE_GRACE_S)

@@ -21,6 +21,7 @@ from region.api.binding_metrics import BindingMetrics
 from region.api.bindings_http import BindingsHttp
 from region.api.bodies import Bodies
 from region.api.broker_service import BrokerService
+from region.api.carried_calls import CarriedCalls
 from region.api.clocks_http import ClocksHttp
 from region.api.coalescer import Coalescer
 from region.api.consumers_http import ConsumersHttp
@@ -246,13 +247,15 @@ class Edge:
             consumers=consumers,
             records=records,
         )
+        carried = CarriedCalls(calls, broker_service.publish_handler())
         grpc_host, grpc_port = split_address(listen.grpc)
         self._grpc = GrpcListener(
-            grpc_handlers([broker_service, admin_service, streams_service], ready=cluster.ready),
+            grpc_handlers([broker_service, admin_service, streams_service, carried], ready=cluster.ready),
             host=grpc_host,
             port=grpc_port,
             parts=listeners["grpc"],
             admit=calls.admit,
+            carried=carried,
         )
         grpc_budget = self._grpc.budget
         self.metrics.registry.register(

@@ -3,7 +3,8 @@
 Rule 1: the rules are those of a region's controller (topic_rules, security_rules), applied to a ledger that knows no
         groups: which broker holds what is each region's own business.
 Rule 2: every definition carries the mesh index of its command. The definitions home's last index came before them.
-Rule 3: of topics whose failover policy became `auto` it is kept since which index: not every region may have heard of
+Rule 3: deletions that every region has followed are forgotten (forget_rules, forgetting_core).
+Rule 4: of topics whose failover policy became `auto` it is kept since which index: not every region may have heard of
         it (region.homes.policies). Of what was taken over nobody knows when; it counts from its newest definition on.
 Pure.
 """
@@ -16,9 +17,17 @@ from typing import Final
 from georelay.errors import BadRequest
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
 from georelay.limits import TOPICS_MAX
-from region.controller import commands, security_rules, topic_rules
+from region.controller import commands, forget_rules, security_rules, topic_rules
 from region.controller.command_kinds import MESH_LEVEL
-from region.controller.commands import AlterTopic, Command, CommandError, DefineSecurity, DefineTopic, DropTopic
+from region.controller.commands import (
+    AlterTopic,
+    Command,
+    CommandError,
+    DefineSecurity,
+    DefineTopic,
+    DropTopic,
+    ForgetDeleted,
+)
 from region.controller.definition_orders import definition_to_json
 from region.controller.effects import Done, Effect, Outcome, Refused
 from region.controller.geo_settings import FailoverPolicy
@@ -26,7 +35,7 @@ from region.controller.ledger import RegionLedger
 from region.controller.mesh_pull import read_definition
 from region.controller.security_book import SecurityBook
 from region.controller.state_core import ControllerState
-from region.controller.state_snapshot import SECURITY_READ_MAX
+from region.controller.state_snapshot import SECURITY_READ_MAX, forgotten_json, read_forgotten
 from region.controller.topic import TOPIC_ID_BYTES, Definition, Homes, TopicDefinition
 from region.controller.topic_rules import TOMBSTONES_MAX
 from region.controller.topology import Topology
@@ -141,6 +150,16 @@ class DefinitionsPart:
         """Return the highest index at which the failover policy of a topic became `auto`, 0 without one."""
         return max(self._auto_since.values(), default=0)
 
+    @property
+    def forgotten_to(self) -> tuple[int, int]:
+        """Return up to which index deletions of topics, and of security, may be forgotten."""
+        return (self._ledger.definitions.forgotten_to, self._ledger.security.forgotten_to)
+
+    @property
+    def deleted(self) -> tuple[int, int]:
+        """Return how many deletions of topics, and of security, are remembered."""
+        return self._ledger.definitions.tombstone_count, self._ledger.security.grave_count
+
     # --- ControlPart --------------------------------------------------------------------------------------------------
 
     def apply(self, command: JsonObject, *, index: int, append_us: int) -> JsonObject:
@@ -166,6 +185,8 @@ class DefinitionsPart:
             case DropTopic():
                 self._auto_since.pop(command.tombstone.topic_id, None)
                 return topic_rules.drop(self._ledger, command.tombstone, [])
+            case ForgetDeleted():
+                return forget_rules.forget_in_control(self._ledger, command)
             case DefineSecurity():
                 return security_rules.define(self._ledger, command.definition, replaces=command.replaces)
             case _:
@@ -185,7 +206,8 @@ class DefinitionsPart:
         """Return the state of the part."""
         books = self._ledger
         definitions = list(books.definitions.everything())
-        return _snapshot(books.definitions.index, definitions, books.security) | _auto_since_json(self._auto_since)
+        said = _snapshot(books.definitions.index, definitions, books.security, self.forgotten_to)
+        return said | _auto_since_json(self._auto_since)
 
     def restore(self, raw: JsonObject) -> None:
         """Replace the state. Raises FieldError."""
@@ -204,6 +226,7 @@ class DefinitionsPart:
                 raise FieldError(f"security definition {row.index} is out of order")
             ledger.security.remember(row)
         ledger.definitions.index = fields.integer("index", low=ledger.definitions.index, high=INT64_MAX)
+        ledger.definitions.forgotten_to, ledger.security.forgotten_to = read_forgotten(fields)
         auto_since = _read_auto_since(fields)
         fields.done()
         self._ledger, self._auto_since = ledger, auto_since
@@ -236,7 +259,7 @@ def outcome_from_json(raw: JsonObject) -> Done:
 def taken_over(state: ControllerState) -> JsonObject:
     """Return the part's snapshot with everything that the definitions home ordered."""
     definitions = state.definitions_since(0, limit=TOPICS_MAX + TOMBSTONES_MAX)
-    return doubted(_snapshot(state.definitions_index, definitions, state.security))
+    return doubted(_snapshot(state.definitions_index, definitions, state.security, state.forgotten_to))
 
 
 def doubted(raw: JsonObject) -> JsonObject:
@@ -263,8 +286,10 @@ def _read_auto_since(fields: Fields) -> dict[bytes, int]:
     return found
 
 
-def _snapshot(index: int, definitions: list[Definition], book: SecurityBook) -> JsonObject:
-    return {
+def _snapshot(
+    index: int, definitions: list[Definition], book: SecurityBook, forgotten_to: tuple[int, int]
+) -> JsonObject:
+    return forgotten_json(*forgotten_to) | {
         "index": index,
         "topics": [definition_to_json(definition) for definition in definitions],
         "security": [security.to_json(row) for row in book.everything()],

@@ -19,10 +19,12 @@ from typing import Any, Final, Protocol
 import structlog
 
 from georelay.errors import GeorelayError, PolicyViolation
-from georelay.fields import FieldError, Fields, JsonObject
+from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject
 from georelay.ids import REGION_NUMBER_MAX, BrokerId, RegionNumber, region_of
 from region.control.calls import PREFIX, read_where
+from region.control.definitions_part import DefinitionsPart, command_to_json
 from region.control.departure import Departure
+from region.control.forgetting_core import APPLIED, ForgettingDeletions
 from region.control.regions_part import NAMED_MAX, RegionsPart, named
 from region.control.replica import ControlReplica, ReplicaName
 from region.control.state_core import MEMBERS, ControlState
@@ -59,6 +61,7 @@ class LedControl(Protocol):
     me: BrokerId
     state: ControlState
     regions: RegionsPart
+    definitions: DefinitionsPart
     controller: ControllerService
     replica: ControlReplica | None
 
@@ -91,6 +94,7 @@ class ControlDuties:
     def __init__(self, control: LedControl) -> None:
         self._control = control
         self._candidates: dict[RegionNumber, Candidate] = {}
+        self._forgetting = ForgettingDeletions()
         self._wakeup = asyncio.Event()
         self._tasks = BackgroundTasks()
         self._told = 0
@@ -109,6 +113,7 @@ class ControlDuties:
     def led(self, leads: bool) -> None:
         """Follow whether this broker leads control."""
         self._candidates.clear()
+        self._forgetting.clear()
         if leads:
             self._wakeup.set()
 
@@ -143,8 +148,18 @@ class ControlDuties:
                 await self._keep(row)
             for number in self._lacking():
                 await self._propose({"do": "add", **self._place(number)})
+            await self.forget_deleted()
         except GeorelayError as error:
             log.info("control.step_refused", reason=str(error))
+
+    async def forget_deleted(self) -> None:
+        """Let all forget the deletions that every region has followed, when that is due."""
+        control = self._control
+        now_s = asyncio.get_running_loop().time()
+        due = self._forgetting.due(now_s, control.regions.rows(), control.definitions.deleted)
+        if due is not None:
+            await control.propose(DefinitionsPart.name, command_to_json(due))
+            log.info("control.deletions_forgotten", topics_to=due.topics_to, security_to=due.security_to)
 
     async def _keep(self, row: VoterRow) -> None:
         if row.retired:
@@ -242,7 +257,15 @@ class ControlDuties:
     # --- methods of the leader ----------------------------------------------------------------------------------------
 
     async def _status(self, _: JsonObject, __: BrokerId) -> JsonObject:
-        return self._control.status()
+        definitions = self._control.definitions
+        topics, security = definitions.deleted
+        newest = (definitions.index, definitions.security.index)
+        remembered: JsonObject = {
+            "topics": topics,
+            "security": security,
+            "held_back_by": self._forgetting.held_back_by(self._control.regions.rows(), newest),
+        }
+        return {**self._control.status(), "deletions": remembered}
 
     async def _list(self, _: JsonObject, __: BrokerId) -> JsonObject:
         return {"regions": [row.to_json() for row in self._control.regions.rows()]}
@@ -302,6 +325,10 @@ class ControlDuties:
             address=candidate.text("address", chars_max=ADDRESS_CHARS_MAX),
             gone=tuple(candidate.integers("gone", count_max=REPLICAS_MAX, low=1, high=REPLICA_NUMBER_MAX)),
         )
+        if fields.has(APPLIED):  # an older broker does not say it, and holds back what is to be forgotten
+            applied = fields.child(APPLIED)
+            topics, security = (applied.integer(name, low=0, high=INT64_MAX) for name in ("topics", "security"))
+            self._forgetting.heard(number, (topics, security))
         row = self._control.regions.row(number)
         told: JsonObject = {name: body.get(name) for name in ("number", "brokers", "level", "seeds")}
         if row is None or any(row.to_json()[name] != told[name] for name in ("brokers", "level", "seeds")):

@@ -25,7 +25,7 @@ from region.controller.home_book import HomePosition
 from region.controller.mesh_rows import ControlRow, RegionRow, VoterRow
 from region.controller.security_book import SecurityBook
 from region.controller.service import ControllerService
-from region.controller.topic import Definition, Homes
+from region.controller.topic import Definition, Homes, TopicDefinition
 
 
 class HomesSource(Protocol):
@@ -78,6 +78,15 @@ class ControlBooks:
     def security(self) -> SecurityBook:
         """Return users, lists, quotas and bindings."""
         return self._control.definitions.security
+
+    @property
+    def forgotten_to(self) -> tuple[int, int]:
+        """Return up to which index deletions of topics, and of security, may be forgotten."""
+        return self._control.definitions.forgotten_to
+
+    def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
+        """Return the live topic with that id."""
+        return self._control.definitions.topic_by_id(topic_id)
 
     def definitions_since(self, index: int, *, limit: int) -> list[Definition]:
         """Return topics and tombstones above an index."""

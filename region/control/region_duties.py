@@ -20,6 +20,7 @@ from georelay.errors import ControlUnavailable, GeorelayError
 from georelay.fields import FieldError, JsonObject
 from georelay.ids import BrokerId, RegionNumber, region_of
 from mesh.replication.mesh_links import MeshLinks
+from region.control.forgetting_core import APPLIED
 from region.control.founding import founder_is_gone, founding_snapshot, is_founder, must_cede
 from region.control.replica import ControlReplica, founder_name
 from region.control.state_core import BEGIN, ControlState
@@ -190,6 +191,7 @@ class RegionDuties:
             "level": state.feature_level,
             "seeds": seeds[:SEEDS_MAX],
             "candidate": self._candidate(row, brokers),
+            APPLIED: {"topics": state.definitions_index, "security": state.security.index},
         }
         now_s = asyncio.get_running_loop().time()
         if body == self._reported and now_s < self._report_again_s:

@@ -15,12 +15,13 @@ from region.controller.mesh_rows import Charter, ControlRow, RegionRow
 from region.controller.registration import BrokerRegistration
 from region.controller.topic import Tombstone, TopicDefinition
 from region.controller.topology import Topology
-from region.security.definition import SecurityDefinition
+from region.security.definition import Kind, SecurityDefinition
 
 FEATURE_LEVEL: Final = 1  # at which a region forms
-FEATURE_LEVEL_MAX: Final = 7  # the highest that this version reads and writes
+FEATURE_LEVEL_MAX: Final = 8  # the highest that this version reads and writes
 MESH_LEVEL: Final = 4  # homes that move, PROMISE and SEAL entries, mesh control
 SETTINGS_LEVEL: Final = 5  # cleanup.policy=compact, message.timestamp.type and max.message.bytes are enforced
+FORGET_LEVEL: Final = 8  # deletions that every region has are forgotten
 PRODUCER_BLOCK_MAX: Final = 100_000
 
 
@@ -208,6 +209,22 @@ class LearnMesh:
     is_all: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDeleted:
+    """Drop what reminds of deletions up to these indexes, because every region has followed them.
+
+    Args:
+        topics_to, security_to: of topics, and of users, lists, quotas and bindings.
+        topics, security: what this region still has and mesh control does not: it goes. Of a region only, which was
+            away for so long that the deletion itself is forgotten.
+    """
+
+    topics_to: int
+    security_to: int
+    topics: tuple[bytes, ...] = ()
+    security: tuple[tuple[Kind, str], ...] = ()
+
+
 Command: TypeAlias = (
     FormRegion
     | RegisterBroker
@@ -230,6 +247,7 @@ Command: TypeAlias = (
     | CedeDefinitions
     | OpenControl
     | LearnMesh
+    | ForgetDeleted
 )
 SINCE_LEVEL_2: Final = (
     AlterTopic,

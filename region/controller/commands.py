@@ -29,6 +29,7 @@ from region.controller.command_kinds import (
     DefineTopic,
     DrainBroker,
     DropTopic,
+    ForgetDeleted,
     FormRegion,
     LearnMesh,
     MarkAbsent,
@@ -44,9 +45,10 @@ from region.controller.command_kinds import (
 )
 from region.controller.mesh_rows import CONTROL_ID, REGION_ROWS_MAX, Charter, ControlRow, RegionRow
 from region.controller.registration import ADDRESS_CHARS_MAX, DISK_UUID_CHARS_MAX, BrokerRegistration
-from region.controller.topic import Tombstone, TopicDefinition
+from region.controller.topic import TOPIC_ID_BYTES, Tombstone, TopicDefinition
 from region.controller.topology import BROKER_ID_MAX, Topology
 from region.security import definition as security
+from region.security.definition import KEY_CHARS_MAX
 
 __all__ = [
     "FEATURE_LEVEL",
@@ -63,6 +65,7 @@ __all__ = [
     "DefineTopic",
     "DrainBroker",
     "DropTopic",
+    "ForgetDeleted",
     "FormRegion",
     "LearnMesh",
     "MarkAbsent",
@@ -81,6 +84,8 @@ __all__ = [
 
 COMMAND_VERSION: Final = 1
 HOMES_PER_COMMAND_MAX: Final = 200
+TOPICS_PER_PAGE_MAX: Final = 1_000  # that one question, or one command, has of what a region still holds
+PLACES_PER_PAGE_MAX: Final = 60  # the same of security: a key has up to 8 KiB
 _KIND: Final = re.compile(r"[a-z_]{1,40}")
 _OF_ONE_BROKER: Final[dict[str, type[DrainBroker | RemoveBroker | MarkAbsent | MarkPresent]]] = {
     "drain_broker": DrainBroker,
@@ -134,7 +139,8 @@ def _life_cycle_body(
     | DefineHome
     | CedeDefinitions
     | OpenControl
-    | LearnMesh,
+    | LearnMesh
+    | ForgetDeleted,
 ) -> JsonObject:
     match command:
         case CedeDefinitions():
@@ -148,6 +154,8 @@ def _life_cycle_body(
                 "regions": [row.to_json() for row in command.regions],
             }
             return learned if command.is_all else learned | {"is_all": False}
+        case ForgetDeleted():
+            return _forget_body(command)
         case DefineHome():
             return {"kind": "define_home", "rows": [row.to_json() for row in command.rows]}
         case DefineSecurity():
@@ -192,6 +200,19 @@ def _life_cycle_body(
             }
         case _:
             return {"kind": _KIND_OF_ONE[type(command)], "broker": command.broker}
+
+
+def _forget_body(command: ForgetDeleted) -> JsonObject:
+    body: JsonObject = {
+        "kind": "forget_deleted",
+        "topics_to": command.topics_to,
+        "security_to": command.security_to,
+    }
+    if command.topics:
+        body["topics"] = [topic_id.hex() for topic_id in command.topics]
+    if command.security:
+        body["security"] = [[kind.value, key] for kind, key in command.security]
+    return body
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Command:
@@ -280,6 +301,13 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
                 regions=tuple(RegionRow.from_json(item) for item in fields.items("regions", count_max=REGION_ROWS_MAX)),
                 is_all=fields.flag("is_all") if fields.has("is_all") else True,
             )
+        case "forget_deleted":
+            return ForgetDeleted(
+                topics_to=fields.integer("topics_to", low=0, high=INT64_MAX),
+                security_to=fields.integer("security_to", low=0, high=INT64_MAX),
+                topics=read_topic_ids(fields, "topics") if fields.has("topics") else (),
+                security=read_places(fields, "security") if fields.has("security") else (),
+            )
         case "define_home":
             rows = fields.items("rows", count_max=HOMES_PER_COMMAND_MAX)
             return DefineHome(rows=tuple(HomeRow.from_json(row) for row in rows))
@@ -290,6 +318,23 @@ def _read_life_cycle(kind: str, fields: Fields) -> Command:
             )
         case _:
             raise FieldError(f"kind {kind!r} is unknown")
+
+
+def read_topic_ids(fields: Fields, name: str) -> tuple[bytes, ...]:
+    """Read at most TOPICS_PER_PAGE_MAX topic ids. Raises FieldError."""
+    items = fields.items(name, count_max=TOPICS_PER_PAGE_MAX)
+    return tuple(Fields({name: item}, name).blob(name, size_bytes=TOPIC_ID_BYTES) for item in items)
+
+
+def read_places(fields: Fields, name: str) -> tuple[tuple[security.Kind, str], ...]:
+    """Read at most PLACES_PER_PAGE_MAX pairs of a kind and a key of security. Raises FieldError."""
+    found = []
+    for item in fields.items(name, count_max=PLACES_PER_PAGE_MAX):
+        if not isinstance(item, list) or len(item) != 2:
+            raise FieldError(f"{name} holds something else than pairs")
+        row = Fields({"kind": item[0], "key": item[1]}, name)
+        found.append((row.member("kind", security.Kind), row.text("key", chars_min=1, chars_max=KEY_CHARS_MAX)))
+    return tuple(found)
 
 
 def _read_broker(fields: Fields) -> BrokerId:

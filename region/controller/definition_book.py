@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from region.controller.topic import Definition, TopicDefinition
+from region.controller.topic import Definition, Tombstone, TopicDefinition
 
 
 class DefinitionBook:
     """Topics by id and by name.
 
     Invariants: 1 names and ids of live topics are unique   2 the index of every definition is <= `index`
-    3 the book is in order of index: a change moves a topic to the end.
+    3 the book is in order of index: a change moves a topic to the end
+    4 every deletion above `forgotten_to` and up to `index` has its tombstone; older ones may be forgotten.
     """
 
     def __init__(self) -> None:
         self.index = 0
+        self.forgotten_to = 0
         self._history: dict[bytes, Definition] = {}
         self._names: dict[str, bytes] = {}  # live topics only
 
@@ -60,6 +62,25 @@ class DefinitionBook:
             newer += 1
         start = len(self._history) - newer
         return list(islice(self._history.values(), start, start + limit)) if newer else []
+
+    def forget_deleted(self, to: int) -> None:
+        """Drop the tombstones up to an index. The newest definition stays: by it readers know that they have all."""
+        dead = [
+            found.topic_id
+            for found in self._history.values()
+            if isinstance(found, Tombstone) and found.index <= to and found.index < self.index
+        ]
+        for topic_id in dead:
+            del self._history[topic_id]
+        self.forgotten_to = max(self.forgotten_to, to)
+
+    def bury(self, topic_id: bytes) -> TopicDefinition | None:
+        """Put a tombstone in the place of a topic that was deleted elsewhere, long ago; return the topic."""
+        known = self.topic_by_id(topic_id)
+        if known is not None:
+            self._history[topic_id] = Tombstone(name=known.name, topic_id=topic_id, index=known.index)
+            del self._names[known.name]
+        return known
 
     def remember(self, definition: Definition) -> None:
         """Enter a definition at the end; a topic by its name, a tombstone without one."""

@@ -19,6 +19,7 @@ from region.controller import mesh_pull
 from region.controller.commands import Command
 from region.controller.definition_orders import ALTER, CREATE, DELETE, DefinitionOrders, until_understood
 from region.controller.definition_rules import region_prefix
+from region.controller.forgotten_pull import ForgottenPull
 from region.controller.routing import PASSING, Route
 from region.controller.state_core import ControllerState, Done
 from region.controller.topic import Definition, Tombstone, TopicDefinition, TopicSpec
@@ -66,6 +67,7 @@ class Definitions:
         self._route = route
         self._commit = commit
         self._new_topic_id = new_topic_id
+        self._forgotten = ForgottenPull()
         self._orders = DefinitionOrders(
             books=state, topology=topology, commit=commit, ordered=ordered, older_regions=self._older_regions
         )
@@ -145,15 +147,17 @@ class Definitions:
         Raises:
             HomeUnreachable, OutcomeUnknown, Unavailable, BadRequest: try again later.
         """
-        question = mesh_pull.question(self._state)
+        if self._topology().is_definitions_home and not self._state.mesh.has_ceded:
+            return False  # it is ordered here
+        result = await self._ask_for_newer(mesh_pull.question(self._state))
+        await self._forgotten.follow(result, self._state, self._ask_for_newer, self._commit)
+        return await mesh_pull.take(result, self._state, self._commit)
+
+    async def _ask_for_newer(self, question: JsonObject) -> JsonObject:
         home = self._topology().definitions_home
         if self._state.mesh.has_ceded or home == 0:
-            result = await self._mesh_control().pull(question)
-        elif self._topology().is_definitions_home:
-            return False  # it is ordered here
-        else:
-            result = await self._route.to_region(home, SINCE, question)
-        return await mesh_pull.take(result, self._state, self._commit)
+            return await self._mesh_control().pull(question)
+        return await self._route.to_region(home, SINCE, question)
 
     # --- what other brokers ask ---------------------------------------------------------------------------------------
 

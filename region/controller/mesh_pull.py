@@ -26,7 +26,7 @@ import structlog
 from georelay.errors import BadRequest
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object
 from mesh.home.home_row import HomeRow
-from region.controller import security_pull
+from region.controller import forgotten_pull, security_pull
 from region.controller.command_kinds import MESH_LEVEL
 from region.controller.commands import (
     HOMES_PER_COMMAND_MAX,
@@ -43,7 +43,7 @@ from region.controller.mesh_rows import REGION_ROWS_MAX, ControlRow, RegionRow, 
 from region.controller.security_book import SecurityBook
 from region.controller.security_rules import SECURITY_LEVEL
 from region.controller.state_core import ControllerState
-from region.controller.state_snapshot import position_json, read_position
+from region.controller.state_snapshot import forgotten_json, position_json, read_position
 from region.controller.topic import Definition, Tombstone, TopicDefinition
 
 log = structlog.get_logger()
@@ -62,6 +62,13 @@ class PulledBooks(Protocol):
     @property
     def security(self) -> SecurityBook:
         """Return users, lists, quotas and bindings."""
+
+    @property
+    def forgotten_to(self) -> tuple[int, int]:
+        """Return up to which index deletions of topics, and of security, may be forgotten."""
+
+    def topic_by_id(self, topic_id: bytes) -> TopicDefinition | None:
+        """Return the live topic with that id."""
 
     def definitions_since(self, index: int, *, limit: int) -> list[Definition]:
         """Return topics and tombstones above an index."""
@@ -93,6 +100,9 @@ def give(books: PulledBooks, fields: Fields) -> JsonObject:
     since = fields.integer("since", low=0, high=INT64_MAX)
     newer = books.definitions_since(since, limit=DEFINITIONS_PER_PULL)
     answer: JsonObject = {"definitions": [definition_to_json(definition) for definition in newer]}
+    answer |= forgotten_json(*books.forgotten_to)
+    if fields.has(forgotten_pull.HELD):
+        answer |= forgotten_pull.gone_of(books.topic_by_id, books.security, fields.child(forgotten_pull.HELD))
     if fields.has(security_pull.SINCE):  # a region of the second feature level does not ask: it could not read them
         answer |= security_pull.give(books.security, fields)
     if fields.has(MESH_SINCE):

@@ -17,11 +17,13 @@ from region.security.user import User
 class SecurityBook:
     """Users, lists and quotas by name.
 
-    Invariants: 1 one definition per (kind, key)   2 the index of every definition is <= `index`   3 in order of index.
+    Invariants: 1 one definition per (kind, key)   2 the index of every definition is <= `index`   3 in order of index
+    4 every deletion above `forgotten_to` and up to `index` has its grave, unless the same was made again.
     """
 
     def __init__(self) -> None:
         self.index = 0
+        self.forgotten_to = 0
         self.entry_count = 0  # of all lists together
         self._rows: dict[tuple[Kind, str], SecurityDefinition] = {}
         self._live: dict[Kind, int] = dict.fromkeys(Kind, 0)
@@ -92,6 +94,24 @@ class SecurityBook:
             newer += 1
         start = len(self._rows) - newer
         return list(islice(self._rows.values(), start, start + limit)) if newer else []
+
+    def forget_deleted(self, to: int) -> None:
+        """Drop the graves up to an index. The newest definition stays: by it readers know that they have all."""
+        dead = [
+            place
+            for place, row in self._rows.items()
+            if isinstance(row, Grave) and row.index <= to and row.index < self.index
+        ]
+        for place in dead:
+            del self._rows[place]
+        self.forgotten_to = max(self.forgotten_to, to)
+
+    def bury(self, kind: Kind, key: str) -> None:
+        """Put a grave in the place of a definition that was deleted elsewhere, long ago."""
+        known = self._rows.get((kind, key))
+        if known is not None and not isinstance(known, Grave):
+            self._count(known, -1)
+            self._rows[kind, key] = Grave(kind=kind, key=key, index=known.index)
 
     def remember(self, definition: SecurityDefinition) -> None:
         """Enter a definition at the end, in place of the one with its kind and key."""

@@ -68,7 +68,10 @@ def _refuse_growth(
     if isinstance(wanted, Grave):
         if book.grave_count < SECURITY_GRAVES_MAX or isinstance(known, Grave):
             return None
-        text = f"the mesh has {SECURITY_GRAVES_MAX} deleted users, lists and quotas, its maximum"
+        text = (
+            f"the mesh remembers {SECURITY_GRAVES_MAX} deleted users, lists, quotas and bindings, its maximum: some "
+            "region has not followed all of them, 'georelay control status' names it; bring it back or remove it"
+        )
         return Refused(error=PolicyViolation, text=text)
     is_new = known is None or isinstance(known, Grave)
     kind = kind_of(wanted)

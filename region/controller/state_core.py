@@ -19,6 +19,7 @@ from georelay.ids import CONTROLLER_GROUP, PRODUCER_COUNTER_BITS, BrokerId, Grou
 from mesh.home.home_row import HomeRow
 from region.controller import (
     broker_rules,
+    forget_rules,
     home_rules,
     mesh_rules,
     replica_rules,
@@ -40,6 +41,7 @@ from region.controller.command_kinds import (
     DefineTopic,
     DrainBroker,
     DropTopic,
+    ForgetDeleted,
     FormRegion,
     LearnMesh,
     MarkAbsent,
@@ -150,6 +152,11 @@ class ControllerState:
     def security(self) -> SecurityBook:
         """Return users, lists and quotas; its index tells its version. Never kept: a snapshot brings another one."""
         return self._ledger.security
+
+    @property
+    def forgotten_to(self) -> tuple[int, int]:
+        """Return up to which index deletions of topics, and of security, may be forgotten."""
+        return (self._ledger.definitions.forgotten_to, self._ledger.security.forgotten_to)
 
     @property
     def homes(self) -> HomeBook:
@@ -361,6 +368,8 @@ class ControllerState:
                 return mesh_rules.cede(ledger, command.charter)
             case OpenControl():
                 return mesh_rules.open_control(ledger, command.control_id)
+            case ForgetDeleted():
+                return forget_rules.forget(ledger, command, effects)
             case LearnMesh():
                 return mesh_rules.learn(ledger, command, effects)
             case AllocateProducerIds():

@@ -33,6 +33,7 @@ from region.routing.binding import BINDINGS_MAX
 from region.security import definition as security
 
 SNAPSHOT_VERSION: Final = 1
+FORGOTTEN: Final = "forgotten"
 SNAPSHOT_BYTES_MAX: Final = 48 * MIB  # below a peer frame; all limits reached at once need about 25 MiB
 # More than may be created: regions that join the mesh bring streams, and what was committed has to be read.
 GROUPS_READ_MAX: Final = 1_000_000
@@ -65,6 +66,7 @@ def dump(ledger: RegionLedger) -> bytes:
             **_security(ledger),
             **_homes(ledger),
             **_mesh(ledger),
+            **_forgotten(ledger),
         }
     )
 
@@ -97,6 +99,11 @@ def _mesh(ledger: RegionLedger) -> JsonObject:
         "index": book.index,
     }
     return {"mesh": rows}
+
+
+def _forgotten(ledger: RegionLedger) -> JsonObject:
+    """Return nothing before a deletion was forgotten, as `_security`."""
+    return forgotten_json(ledger.definitions.forgotten_to, ledger.security.forgotten_to)
 
 
 def load(raw: bytes) -> RegionLedger:
@@ -132,6 +139,7 @@ def _read(fields: Fields) -> RegionLedger:
     _read_security(ledger, fields)
     _read_homes(ledger, fields)
     _read_mesh(ledger, fields)
+    ledger.definitions.forgotten_to, ledger.security.forgotten_to = read_forgotten(fields)
     return ledger
 
 
@@ -197,6 +205,24 @@ def _read_mesh(ledger: RegionLedger, fields: Fields) -> None:
         book.regions[row.number] = row
     book.index = mesh.integer("index", low=0, high=INT64_MAX)
     mesh.done()
+
+
+def forgotten_json(topics: int, security: int) -> JsonObject:
+    """Return {"forgotten": up to which index deletions of topics, and of security, are}; nothing without any."""
+    return {FORGOTTEN: {"topics": topics, "security": security}} if topics or security else {}
+
+
+def read_forgotten(fields: Fields) -> tuple[int, int]:
+    """Take what `forgotten_json` made out of the object it is part of. Raises FieldError."""
+    if not fields.has(FORGOTTEN):
+        return 0, 0
+    found = fields.child(FORGOTTEN)
+    read = (
+        found.integer("topics", low=0, high=INT64_MAX),
+        found.integer("security", low=0, high=INT64_MAX),
+    )
+    found.done()
+    return read
 
 
 def read_position(fields: Fields) -> HomePosition:

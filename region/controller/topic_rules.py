@@ -18,6 +18,10 @@ from region.controller.ledger import RegionLedger
 from region.controller.topic import Tombstone, TopicDefinition
 
 TOMBSTONES_MAX: Final = 100_000
+_TOO_MANY_DELETED: Final = (
+    f"the mesh remembers {TOMBSTONES_MAX} deleted topics, its maximum: some region has not followed all of them, "
+    "'georelay control status' names it; bring it back or remove it, topics can be created ten minutes later"
+)
 
 
 def define(ledger: RegionLedger, wanted: TopicDefinition, effects: list[Effect]) -> Outcome:
@@ -121,7 +125,7 @@ def _refuse_definition(ledger: RegionLedger, wanted: TopicDefinition) -> Refused
     if known is None and book.live_count >= TOPICS_MAX:
         return Refused(error=PolicyViolation, text=f"the mesh has {TOPICS_MAX} topics, its maximum; delete some first")
     if book.tombstone_count >= TOMBSTONES_MAX:
-        return Refused(error=PolicyViolation, text=f"the mesh has {TOMBSTONES_MAX} deleted topics, its maximum")
+        return Refused(error=PolicyViolation, text=_TOO_MANY_DELETED)
     return _refuse_growth(ledger, wanted)
 
 

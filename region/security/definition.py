@@ -34,6 +34,7 @@ from region.security.user import User
 ENTRIES_PER_LIST_MAX: Final = 200
 PRINCIPAL_CHARS_MAX: Final = len(USER_PREFIX) + 1_024  # the subject of a certificate is longer than a user's name
 NAME_CHARS_MAX: Final = max(TOPIC_NAME_CHARS_MAX, USER_CHARS_MAX, 1_000)  # group and transactional ids are longer
+KEY_CHARS_MAX: Final = PRINCIPAL_CHARS_MAX + NAME_CHARS_MAX
 SECRET_BYTES: Final = 32
 SECRET_NAME: Final = "sign_in"  # noqa: S105
 BYTES_PER_S_MAX: Final = 10**12
@@ -176,7 +177,7 @@ class Grave:
         fields = Fields(value, "grave")
         grave = cls(
             kind=fields.member("kind", Kind),
-            key=fields.text("key", chars_min=1, chars_max=PRINCIPAL_CHARS_MAX + NAME_CHARS_MAX),
+            key=fields.text("key", chars_min=1, chars_max=KEY_CHARS_MAX),
             index=fields.integer("index", low=0, high=INT64_MAX),
         )
         fields.done()

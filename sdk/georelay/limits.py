@@ -37,7 +37,7 @@ REGIONS_MAX: Final = 64
 # Security
 USERS_MAX: Final = 5_000  # of the mesh; a users file may name more
 ACL_ENTRIES_MAX: Final = 20_000  # of all lists together
-SECURITY_GRAVES_MAX: Final = 20_000  # deleted users, lists and quotas that regions must still learn of
+SECURITY_GRAVES_MAX: Final = 20_000  # deleted users, lists, quotas and bindings that regions must still learn of
 
 # Raft
 APPEND_MESSAGE_BYTES_MAX: Final = 1 * MIB  # a single larger entry still travels, alone

@@ -85,6 +85,18 @@ def head_lines(answer: JsonObject) -> list[str]:
     return [
         f"mesh {answer.get('mesh_id', '?')}, control generation {answer['generation']}, id {answer['control_id']}",
         f"index {answer['index']}, leader {'unknown' if leader == -1 else leader}",
+        *_deletions(answer.get("deletions")),
+    ]
+
+
+def _deletions(told: object) -> list[str]:
+    """Say which regions hold back that deletions are forgotten; nothing while all follow."""
+    held_back_by = told.get("held_back_by") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(held_back_by, list) or not held_back_by:
+        return []
+    return [
+        f"remembers {told.get('topics')} deleted topics and {told.get('security')} deleted users, lists, quotas and "
+        f"bindings: {', '.join(str(name) for name in held_back_by)} did not follow all yet"
     ]
 
 

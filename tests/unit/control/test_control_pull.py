@@ -53,6 +53,13 @@ class Books:
     def security(self) -> Any:
         return self.control.definitions.security
 
+    @property
+    def forgotten_to(self) -> Any:
+        return self.control.definitions.forgotten_to
+
+    def topic_by_id(self, topic_id: bytes) -> Any:
+        return self.control.definitions.topic_by_id(topic_id)
+
     def definitions_since(self, index: int, *, limit: int) -> Any:
         return self.control.definitions.definitions_since(index, limit=limit)
 

@@ -445,7 +445,9 @@ class RollupSnapshot:
                     rows = rows.where(~(rows["ts_s"] - rows["ts_s"] % HOUR_S).isin(*found.absent))
                 frames.append(rows)
         if not frames:
-            return spark.createDataFrame([], DDL[table])
+            from sla.local_rows import local_rows  # Spark is loaded where it has work
+
+            return local_rows(spark, [], DDL[table])
         rows = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
         return rows.where((rows["ts_s"] >= found.low_s) & (rows["ts_s"] < found.high_s))
 

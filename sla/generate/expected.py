@@ -85,9 +85,8 @@ class Expected:
             "totals": self.totals(),
             "tables": tables,
         }
-        with path.open("w", encoding="utf-8") as file:
-            json.dump(document, file, separators=(",", ":"))
-            file.write("\n")
+        # Not json.dump: it writes item by item, with an encoder ten times as slow.
+        path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Expected:

@@ -48,6 +48,7 @@ from sla.judging.facts import (
     WorstFacts,
 )
 from sla.judging.latency import Way, quantiles_of, way_limits
+from sla.local_rows import local_rows
 from sla.rollup_files_core import DAY_S
 from sla.tables import HOUR_S, MINUTE_S, RollupTable
 from sla.targets import (
@@ -154,7 +155,7 @@ class _Collecting:
         self._targets = targets
         self._span = span
         self._both: dict[str, _Both] = {}
-        self._only_homes = spark.createDataFrame([], "origin STRING, topic STRING, home STRING")
+        self._only_homes = local_rows(spark, [], "origin STRING, topic STRING, home STRING")
         self._burn: tuple[BurnFacts, ...] = ()
         self._worst: tuple[WorstFacts, ...] = ()
         self._series: tuple[SeriesFacts, ...] = ()
@@ -253,7 +254,7 @@ class _Collecting:
             for is_now, facts in ((True, inputs.now), (False, inputs.before))
             for region in sorted({item.region for item in facts})
         ]
-        return self._spark.createDataFrame(rows, "is_now BOOLEAN, dest STRING, missing_share DOUBLE")
+        return local_rows(self._spark, rows, "is_now BOOLEAN, dest STRING, missing_share DOUBLE")
 
     def _begin(self, queries: _Queries) -> _Begun:
         return {name: self._pool.submit(_facts_of, *query) for name, query in queries.items()}

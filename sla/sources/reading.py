@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from georelay.trace.schema import TraceKind
 from sla.errors import JobFailed
+from sla.local_rows import local_rows
 from sla.schemas import DDL
 from sla.sources.arrowfs import read_over_arrow
 from sla.sources.manifest import TraceFiles
@@ -26,7 +27,7 @@ def read(spark: SparkSession, files: TraceFiles, kind: TraceKind, columns: Seque
     """
     paths = files.paths(kind)
     if not paths:
-        rows = spark.createDataFrame([], DDL[kind])
+        rows = local_rows(spark, [], DDL[kind])
     elif files.location.is_local:
         rows = spark.read.schema(DDL[kind]).parquet(*(_GLOB_CHARACTERS.sub(r"\\\g<0>", path) for path in paths))
     else:

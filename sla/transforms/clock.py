@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from georelay.trace.histogram import GOOD_US_MAX
 from georelay.trace.schema import Stage
 from sla.hist_spark import bucket_index, bucket_lower, bucket_mid, bucket_upper
+from sla.local_rows import local_rows
 from sla.tables import MINUTE_S
 from sla.transforms.moments import hour_of, minute_of, second_of
 
@@ -65,7 +66,7 @@ def with_peer_region(clock: DataFrame, writers: Iterable[str]) -> DataFrame:
 
 
 def _lookup(spark: SparkSession, rows: list[tuple[str, str]] | list[tuple[int, str]], ddl: str) -> DataFrame:
-    return F.broadcast(spark.createDataFrame(rows, ddl))
+    return F.broadcast(local_rows(spark, rows, ddl))
 
 
 def clock_fits(clock: DataFrame) -> DataFrame:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sla.judging.budgets import bad_share_allowed
 from sla.judging.latency import Way
+from sla.local_rows import local_rows
 from sla.targets import ARROW, LatencyTarget, ProbesTarget, RequestsTarget
 from sla.transforms import scopes
 from sla.transforms.burn import SUBJECT
@@ -36,7 +37,7 @@ def latency_events(
         minute: rows of minutes or hours, with `home`.
         first_bad: way -> first bucket beyond its limit; None when the limit is the one that is counted exactly.
     """
-    limits = spark.createDataFrame([(*way, bucket) for way, bucket in sorted(first_bad.items())], _LIMITS_DDL)
+    limits = local_rows(spark, [(*way, bucket) for way, bucket in sorted(first_bad.items())], _LIMITS_DDL)
     beyond = F.aggregate(
         F.filter("hist", lambda bucket: bucket["b"] >= F.col("first_bad")),
         F.lit(0).cast("bigint"),

@@ -98,6 +98,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def ledger(spark: Any) -> Rows:
     """Build a ledger from deliveries [from, to) in delivery order, and from ranges of other kinds."""
     from sla.schemas import DDL
+    from tests.sla.spark_rows import table_of
 
     def build(
         *sessions: Sequence[tuple[int, int]],
@@ -116,7 +117,7 @@ def ledger(spark: Any) -> Rows:
                 for first, end in ranges
             ]
         rows += [LEDGER_DEFAULTS | row for row in extra]
-        return spark.createDataFrame(rows, DDL[TraceKind.LEDGER])
+        return table_of(spark, rows, DDL[TraceKind.LEDGER])
 
     return build
 
@@ -126,6 +127,7 @@ def latency_hist(spark: Any) -> Rows:
     """Build latency rows from {latency_us: records} per row."""
     from georelay.trace.histogram import LatencyHistogram
     from sla.schemas import DDL
+    from tests.sla.spark_rows import table_of
 
     def build(*rows: tuple[dict[int, int], dict[str, Any]]) -> Any:
         built = []
@@ -147,6 +149,6 @@ def latency_hist(spark: Any) -> Rows:
                 }
                 | columns
             )
-        return spark.createDataFrame(built, DDL[TraceKind.LATENCY_HIST])
+        return table_of(spark, built, DDL[TraceKind.LATENCY_HIST])
 
     return build

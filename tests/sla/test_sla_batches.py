@@ -11,6 +11,7 @@ from sla.sources.location import Location
 from sla.sources.manifest import TraceFiles
 from sla.tables import DDL, HOUR_S, RollupTable
 from tests.sla.conftest import Rows
+from tests.sla.spark_rows import table_of
 from tests.sla.test_sla_throughput import H0, S, row
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ def built(spark: Any, ledger: Any, carry: Any, hours: range, work: Path) -> tupl
 def of_hour(spark: Any, units: list[dict[str, Any]], hour: int) -> Any:
     """Return what an hour hands on."""
     mine = [unit for unit in units if unit["ts_s"] == H0 + hour * HOUR_S]
-    return spark.createDataFrame(mine, DDL[RollupTable.SESSIONS_HOUR])
+    return table_of(spark, mine, DDL[RollupTable.SESSIONS_HOUR])
 
 
 def test_a_unit_that_comes_back_after_a_day_was_offered_what_it_missed_until_then(
@@ -63,7 +64,7 @@ def test_a_unit_that_comes_back_after_a_day_was_offered_what_it_missed_until_the
         for second in range(3)
     ]
     table = ledger(extra=rows)
-    carry = spark.createDataFrame([unit], DDL[RollupTable.SESSIONS_HOUR])
+    carry = table_of(spark, [unit], DDL[RollupTable.SESSIONS_HOUR])
     whole, units = built(spark, table, carry, range(12), tmp_path / "whole")
     assert (whole[5 * HOUR_S]["offered"], whole[5 * HOUR_S]["delivered"]) == (27, 0)
     reaches = {(found["ts_s"] - H0) // HOUR_S: found["reach"] for found in units if found["scope"] == "unit"}

@@ -18,6 +18,7 @@ from sla.tables import DDL, RollupTable
 from sla.targets import Targets
 from sla.targets_file import load_targets
 from tests.sla import judging_facts as build
+from tests.sla.spark_rows import table_of
 
 T0 = 1_700_002_800  # a whole hour
 SPAN = Span(start_s=T0 + 1_800, end_s=T0 + 9_000)  # half an hour, an hour, half an hour
@@ -92,7 +93,7 @@ def _tables() -> Table:
 
 @pytest.fixture(scope="module")
 def read(spark: Any) -> Callable[..., Any]:
-    tables = {table: spark.createDataFrame(rows, DDL[table]) for table, rows in _tables().items()}
+    tables = {table: table_of(spark, rows, DDL[table]) for table, rows in _tables().items()}
     return lambda table, start_s, end_s: tables[table].where(f"ts_s >= {start_s} AND ts_s < {end_s}")
 
 
@@ -260,7 +261,7 @@ def test_of_a_long_period_only_the_newest_minutes_are_read_one_by_one(spark: Any
     def read(table: RollupTable, start_s: int, end_s: int) -> Any:
         asked[table] = min(start_s, asked.get(table, start_s))
         rows = [row for row in tables[table] if start_s <= row[0] < end_s]
-        return spark.createDataFrame(rows, DDL[table])
+        return table_of(spark, rows, DDL[table])
 
     facts = collect(spark, read, load_targets(), span)
     three_days = 3 * 86_400  # the longest window of an alert
@@ -284,7 +285,7 @@ def test_of_a_long_period_only_the_newest_minutes_are_read_one_by_one(spark: Any
 
 def _reading(spark: Any, tables: Table) -> Callable[..., Any]:
     def read(table: RollupTable, start_s: int, end_s: int) -> Any:
-        return spark.createDataFrame([row for row in tables[table] if start_s <= row[0] < end_s], DDL[table])
+        return table_of(spark, [row for row in tables[table] if start_s <= row[0] < end_s], DDL[table])
 
     return read
 
@@ -326,13 +327,13 @@ def test_a_load_that_begins_in_the_last_minute_of_a_period_may_be_met_by_the_one
 def test_no_data_at_all_is_no_data(spark: Any) -> None:
     from sla.jobs.collect import collect
 
-    facts = collect(spark, lambda table, *_: spark.createDataFrame([], DDL[table]), load_targets(), SPAN)
+    facts = collect(spark, lambda table, *_: table_of(spark, [], DDL[table]), load_targets(), SPAN)
     hours = HourFacts(expected=3, rolled_up=0, revised=0, not_final=0)
     report = judge(facts, load_targets(), made=build.MADE, hours=hours)
     assert report.verdict is Verdict.NO_DATA
     assert report.headline == "NO_DATA: latency: nothing was counted; integrity: nothing was counted"
     targets = Targets(targets=())
-    assert collect(spark, lambda table, *_: spark.createDataFrame([], DDL[table]), targets, SPAN).burn == ()
+    assert collect(spark, lambda table, *_: table_of(spark, [], DDL[table]), targets, SPAN).burn == ()
 
 
 @pytest.mark.parametrize(
@@ -351,9 +352,9 @@ def test_a_line_of_records_per_second_counts_idle_minutes_and_no_second_outside_
 
     monkeypatch.setattr(collect, "_STEPS_S", (3_600,))
     rows = [(T0 + 1_800, 1_800), (T0 + 3_600, 60_000), (T0 + 7_200, 12_000), (T0 + 7_260, 6_000)]
-    empty = {table: spark.createDataFrame([], DDL[table]) for table in RollupTable}
-    throughput = spark.createDataFrame(
-        [(ts_s, "eu", n, n, 0, 0.0, 0.0, 0.0, 0, 0) for ts_s, n in rows], DDL[RollupTable.THROUGHPUT_MINUTE]
+    empty = {table: table_of(spark, [], DDL[table]) for table in RollupTable}
+    throughput = table_of(
+        spark, [(ts_s, "eu", n, n, 0, 0.0, 0.0, 0.0, 0, 0) for ts_s, n in rows], DDL[RollupTable.THROUGHPUT_MINUTE]
     )
     tables = empty | {RollupTable.THROUGHPUT_MINUTE: throughput}
     with ThreadPoolExecutor(1) as pool:

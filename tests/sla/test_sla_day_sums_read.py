@@ -21,6 +21,7 @@ from sla.sources.layout import hour_folder
 from sla.tables import DDL, HOUR_S, RollupTable
 from sla.targets_file import load_targets
 from tests.sla.rollup_days import DAY0_S, run
+from tests.sla.spark_rows import table_of
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ def rows_of(hour_s: int) -> dict[RollupTable, list[tuple[Any, ...]]]:
 def install(spark: Any, store: RollupStore, hours: list[int]) -> None:
     tables = [rows_of(hour_s) for hour_s in hours]
     for table in RollupTable:
-        every = spark.createDataFrame([row for rows in tables for row in rows[table]], DDL[table]).toArrow()
+        every = table_of(spark, [row for rows in tables for row in rows[table]], DDL[table]).toArrow()
         at = 0
         for hour_s, rows in zip(hours, tables, strict=True):
             count = len(rows[table])

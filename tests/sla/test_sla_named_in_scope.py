@@ -8,6 +8,7 @@ import pytest
 
 from sla.targets import LatencyTarget, Scope
 from sla.transforms import narrowed
+from tests.sla.spark_rows import table_of
 
 TOPICS = frozenset({"orders", "payments"})
 SCOPES = {
@@ -31,7 +32,8 @@ def found(spark: Any) -> set[tuple[str, str, str]]:
         LatencyTarget(name=f"{word}-groups", scope=scope, groups=frozenset({"billing"}))
         for word, scope in SCOPES.items()
     ]
-    rows = spark.createDataFrame(
+    rows = table_of(
+        spark,
         [(True, *row, "total") for row in ROWS],
         "is_now BOOLEAN, origin STRING, dest STRING, topic STRING, `group` STRING, n BIGINT, stage STRING",
     )

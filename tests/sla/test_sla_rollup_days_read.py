@@ -17,6 +17,7 @@ from sla.tables import DDL, HOUR_S, RollupTable
 from sla.targets import LatencyTarget
 from sla.transforms.minute_counts import latency_events
 from tests.sla.rollup_days import DAY0_S, LATER_S, install, seen
+from tests.sla.spark_rows import table_of
 
 TABLE = RollupTable.STREAM_HOUR
 
@@ -47,7 +48,7 @@ def test_spark_reads_what_the_manifests_name(spark: Any, tmp_path: Path) -> None
 
 
 def test_histograms_of_minutes_are_read_only_when_a_pair_has_a_limit_of_its_own(spark: Any, tmp_path: Path) -> None:
-    spark.createDataFrame([], DDL[RollupTable.MINUTE]).write.parquet(str(tmp_path / "minute"))
+    table_of(spark, [], DDL[RollupTable.MINUTE]).write.parquet(str(tmp_path / "minute"))
     minutes = spark.read.schema(DDL[RollupTable.MINUTE]).parquet(str(tmp_path / "minute"))
     minutes = minutes.withColumn("home", lit(""))
 

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from sla.tables import DDL as ROLLUP_DDL
 from sla.tables import HOUR_S, RollupTable
 from sla.transforms.throughput import throughput_by_minute
+from tests.sla.spark_rows import table_of
 
 Rows = Callable[..., Any]
 S = 10**9
@@ -56,9 +57,7 @@ def test_what_an_earlier_hour_was_handed_is_not_delivered_again_by_a_reader_that
             "last_ns": (H0 + last_s) * S,
         }  # fmt: skip
 
-    carry = spark.createDataFrame(
-        [unit("eu", 500, -10), unit("ap", 900, -86_401)], ROLLUP_DDL[RollupTable.SESSIONS_HOUR]
-    )
+    carry = table_of(spark, [unit("eu", 500, -10), unit("ap", 900, -86_401)], ROLLUP_DDL[RollupTable.SESSIONS_HOUR])
     table = ledger(
         extra=[
             row("delivered", 1, 0, 600, session_epoch=2),

@@ -16,6 +16,7 @@ from georelay.trace.schema import SCHEMAS, TraceKind
 from sla.schemas import DDL
 from sla.tables import DDL as ROLLUP_DDL
 from sla.tables import HOUR_S, RollupTable
+from tests.sla.spark_rows import table_of
 
 Rows = Callable[..., Any]
 S = 10**9
@@ -30,7 +31,7 @@ def test_spark_and_arrow_agree_on_every_column(spark: Any, kind: TraceKind) -> N
     def names_and_types(schema: Any) -> list[tuple[str, str]]:
         return [(field.name, field.dataType.simpleString()) for field in schema]
 
-    table = spark.createDataFrame([], DDL[kind])
+    table = table_of(spark, [], DDL[kind])
     assert names_and_types(table.schema) == names_and_types(from_arrow_schema(SCHEMAS[kind]))
 
 
@@ -43,7 +44,7 @@ def test_spark_and_python_agree_on_every_bucket(spark: Any) -> None:
     values |= {math.floor(2 ** (b / 32)) + d for b in range(1, 1281) for d in (0, 1)}  # both sides of every bound
     rng = random.Random(1)
     values |= {rng.randrange(1, 2**40) for _ in range(2_000)}
-    table = spark.createDataFrame([(value,) for value in sorted(values)], "us BIGINT")
+    table = table_of(spark, [(value,) for value in sorted(values)], "us BIGINT")
     index = hist_spark.bucket_index(F.col("us"))
     rows = table.select(
         "us",
@@ -93,7 +94,7 @@ def test_a_clock_is_the_line_through_the_shortest_round_trips_and_a_wrong_belief
     rows += [exchange(60 + second, 70_000, 1_000) for second in range(3)]  # it was set: too few for a line
     rows += [exchange(5, 1, 100, peer="3009"), exchange(5, 1, 100, peer="8001")]  # ap by its number; nobody's
     writers = ["us/1001", "eu/2001", "ap/3001"]
-    clock = with_peer_region(spark.createDataFrame(rows, DDL[TraceKind.CLOCK]), writers)
+    clock = with_peer_region(table_of(spark, rows, DDL[TraceKind.CLOCK]), writers)
     fits = clock_fits(clock)
     by_minute = {(row["peer_region"], row["minute_s"] - H0): row for row in fits.collect()}
     assert set(by_minute) == {("us", 0), ("us", 60), ("ap", 0)}
@@ -145,7 +146,7 @@ def test_both_hosts_that_know_their_error_tighten_the_bound_of_a_fit(spark: Any)
         exchange(61, 5, 40_000, **known),
         exchange(61, -5, 40_000, region="us", broker="1001", peer="2001"),
     ]
-    clock = with_peer_region(spark.createDataFrame(rows, DDL[TraceKind.CLOCK]), ["us/1001", "eu/2001"])
+    clock = with_peer_region(table_of(spark, rows, DDL[TraceKind.CLOCK]), ["us/1001", "eu/2001"])
     found = {(row["region"], row["minute_s"] - H0): row["bound_us"] for row in clock_fits(clock).collect()}
     assert found == {("eu", 0): 200, ("us", 0): 200, ("eu", 60): 20_000, ("us", 60): 20_000}
 
@@ -195,7 +196,8 @@ def test_a_region_that_replicated_yesterday_is_missed_when_it_is_cut_off(spark: 
              "first_ns": (H0 + HOUR_S + 900) * S},
         ]
     )  # fmt: skip
-    known = spark.createDataFrame(
+    known = table_of(
+        spark,
         [
             {"topic": "orders", "origin": "", "partition": 0, "dest": "ap", "last_ns": (H0 - 24 * HOUR_S) * S},
             {"topic": "orders", "origin": "", "partition": 0, "dest": "gone", "last_ns": (H0 - 24 * HOUR_S) * S - 1},
@@ -221,7 +223,7 @@ def test_a_quiet_consumer_is_known_for_a_day_and_then_begins_anew(spark: Any, le
         }  # fmt: skip
 
     day_ago = (H0 - 24 * HOUR_S) * S
-    carry = spark.createDataFrame([unit(0, day_ago), unit(1, day_ago - 1)], ROLLUP_DDL[RollupTable.SESSIONS_HOUR])
+    carry = table_of(spark, [unit(0, day_ago), unit(1, day_ago - 1)], ROLLUP_DDL[RollupTable.SESSIONS_HOUR])
     deliveries = deliveries_of(ledger([(5, 8)], [(5, 8)]).withColumn("first_ns", F.lit(H0 * S)))
     rows = marked(deliveries, live_carry(carry, deliveries)).orderBy("session_epoch").collect()
     assert [(row["session_epoch"], row["reach"], row["session_reach"]) for row in rows] == [
@@ -258,7 +260,7 @@ def test_of_several_rows_of_a_probe_the_earliest_delivery_counts_and_gateways_st
         probe(0, "ok", 5), probe(0, "late", 9), probe(1, "lost"), probe(1, "late", 7), probe(2, "lost"),
         probe(2, "refused"), probe(3, "lost"), probe(60, "ok", 1),
     ]  # fmt: skip
-    table = probes_by_minute(spark.createDataFrame(rows, DDL[TraceKind.PROBE])).orderBy("ts_s")
+    table = probes_by_minute(table_of(spark, rows, DDL[TraceKind.PROBE])).orderBy("ts_s")
     first, second = table.collect()
     counts = ("probes", "probes_ok", "probes_late", "probes_lost", "probes_refused")
     assert tuple(first[name] for name in counts) == (4, 1, 1, 1, 1)
@@ -271,7 +273,7 @@ def test_of_several_rows_of_a_probe_the_earliest_delivery_counts_and_gateways_st
         }  # fmt: skip
 
     rows = [outcome(0, "", 3), outcome(0, "", 4), outcome(1, "", 5), outcome(0, "g1", 1), outcome(1, "g2", 1)]
-    found = requests_by_minute(spark.createDataFrame(rows, DDL[TraceKind.OUTCOME])).orderBy("source").collect()
+    found = requests_by_minute(table_of(spark, rows, DDL[TraceKind.OUTCOME])).orderBy("source").collect()
     assert [(row["source"], row["attempts"], row["offered"], row["writers"]) for row in found] == [
         ("broker", 12, 24, 2),
         ("gateway", 2, 4, 2),

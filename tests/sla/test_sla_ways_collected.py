@@ -7,6 +7,7 @@ from typing import Any
 from sla.judging.facts import HomeFacts, Span
 from sla.tables import DDL, RollupTable
 from sla.targets_file import load_targets
+from tests.sla.spark_rows import table_of
 from tests.sla.test_sla_collect import _latency
 
 T0 = 1_700_002_800
@@ -38,7 +39,7 @@ def test_ways_homes_and_cut_minutes_are_collected(spark: Any) -> None:
         (T0 + 60, "us", "eu", 60, 30, 0, 30, 0),
         (T0 + 120, "us", "eu", 10, 10, 0, 0, 0),
     ]
-    tables = {table: spark.createDataFrame(found, DDL[table]) for table, found in rows.items()}
+    tables = {table: table_of(spark, found, DDL[table]) for table, found in rows.items()}
     facts = collect(
         spark,
         lambda table, start_s, end_s: tables[table].where(f"ts_s >= {start_s} AND ts_s < {end_s}"),

@@ -142,9 +142,9 @@ class CarriedPublishes:
         self._cancelled.clear()
         size = 0
         for tag, call in list(self._unsent.items()):
-            if size > MESSAGE_BYTES_MAX:
+            size += call.ByteSize()
+            if message.calls and size > MESSAGE_BYTES_MAX:
                 break
-            size += len(call.request)
             message.calls.append(call)
             del self._unsent[tag]
         return message

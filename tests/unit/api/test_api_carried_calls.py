@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from georelay._pb import carried_pb2 as pb
 from georelay.credentials import basic
@@ -219,3 +220,15 @@ async def test_streams_are_few(room: Room, monkeypatch: pytest.MonkeyPatch) -> N
         await room.open()
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     stream.call.cancel()
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"\x0a" + b"\xff\xff\x7f" + bytes(0x1FFFFF)], ids=["garbage", "large"])
+async def test_a_message_that_is_none_or_too_large_ends_the_stream_with_the_reason(room: Room, raw: bytes) -> None:
+    call = room.channel.stream_stream(CARRY_METHOD)(metadata=(("authorization", ROOT),), timeout=10)
+    await call.read()
+    await call.write(raw)
+    with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as ended:
+        await call.read()
+    assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert dict(ended.value.trailing_metadata())["georelay-code"] in ("BAD_REQUEST", "TOO_LARGE")
+    assert not logs

@@ -20,6 +20,8 @@ from gateway.passthrough.carried_publishes import (
     PublishStreams,
 )
 from georelay._pb import carried_pb2 as pb
+from georelay.limits import KIB
+from mesh.listening.grpc_limits import METADATA_BYTES_MAX
 from tests.unit.gateway.test_gateway_grpc import ANN, GrpcBroker, assert_unknown, open_channel, publish
 
 __all__ = ["open_channel"]
@@ -356,9 +358,22 @@ async def test_a_message_holds_so_many_bytes_and_calls_keep_their_order() -> Non
     call.room.set()
     tasks = [begun(stream, bytes(REQUEST_BYTES_MAX)) for _ in range(20)]
     await until(lambda: sum(len(message.calls) for message in call.written) == 20)
-    assert max(message.ByteSize() for message in call.written) < MESSAGE_BYTES_MAX + 2 * REQUEST_BYTES_MAX
+    assert max(message.ByteSize() for message in call.written) < MESSAGE_BYTES_MAX + KIB
     tags = [one.tag for message in call.written for one in message.calls]
     assert tags == sorted(tags)
+    await streams.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_long_credentials_count_in_what_a_message_holds() -> None:
+    call: Any = FakeCall()
+    streams = PublishStreams()
+    stream = await open_stream(streams, call)
+    call.room.set()
+    secret = "bearer " + "x" * METADATA_BYTES_MAX
+    tasks = [asyncio.create_task(stream.publish(b"r", authorization=secret, client="c")) for _ in range(100)]
+    await until(lambda: sum(len(message.calls) for message in call.written) == 100)
+    assert max(message.ByteSize() for message in call.written) < MESSAGE_BYTES_MAX + KIB
     await streams.close()
     await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -64,9 +64,9 @@ class CarriedPublishes:
     async def publish(self, request: bytes, *, authorization: str | None, client: str) -> pb.CarriedAnswer | None:
         """Return the broker's answer to one call, None when it was surely not sent (Lost: it may have been)."""
         self._tag = tag = self._tag + 1
+        call = pb.CarriedCall(tag=tag, request=request, authorization=authorization, client=client)
         future: asyncio.Future[pb.CarriedAnswer | None] = asyncio.get_running_loop().create_future()
-        self._waiting[tag] = future
-        self._unsent[tag] = pb.CarriedCall(tag=tag, request=request, authorization=authorization, client=client)
+        self._unsent[tag], self._waiting[tag] = call, future
         self._news.set()
         try:
             return await future

@@ -41,6 +41,7 @@ CALLS_OPEN_MAX: Final = 2_000  # more than CALLS_PER_ADDRESS_MAX: those beyond t
 STREAMS_MAX: Final = 100  # one or two for each gateway; without one a gateway hands its calls on one by one
 REQUEST_BYTES_MAX: Final = MIB  # what is in a message counts call by call, the message does not
 ANSWERS_PER_RESPONSE_MAX: Final = 500
+DETAILS_CHARS_MAX: Final = 1_000
 RECHECK_S: Final = 0.5  # of the sign-in that opened a stream
 
 Publish = Callable[[bytes, Any], Awaitable[bytes]]
@@ -172,14 +173,12 @@ class _Stream:
         try:
             answer.response = await self._publish(call.request, CarriedContext(self._context, self._peer, call))
         except Refused as refused:
-            answer.status, answer.details = refused.code.value[0], refused.details
+            answer.status, answer.details = refused.code.value[0], refused.details[:DETAILS_CHARS_MAX]
             answer.trailing.update(refused.trailing)
         except Exception:
             log.exception("carried_call.broke")
-            answer.status, answer.details = (
-                grpc.StatusCode.INTERNAL.value[0],
-                "internal error; the broker's log has the cause",
-            )
+            answer.status = grpc.StatusCode.INTERNAL.value[0]
+            answer.details = "internal error; the broker's log has the cause"
         self._answers.append(answer)
         self._news.set()
 

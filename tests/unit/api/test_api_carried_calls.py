@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from georelay._pb import carried_pb2 as pb
 from georelay.credentials import basic
+from georelay.errors import PolicyViolation
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 from region.api import carried_calls
 from region.api._pb import broker_pb2
@@ -143,6 +144,15 @@ async def test_a_request_that_is_none_is_refused_alone(room: Room) -> None:
     for tag in (1, 3):
         assert told(answers[tag]) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], "BAD_REQUEST")
     assert answers[2].status == 0
+
+
+async def test_what_a_refusal_says_is_cut(room: Room, guarded: Guarded) -> None:
+    guarded.cluster.publish_errors.append(PolicyViolation("x" * 60_000))
+    stream = await room.open()
+    await stream.send(call_of(1))
+    answer = (await stream.answers(1))[1]
+    assert told(answer) == (grpc.StatusCode.PERMISSION_DENIED.value[0], "POLICY_VIOLATION")
+    assert answer.ByteSize() < 2_000
 
 
 async def test_calls_beyond_the_limit_of_an_address_are_refused_as_busy_and_counted(

@@ -14,8 +14,10 @@ from typing import Any
 import aiohttp
 import grpc
 import grpc.aio
+import pytest
 
 from tests.free_ports import free_ports
+from tests.tiers import first
 
 METADATA = struct.pack(">ihhih", 10, 3, 0, 7, -1)
 
@@ -58,16 +60,20 @@ def test_a_wrong_configuration_is_one_line_on_stderr(tmp_path: Path) -> None:
     assert "10.0.0.1:1 is not a loopback address" in ran.stderr
 
 
-def test_a_taken_port_is_one_line_on_stderr(tmp_path: Path) -> None:
+LISTENERS = ("http", "kafka", "grpc")  # in this place of the ports
+
+
+@pytest.mark.parametrize("listener", first(1, reversed(LISTENERS)))
+def test_a_taken_port_is_one_line_on_stderr(tmp_path: Path, listener: str) -> None:
     ports = free_ports(3)
-    for place, listener in enumerate(("http", "kafka", "grpc")):
-        with socket.create_server(("127.0.0.1", ports[place])):
-            file = config(tmp_path, ports, kafka="127.0.0.1:1", grpc="127.0.0.1:1", admin="127.0.0.1:1")
-            ran = run_gateway(file)
-        assert ran.returncode == 1
-        last_line = ran.stderr.splitlines()[-1]
-        assert f"cannot listen on 127.0.0.1:{ports[place]} ({listener})" in last_line
-        assert "Traceback" not in ran.stderr
+    taken = ports[LISTENERS.index(listener)]
+    with socket.create_server(("127.0.0.1", taken)):
+        file = config(tmp_path, ports, kafka="127.0.0.1:1", grpc="127.0.0.1:1", admin="127.0.0.1:1")
+        ran = run_gateway(file)
+    assert ran.returncode == 1
+    last_line = ran.stderr.splitlines()[-1]
+    assert f"cannot listen on 127.0.0.1:{taken} ({listener})" in last_line
+    assert "Traceback" not in ran.stderr
 
 
 async def test_all_three_listeners_serve_and_sigterm_ends_the_process(start_broker: Any, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class AdminService:
         spec = spec_of(request)
         self._calls.access.check_create_topic(principal, spec.name)
         with self._calls.access.noted(principal, "topic.created", topic=spec.name):
-            view = await self._cluster.create_topic(spec)
+            view = await self._cluster.create_topic(spec, by=self._calls.access.share_of(principal))
         return await self._described(view)
 
     async def _delete(

@@ -58,7 +58,7 @@ async def require_topic(cluster: Cluster, name: str, asker: Asker) -> TopicView:
     if not cluster.auto_create_topics:
         raise UnknownTopic(f"topic {name!r} does not exist; create it with `georelay topics create {name}`")
     with asker.access.noted(asker.principal, "topic.created", topic=name, how="automatic"):
-        return await cluster.ensure_topic(name)
+        return await cluster.ensure_topic(name, by=asker.access.share_of(asker.principal))
 
 
 class RecordPublisher:

@@ -65,7 +65,7 @@ class TopicsHttp:
         spec = await read_wish(request, parse_topic)
         self._access.check_create_topic(principal, spec.name)
         with self._access.noted(principal, "topic.created", topic=spec.name):
-            view = await self._cluster.create_topic(spec)
+            view = await self._cluster.create_topic(spec, by=self._access.share_of(principal))
         return json_response(topic_json(view), status=201)
 
     async def describe(self, request: web.Request) -> web.Response:

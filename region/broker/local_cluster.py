@@ -268,13 +268,13 @@ class LocalCluster:
         factor = min(definition.replication_factor, max(1, self._controller.state.strength))
         return replace(spec, partitions=definition.partitions, replication_factor=factor)
 
-    async def create_topic(self, spec: TopicSpec) -> TopicView:
+    async def create_topic(self, spec: TopicSpec, *, by: str = "") -> TopicView:
         """Create a topic at the definitions home and wait until this broker knows it."""
-        return await self._controller.create_topic(spec)
+        return await self._controller.create_topic(spec, by=by)
 
-    async def ensure_topic(self, name: str) -> TopicView:
+    async def ensure_topic(self, name: str, *, by: str = "") -> TopicView:
         """Return a topic, created with defaults when it is unknown and that is allowed."""
-        return await self._controller.ensure_topic(name)
+        return await self._controller.ensure_topic(name, by=by)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic at the definitions home."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from georelay.errors import BadRequest
+from georelay.errors import BadRequest, PolicyViolation
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, dump_object, parse_object
-from georelay.limits import TOPICS_MAX
+from georelay.limits import GROUPS_PER_BROKER_MAX, TOPICS_MAX
 from region.controller import commands, forget_rules, security_rules, topic_rules
 from region.controller.command_kinds import MESH_LEVEL
 from region.controller.commands import (
@@ -42,6 +42,7 @@ from region.controller.topology import Topology
 from region.security import definition as security
 
 AUTO_SINCE: Final = "auto_since"
+OWNERS: Final = "owners"
 
 
 class MeshLedger(RegionLedger):
@@ -78,6 +79,11 @@ class MeshLedger(RegionLedger):
         self._counted[topic.topic_id] = topic
         self._partitions[topic.homes] += topic.partitions
 
+    def streams_of(self, topic: TopicDefinition) -> int:
+        """Return how many streams one topic has."""
+        assert self.topology is not None
+        return topic.partitions * (len(self.topology.data_regions) if topic.homes is Homes.EVERY else 1)
+
     def drop_groups(self, topic: TopicDefinition, effects: list[Effect]) -> None:
         """Count a topic no more."""
         del effects
@@ -102,6 +108,7 @@ class DefinitionsPart:
         self._topology = topology
         self._ledger = MeshLedger()
         self._auto_since: dict[bytes, int] = {}  # topics that were made without that policy
+        self._owners: dict[bytes, str] = {}  # topics that take a share
 
     # --- what it says -------------------------------------------------------------------------------------------------
 
@@ -179,11 +186,12 @@ class DefinitionsPart:
     def _order(self, command: Command) -> Outcome:
         match command:
             case DefineTopic():
-                return topic_rules.define(self._ledger, command.definition, [])
+                return self._define(command.definition, command.by)
             case AlterTopic():
                 return self._alter(command.definition)
             case DropTopic():
                 self._auto_since.pop(command.tombstone.topic_id, None)
+                self._owners.pop(command.tombstone.topic_id, None)
                 return topic_rules.drop(self._ledger, command.tombstone, [])
             case ForgetDeleted():
                 return forget_rules.forget_in_control(self._ledger, command)
@@ -192,8 +200,42 @@ class DefinitionsPart:
             case _:
                 raise BadRequest(f"{type(command).__name__} is not a definition")
 
+    def _define(self, wanted: TopicDefinition, by: str) -> Outcome:
+        is_new = self.topic_by_id(wanted.topic_id) is None and self.topic_by_name(wanted.name) is None
+        refused = self._refuse_share(wanted, by) if is_new else None
+        outcome = refused or topic_rules.define(self._ledger, wanted, [])
+        if by and is_new and isinstance(outcome, Done):
+            self._owners[wanted.topic_id] = by
+        return outcome
+
+    def _refuse_share(self, wanted: TopicDefinition, by: str) -> Refused | None:
+        """Judge that a principal takes more: it may have as much as stays free beside it (ADR 44)."""
+        if not by:
+            return None
+        mine = [
+            topic
+            for topic_id, owner in self._owners.items()
+            if owner == by and topic_id != wanted.topic_id and (topic := self.topic_by_id(topic_id)) is not None
+        ]
+        streams = sum(self._ledger.streams_of(topic) for topic in (*mine, wanted))
+        is_new = self.topic_by_id(wanted.topic_id) is None
+        topics_left = TOPICS_MAX - self._ledger.definitions.live_count - is_new
+        streams_left = GROUPS_PER_BROKER_MAX - self._ledger.streams_with(wanted)
+        if len(mine) + 1 <= topics_left and streams <= streams_left:
+            return None
+        text = (
+            f"{by} would have {len(mine) + 1} topics with {streams} streams, and the mesh has room for "
+            f"{max(topics_left, 0)} topics and {max(streams_left, 0)} streams beside: a principal may have as much as "
+            "stays free. Delete topics, use fewer partitions, or let an administrator create it"
+        )
+        return Refused(error=PolicyViolation, text=text)
+
     def _alter(self, wanted: TopicDefinition) -> Outcome:
         before = self.topic_by_id(wanted.topic_id)
+        if before is not None and wanted.partitions > before.partitions:
+            refused = self._refuse_share(wanted, self._owners.get(wanted.topic_id, ""))
+            if refused is not None:
+                return refused
         outcome = topic_rules.alter(self._ledger, wanted, [])
         after = self.topic_by_id(wanted.topic_id)
         if after is None or after.failover is not FailoverPolicy.AUTO:
@@ -207,7 +249,7 @@ class DefinitionsPart:
         books = self._ledger
         definitions = list(books.definitions.everything())
         said = _snapshot(books.definitions.index, definitions, books.security, self.forgotten_to)
-        return said | _auto_since_json(self._auto_since)
+        return said | _auto_since_json(self._auto_since) | _owners_json(self._owners)
 
     def restore(self, raw: JsonObject) -> None:
         """Replace the state. Raises FieldError."""
@@ -227,9 +269,9 @@ class DefinitionsPart:
             ledger.security.remember(row)
         ledger.definitions.index = fields.integer("index", low=ledger.definitions.index, high=INT64_MAX)
         ledger.definitions.forgotten_to, ledger.security.forgotten_to = read_forgotten(fields)
-        auto_since = _read_auto_since(fields)
+        auto_since, owners = _read_auto_since(fields), _read_owners(fields)
         fields.done()
-        self._ledger, self._auto_since = ledger, auto_since
+        self._ledger, self._auto_since, self._owners = ledger, auto_since, owners
 
     def elected(self) -> None:
         """Nothing to do."""
@@ -269,6 +311,24 @@ def doubted(raw: JsonObject) -> JsonObject:
     found = [definition for item in topics if isinstance(definition := read_definition(item), TopicDefinition)]
     auto = {topic.topic_id: topic.index for topic in found if topic.failover is FailoverPolicy.AUTO}
     return {name: value for name, value in raw.items() if name != AUTO_SINCE} | _auto_since_json(auto)
+
+
+def _owners_json(owners: dict[bytes, str]) -> JsonObject:
+    rows: dict[str, list[str]] = {}
+    for topic_id, owner in sorted(owners.items()):
+        rows.setdefault(owner, []).append(topic_id.hex())
+    return {OWNERS: rows} if rows else {}
+
+
+def _read_owners(fields: Fields) -> dict[bytes, str]:
+    rows = fields.value(OWNERS) if fields.has(OWNERS) else {}
+    if not isinstance(rows, dict):
+        raise FieldError(f"{OWNERS} is not an object")
+    return {
+        Fields({"topic_id": item}, OWNERS).blob("topic_id", size_bytes=TOPIC_ID_BYTES): owner
+        for owner in rows
+        for item in Fields(rows, OWNERS).items(owner, count_max=TOPICS_MAX)
+    }
 
 
 def _auto_since_json(auto_since: dict[bytes, int]) -> JsonObject:

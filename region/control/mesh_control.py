@@ -151,6 +151,7 @@ class MeshControl:
             commit=self._order,
             ordered=lambda _: None,
             older_regions=self.regions.older_regions,
+            keeps_owners=self.regions.keep_owners,
         )
         security = SecurityOrders(
             books=self.definitions,

@@ -19,6 +19,7 @@ from georelay.errors import BadRequest, PolicyViolation, Unavailable
 from georelay.fields import INT64_MAX, FieldError, Fields, JsonObject, integers
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from region.controller.command_kinds import OWNERS_LEVEL
 from region.controller.mesh_rows import LEVEL_MAX, REGION_ROWS_MAX, RegionRow, RegionState, read_seeds
 from region.controller.topology import BROKER_ID_MAX, MESH_ID_CHARS_MAX, REGION_NAME, RegionInfo, Topology
 
@@ -81,6 +82,10 @@ class RegionsPart:
     def older_regions(self, level: int) -> list[str]:
         """Return the names of the regions that store topics and are below a level, or have not said which it is."""
         return [row.name for row in self.rows() if row.holds_topics and row.level < level]
+
+    def keep_owners(self) -> bool:
+        """Return whether every region, witnesses included, can read whose a topic is."""
+        return all(row.level >= OWNERS_LEVEL for row in self._live())
 
     # --- ControlPart --------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ FEATURE_LEVEL_MAX: Final = 8  # the highest that this version reads and writes
 MESH_LEVEL: Final = 4  # homes that move, PROMISE and SEAL entries, mesh control
 SETTINGS_LEVEL: Final = 5  # cleanup.policy=compact, message.timestamp.type and max.message.bytes are enforced
 FORGET_LEVEL: Final = 8  # deletions that every region has are forgotten
+OWNERS_LEVEL: Final = 8  # mesh control keeps whose topics are
 PRODUCER_BLOCK_MAX: Final = 100_000
 
 
@@ -50,9 +51,13 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefineTopic:
-    """Define a topic. Index 0: the definitions home gives it the next index at apply; else it was given there."""
+    """Define a topic. Index 0: the definitions home gives it the next index at apply; else it was given there.
+
+    `by` is the principal whose share of the mesh it takes, "" for nobody's; of mesh control only.
+    """
 
     definition: TopicDefinition
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

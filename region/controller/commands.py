@@ -84,6 +84,7 @@ __all__ = [
 
 COMMAND_VERSION: Final = 1
 HOMES_PER_COMMAND_MAX: Final = 200
+BY_CHARS_MAX: Final = 1_200  # of a principal's name
 TOPICS_PER_PAGE_MAX: Final = 1_000  # that one question, or one command, has of what a region still holds
 PLACES_PER_PAGE_MAX: Final = 60  # the same of security: a key has up to 8 KiB
 _KIND: Final = re.compile(r"[a-z_]{1,40}")
@@ -113,7 +114,8 @@ def _body(command: Command) -> JsonObject:
         case RegisterBroker():
             return {"kind": "register_broker", "registration": command.registration.to_json()}
         case DefineTopic():
-            return {"kind": "define_topic", "definition": command.definition.to_json()}
+            defined: JsonObject = {"kind": "define_topic", "definition": command.definition.to_json()}
+            return defined | {"by": command.by} if command.by else defined
         case AlterTopic():
             return {"kind": "alter_topic", "definition": command.definition.to_json()}
         case DropTopic():
@@ -243,7 +245,9 @@ def _read(fields: Fields) -> Command:
         case "register_broker":
             return RegisterBroker(registration=BrokerRegistration.from_json(fields.value("registration")))
         case "define_topic":
-            return DefineTopic(definition=TopicDefinition.from_json(fields.value("definition")))
+            definition = TopicDefinition.from_json(fields.value("definition"))
+            by = fields.text("by", chars_min=1, chars_max=BY_CHARS_MAX) if fields.has("by") else ""
+            return DefineTopic(definition=definition, by=by)
         case "alter_topic":
             return AlterTopic(definition=TopicDefinition.from_json(fields.value("definition")))
         case "drop_topic":

@@ -20,7 +20,7 @@ from georelay.errors import Busy, GeorelayError, OutcomeUnknown, PolicyViolation
 from georelay.fields import Fields, JsonObject
 from region.controller import security_wishes
 from region.controller.command_kinds import MESH_LEVEL, SETTINGS_LEVEL
-from region.controller.commands import AlterTopic, Command, DefineSecurity, DefineTopic, DropTopic
+from region.controller.commands import BY_CHARS_MAX, AlterTopic, Command, DefineSecurity, DefineTopic, DropTopic
 from region.controller.definition_rules import alter, define
 from region.controller.effects import Done
 from region.controller.geo_settings import GEO_DEFAULTS
@@ -42,8 +42,7 @@ CREATE: Final = "definitions.create"
 ALTER: Final = "definitions.alter"
 DELETE: Final = "definitions.delete"
 CHANGE: Final = "security.change"
-BY: Final = "by"  # who wishes it, as the broker says that was asked; for the audit log only
-BY_CHARS_MAX: Final = 1_200
+BY: Final = "by"  # who wishes it, as the broker says that was asked: for the audit log, and for shares of topics
 TRIES_MAX: Final = 5  # against other administrators
 # The feature level from which a region enforces a setting; the others are enforced by all, or have no effect.
 LEVEL_OF_SETTING: Final[Mapping[str, int]] = {
@@ -123,6 +122,7 @@ class DefinitionOrders:
         ordered: told the index of each definition that was ordered.
         older_regions: names of the regions that hold topics and are below a feature level, or have not said which they
             are at.
+        keeps_owners: whether all who keep definitions here can read whose a topic is.
     """
 
     def __init__(
@@ -133,8 +133,10 @@ class DefinitionOrders:
         commit: Commit,
         ordered: Callable[[int], None],
         older_regions: OlderRegions = every_region_is_new,
+        keeps_owners: Callable[[], bool] = lambda: False,
     ) -> None:
         self._older_regions = older_regions
+        self._keeps_owners = keeps_owners
         self._books = books
         self._topology = topology
         self._commit = commit
@@ -146,6 +148,7 @@ class DefinitionOrders:
         spec = TopicSpec.from_json(fields.value("spec"))
         topic_id = fields.blob("topic_id", size_bytes=TOPIC_ID_BYTES)
         if_absent = fields.flag("if_absent")
+        by = fields.text(BY, chars_max=BY_CHARS_MAX) if fields.has(BY) else ""
         existing = self._books.topic_by_name(spec.name)
         if existing is not None and if_absent:
             return {"definition": existing.to_json()}
@@ -154,7 +157,7 @@ class DefinitionOrders:
         wanted = define(spec, topic_id=topic_id, topology=self._topology(), own_brokers=self._books.own_brokers)
         await until_understood(wanted.config, (), self._older_regions)
         try:
-            done = await self._commit(DefineTopic(definition=wanted))
+            done = await self._commit(DefineTopic(definition=wanted, by=by if self._keeps_owners() else ""))
         except TopicExists:
             # Somebody else's wish was ordered while ours was on its way.
             existing = self._books.topic_by_name(spec.name)

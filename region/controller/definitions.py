@@ -17,7 +17,7 @@ from georelay.errors import OutcomeUnknown, PolicyViolation, Unavailable, Unknow
 from georelay.fields import FieldError, Fields, JsonObject
 from region.controller import mesh_pull
 from region.controller.commands import Command
-from region.controller.definition_orders import ALTER, CREATE, DELETE, DefinitionOrders, until_understood
+from region.controller.definition_orders import ALTER, BY, CREATE, DELETE, DefinitionOrders, until_understood
 from region.controller.definition_rules import region_prefix
 from region.controller.forgotten_pull import ForgottenPull
 from region.controller.routing import PASSING, Route
@@ -82,8 +82,10 @@ class Definitions:
         rows = [row for row in self._state.mesh.regions.values() if row.holds_topics and row.number != own.number]
         return older + [row.name for row in rows if row.level < level]
 
-    async def create(self, spec: TopicSpec, *, if_absent: bool) -> TopicDefinition:
+    async def create(self, spec: TopicSpec, *, if_absent: bool, by: str = "") -> TopicDefinition:
         """Have a topic defined; return the definition with its index. `if_absent` takes the one that is there already.
+
+        `by` is the principal whose share of topics it takes, "" for nobody's.
 
         Raises:
             InvalidTopic, TopicExists, PolicyViolation: nothing was defined.
@@ -92,6 +94,7 @@ class Definitions:
         """
         await until_understood(spec.config, (), self._older_regions)
         body: JsonObject = {"spec": spec.to_json(), "topic_id": self._new_topic_id().hex(), "if_absent": if_absent}
+        body |= {BY: by} if by else {}
         result = await self._route.retrying(lambda: self._ask_home(CREATE, body, self.serve_create))
         return _definition_in(result)
 

@@ -287,15 +287,15 @@ class ControllerService:
         """Return what is filled in where a topic's creator names nothing."""
         return self._settings.topic_defaults
 
-    async def create_topic(self, spec: TopicSpec) -> TopicView:
-        """Create a topic; return once this broker knows it.
+    async def create_topic(self, spec: TopicSpec, *, by: str = "") -> TopicView:
+        """Create a topic; return once this broker knows it. `by`: whose share of topics it takes, "": nobody's.
 
         Raises:
             InvalidTopic, TopicExists, PolicyViolation, HomeUnreachable: nothing was created.
             Unavailable: nothing was done. OutcomeUnknown: it may exist; ask again.
         """
         _refuse_internal(spec.name)
-        return await self._create(self.topic_defaults.fill(spec), if_absent=False)
+        return await self._create(self.topic_defaults.fill(spec), if_absent=False, by=by)
 
     async def ensure_internal_topic(self, spec: TopicSpec) -> TopicView:
         """Return a topic that brokers made for themselves, created when it is unknown. Raises as create_topic."""
@@ -322,7 +322,7 @@ class ControllerService:
         tombstone = await self._definitions.delete(name)
         await self._await_index(tombstone.index)
 
-    async def ensure_topic(self, name: str) -> TopicView:
+    async def ensure_topic(self, name: str, *, by: str = "") -> TopicView:
         """Return the topic, created with defaults when it is unknown and that is allowed.
 
         Raises:
@@ -337,7 +337,7 @@ class ControllerService:
         creating = self._creating.get(name)
         if creating is None:
             spec = self.topic_defaults.fill(TopicSpec(name=name))
-            creating = self._tasks.start(self._create(spec, if_absent=True))
+            creating = self._tasks.start(self._create(spec, if_absent=True, by=by))
             self._creating[name] = creating
             creating.add_done_callback(lambda _: self._creating.pop(name, None))
         return await asyncio.shield(creating)
@@ -422,14 +422,14 @@ class ControllerService:
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
-    async def _create(self, spec: TopicSpec, *, if_absent: bool) -> TopicView:
+    async def _create(self, spec: TopicSpec, *, if_absent: bool, by: str = "") -> TopicView:
         if spec.homes is Homes.ONE and not spec.home:
             spec = replace(spec, home=self._topology.own.name)
         try:
             TopicSpec.from_json(spec.to_json())
         except FieldError as error:
             raise InvalidTopic(str(error)) from error
-        return await self._known(await self._definitions.create(spec, if_absent=if_absent))
+        return await self._known(await self._definitions.create(spec, if_absent=if_absent, by=by))
 
     async def _known(self, definition: TopicDefinition) -> TopicView:
         await self._await_index(definition.index)

@@ -389,14 +389,16 @@ class Cluster(Protocol):
             InvalidTopic, TopicExists, PolicyViolation, TooLarge: the spec would be refused, and why.
         """
 
-    async def create_topic(self, spec: TopicSpec) -> TopicView:
+    async def create_topic(self, spec: TopicSpec, *, by: str = "") -> TopicView:
         """Create a topic at the definitions home and wait until this broker knows it.
+
+        `by` is the principal whose share of topics it takes, "" for nobody's.
 
         Raises:
             the errors of `check_topic`; HomeUnreachable, Unavailable: nothing was created.
         """
 
-    async def ensure_topic(self, name: str) -> TopicView:
+    async def ensure_topic(self, name: str, *, by: str = "") -> TopicView:
         """Return a topic, created with defaults when it is unknown and that is allowed; wait until it is known here.
 
         However many ask at the same time, here and in other regions, all get the one topic.

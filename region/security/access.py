@@ -208,6 +208,11 @@ class Access:
         if not self.may_create_topic(principal, name):
             self.check(principal, Operation.CREATE, Resource.TOPIC, name)
 
+    def share_of(self, principal: Principal) -> str:
+        """Return who pays for what the principal creates; "" where nobody signs in, and for administrators."""
+        is_free = not self.enforced or self.allows(principal, Operation.ALTER, Resource.CLUSTER)
+        return "" if is_free else principal.name
+
     @contextmanager
     def noted(self, principal: Principal, what: str, **detail: str) -> Iterator[None]:
         """Note the change that the body makes, with its outcome: "done" or the code of the error, which goes on.

@@ -49,7 +49,8 @@ class Answers:
         _check_create(self._services.access, principal, command.topic)
         spec = TopicSpec(name=command.topic, partitions=command.partitions, replication_factor=command.replication)
         with self._services.access.noted(principal, "topic.created", topic=command.topic):
-            view = await within(DECIDE_MS_MAX, self._services.cluster.create_topic(spec))
+            by = self._services.access.share_of(principal)
+            view = await within(DECIDE_MS_MAX, self._services.cluster.create_topic(spec, by=by))
         return f"{view.name} {view.partitions}" + (f" {view.replication_factor}" if command.replication > 0 else "")
 
     async def read(self, principal: Principal, command: Read) -> tuple[list[str], str]:

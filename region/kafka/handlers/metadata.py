@@ -189,7 +189,7 @@ class MetadataHandler:
         for name in names:
             try:
                 with self._access.noted(asker.principal, "topic.created", topic=name, how="automatic"):
-                    await self._cluster.ensure_topic(name)
+                    await self._cluster.ensure_topic(name, by=self._access.share_of(asker.principal))
             except GeorelayError as error:
                 refused[name] = kafka_code(error)
         await first_leaders(self._cluster, (name for name in names if name not in refused))

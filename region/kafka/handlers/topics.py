@@ -77,7 +77,7 @@ class CreateTopicsHandler:
                 )
                 return self._with_configs(would_be, values_wished(spec), principal)
             with self._access.noted(principal, "topic.created", topic=topic.name):
-                view = await within(request.timeout_ms, self._created(spec))
+                view = await within(request.timeout_ms, self._created(spec, principal))
         except (RowRefused, GeorelayError) as error:
             code = kafka_code(error)
             return CreatableTopicResult(name=topic.name, error_code=code, error_message=str(error), configs=())
@@ -89,9 +89,9 @@ class CreateTopicsHandler:
         )
         return self._with_configs(created, values_of(view.definition, self._region_name), principal)
 
-    async def _created(self, spec: TopicSpec) -> TopicView:
+    async def _created(self, spec: TopicSpec, principal: Principal) -> TopicView:
         try:
-            return await self._cluster.create_topic(spec)
+            return await self._cluster.create_topic(spec, by=self._access.share_of(principal))
         except InvalidTopic as error:
             raise self._refusal(spec, error) from error
 

@@ -64,6 +64,7 @@ class FakeCluster:
         self.published: list[tuple[str, int, Any, int, Any]] = []
         self.producer_errors: list[GeorelayError] = []
         self.create_errors: list[GeorelayError] = []
+        self.created_by: list[str] = []
         self.admin_errors: list[GeorelayError] = []  # raised by the next changes of topics and brokers
         self.changes: list[tuple[Any, ...]] = []  # (method, arguments) of those that were asked for
         self.states = {1001: "active"}
@@ -152,7 +153,8 @@ class FakeCluster:
             raise TopicExists(f"topic {spec.name!r} exists")
         return replace(spec, partitions=max(spec.partitions, 1), replication_factor=1)
 
-    async def create_topic(self, spec: TopicSpec) -> TopicView:
+    async def create_topic(self, spec: TopicSpec, *, by: str = "") -> TopicView:
+        self.created_by.append(by)
         if self.create_errors:
             raise self.create_errors.pop(0)
         self.check_topic(spec)
@@ -167,8 +169,8 @@ class FakeCluster:
         self.views[name] = view = dataclasses.replace(view, definition=definition)
         return view
 
-    async def ensure_topic(self, name: str) -> TopicView:
-        return self.views.get(name) or await self.create_topic(TopicSpec(name=name))
+    async def ensure_topic(self, name: str, *, by: str = "") -> TopicView:
+        return self.views.get(name) or await self.create_topic(TopicSpec(name=name), by=by)
 
     async def delete_topic(self, name: str) -> None:
         if self.views.pop(name, None) is None:

@@ -286,6 +286,22 @@ async def test_an_unknown_topic_is_made_for_who_may_create_it_only(bed: Any, hom
     assert "new" in bed.cluster.views
 
 
+async def test_a_topic_takes_a_share_of_who_made_it_unless_that_is_an_administrator(bed: Any, home: Home) -> None:
+    home.allow(Operation.DESCRIBE, Resource.TOPIC, "*")
+    home.allow(Operation.CREATE, Resource.CLUSTER)
+    client = await bed.client()
+
+    async def make(name: str) -> None:
+        await client.call(CreateTopicsRequest(topics=[CreatableTopic(name, 1, 1)]), ApiKey.CREATE_TOPICS, 5)
+        wanted = [MetadataRequestTopic(name=f"{name}-by-itself")]
+        await client.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=True), ApiKey.METADATA, 9)
+
+    await make("a")
+    home.allow(Operation.ALTER, Resource.CLUSTER)
+    await make("b")
+    assert bed.cluster.created_by == ["User:ANONYMOUS", "User:ANONYMOUS", "", ""]
+
+
 async def test_a_right_counts_from_the_next_request_although_answers_are_cached(bed: Any, home: Home) -> None:
     client = await bed.client()
     request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -84,7 +85,8 @@ class CarryingBroker(GrpcBroker):
 
     async def _cut(self, context: Any) -> None:
         await self.cut.wait()
-        await context.abort(grpc.StatusCode.INTERNAL, "cut")
+        with contextlib.suppress(grpc.aio.AbortError):
+            await context.abort(grpc.StatusCode.INTERNAL, "cut")
 
 
 def _with_tag(answer: pb.CarriedAnswer, tag: int) -> pb.CarriedAnswer:

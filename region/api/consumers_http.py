@@ -53,6 +53,7 @@ from region.api.records_http import (
     query_number,
 )
 from region.coordination.coordinators import Coordinators
+from region.coordination.shares_core import Room, Shares
 from region.groups.group_client import GroupClient
 from region.groups.settings import GROUP_ID_CHARS_MAX
 from region.kafka.ports import Cluster, TopicView
@@ -110,7 +111,7 @@ class ConsumersHttp:
         self._access = access
         self._wall_ns = wall_ns
         self._is_still_valid = is_still_valid
-        self._streams = 0
+        self._streams = Shares(EVENT_STREAMS_MAX)
         self._turn = 0
 
     def routes(self) -> list[web.RouteDef]:
@@ -178,9 +179,8 @@ class ConsumersHttp:
         for partition, offset in parse_event_id(request.headers.get("Last-Event-ID", "")).items():
             if partition in reading.positions:
                 reading.positions[partition] = max(reading.positions[partition], offset)
-        if self._streams >= EVENT_STREAMS_MAX:
-            raise Busy(f"this broker has {EVENT_STREAMS_MAX} event streams, its maximum; ask another one or poll")
-        self._streams += 1
+        self._check_room(principal)
+        self._streams.add(principal.name, 1)
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
             await response.prepare(request)
@@ -191,8 +191,16 @@ class ConsumersHttp:
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            self._streams -= 1
+            self._streams.add(principal.name, -1)
         return response
+
+    def _check_room(self, principal: Principal) -> None:
+        room = self._streams.look(principal.name, 1)
+        if room is Room.FULL:
+            raise Busy(f"this broker has {EVENT_STREAMS_MAX} event streams, its maximum; ask another one or poll")
+        if room is Room.OWN_SHARE_FULL:
+            held = self._streams.held_by(principal.name)
+            raise Busy(f"{principal.name} has {held} event streams here, as many as are free: end some, or poll")
 
     async def _send(self, request: web.Request, response: web.StreamResponse, reading: _Reading) -> None:
         try:

@@ -14,13 +14,16 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from georelay.wire.records import Record
 from region.queues.delivery_traces import BatchFacts
 from region.queues.limits import CACHED_BYTES_PER_QUEUE_MAX, OPEN_PER_PARTITION_MAX, OPEN_PER_QUEUE_MAX
 from region.queues.queue_core import Claim, Place, QueueState, RecordState
+
+EXPIRED: Final = "expired"  # why a record is over that nothing else is wrong with
 
 
 class Phase(enum.Enum):
@@ -303,13 +306,24 @@ class QueueIndex:
         if record is not None and record.phase is Phase.TAKEN:
             self.refresh(place, now_us)
 
-    def due(self, now_us: int) -> tuple[list[Claim], list[Claim]]:
+    def by_reason(self, claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+        """Return why records are over, and which."""
+        found: dict[str, list[Claim]] = {}
+        for claim in claims:
+            record = self.find(claim.place)
+            found.setdefault((record.refused if record else "") or EXPIRED, []).append(claim)
+        return found
+
+    def due(self, now_us: int, *, new_max: int | None = None) -> tuple[list[Claim], list[Claim]]:
         """Return leases that are over, and records that expired; delayed records become ready.
+
+        Args:
+            new_max: of the expired ones that have no row yet; the others wait. None: all.
 
         The expired ones are TAKEN. Leases are returned once; `refresh` enters them again where ending them failed.
         """
         self._end_delays(now_us)
-        return self._pop_leases(now_us), self._pop_expired(now_us)
+        return self._pop_leases(now_us), self._pop_expired(now_us, new_max)
 
     def _end_delays(self, now_us: int) -> None:
         while self._delayed and self._delayed[0][0] <= now_us:
@@ -329,14 +343,19 @@ class QueueIndex:
                 over[claim] = None
         return list(over)
 
-    def _pop_expired(self, now_us: int) -> list[Claim]:
-        expired = []
+    def _pop_expired(self, now_us: int, new_max: int | None) -> list[Claim]:
+        expired: list[Claim] = []
+        new = 0
         while self._expiring and self._expiring[0][0] <= now_us:
-            _, place = heapq.heappop(self._expiring)
-            record = self.find(place)
-            if record is None or record.phase not in (Phase.BLOCKED, Phase.DELAYED, Phase.READY):
+            _, place = self._expiring[0]
+            record, row = self.find(place), self._queue.row(place)
+            is_open = record is not None and record.phase in (Phase.BLOCKED, Phase.DELAYED, Phase.READY)
+            if is_open and row is None and new_max is not None and new >= new_max:
+                break
+            heapq.heappop(self._expiring)
+            if record is None or not is_open:
                 continue
+            new += row is None
             self._set_phase(record, Phase.TAKEN)
-            row = self._queue.row(place)
             expired.append(Claim(*place, row.deliveries if row else 0))
         return expired

@@ -44,7 +44,7 @@ from region.queues.definition import DELAY_HEADER, TTL_HEADER, Order, read_heade
 from region.queues.delivery_traces import DeliveryTraces, HandedOut, QueueTraces
 from region.queues.dispatch_core import WaitingLine
 from region.queues.epochs_core import begun_after, epoch_at, is_cut_off, newest_epoch
-from region.queues.index_core import OpenRecord, QueueIndex
+from region.queues.index_core import EXPIRED, OpenRecord, QueueIndex
 from region.queues.limits import (
     CACHED_BYTES_PER_QUEUE_MAX,
     DELAY_MS_MAX,
@@ -64,7 +64,7 @@ log = structlog.get_logger()
 TIMER_S_MIN: Final = 0.002
 RETRY_S: Final = 0.2
 SESSION_TIMEOUT_MS_DEFAULT: Final = 30_000
-EXPIRED: Final = "expired"
+ROOM_S: Final = 1.0  # until room is looked for again for the rows of what has expired
 TOO_LARGE: Final = "too_large"
 UNREADABLE: Final = "unreadable"
 EXPIRED_US: Final = 1  # of a record that cannot be handed out: it is over before anybody can have it
@@ -563,11 +563,14 @@ class LiveQueue:
     def _tick(self) -> None:
         self._timer = None
         now_us = self._log.now_us()
-        over, expired = self.index.due(now_us)
+        rows_left = self._rows_left() if self.state.definition.dead_letter_topic else None  # a dead letter has a row
+        over, expired = self.index.due(now_us, new_max=rows_left)
+        if rows_left is not None and (self.index.next_due_us() or now_us + 1) <= now_us:
+            self._retry_ns = self._log.monotonic_ns() + round(ROOM_S * 1e9)
         if over:
             self.counters.leases_expired += len(over)
             self._spawn(self.give_back(over, due_us=now_us))
-        for reason, claims in self._by_reason(expired).items():
+        for reason, claims in self.index.by_reason(expired).items():
             self.counters.records_expired += len(claims) * (reason == EXPIRED)
             self._spawn(self.end(claims, partial(self._give_up_on, reason)))
         for consumer in self.sessions.pop_lost(self._log.monotonic_ns()):
@@ -578,14 +581,6 @@ class LiveQueue:
                 self._spawn(self.give_back(claims, due_us=now_us))
         self.dispatch()
         self._arm()
-
-    def _by_reason(self, claims: Sequence[Claim]) -> dict[str, list[Claim]]:
-        """Return why records are over, and which."""
-        found: dict[str, list[Claim]] = {}
-        for claim in claims:
-            record = self.index.find(claim.place)
-            found.setdefault((record.refused if record else "") or EXPIRED, []).append(claim)
-        return found
 
     def _give_up_on(self, reason: str, claims: tuple[Claim, ...], epoch: int) -> QueueCommand:
         if self.state.definition.dead_letter_topic:

@@ -366,14 +366,17 @@ async def test_a_stream_says_that_it_lives_and_ends_with_the_reason(
     assert (last["event"], json.loads(last["data"])["code"]) == ("error", "UNAUTHENTICATED")
 
 
-async def test_streams_beyond_what_a_broker_has_room_for_are_refused(
-    http: Any, orders: Any, monkeypatch: pytest.MonkeyPatch
+async def test_streams_of_a_principal_beyond_as_many_as_are_free_are_refused(
+    serve: Serve, orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers_http, "EVENT_STREAMS_MAX", 1)
+    monkeypatch.setattr(consumers_http, "EVENT_STREAMS_MAX", 2)
+    http = await serve()
     async with http.get(f"{BILLS}/events") as answer:
         await answer.content.readline()
         refused = await http.get(f"{BILLS}/events")
-        assert (refused.status, (await refused.json())["code"]) == (503, "BUSY")
+        said = await refused.json()
+        assert (refused.status, said["code"]) == (503, "BUSY")
+        assert "User:ANONYMOUS has 1 event streams here" in said["detail"]
 
 
 async def test_the_last_of_several_events_has_the_id() -> None:

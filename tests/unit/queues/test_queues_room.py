@@ -112,3 +112,24 @@ async def test_reasons_of_rejects_do_not_fill_the_state(shared: Any, monkeypatch
 
 def unwritable(*_: Any, **__: Any) -> Any:
     raise Unavailable("the dead-letter topic cannot be written")
+
+
+async def test_records_that_expire_become_dead_letters_when_there_are_rows_for_them(
+    shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region.queues.state_core.ROWS_PER_COORDINATOR_MAX", 8)
+    await shared.part.call("create", {"queue": "m0", "topic": "orders", "ttl_ms": 1_000}, principal=MALLORY)
+    await create(shared, "bills", ALICE)
+    publish = shared.cluster.publish
+    shared.cluster.publish = unwritable
+    await shared.publish(*"abcdefghij")
+    for _ in range(5):
+        await shared.pass_s(1)
+    assert len(list(shared.part.live("m0").state.rows())) == 4
+    assert len(await shared.receive("c", 10, queue="bills")) == 2
+    shared.cluster.publish = publish
+    for _ in range(30):
+        await shared.pass_s(1)
+    assert sorted(letter.value for letter in shared.cluster.records("m0-dead-letters")) == [
+        value.encode() for value in "abcdefghij"
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -14,12 +14,17 @@ DRIVERS = sorted(path.stem for path in Path(__file__).parent.glob("fuzz_*.py"))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_driver_says_what_it_takes(driver: str) -> None:
-    command = [sys.executable, "-m", f"tests.fuzz.{driver}", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "--inputs" in done.stdout
-    assert "--seed" in done.stdout
+def test_a_driver_says_what_it_takes(
+    driver: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [driver, "--help"])
+    monkeypatch.delitem(sys.modules, f"tests.fuzz.{driver}", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"tests.fuzz.{driver}", run_name="__main__")
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "--inputs" in said
+    assert "--seed" in said
 
 
 def test_make_fuzz_runs_every_driver() -> None:

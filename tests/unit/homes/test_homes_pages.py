@@ -36,6 +36,7 @@ from region.homes.home_requests import (
 from region.homes.move_desk import MoveAsked, MoveDesk
 from region.homes.part import HomesPart
 from region.homes.reports import MoveReport
+from tests.tiers import first
 
 ONE, TWO, THREE = REGIONS = (RegionNumber(1), RegionNumber(2), RegionNumber(3))
 TOPIC_ID = b"p" * 16
@@ -163,7 +164,7 @@ async def test_a_promise_that_is_never_committed_is_answered_all_the_same(monkey
     assert isinstance(read_answers(PROMISE_METHOD, body, asked=[key(0)])[key(0)], OutcomeUnknown)
 
 
-# --- ten thousand streams ---------------------------------------------------------------------------
+# --- thousands of streams ----------------------------------------------------------------------------
 
 
 def topic(number: int) -> TopicDefinition:
@@ -260,8 +261,9 @@ def forced(mesh: Mesh, desk: MoveDesk) -> MoveReport:
     return desk.begin(MoveAsked(keys=mesh.keys(), kind=MoveKind.FORCED, target=NOT_CHOSEN))
 
 
-async def test_a_region_with_ten_thousand_streams_fails_over_though_one_of_them_cannot() -> None:
-    mesh = Mesh(topics=10)
+@pytest.mark.parametrize("topics", first(1, [2, 10]))
+async def test_a_region_with_thousands_of_streams_fails_over_though_one_of_them_cannot(topics: int) -> None:
+    mesh = Mesh(topics=topics)
     mesh.stuck = {STUCK}
     async with Running(mesh) as desk:
         forced(mesh, desk)

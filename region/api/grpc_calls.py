@@ -60,6 +60,7 @@ GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
         errors.InvalidTransactionTimeout: "INVALID_ARGUMENT",
         errors.Fenced: "ABORTED",
         errors.Busy: "RESOURCE_EXHAUSTED",
+        errors.Throttled: "RESOURCE_EXHAUSTED",
         errors.DiskFull: "RESOURCE_EXHAUSTED",
         errors.NotLeader: "UNAVAILABLE",
         errors.NotCoordinator: "UNAVAILABLE",

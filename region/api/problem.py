@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from georelay.errors import GeorelayError, Unauthenticated
+from georelay.errors import GeorelayError, Throttled, Unauthenticated
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -40,10 +40,12 @@ def problem_of(error: GeorelayError) -> bytes:
 
 
 def problem_response(error: GeorelayError) -> web.Response:
-    """Return the response for an error of georelay.errors; 401 carries the challenge."""
-    headers = (
-        {"WWW-Authenticate": 'Basic realm="georelay", charset="UTF-8"'} if isinstance(error, Unauthenticated) else {}
-    )
+    """Return the response for an error of georelay.errors; 401 carries the challenge, 429 when to ask again."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Basic realm="georelay", charset="UTF-8"'
+    if isinstance(error, Throttled):
+        headers["Retry-After"] = str(error.retry_after_s)
     body = problem_of(error)
     return web.Response(status=error.http_status, body=body, content_type=PROBLEM_JSON, headers=headers)
 

@@ -25,6 +25,7 @@ from region.control.calls import PREFIX, read_where
 from region.control.definitions_part import DefinitionsPart, command_to_json
 from region.control.departure import Departure
 from region.control.forgetting_core import APPLIED, ForgettingDeletions
+from region.control.pace_core import CreationPace
 from region.control.regions_part import NAMED_MAX, RegionsPart, named
 from region.control.replica import ControlReplica, ReplicaName
 from region.control.state_core import MEMBERS, ControlState
@@ -95,6 +96,7 @@ class ControlDuties:
         self._control = control
         self._candidates: dict[RegionNumber, Candidate] = {}
         self._forgetting = ForgettingDeletions()
+        self._pace = CreationPace()
         self._wakeup = asyncio.Event()
         self._tasks = BackgroundTasks()
         self._told = 0
@@ -114,8 +116,13 @@ class ControlDuties:
         """Follow whether this broker leads control."""
         self._candidates.clear()
         self._forgetting.clear()
+        self._pace.clear()
         if leads:
             self._wakeup.set()
+
+    def pace(self, principal: str, partitions: int) -> None:
+        """Count a topic that a principal is about to create. Raises Throttled."""
+        self._pace.take(principal, partitions, asyncio.get_running_loop().time())
 
     def applied(self) -> None:
         """Look again, and tell the regions: something was applied."""

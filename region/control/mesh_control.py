@@ -152,6 +152,7 @@ class MeshControl:
             ordered=lambda _: None,
             older_regions=self.regions.older_regions,
             keeps_owners=self.regions.keep_owners,
+            pace=self._duties.pace,
         )
         security = SecurityOrders(
             books=self.definitions,

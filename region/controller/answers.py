@@ -20,6 +20,7 @@ _CARRIED: Final[tuple[type[errors.GeorelayError], ...]] = (
     errors.PolicyViolation,
     errors.DataDirectoryError,
     errors.Busy,
+    errors.Throttled,
     errors.NotLeader,
     errors.HomeUnreachable,
     errors.ControlUnavailable,

@@ -122,6 +122,7 @@ class DefinitionOrders:
         ordered: told the index of each definition that was ordered.
         older_regions: names of the regions that hold topics and are below a feature level, or have not said which they
             are at.
+        pace: told of a principal and the partitions of a topic that it is about to create; may raise Throttled.
         keeps_owners: whether all who keep definitions here can read whose a topic is.
     """
 
@@ -134,7 +135,9 @@ class DefinitionOrders:
         ordered: Callable[[int], None],
         older_regions: OlderRegions = every_region_is_new,
         keeps_owners: Callable[[], bool] = lambda: False,
+        pace: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
+        self._pace = pace
         self._older_regions = older_regions
         self._keeps_owners = keeps_owners
         self._books = books
@@ -156,6 +159,7 @@ class DefinitionOrders:
             raise TopicExists(f"topic {spec.name} is there already")
         wanted = define(spec, topic_id=topic_id, topology=self._topology(), own_brokers=self._books.own_brokers)
         await until_understood(wanted.config, (), self._older_regions)
+        self._pace(by, wanted.partitions)
         try:
             done = await self._commit(DefineTopic(definition=wanted, by=by if self._keeps_owners() else ""))
         except TopicExists:

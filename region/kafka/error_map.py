@@ -41,6 +41,7 @@ KAFKA_CODE: Final[Mapping[type[errors.GeorelayError], ErrorCode]] = MappingProxy
         errors.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.NotHome: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.Busy: ErrorCode.NOT_ENOUGH_REPLICAS,
+        errors.Throttled: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         errors.HomeUnreachable: ErrorCode.NOT_ENOUGH_REPLICAS,
         errors.ControlUnavailable: ErrorCode.NOT_ENOUGH_REPLICAS,
         errors.Unavailable: ErrorCode.LEADER_NOT_AVAILABLE,

@@ -250,6 +250,16 @@ class Busy(GeorelayError):
     http_status = 503
 
 
+class Throttled(GeorelayError):
+    """The caller changes what the mesh consists of faster than one principal may; the text says when to go on."""
+
+    code = "THROTTLED"
+    retry = Retry.LATER
+    http_status = 429
+
+    retry_after_s: ClassVar[int] = 10  # what clients are told in a header, or as Kafka's throttle time
+
+
 class DiskFull(GeorelayError):
     """The disk of the partition's leader has no room beyond its reserve: records are refused until there is more."""
 

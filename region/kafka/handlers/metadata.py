@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from georelay.errors import GeorelayError
+from georelay.errors import GeorelayError, Throttled
 from georelay.limits import MIB
 from georelay.wire.api import ErrorCode, encode_response
 from georelay.wire.requests import MetadataRequest, MetadataRequestTopic
@@ -191,7 +191,8 @@ class MetadataHandler:
                 with self._access.noted(asker.principal, "topic.created", topic=name, how="automatic"):
                     await self._cluster.ensure_topic(name, by=self._access.share_of(asker.principal))
             except GeorelayError as error:
-                refused[name] = kafka_code(error)
+                is_throttled = isinstance(error, Throttled)  # which consumers and producers do not know: they wait
+                refused[name] = ErrorCode.LEADER_NOT_AVAILABLE if is_throttled else kafka_code(error)
         await first_leaders(self._cluster, (name for name in names if name not in refused))
         return self._response(asker, wanted, refused)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from georelay.errors import GeorelayError, InvalidTopic
+from georelay.errors import GeorelayError, InvalidTopic, Throttled
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.requests import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
@@ -60,7 +60,8 @@ class CreateTopicsHandler:
         if not request.validate_only:
             created = [row.name for row in rows if row.error_code == ErrorCode.NONE]
             await first_leaders(self._cluster, created, wait_s=request.timeout_ms / 1000)
-        return CreateTopicsResponse(topics=rows)
+        is_throttled = any(row.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED for row in rows)
+        return CreateTopicsResponse(throttle_time_ms=is_throttled * Throttled.retry_after_s * 1_000, topics=rows)
 
     async def _create(
         self, topic: CreatableTopic, request: CreateTopicsRequest, principal: Principal, *, is_double: bool

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import PolicyViolation
+from georelay.errors import PolicyViolation, Throttled
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId
 from region.control import definitions_part
+from region.control.pace_core import CreationPace
 from region.control.recovery import recovered_snapshot
 from region.controller.command_kinds import OWNERS_LEVEL
 from region.controller.commands import AlterTopic, DefineTopic, DropTopic, decode, encode
@@ -126,6 +127,49 @@ async def test_whose_a_topic_is_is_written_once_every_region_can_read_it(
     }
     await orders.create(body)
     assert [command.by for command in commands] == [ANN if knows else ""]
+
+
+def test_a_principal_creates_so_fast_and_no_faster() -> None:
+    pace = CreationPace()
+    for _ in range(20):
+        pace.take(ANN, 100, 0.0)
+    with pytest.raises(Throttled, match="in 1 s"):
+        pace.take(ANN, 1, 0.0)
+    with pytest.raises(Throttled, match="in 90 s"):
+        pace.take(ANN, 100, 10.0)
+    pace.take(ANN, 10, 10.0)
+    pace.take(BOB, 1_000, 10.0)
+    for _ in range(3):
+        pace.take("", 1_000, 10.0)  # an administrator
+
+
+def test_many_principals_are_no_more_than_so_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region.control.pace_core.PRINCIPALS_MAX", 2)
+    pace = CreationPace()
+    pace.take(ANN, 2_000, 0.0)
+    pace.take(BOB, 1, 0.0)
+    pace.take("User:eve", 1, 0.0)
+    with pytest.raises(Throttled):
+        pace.take(ANN, 1, 0.5)
+    pace.take(BOB, 2_000, 0.5)  # its bucket was the fullest, so it was forgotten
+
+
+async def test_what_comes_too_fast_is_not_ordered(control: Any) -> None:
+    async def never(_: Any) -> Done:
+        raise AssertionError("it was ordered")
+
+    pace = CreationPace()
+    pace.take(ANN, 2_000, 0.0)
+    orders = DefinitionOrders(
+        books=control.definitions,
+        topology=control.regions.topology,
+        commit=never,
+        ordered=lambda _: None,
+        pace=lambda by, partitions: pace.take(by, partitions, 0.0),
+    )
+    spec = TopicSpec(name="orders", partitions=1, replication_factor=1, home="us")
+    with pytest.raises(Throttled):
+        await orders.create({"spec": spec.to_json(), "topic_id": bytes(16).hex(), "if_absent": False, "by": ANN})
 
 
 def test_who_signs_in_nowhere_has_no_share() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from georelay.errors import Throttled
 from georelay.wire import acls, cluster, group_admin, group_membership, group_offsets, quotas, scram_users, transactions
 from georelay.wire.api import SUPPORTED, ApiKey, ErrorCode
 from georelay.wire.batch import build_batch
@@ -300,6 +301,18 @@ async def test_a_topic_takes_a_share_of_who_made_it_unless_that_is_an_administra
     home.allow(Operation.ALTER, Resource.CLUSTER)
     await make("b")
     assert bed.cluster.created_by == ["User:ANONYMOUS", "User:ANONYMOUS", "", ""]
+
+
+async def test_who_creates_too_fast_is_told_when_to_go_on(bed: Any) -> None:
+    client = await bed.client()
+    request = CreateTopicsRequest(topics=[CreatableTopic("new", 1, 1)])
+    bed.cluster.create_errors = [Throttled("too fast"), Throttled("too fast")]
+    answer = await client.call(request, ApiKey.CREATE_TOPICS, 5)
+    assert (answer.topics[0].error_code, answer.throttle_time_ms) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 10_000)
+    wanted = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    (row,) = (await client.call(wanted, ApiKey.METADATA, 9)).topics
+    assert row.error_code == ErrorCode.LEADER_NOT_AVAILABLE  # which every client repeats
+    assert (await client.call(request, ApiKey.CREATE_TOPICS, 5)).throttle_time_ms == 0
 
 
 async def test_a_right_counts_from_the_next_request_although_answers_are_cached(bed: Any, home: Home) -> None:

@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md says does not exist, looked for."""
+"""What ARCHITECTURE.md says does not exist, looked for; and that its rooms import each other as its table says."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ WRITES = frozenset(
 # str.replace and dataclasses.replace share a name with Path.replace; set.remove and list.remove with os.remove.
 AMBIGUOUS = frozenset({"replace", "remove", "truncate"})
 RECORD_PATH = ("raft", "multiraft", "topics", "controller", "kafka", "api", "broker")
+
+ROOT_ROOMS = ("georelay", "mesh", "region", "gateway", "sla", "loadtest")
+FOLDERS_OF_ROOMS = ("mesh", "region")  # each of their folders is a room
+EVERYTHING = "everything"  # in the table: a room that puts together all of its own tree, or tests it
 
 Module = tuple[str, ast.Module]
 
@@ -171,3 +175,38 @@ def test_a_broker_refuses_to_listen_beyond_loopback(tmp_path: Path, listener: st
     )
     with pytest.raises(ConfigError, match=r"192\.0\.2\.1:9000 is not a loopback address"):
         load_config(config)
+
+
+def room_of(names: list[str]) -> str:
+    """Return the room of a module or of a path, "" of what is in none: a file beside rooms, a foreign package."""
+    if names[0] in FOLDERS_OF_ROOMS:
+        return names[1] if len(names) > 2 else ""
+    return names[0] if names[0] in ROOT_ROOMS else ""
+
+
+def real_imports(modules: list[Module]) -> dict[str, set[str]]:
+    """Return which rooms each room imports, `georelay` and itself left out."""
+    found: dict[str, set[str]] = {}
+    for name, tree in modules:
+        room = room_of(name.removeprefix("sdk/").split("/"))
+        if room:
+            imported = {room_of([*module.split("."), ""]) for module in imports(tree)}
+            found.setdefault(room, set()).update(imported - {"", room, "georelay"} - set(FOLDERS_OF_ROOMS))
+    return found
+
+
+def test_the_table_of_rooms_has_each_room_and_what_it_imports(
+    modules: Callable[..., list[Module]], table_rows: Callable[[str], list[list[str]]], root: Path
+) -> None:
+    chapter = (root / "ARCHITECTURE.md").read_text().split("## Rooms")[1].split("\n## ")[0]
+    real = real_imports(modules("sdk/georelay", *ROOT_ROOMS[1:]))
+    wrong, told = [], set()
+    for paths, _, cell in table_rows(chapter):
+        rooms = {path.strip("` ").strip("/").split("/")[-1] for path in paths.split(",")} & set(real)
+        told |= rooms
+        written = set() if cell == "nothing of ours" else {name.strip() for name in cell.split(",")} - {"georelay"}
+        imported = {name for room in rooms for name in real[room]} - rooms
+        if rooms and written != {EVERYTHING} and written != imported:
+            wrong.append(f"{paths}: imports {', '.join(sorted(imported))}")
+    assert not wrong, "\n".join(wrong)
+    assert told == set(real)

@@ -13,13 +13,14 @@ WORLD ?= region
 JOBS ?= 1
 KIND ?= region-loss
 INPUT ?=
+FROM ?=
 # What Python compiles is kept below this checkout and its .venv: a suite that compiles itself anew costs minutes.
 export PYTHONDONTWRITEBYTECODE :=
 
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -72,6 +73,10 @@ interop-kafkajs: setup ## the same for kafkajs alone; says what is missing (KAFK
 
 interop-java: setup ## Kafka's own client, tools, Streams, Connect and MirrorMaker 2, which Maven brings (6 min; JARS=folder)
 	@$(BIN)/python -m tests.interop.java $(JARS)
+
+upgrade: setup ## replace brokers of an older version one by one under load, count what was kept (FROM=commit; 3 min)
+	@$(if $(FROM),,echo "make upgrade: say which version it starts from: make upgrade FROM=COMMIT" >&2; exit 2;) \
+		$(BIN)/python -m loadtest.campaign upgrade --from $(FROM)
 
 sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator|homes|geo JOBS=1)
 	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)

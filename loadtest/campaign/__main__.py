@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, report_run, transactions
+from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, report_run, transactions, upgrade
 from loadtest.campaign.membership_runs import MEMBERSHIP_RUNS, Work
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.phases_table import print_report
@@ -202,6 +202,8 @@ def main() -> int:
         return report_run.main(sys.argv[2:])
     if sys.argv[1:2] == ["queue"]:
         return queue.main(sys.argv[2:])
+    if sys.argv[1:2] == ["upgrade"]:
+        return upgrade.main(sys.argv[2:])
     options = parser().parse_args()
     if options.runs < 1 or options.rate <= 0 or options.seconds <= options.fault_after:
         parser().error("--runs and --rate must be positive and --seconds longer than --fault-after")

@@ -44,6 +44,7 @@ class BesideBroker:
         self.config_file = directory / "config" / f"{name}.toml"
         ports = _free_ports(len(PORT_NAMES))
         self.listen = {name: f"{HOST}:{port}" for name, port in zip(PORT_NAMES, ports, strict=True)}
+        self.code: Path | None = None  # folder of another version's code; None: this one's
         self._log_file = directory / "logs" / f"{name}.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -56,6 +57,7 @@ class BesideBroker:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env=None if self.code is None else os.environ | {"PYTHONPATH": f"{self.code}:{self.code / 'sdk'}"},
             )
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while await get_json(f"http://{self.listen['admin']}/v1/status") is None:

@@ -121,8 +121,21 @@ ELSEWHERE: Final = (
         "docs/operate/start-and-stop.md",
         ("make wheels", "python3 -m venv", "georelay-env/bin/"),
         "installs into an environment of its own",
-        "tests/e2e/native/test_native_server_wheel.py",
+        "tests/e2e/test_e2e_server_wheel.py",
     ),
+    Elsewhere(
+        "docs/operate/start-and-stop.md",
+        ("make release", "tar xzf", "sha256sum", "venv/bin/pip"),
+        "builds a release and installs it",
+        "tests/e2e/deploy/test_e2e_release.py",
+    ),
+    Elsewhere(
+        "docs/development/testing.md",
+        ("git worktree", ".venv/bin/python -m loadtest.bench.compared"),
+        "compares this checkout with another one",
+        "tests/unit/loadtest/test_loadtest_compared.py",
+    ),
+    Elsewhere("docs/operate/upgrades.md", ("make upgrade",), _LONG, "tests/unit/loadtest/test_loadtest_upgrade.py"),
     Elsewhere(
         "docs/protocol/text.md", ("exec 3<>",), "reads until it is stopped", "tests/interop/test_interop_text.py"
     ),

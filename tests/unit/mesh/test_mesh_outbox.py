@@ -186,7 +186,7 @@ async def test_a_later_row_about_a_session_does_not_overtake_an_earlier_one_that
     endpoint, link, clock = accepted(bytes_per_s=100_000)
     link.receiver.frame_received(encode_frame(PEER))
     await link.carry()
-    endpoint.post(Batch(3, Epoch(1), bytes(80), bytes(250_000)))  # seconds of the cap
+    endpoint.post(Batch(3, Epoch(1), bytes(80), bytes(20_000)))  # a fifth of a second of the cap
     assert kinds(await link.carry()) == [Batch]
     endpoint.post(WELCOME)
     endpoint.tick(Heartbeat(5, ((7, Offset(5), 1),)))

@@ -45,11 +45,14 @@ class ForgettingDeletions:
         """Name the regions without which deletions cannot be forgotten, or that lack the newest definitions."""
         return [row.name for row in _counted(rows) if self._lacks(row, newest)]
 
-    def due(self, now_s: float, rows: Iterable[RegionRow], deleted: Marks) -> ForgetDeleted | None:
+    def due(
+        self, now_s: float, rows: Iterable[RegionRow], deleted: Marks, forgotten: Marks = (0, 0)
+    ) -> ForgetDeleted | None:
         """Return what is to be forgotten now.
 
         Args:
             now_s: monotonic seconds. deleted: how many deletions of topics, and of security, are remembered.
+            forgotten: up to which index they are forgotten already; the newest definition never is.
         """
         counted = _counted(rows)
         known = [mark for row in counted if row.level >= FORGET_LEVEL and (mark := self._marks.get(row.number))]
@@ -63,8 +66,10 @@ class ForgettingDeletions:
         if now_s - at_s < KEPT_S:
             return None
         self._then = (now_s, lowest)
-        topics_to = followed[0] if deleted[0] > REMEMBERED_MAX else 0
-        security_to = followed[1] if deleted[1] > REMEMBERED_MAX else 0
+        topics_to, security_to = (
+            to if count > REMEMBERED_MAX and to - 1 > before else 0
+            for to, count, before in zip(followed, deleted, forgotten, strict=True)
+        )
         return ForgetDeleted(topics_to=topics_to, security_to=security_to) if topics_to or security_to else None
 
     def _lacks(self, row: RegionRow, newest: Marks) -> bool:

@@ -161,9 +161,9 @@ class ControlDuties:
 
     async def forget_deleted(self) -> None:
         """Let all forget the deletions that every region has followed, when that is due."""
-        control = self._control
+        control, definitions = self._control, self._control.definitions
         now_s = asyncio.get_running_loop().time()
-        due = self._forgetting.due(now_s, control.regions.rows(), control.definitions.deleted)
+        due = self._forgetting.due(now_s, control.regions.rows(), definitions.deleted, definitions.forgotten_to)
         if due is not None:
             await control.propose(DefinitionsPart.name, command_to_json(due))
             log.info("control.deletions_forgotten", topics_to=due.topics_to, security_to=due.security_to)

@@ -276,7 +276,8 @@ class World:
 
     def _forget(self, which: int, other: int) -> None:
         self.now_s += KEPT_S
-        due = self.marks.due(self.now_s, self.leader.regions.rows(), self.leader.definitions.deleted)
+        known = self.leader.definitions
+        due = self.marks.due(self.now_s, self.leader.regions.rows(), known.deleted, known.forgotten_to)
         if due is not None:
             self.define(due)
 

@@ -90,6 +90,12 @@ def test_few_deletions_are_remembered_for_ever(forgetting: ForgettingDeletions) 
     assert forgetting.due(2 * KEPT_S, ROWS, (REMEMBERED_MAX + 1, 0)) == ForgetDeleted(topics_to=20, security_to=0)
 
 
+def test_nothing_is_ordered_while_nothing_more_is_to_be_forgotten(forgetting: ForgettingDeletions) -> None:
+    assert forgetting.due(0, ROWS, MANY) is None
+    assert forgetting.due(KEPT_S, ROWS, MANY, (20, 6)) is None  # index 7 is the newest, and stays
+    assert forgetting.due(2 * KEPT_S, ROWS, MANY, (18, 7)) == ForgetDeleted(topics_to=20, security_to=0)
+
+
 def test_a_new_leader_of_control_knows_nothing(forgetting: ForgettingDeletions) -> None:
     forgetting.due(0, ROWS, MANY)
     forgetting.clear()

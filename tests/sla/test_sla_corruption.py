@@ -84,7 +84,7 @@ def test_every_broken_file_is_set_aside_and_only_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing_is_counted_where_it_is_missing(tmp_path: Path, faults: tuple[str, ...]) -> None:
-    expected = generate(tmp_path, *faults)
+    expected = generate(tmp_path, *faults, roll_s=60)
     files = verified(expected)
     assert inputs(files) == expected.rows("inputs_hour")
     assert files.rows == expected.files["rows"]

@@ -1,6 +1,8 @@
 """Who is alive: coalesced beats to every broker of the region, their answers, and who was heard lately.
 
-Rule: liveness is a fact about a broker pair. Every frame is a sign of life, whatever it is about.
+Rule 1: liveness is a fact about a broker pair. Every frame is a sign of life, whatever it is about.
+Rule 2: a beat costs what has changed. Whoever may change a group's term, commit index, members or leader says so
+        (`stirred`); the rows of all other groups are those of the beat before.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Beats:
         self._ticks = 0
         self._heard_at_tick: dict[BrokerId, int] = {}
         self.senders: dict[BrokerId, BeatSender] = {}
+        self._stirred: set[GroupId] = set()  # since the last beat
         self._receivers: dict[object, BeatReceiver] = {}
         self._followed: dict[object, _Followed] = {}
         self.alive: set[BrokerId] = set()
@@ -51,9 +54,14 @@ class Beats:
         """Note a sign of life."""
         self._heard_at_tick[peer] = self._ticks
 
+    def stirred(self, group_id: GroupId) -> None:
+        """Have the next beat look at a group: what it tells of it may have changed, or it may be gone."""
+        self._stirred.add(group_id)
+
     def connected(self, peer: BrokerId) -> None:
         """Begin with nothing: so does the reader of a new connection."""
         self.senders[peer] = BeatSender(self._rng.getrandbits(32))
+        self._stirred.update(self._owner.groups)
 
     def lost(self, peer: BrokerId) -> None:
         """The outgoing connection is gone: nobody is sent to a broker that just died."""
@@ -77,12 +85,16 @@ class Beats:
         transport = self._owner.transport
         if transport is None:
             return
+        groups, stirred = self._owner.groups, self._stirred
+        self._stirred = set()
         rows: dict[BrokerId, list[tuple[GroupId, Term, RaftIndex]]] = {peer: [] for peer in self.senders}
-        for group in self._owner.groups.values():
-            if group.node.is_leader and not group.stopped:
+        for group_id in stirred:
+            group = groups.get(group_id)
+            if group is not None and group.node.is_leader and not group.stopped:
                 group.beat_rows(rows)
         for peer, sender in self.senders.items():
-            transport.send(peer, Lane.CONTROL, FrameKind.BEAT, [encode_beat(sender.next_beat(rows[peer]))])
+            beat = sender.next_beat(rows[peer], stirred)
+            transport.send(peer, Lane.CONTROL, FrameKind.BEAT, [encode_beat(beat)])
 
     def review(self) -> None:
         """See who was heard lately."""
@@ -150,6 +162,7 @@ class Beats:
             if group_id in apart or group is None or group.stopped or peer in group.unsafe:
                 continue
             if not group.node.touch_peer(peer, term):
+                self.stirred(group_id)
                 self._owner.guard(group, group.step_heartbeat_answer, peer, term)
                 if group.node.has_ready():
                     self._owner.mark_dirty(group)

@@ -191,6 +191,7 @@ class Group:
             self.unsafe = unsafe
             for broker in unsafe:
                 self.node.distrust(broker)
+            self._on_dirty(self)
 
     def propose_membership(self, *, voters: tuple[BrokerId, ...], learners: tuple[BrokerId, ...]) -> RaftIndex:
         """Change the members; returns the index of the change.

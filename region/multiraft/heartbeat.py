@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,8 +91,14 @@ class BeatSender:
         self._sequence = sequence & 0xFFFFFFFF
         self._unanswered: deque[tuple[int, dict[GroupId, tuple[Term, RaftIndex]]]] = deque(maxlen=UNANSWERED_MAX)
 
-    def next_beat(self, current: Iterable[tuple[GroupId, Term, RaftIndex]]) -> Beat:
-        """Return the beat that brings the receiver from what it was told to `current`."""
+    def next_beat(
+        self, current: Iterable[tuple[GroupId, Term, RaftIndex]], looked_at: Collection[GroupId] | None = None
+    ) -> Beat:
+        """Return the beat that brings the receiver from what it was told to `current`.
+
+        Args:
+            looked_at: only these groups were looked at, and the others are as they were; None: all of them were.
+        """
         changed: list[tuple[GroupId, Term, RaftIndex]] = []
         fresh: dict[GroupId, tuple[Term, RaftIndex]] = {}
         told = self.told
@@ -102,9 +108,12 @@ class BeatSender:
             fresh[group] = pair
             if told.get(group) != pair:
                 changed.append(row)
-        removed = [group for group in told if group not in fresh]
+        candidates = told if looked_at is None else [group for group in looked_at if group in told]
+        removed = [group for group in candidates if group not in fresh]
         if changed or removed:
-            self.told = fresh
+            self.told = {**told, **fresh}  # not in place: beats that are not answered speak of what was told then
+            for group in removed:
+                del self.told[group]
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
         self._unanswered.append((self._sequence, self.told))
         return Beat(self._sequence, changed, removed)

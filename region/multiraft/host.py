@@ -247,6 +247,7 @@ class Host:
         # for durable.
         hard_state = self._hard_states[group_id] = HardState(Term(group.node.term), group.node.vote)
         group.stop()
+        self.beats.stirred(group_id)
         self._dirty.pop(group_id, None)
         if not self._halted:
             self._writes.submit_last(group, closed, hard_state if hard_state.term else None)
@@ -310,6 +311,7 @@ class Host:
     def mark_dirty(self, group: Group) -> None:
         """Have the group looked at in this turn."""
         self._dirty[group.group_id] = group
+        self.beats.stirred(group.group_id)
         if not self._turn_scheduled and self._loop is not None:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
@@ -343,6 +345,7 @@ class Host:
         if group.stopped:
             return
         group.stop()
+        self.beats.stirred(group.group_id)
         log.critical("group.stopped", group=group.group_id, reason=reason)
         self._on_group_stopped(group.group_id, reason)
 
@@ -367,6 +370,7 @@ class Host:
             if ready.committed is not None and self._clock.monotonic_ns() >= until_ns:
                 self.mark_dirty(group)
                 break
+        self.beats.stirred(group.group_id)  # again: a beat may have left since it was marked
         self._writes.submit_upkeep(group)
         if group.leadership_moved():
             self._hints.leader_changed(group)
@@ -461,6 +465,7 @@ class Host:
         for group in list(self.groups.values()):
             if group.stopped or group.adopting or group.node.idle_tick():
                 continue
+            self.beats.stirred(group.group_id)
             self.guard(group, group.node.tick)
             if group.node.has_ready():
                 self.mark_dirty(group)

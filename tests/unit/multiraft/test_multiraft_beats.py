@@ -8,7 +8,7 @@ from typing import Any
 
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from region.multiraft.beats import Beats
-from region.multiraft.heartbeat import Beat, decode_ack, encode_ack, encode_beat
+from region.multiraft.heartbeat import Beat, BeatReceiver, decode_ack, decode_beat, encode_ack, encode_beat
 from region.multiraft.transport import FrameKind
 
 LEADER, OTHER = BrokerId(1001), BrokerId(1002)
@@ -58,6 +58,7 @@ class Owner:
         self.transport: Any = self
         self.dirty: list[Any] = []
         self.exceptions: list[GroupId] = []
+        self.bodies: list[bytes] = []
 
     def guard(self, _: Any, action: Callable[..., None], *arguments: object) -> None:
         action(*arguments)
@@ -68,7 +69,46 @@ class Owner:
     def send(self, _: BrokerId, __: object, kind: FrameKind, parts: Any) -> bool:
         if kind is FrameKind.BEAT_ACK:
             self.exceptions = decode_ack(parts[0])[1]
+        self.bodies.append(parts[0])
         return True
+
+
+class LedGroup:
+    """A group that this broker leads; counts how often a beat looks at it."""
+
+    def __init__(self, group_id: int) -> None:
+        self.group_id, self.commit, self.looks = GroupId(group_id), RaftIndex(5), 0
+        self.stopped = False
+        self.node: Any = self
+        self.is_leader = True
+
+    def beat_rows(self, rows: dict[BrokerId, list[tuple[GroupId, Term, RaftIndex]]]) -> None:
+        self.looks += 1
+        for of_peer in rows.values():
+            of_peer.append((self.group_id, Term(1), self.commit))
+
+
+class Leading:
+    """Beats of a leader of three groups, and what its follower was told of them."""
+
+    def __init__(self) -> None:
+        self.owner = Owner(0)
+        self.groups = [LedGroup(number) for number in (1, 2, 3)]
+        self.owner.groups = {group.group_id: group for group in self.groups}
+        self.beats = Beats(self.owner, Random(1))
+        self.connect()
+
+    def connect(self) -> None:
+        self.beats.connected(OTHER)
+        self.follower = BeatReceiver()
+
+    def beat(self) -> dict[GroupId, RaftIndex]:
+        self.beats.tick(silent=False)
+        self.follower.follow(decode_beat(self.owner.bodies[-1]))
+        return {group: commit for group, (_, commit) in self.follower.told.items()}
+
+    def looks(self) -> list[int]:
+        return [group.looks for group in self.groups]
 
 
 class Beating:
@@ -160,3 +200,30 @@ def test_a_settled_follower_costs_its_leader_no_look_at_the_group() -> None:
     leader.beat_answered(OTHER, memoryview(encode_ack(sent.sequence, [])))
     assert [(group.answers, group.node.asked) for group in beating.owner.groups.values()] == [(0, 0), (1, 1)]
     assert beating.owner.dirty == [beating.owner.groups[GroupId(2)]]
+
+
+def test_a_beat_looks_at_no_group_in_which_nothing_happened() -> None:
+    leading = Leading()
+    told = leading.beat()
+    assert told == {1: 5, 2: 5, 3: 5} and leading.looks() == [1, 1, 1]
+    leading.groups[1].commit = RaftIndex(6)
+    leading.beats.stirred(GroupId(2))
+    assert leading.beat() == {1: 5, 2: 6, 3: 5} and leading.beat() == {1: 5, 2: 6, 3: 5}
+    assert leading.looks() == [1, 2, 1]
+
+
+def test_a_group_that_is_gone_or_led_by_another_is_told_no_more() -> None:
+    leading = Leading()
+    leading.beat()
+    del leading.owner.groups[GroupId(1)]
+    leading.groups[2].is_leader = False
+    for group in (1, 3):
+        leading.beats.stirred(GroupId(group))
+    assert leading.beat() == {2: 5}
+
+
+def test_a_new_connection_is_told_of_every_group() -> None:
+    leading = Leading()
+    leading.beat()
+    leading.connect()
+    assert leading.beat() == {1: 5, 2: 5, 3: 5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
@@ -127,3 +128,26 @@ def test_an_answer_to_another_connection_or_far_too_late_is_ignored() -> None:
         sender.next_beat([row(1)])
     assert not sender.answered(oldest.sequence)
     assert not sender.answered(123_456)
+
+
+def test_looking_at_what_changed_tells_the_same_as_looking_at_everything() -> None:
+    rng = random.Random(1)
+    rows = {GroupId(group): (Term(1), RaftIndex(0)) for group in range(6)}
+    whole, partial = BeatSender(), BeatSender()
+    partial.next_beat([(group, *row) for group, row in rows.items()], list(rows))
+    whole.next_beat([(group, *row) for group, row in rows.items()])
+    for turn in range(200):
+        touched = {GroupId(rng.randrange(8)) for _ in range(rng.randrange(4))}
+        for group in touched:
+            if rng.random() < 0.3:
+                rows.pop(group, None)
+            elif rng.random() < 0.8:  # else it was looked at for nothing
+                rows[group] = (Term(1), RaftIndex(turn))
+        seen = whole.next_beat([(group, *row) for group, row in rows.items()])
+        told = partial.next_beat([(group, *rows[group]) for group in touched if group in rows], touched)
+        assert (told.sequence, sorted(told.changed), sorted(told.removed)) == (
+            seen.sequence,
+            sorted(seen.changed),
+            sorted(seen.removed),
+        )
+        assert partial.answered(told.sequence) == whole.answered(seen.sequence) == rows

@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -124,6 +124,9 @@ release: $(STAMP) ## dist/georelay-<version>.tar.gz: wheels, all they need for a
 
 units: ## systemd's own judgement of the units: no warning, exposure 2.5 at most; says what is missing
 	@deploy/systemd/check.sh
+
+image: ## images of broker and gateway from dist/ (BASE=image BUILDER=podman); says what is missing
+	@deploy/docker/build.sh
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

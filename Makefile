@@ -19,10 +19,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# In a fresh checkout each of the four would compile every test for itself; mypy leaves a processor free meanwhile.
-COMPILE_TESTS = [ -d tests/__pycache__ ] || $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz interop campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -37,8 +35,7 @@ setup: $(STAMP) ## make .venv and install what is missing (Java 17+, kcat), or s
 demo: setup ## run the main job: three regions of three brokers, one broker killed, report printed (INPUT=file)
 	@$(BIN)/python -m loadtest.demo $(if $(INPUT),--input "$(INPUT)")
 
-test: setup ## what must pass before a change goes in: style, types, import rules, every rule tested once (6 minutes)
-	@$(COMPILE_TESTS) & $(MAKE) -s check; checked=$$?; wait; exit $$checked
+test: setup check ## what must pass before a change goes in: style, types, import rules, every rule tested once (6 minutes)
 	@$(PYTEST_BESIDE) -m "not slow"
 
 test-all: setup check ## all of it: every example, every end-to-end test, foreign clients (nightly, before a release)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from georelay.ids import BrokerId, Offset
+from georelay.ids import BrokerId, GroupId, Offset
 from georelay.wire.batch import RecordDraft, build_batch, validate
 from region.api.reading import LATEST, StreamReader
 from region.app import Broker
@@ -200,7 +200,7 @@ async def test_a_broker_that_stops_leaves_nothing_without_a_leader(region: Regio
     leader = await until(region.leader)
     hosts = {number: broker.core.host for number, broker in region.running.items()}
 
-    def led(*numbers: int) -> set[int]:
+    def led(*numbers: int) -> set[GroupId]:
         return {id for n in numbers for id, group in hosts[n].groups.items() if group.node.is_leader}
 
     everything = await until(lambda: (all_led := led(1, 2, 3)) and len(all_led) >= 5 and all_led)

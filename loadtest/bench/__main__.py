@@ -20,7 +20,6 @@ from loadtest.bench import (
     calls,
     groups,
     idle,
-    lanes,
     live,
     native,
     opening,
@@ -57,7 +56,6 @@ MESHES = {"mirror": ("us,eu", 1), "live": ("us,eu", 1), "readers": ("us", 1)}
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
     "open": (opening.run, "one data directory, no mesh"),
-    "lanes": (lanes.run, "lanes in virtual time, no mesh"),
     "tracing": (tracing.run, "the recorder of a broker, no mesh"),
     "traced": (traced.run, "two regions of one broker, with traces and without, in turn"),
     "sla": (sla.run, "the report's jobs on 1 M delivery rows, no mesh (python -m loadtest.bench.sla has options)"),

@@ -69,7 +69,7 @@ REST_VALUES_MAX: Final = 100_000  # JSON values in the body of a publish: record
 ADMIN_BODY_BYTES_MAX: Final = 512 * KIB  # of a request that does not publish
 ADMIN_VALUES_MAX: Final = 20_000
 GRPC_FIELDS_MAX: Final = 100_000  # of a message and those inside of it
-COALESCE_MS_MAX: Final = 5  # how long records of REST, gRPC and text wait for others behind a batch on its way
+COALESCE_MS_MAX: Final = 2
 
 assert RECORD_BATCH_BYTES_MAX < PRODUCE_FRAME_BYTES_MAX
 assert RECORD_BATCH_BYTES_MAX < LINK_FRAME_BYTES_MAX

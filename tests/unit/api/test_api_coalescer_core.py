@@ -337,18 +337,3 @@ def test_a_lane_without_patience_of_its_own_waits_until_the_deadline() -> None:
     assert lane.failed(batch, HomeUnreachable("us is gone"), 900 * MS) == []
     (given_up,) = lane.expire(1000 * MS)
     assert given_up.error.code == "HOME_UNREACHABLE"
-
-
-def test_a_record_per_millisecond_shares_its_batch_with_others_while_storing_takes_as_long_as_five() -> None:
-    lane: Lane[Chunk] = Lane()
-    lane.producer_assigned(1)
-    out: list[tuple[int, LaneBatch[Chunk]]] = []
-    batches = 0
-    for now_ms in range(200):
-        while out and now_ms - out[0][0] >= 5:
-            lane.acked(out.pop(0)[1])
-        lane.offer(now_ms * MS, Chunk(1))
-        while (batch := lane.next_batch(now_ms * MS)) is not None:
-            out.append((now_ms, batch))
-            batches += 1
-    assert batches <= 200 / 4

@@ -17,6 +17,7 @@ MODULES: Final = (
     "sla.jobs.rollup_known",
     "sla.jobs.rollup_plan",
     "sla.jobs.rollup_tables",
+    "sla.local_rows",
     "sla.sources.manifest",
     "sla.tables",
     "sla.transforms.accounts",

@@ -43,10 +43,10 @@ def slowed(cluster: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a change take some turns of the loop, as its commit does."""
     change = getattr(cluster, name)
 
-    async def later(*arguments: Any) -> Any:
+    async def later(*arguments: Any, **named: Any) -> Any:
         for _ in range(20):
             await asyncio.sleep(0)
-        return await change(*arguments)
+        return await change(*arguments, **named)
 
     monkeypatch.setattr(cluster, name, later)
 

@@ -47,8 +47,8 @@ def test_as_many_epochs_as_the_limit_are_taken_and_one_more_is_refused() -> None
 
 
 def test_a_skip_of_another_version_is_refused() -> None:
-    raw = struct.pack(">BH", 2, 0) + NOBODY
-    with pytest.raises(ValueError, match="SKIP entry version 2 is unknown, this broker reads version 1"):
+    raw = struct.pack(">BH", 3, 0) + NOBODY
+    with pytest.raises(ValueError, match="SKIP entry version 3 is unknown, this broker reads up to 2"):
         decode_skip(raw, index=RaftIndex(1))
 
 

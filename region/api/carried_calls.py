@@ -92,6 +92,8 @@ class CarriedCalls:
                 self._streams.discard(stream)
         except GeorelayError as error:
             await self._calls.refuse(context, "carry", error)
+        except grpc.aio.AbortError:  # a message that was none: the gateway has its answer
+            raise
         except Exception:  # noqa: BLE001 - logged there; the caller gets INTERNAL instead of its text
             await self._calls.refuse_defect(context, "carry")
         self._calls.served("carry")

@@ -45,8 +45,15 @@ async def elect(
 
 @pytest.mark.parametrize("version", range(3))
 async def test_an_election_of_the_preferred_leader_is_waited_for(orders: Any, version: int) -> None:
+    leader_of, looked = orders.cluster.leader_of, asyncio.Event()
+
+    def watched(name: str, partition: int) -> Any:
+        looked.set()
+        return leader_of(name, partition)
+
+    orders.cluster.leader_of = watched
     waiting = asyncio.create_task(elect(orders, 0, 1, timeout_ms=10_000, version=version))
-    await asyncio.sleep(0.02)
+    await looked.wait()
     assert not waiting.done()
     orders.cluster.leaders |= {("orders", 0): 1002, ("orders", 1): 1002}
     assert await waiting == [(0, 0), (1, 0)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -15,87 +14,10 @@ from georelay.errors import BadRequest, NotLeader, OutcomeUnknown
 from georelay.ids import brokers_own
 from georelay.refusals import error_of
 from georelay.wire.batch import build_batch, iterate_records
-from region.api.coalescer import Coalescer
-from region.api.grpc_calls import GrpcCalls
-from region.api.grpc_listener import GrpcListener
-from region.api.grpc_services import grpc_handlers
-from region.api.metrics import BrokerMetrics
-from region.api.publishing import RecordPublisher
-from region.api.reading import StreamReader
 from region.api.streams import partition_pump, publish_call
-from region.api.streams.service import StreamsService
-from region.api.streams.services import StreamsServices
 from region.controller.topic import Homes
-from region.kafka.counters import KafkaCounters
-
-REGIONS = {1: "us", 2: "eu", 3: "ap"}
-SECONDS = 10
-
-
-class Clock:
-    """Time that only tests move."""
-
-    now_ns = 1_700_000_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-class Native:
-    """A client of the service with one channel."""
-
-    def __init__(self, channel: Any, clock: Clock) -> None:
-        self.clock = clock
-        self._channel = channel
-
-    def unary(self, method: str, request: Any, answer: Any, **options: Any) -> Any:
-        call = self._channel.unary_unary(
-            f"/georelay.v1.Streams/{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )
-        return call(request, **options)
-
-    def publish_stream(self, **options: Any) -> Any:
-        return self._channel.stream_stream(
-            "/georelay.v1.Streams/PublishStream",
-            request_serializer=pb.PublishStreamRequest.SerializeToString,
-            response_deserializer=pb.PublishStreamResponse.FromString,
-        )(**options)
-
-    def subscribe(self, **options: Any) -> Any:
-        return self._channel.stream_stream(
-            "/georelay.v1.Streams/Subscribe",
-            request_serializer=pb.SubscribeRequest.SerializeToString,
-            response_deserializer=pb.SubscribeResponse.FromString,
-        )(**options)
-
-
-@pytest.fixture
-async def native(cluster: Any, credentials: Any, recorder: Any) -> AsyncIterator[Native]:
-    clock = Clock()
-    coalescer = Coalescer(cluster, entry_region=1, wall_ns=clock, monotonic_ns=clock)
-    metrics = BrokerMetrics(cluster, KafkaCounters())
-    calls = GrpcCalls(credentials, metrics)
-    services = StreamsServices(
-        cluster=cluster,
-        publisher=RecordPublisher(cluster, coalescer),
-        reader=StreamReader(cluster),
-        recorder=recorder,
-        metrics=metrics,
-        access=calls.access,
-        wall_ns=clock,
-        monotonic_ns=clock,
-        region_name=lambda number: REGIONS[number],
-    )
-    listener = GrpcListener(
-        grpc_handlers([StreamsService(services, calls)], ready=cluster.ready), host="127.0.0.1", port=0
-    )
-    port = await listener.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.enable_http_proxy", 0),)) as channel:
-        yield Native(channel, clock)
-    await listener.close()
-    await coalescer.close()
+from tests.unit.api.native_in_memory import SECONDS, Native, refusal
+from tests.unit.api.native_in_memory import native as native  # a fixture
 
 
 def batch(*values: bytes, **settings: Any) -> bytes:
@@ -111,20 +33,6 @@ async def acknowledgements(call: Any, count: int) -> list[Any]:
             assert response is not grpc.aio.EOF, await call.code()
             found += response.acknowledgements
     return found
-
-
-async def refusal(call: Any) -> tuple[str, str]:
-    """Return (status, georelay-code) that a call ends with."""
-    async with asyncio.timeout(SECONDS):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await _read_all(call)
-    trailing = dict(caught.value.trailing_metadata() or ())
-    return caught.value.code().name, trailing.get("georelay-code", "")
-
-
-async def _read_all(call: Any) -> None:
-    while await call.read() is not grpc.aio.EOF:
-        pass
 
 
 # --- publishing -----------------------------------------------------------------------------------
@@ -569,52 +477,3 @@ async def test_leaving_ends_the_readers(native: Native, cluster: Any) -> None:
         call.cancel()
         while any(stream.waiter_count for stream in streams):
             await asyncio.sleep(0.01)
-
-
-# --- finding things -------------------------------------------------------------------------------
-
-
-async def test_locate_names_brokers_leaders_and_streams(native: Native, cluster: Any) -> None:
-    cluster.add_topic("orders", 2)
-    found = await native.unary("Locate", pb.LocateRequest(topics=["orders", "nowhere"]), pb.LocateResponse)
-    assert (found.region, found.broker, [broker.id for broker in found.brokers]) == ("us", 1001, [1001])
-    orders, nowhere = found.topics
-    assert (list(orders.leaders), list(orders.streams), orders.home) == ([1001, 1001], ["orders"], "us")
-    assert nowhere.refusal.code == "UNKNOWN_TOPIC"
-    made = await native.unary("Locate", pb.LocateRequest(topics=["nowhere"], create=True), pb.LocateResponse)
-    assert list(made.topics[0].leaders) == [1001]
-
-
-async def test_find_offsets_tells_the_ends_and_the_first_since_a_time(native: Native, cluster: Any) -> None:
-    cluster.add_topic("orders")
-    stream = cluster.stream("orders", 0)
-    stream.add(b"a")
-    stream.now_us += 1_000
-    stream.add(b"b")
-    asked = [pb.StreamPartition(stream=name, partition=0) for name in ("orders", "nowhere")]
-    request = pb.FindOffsetsRequest(partitions=asked, since_us=stream.now_us)
-    found, missing = (await native.unary("FindOffsets", request, pb.FindOffsetsResponse)).found
-    assert (found.log_start, found.high_watermark, found.first_since) == (0, 2, 1)
-    assert missing.refusal.code == "UNKNOWN_TOPIC"
-
-
-async def test_producer_ids_are_unique_and_transactions_need_coordinators(native: Native) -> None:
-    ids = [
-        (await native.unary("InitProducer", pb.InitProducerRequest(), pb.InitProducerResponse)).producer_id
-        for _ in range(2)
-    ]
-    assert len(set(ids)) == 2
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await native.unary("InitProducer", pb.InitProducerRequest(transactional_id="t"), pb.InitProducerResponse)
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_every_method_needs_credentials_when_users_are_set(native: Native, credentials: Any) -> None:
-    credentials.users["ann"] = "secret"
-    assert await refusal(native.subscribe()) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
-    assert await refusal(native.publish_stream()) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
-    for method in ("Locate", "FindOffsets", "InitProducer", "AddToTransaction", "EndTransaction"):
-        asked, answered = getattr(pb, f"{method}Request"), getattr(pb, f"{method}Response")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await native.unary(method, asked(), answered)
-        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method

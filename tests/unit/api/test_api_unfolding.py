@@ -132,6 +132,28 @@ async def test_a_chunk_is_cut_where_its_headers_take_much_and_what_stands_before
     assert seen == [1_000, 500]
 
 
+def records_pump(cluster: Any, put: Any, *, credit: Credit, end: int, **settings: Any) -> PartitionPump:
+    """Return what delivers the records of the first partition of `orders`, from the first one on."""
+    asked = pb.StartPosition(stream="orders", earliest=True)
+    point = StartPoint(
+        place=Place(stream="orders", partition=0, asked=asked),
+        judgement=Judgement(standing=Standing.OK, offset=0),
+        log_start=0,
+        high_watermark=end,
+    )
+    return PartitionPump(
+        point,
+        reader=StreamReader(cluster),
+        credit=credit,
+        put=put,
+        trace=lambda _: None,  # type: ignore[arg-type,return-value]
+        wall_ns=lambda: 1,
+        delivered=lambda _: None,
+        as_records=True,
+        **settings,
+    )
+
+
 async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_count(cluster: Any) -> None:
     cluster.add_topic("orders")
     stream = cluster.stream("orders", 0)
@@ -150,24 +172,7 @@ async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_co
         return 0
 
     credit = Credit(2 * MIB)
-    asked = pb.StartPosition(stream="orders", earliest=True)
-    point = StartPoint(
-        place=Place(stream="orders", partition=0, asked=asked),
-        judgement=Judgement(standing=Standing.OK, offset=0),
-        log_start=0,
-        high_watermark=40,
-    )
-    pump = PartitionPump(
-        point,
-        reader=StreamReader(cluster),
-        credit=credit,
-        put=put,
-        trace=lambda _: None,  # type: ignore[arg-type,return-value]
-        wall_ns=lambda: 1,
-        delivered=lambda _: None,
-        as_records=True,
-        throttle_ms=throttle,
-    )
+    pump = records_pump(cluster, put, credit=credit, end=40, throttle_ms=throttle)
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         await pump.run()
     assert [record.offset for delivery in delivered for record in delivery.records] == list(range(40))
@@ -385,23 +390,7 @@ async def test_a_subscription_goes_on_behind_what_it_has_when_a_batch_took_too_l
         if len(delivered) == 2:
             raise StopAsyncIteration
 
-    asked = pb.StartPosition(stream="orders", earliest=True)
-    point = StartPoint(
-        place=Place(stream="orders", partition=0, asked=asked),
-        judgement=Judgement(standing=Standing.OK, offset=0),
-        log_start=0,
-        high_watermark=2,
-    )
-    pump = PartitionPump(
-        point,
-        reader=StreamReader(cluster),
-        credit=Credit(2 * MIB),
-        put=put,
-        trace=lambda _: None,  # type: ignore[arg-type,return-value]
-        wall_ns=lambda: 1,
-        delivered=lambda _: None,
-        as_records=True,
-    )
+    pump = records_pump(cluster, put, credit=Credit(2 * MIB), end=2)
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         await pump.run()
     assert delivered == [0, 1]

@@ -24,6 +24,7 @@ def main() -> None:
     arguments = _parser().parse_args()
     try:
         process_guard.refuse_optimised_python()
+        process_guard.leave_out("numpy", "pandas")
         process_guard.close_files_to_others()
         config = load_config(arguments.config)
         if config.die_with_parent is not None:

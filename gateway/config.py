@@ -27,7 +27,7 @@ from georelay.tls import TlsContexts, TlsSettings
 from mesh.gossip.settings import GossipPoolSection
 from mesh.listening.browser_guard import Origin
 from mesh.listening.settings import LimitsSection, TlsSection, is_loopback, known_listeners, refuse_open_listener
-from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX
+from mesh.tracing.retention import AGE_MS_MAX, SIZE_BYTES_MAX
 
 PORT_MAX = 65_535
 

@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client import Counter
 
 from gateway.metrics import GatewayMetrics
-from georelay.trace.schema import Operation
+from georelay.trace.kinds import Operation
 from mesh.tracing.outcome_core import Totals
 
 _ROUTES: Final = {

@@ -19,13 +19,11 @@ from gateway.config import GatewayConfig
 from gateway.metrics import GatewayMetrics
 from gateway.outcomes import GatewayOutcomes
 from georelay.trace.files import GATEWAY_WRITER_FIRST, GATEWAY_WRITERS
-from georelay.trace.schema import TraceKind
-from mesh.tracing.lane import Identity
+from georelay.trace.kinds import TraceKind
 from mesh.tracing.outcome_core import OutcomeCore
 from mesh.tracing.pages_http import TracePages
 from mesh.tracing.recorder_core import Drained
-from mesh.tracing.shelf import TraceShelf
-from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 ROWS_PERIOD_S: Final = 1.0
 NS_PER_S: Final = 1_000_000_000
@@ -49,6 +47,9 @@ class GatewayTraces:
     """The outcomes of one gateway, written down from `start` to `close`."""
 
     def __init__(self, config: GatewayConfig, metrics: GatewayMetrics) -> None:
+        from mesh.tracing.shelf import TraceShelf  # Arrow: 40 MiB that a gateway without traces has no use for
+        from mesh.tracing.writer import TraceWriter
+
         name = config.own_name
         self._outcomes = GatewayOutcomes(metrics)
         self._core = OutcomeCore(region=config.region, gateway=name)

@@ -17,6 +17,7 @@ from georelay.errors import ConfigError, GeorelayError
 from georelay.process_guard import (
     close_files_to_others,
     die_with_parent,
+    leave_out,
     refuse_foreign_packages,
     refuse_optimised_python,
 )
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         refuse_optimised_python()
+        leave_out("numpy", "pandas")
         close_files_to_others()
         config = load_config(options.config)
         notice = ServiceNotice(os.environ)

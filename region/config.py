@@ -18,7 +18,7 @@ from mesh.gossip.settings import GossipSection
 from mesh.listening.browser_guard import Origin
 from mesh.listening.settings import BrokerLimitsSection, TlsSection, known_listeners, refuse_open_listener
 from mesh.tracing.recorder_core import ROWS_PER_S_MAX
-from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX
+from mesh.tracing.retention import AGE_MS_MAX, SIZE_BYTES_MAX
 from region.controller.mesh_rows import parse_seed
 from region.controller.topic import REPLICATION_FACTOR_DEFAULT
 from region.log.disk_space import DISK_RESERVE_BYTES

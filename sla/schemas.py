@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 
 DELIVERY_DDL: Final = """
     origin_region STRING, origin_broker STRING, dest_region STRING, dest_broker STRING, topic STRING, partition INT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeVar
 
 from georelay.trace.histogram import GOOD_US_MAX
-from georelay.trace.schema import Operation, Stage
+from georelay.trace.kinds import Operation, Stage
 from sla.report.model import TargetKind
 
 THROUGHPUT_WINDOW_S: Final = 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from georelay.limits import TOPIC_NAME_CHARS_MAX
-from georelay.trace.schema import Operation, Stage
+from georelay.trace.kinds import Operation, Stage
 from sla.errors import UsageError
 from sla.report.model import TargetKind
 from sla.targets import (

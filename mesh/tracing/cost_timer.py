@@ -17,12 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from georelay.trace.schema import LedgerKind
-from mesh.tracing.lane import Identity
+from georelay.trace.kinds import LedgerKind
 from mesh.tracing.latency_cells_core import Correction
 from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 BATCHES_PER_S: Final = 1_000
 PAYLOAD: Final = memoryview(bytes(200))

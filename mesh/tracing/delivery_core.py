@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 from mesh.tracing.latency_cells_core import Cell, LatencyCells, Row
 from mesh.tracing.offset_run_core import NS_PER_S, OffsetRun
 from mesh.tracing.sampling_core import LATE_US, Sampler, SampleReason, stream_seed

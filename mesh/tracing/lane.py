@@ -12,37 +12,25 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import structlog
 
-from georelay.trace.schema import COMPLETE_KINDS, SCHEMA_VERSION, SCHEMAS, TraceKind
-from georelay.trace.spool import ROWS_PER_FRAME_MAX, SPOOL_FOLDER, SpoolHeader, SpoolRows, spool_name
+from georelay.trace.files import SPOOL_FOLDER, spool_name
+from georelay.trace.kinds import COMPLETE_KINDS, SCHEMA_VERSION, TraceKind
+from georelay.trace.schema import SCHEMAS
+from georelay.trace.spool import ROWS_PER_FRAME_MAX, SpoolHeader, SpoolRows
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.pace import no_rest
+from mesh.tracing.written import Identity
 
 ROWS_HELD_MAX: Final = 500_000  # waiting for a disk that fails: about 150 MB of Python objects at the very worst
 NESTED_ROWS_PER_CALL: Final = 25  # a call holds the interpreter to its end: 0.3 ms for so many histograms
 _REFUSALS: Final = (ValueError, TypeError, OverflowError)  # of Arrow, which has subclasses of the first two
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who writes: name of the region, mesh-wide broker id, and a name of this run, [0-9a-z]{1,32}."""
-
-    region: str
-    broker: int
-    boot_id: str
-
-    @property
-    def writer(self) -> str:
-        """Return the name in the metadata of files, as `us/1001`."""
-        return f"{self.region}/{self.broker}"
 
 
 def batch_of(

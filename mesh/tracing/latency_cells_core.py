@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from georelay.trace.histogram import GRID, LatencyHistogram
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 
 CELLS_OPEN_MAX: Final = 100_000
 

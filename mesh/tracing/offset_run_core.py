@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 
 NS_PER_S: Final = 1_000_000_000
 COMMITS_REMEMBERED: Final = 128  # per stream: how far a reader may be behind and still have a `deliver` latency

@@ -36,8 +36,8 @@ from typing import Any, Final
 
 import structlog
 
-from georelay.trace.schema import LedgerKind
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
+from georelay.trace.kinds import LedgerKind
 from mesh.tracing import memory_file
 from mesh.tracing.delivery_core import ATTEMPT_MAX
 from mesh.tracing.latency_cells_core import Row

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from georelay.trace.schema import Operation
+from georelay.trace.kinds import Operation
 from mesh.tracing.latency_cells_core import Row
 
 

@@ -19,17 +19,19 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import pyarrow as pa
 import structlog
 from aiohttp import web
 
 from georelay.errors import BadRequest, TracesExpired, Unavailable
 from georelay.limits import KIB, MIB
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import NEXT_KEY, PAGE_CONTENT_TYPE, TracePosition
-from georelay.trace.schema import TraceKind
-from mesh.tracing.shelf import PAGE_SCHEMAS, Page, PositionExpired, PositionsReversed, TraceShelf
+from mesh.tracing.pages import Page, PositionExpired, PositionsReversed
+
+if TYPE_CHECKING:
+    from mesh.tracing.shelf import TraceShelf
 
 PAGE_ROWS: Final = 20_000
 PAGE_ROWS_MAX: Final = 100_000
@@ -164,6 +166,10 @@ class TracePages:
 
 def encode_page(kind: TraceKind, page: Page) -> memoryview:
     """Return a page as an Arrow IPC stream."""
+    import pyarrow as pa  # only where there are traces
+
+    from mesh.tracing.shelf import PAGE_SCHEMAS
+
     schema = PAGE_SCHEMAS[kind].with_metadata({NEXT_KEY: str(page.next).encode()})
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # the event loop needs the other cores

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from georelay.fields import FieldError, Fields, dump_object, parse_object
-from georelay.trace.schema import ProbeOutcome
+from georelay.trace.kinds import ProbeOutcome
 from mesh.tracing.latency_cells_core import Row
 
 PROBE_TOPIC: Final = "__georelay_probes"

@@ -10,20 +10,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from georelay.trace.schema import LedgerKind, Operation, TraceKind
+from georelay.trace.kinds import LedgerKind, Operation, TraceKind
 from mesh.tracing.aborted_core import CommittedEntry
-from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
 from mesh.tracing.offset_run_core import NS_PER_S, LateRange
 from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.outcome_core import OutcomeCore, Totals
 from mesh.tracing.recorder_core import ROWS_PER_S_MAX, DeliverySession, Drained, RecorderCore, Row
 from mesh.tracing.refusals_core import RefusedStream
-from mesh.tracing.writer import AGE_MS_MAX, SIZE_BYTES_MAX, TraceWriter, WriterStats
+from mesh.tracing.retention import AGE_MS_MAX, SIZE_BYTES_MAX
+from mesh.tracing.written import Identity, WriterStats
+
+if TYPE_CHECKING:
+    from mesh.tracing.writer import TraceWriter
 
 DRAIN_PERIOD_S: Final = 1.0
 DRAIN_AGAIN_S: Final = 0.002  # a drain that was cut short goes on after other callbacks had their turn
@@ -119,6 +122,8 @@ class Recorder:
         )
         self._writer: TraceWriter | None = None
         if settings.directory is not None:
+            from mesh.tracing.writer import TraceWriter  # Arrow: 40 MiB that a broker without traces has no use for
+
             self._writer = TraceWriter(
                 directory=settings.directory,
                 identity=Identity(region=region, broker=broker, boot_id=boot_id),

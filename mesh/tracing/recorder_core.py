@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from georelay.trace.schema import COMPLETE_KINDS, LedgerKind, Stage, TraceKind
+from georelay.trace.kinds import COMPLETE_KINDS, LedgerKind, Stage, TraceKind
 from mesh.tracing.aborted_core import CommittedEntry, OpenTransactions
 from mesh.tracing.delivery_core import DeliverySession
 from mesh.tracing.latency_cells_core import SAME_CLOCK, Cell, Correction, LatencyCells, Row

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from mesh.tracing.offset_run_core import NS_PER_S
 
 CELLS_MAX: Final = 20_000  # streams with refusals in one second

@@ -21,6 +21,8 @@ import structlog
 from georelay.trace.files import TraceFileName
 
 MS: Final = 1_000_000
+AGE_MS_MAX: Final = 30 * 86_400_000
+SIZE_BYTES_MAX: Final = 10 << 30
 LOOK_AGAIN_NS: Final = 600 * 10**9
 _HOUR_NS: Final = 3_600 * 10**9
 _SETTLED_NS: Final = 2 * 10**9  # a folder that was written to just now may be so again within the same time stamp

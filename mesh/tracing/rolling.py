@@ -19,19 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from georelay.trace.files import IN_PROGRESS_PREFIX, TraceFileMetadata, TraceFileName, partition_path
-from georelay.trace.histogram import GRID
-from georelay.trace.schema import SCHEMAS, TraceKind
-from georelay.trace.spool import (
+from georelay.trace.files import (
+    IN_PROGRESS_PREFIX,
     SPOOL_FOLDER,
-    Spool,
-    SpoolError,
-    SpoolHeader,
-    SpoolRows,
-    bodies,
+    TraceFileMetadata,
+    TraceFileName,
     broker_of_spool,
-    read_spool,
+    partition_path,
 )
+from georelay.trace.histogram import GRID
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
+from georelay.trace.spool import Spool, SpoolError, SpoolHeader, SpoolRows, bodies, read_spool
 from mesh.tracing.pace import no_rest
 
 ROWS_PER_FILE_MAX: Final = 131_072  # one row group; a spool is rolled when it has so many

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import structlog
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from mesh.tracing import memory_file
-from mesh.tracing.lane import Identity, Lane
+from mesh.tracing.lane import Lane
 from mesh.tracing.open_rows import DamagedRowsError, left_open, read_open_rows, without_spooled
 from mesh.tracing.rolling import left_over, remove_unfinished, roll
 from mesh.tracing.spooled_ledger import spooled_ledger
+from mesh.tracing.written import Identity
 
 log = structlog.get_logger()
 

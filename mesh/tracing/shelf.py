@@ -27,9 +27,11 @@ import pyarrow.parquet as pq
 import structlog
 
 from georelay.trace.files import TraceFileMetadata, partition_path
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import BEGINNING, BOOT_COLUMN, ROW_COLUMN, TracePosition
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.schema import SCHEMAS
 from georelay.trace.spool import SpoolError, SpoolHeader, SpoolRows, bodies
+from mesh.tracing.pages import Page, PositionExpired, PositionsReversed, Reach
 from mesh.tracing.shelf_index import ShelfFile, ShelfIndex, ShelfSpool
 
 SOURCES_PER_CALL_MAX: Final = 500
@@ -49,41 +51,8 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-class PositionExpired(Exception):
-    """Rows from the position on were deleted; `oldest` is where what is left begins."""
-
-    def __init__(self, position: TracePosition, oldest: TracePosition) -> None:
-        super().__init__(f"position {position} is gone, the oldest is {oldest}")
-        self.oldest = oldest
-
-
 class FileDamaged(OSError):
     """A file turned out to be damaged while its rows were read; it is skipped from now on."""
-
-
-class PositionsReversed(ValueError):
-    """The end of what is asked for lies before its beginning."""
-
-    def __init__(self, start: TracePosition, until: TracePosition) -> None:
-        super().__init__(f"{start} lies behind the end, {until}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """How far some rows reach: the position behind them, how many they are at most, whether there are more."""
-
-    end: TracePosition
-    rows: int
-    has_more: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Arrow record batches of PAGE_SCHEMAS, and the position behind them."""
-
-    batches: list[Any]
-    rows: int
-    next: TracePosition
 
 
 @dataclass(frozen=True, slots=True)

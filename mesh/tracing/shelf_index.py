@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from georelay.trace.files import TraceFileName
-from georelay.trace.schema import TraceKind
-from georelay.trace.spool import SPOOL_FOLDER, broker_of_spool
+from georelay.trace.files import SPOOL_FOLDER, TraceFileName, broker_of_spool
+from georelay.trace.kinds import TraceKind
 
 FOLDERS_REMEMBERED_MAX: Final = 256
 COMPACTED_DIGITS: Final = 12  # of the number in the name of a file that was made of several; brokers write six

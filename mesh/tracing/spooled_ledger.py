@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from georelay.trace.schema import RECORDED_COLUMNS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from georelay.trace.spool import SpoolError, read_spool
 from mesh.tracing.latency_cells_core import Row
 

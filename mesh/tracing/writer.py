@@ -16,16 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 import structlog
 
-from georelay.trace.schema import COMPLETE_KINDS, TraceKind
+from georelay.trace.kinds import COMPLETE_KINDS, TraceKind
 from mesh.tracing import memory_file
-from mesh.tracing.lane import Identity, Lane
+from mesh.tracing.lane import Lane
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import NotedRow
 from mesh.tracing.open_rows import (
@@ -39,41 +37,18 @@ from mesh.tracing.open_rows import (
 )
 from mesh.tracing.pace import Pace
 from mesh.tracing.recorder_core import Drained
-from mesh.tracing.retention import Retention
+from mesh.tracing.retention import AGE_MS_MAX, SIZE_BYTES_MAX, Retention
 from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, remove_unfinished, roll
 from mesh.tracing.spooled_ledger import is_ledger, spooled_ledger
+from mesh.tracing.written import Identity, WriterStats
 
 SLOW_ROLL_PERIOD_S: Final = 60.0  # of kinds with a few rows per second: a file every few seconds would hold nothing
 DRAINS_QUEUED_MAX: Final = 120  # two minutes of a thread that stands still
 DRAINS_QUEUED_SOON: Final = 600  # of a drain in pieces, see Drained.has_more
 OPEN_ROWS_TRIES_MAX: Final = 30  # one per roll: what cannot be read after so many is given up
 DRAINS_HURRIED: Final = 4  # behind so many there is no time for rests: the open rows have room for 8 seconds
-AGE_MS_MAX: Final = 30 * 86_400_000
-SIZE_BYTES_MAX: Final = 10 << 30
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class WriterStats:
-    """Running counts; read from any thread.
-
-    Attributes:
-        rows_written: rows spooled, by kind; rows_dropped: rows given up, by kind.
-        files_written, files_deleted: Parquet files. files, size_bytes: kept now.
-        write_failures: calls that the disk refused. lost_bytes: of spools, behind their first damage.
-        busy_ns: CPU time of the thread.
-    """
-
-    rows_written: dict[TraceKind, int] = field(default_factory=lambda: dict.fromkeys(TraceKind, 0))
-    rows_dropped: dict[TraceKind, int] = field(default_factory=lambda: dict.fromkeys(TraceKind, 0))
-    files_written: int = 0
-    files_deleted: int = 0
-    files: int = 0
-    size_bytes: int = 0
-    write_failures: int = 0
-    lost_bytes: int = 0
-    busy_ns: int = 0
 
 
 class TraceWriter:
@@ -157,9 +132,6 @@ class TraceWriter:
         return self._thread is None or self._is_closing or self._queue.qsize() > DRAINS_HURRIED
 
     def _run(self) -> None:
-        # The first conversion imports pandas where it is installed, and holds the interpreter for a quarter of a
-        # second meanwhile: better now than in the middle of the traffic.
-        pa.array([0])
         self.recover()
         while True:
             drained = self._queue.get()

@@ -5,12 +5,16 @@ Rule 1: traces name every topic and group: they need DESCRIBE of the cluster, as
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiohttp import web
 
 from mesh.tracing.pages_http import TracePages
-from mesh.tracing.shelf import TraceShelf
 from region.api.principal import PRINCIPAL
 from region.security.access import Access, Operation, Resource
+
+if TYPE_CHECKING:
+    from mesh.tracing.shelf import TraceShelf
 
 
 class TracesHttp:

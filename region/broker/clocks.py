@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from georelay.clock import Clock, SystemClock
 from georelay.ids import BrokerId, RegionNumber
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from mesh.clock.book_core import ClockBook
 from mesh.clock.estimate import ClockEstimate, ClockRow, Exchange
 from mesh.clock.exchanger import ClockExchanger, HostClock, NoHostClock

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from mesh.tracing.offset_run_core import LateRange
 from region.broker.commit_recorder import CommitRecorder
 from region.controller.topic import INTERNAL_PREFIX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from mesh.tracing.aborted_core import CommittedEntry
 from mesh.tracing.offset_run_core import LateRange
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from georelay.clock import Clock
 from georelay.credentials import Credentials
@@ -13,7 +13,6 @@ from mesh.listening.browser_guard import BrowserGuard
 from mesh.listening.listeners import ListenerParts, Listeners, ListeningCollector
 from mesh.listening.settings import BrokerLimitsSection, LimitsSection, TlsSection
 from mesh.tracing.recorder import Recorder
-from mesh.tracing.shelf import TraceShelf
 from region.api.admin_http import AdminHttp
 from region.api.admin_service import AdminService
 from region.api.audit_http import AuditHttp
@@ -67,6 +66,9 @@ from region.security.quotas import Quotas
 from region.security.sign_in import SignInService
 from region.text.listener import TextListener
 from region.text.services import TextServices
+
+if TYPE_CHECKING:
+    from mesh.tracing.shelf import TraceShelf
 
 
 class Edge:

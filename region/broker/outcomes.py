@@ -12,7 +12,7 @@ from typing import Final
 
 from georelay import errors
 from georelay.errors import GeorelayError, Outcome
-from georelay.trace.schema import Operation
+from georelay.trace.kinds import Operation
 from georelay.wire.api import ApiKey, ErrorCode
 from mesh.tracing.outcome_core import Totals
 from region.api.metrics import BrokerMetrics

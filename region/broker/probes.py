@@ -16,7 +16,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.errors import CorruptRecordBatch, GeorelayError
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from georelay.wire.batch import build_batch, parse_header
 from georelay.wire.records import iterate_records
 from mesh.clock.estimate import ClockEstimate

@@ -8,13 +8,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from georelay.clock import Clock
 from georelay.ids import RegionNumber
 from mesh.tracing.recorder import Recorder, TraceSettings
-from mesh.tracing.shelf import TraceShelf
 from region.api.metrics import BrokerMetrics
 from region.broker.clocks import BrokerClocks, ClockCollector
 from region.broker.core import BrokerCore
@@ -24,6 +24,9 @@ from region.broker.probes import Prober
 from region.broker.trace_metrics import TraceCollector
 from region.config import BrokerConfig
 from region.kafka.counters import KafkaCounters
+
+if TYPE_CHECKING:
+    from mesh.tracing.shelf import TraceShelf
 
 
 class BrokerTraces:
@@ -69,11 +72,7 @@ class BrokerTraces:
             correction=self.clocks.correction,
         )
         self.clocks.keep = self.recorder.keep
-        self.shelf = (
-            TraceShelf(Path(config.trace_dir), region=config.region, broker=config.broker_id)
-            if config.trace_dir
-            else None
-        )
+        self.shelf = _shelf(config)
 
     def count(self, *, kafka: KafkaCounters, metrics: BrokerMetrics) -> None:
         """Write down what these counters count, and show what it costs."""
@@ -120,3 +119,11 @@ class BrokerTraces:
     async def close(self) -> None:
         """Write what is left; after the core has stopped."""
         await self.recorder.close()
+
+
+def _shelf(config: BrokerConfig) -> TraceShelf | None:
+    if not config.trace_dir:
+        return None
+    from mesh.tracing.shelf import TraceShelf  # Arrow: 40 MiB that a broker without traces has no use for
+
+    return TraceShelf(Path(config.trace_dir), region=config.region, broker=config.broker_id)

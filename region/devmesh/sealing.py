@@ -24,8 +24,8 @@ import structlog
 from georelay.errors import ConfigError, DataDirectoryError
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId, broker_id
-from mesh.tracing.lane import Identity
 from mesh.tracing.sealing import Sealed, is_left, seal
+from mesh.tracing.written import Identity
 from region.devmesh.directory import read_record
 from region.log.data_directory import held_while_idle
 

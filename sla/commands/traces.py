@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.commands import arguments as a
 from sla.commands.report import EXIT_OPEN, add_settle
 from sla.jobs.doctor import require_spark

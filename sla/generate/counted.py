@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, Stage, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, Stage, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.generate.batches import Batches
 from sla.generate.clocks import Clocks
 from sla.generate.columns import constant, named

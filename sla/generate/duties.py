@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, Operation, ProbeOutcome, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, Operation, ProbeOutcome, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.generate.clocks import HOST_ERROR_US, Clocks
 from sla.generate.request import FaultKind
 from sla.generate.world import NS_PER_MS, NS_PER_S, NS_PER_US, Int64, World

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from georelay.trace.schema import ProbeOutcome, TraceKind
+from georelay.trace.kinds import ProbeOutcome, TraceKind
 from sla.generate.files import WrittenFile
 from sla.generate.world import NS_PER_S, NS_PER_US, World
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from sla.generate.intervals import IntervalSet, Range, size
 from sla.generate.ledger_rows import KINDS, LedgerRows
 from sla.generate.world import NS_PER_S, Int64, World

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from georelay.trace.files import GATEWAY_WRITER_FIRST, TraceFileMetadata, TraceFileName, partition_path
 from georelay.trace.histogram import GRID
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.generate.request import FILE_FAULTS, Fault, FaultKind
 from sla.generate.world import NS_PER_S, World
 

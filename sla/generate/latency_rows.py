@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from georelay.trace.histogram import BUCKETS_PER_OCTAVE, GOOD_US_MAX, GRID, bucket_index
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, Stage, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, Stage, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.generate.columns import constant, named
 from sla.generate.world import Int64, World
 

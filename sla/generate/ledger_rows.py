@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, LedgerKind, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, LedgerKind, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.generate.batches import Batches
 from sla.generate.clocks import Clocks
 from sla.generate.columns import constant, named

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from georelay.trace.schema import LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
 from sla.errors import UsageError
 from sla.generate import counted, latency_rows, ledger_rows
 from sla.generate.clocks import Clocks

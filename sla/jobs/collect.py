@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from georelay.trace.histogram import GOOD_US_MAX, bucket_index, bucket_mid
-from georelay.trace.schema import Stage, TraceKind
+from georelay.trace.kinds import Stage, TraceKind
 from sla.judging.completeness import Completeness
 from sla.judging.facts import (
     NEWEST_S_MAX,

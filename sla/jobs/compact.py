@@ -28,7 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georelay.trace.files import TraceFileMetadata
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.errors import JobFailed
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.sources.layout import HOUR_S, Period, hour_folder

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import NoTraces, UsageError
 from sla.jobs.doctor import require_spark
 from sla.jobs.kept import kept_hours, kept_span, rollup_bytes

@@ -11,6 +11,7 @@ from typing import Final
 
 MODULES: Final = (
     "georelay.trace.histogram",
+    "georelay.trace.kinds",
     "georelay.trace.schema",
     "sla.hist_spark",
     "sla.jobs.rollup_inputs",

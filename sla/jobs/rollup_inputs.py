@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import JobFailed
 from sla.jobs.rollup_known import WEEK_S, KnownBeside
 from sla.jobs.rollup_plan import HourInputs

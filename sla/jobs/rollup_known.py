@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import JobFailed
 from sla.rollups import HourRun, RollupStore
 from sla.sources.layout import FilePlace, places_of

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import UsageError
 from sla.rollup_manifests import lacks_rows
 from sla.rollups import HourAction, HourRun

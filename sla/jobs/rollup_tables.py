@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.session import QUICK_BYTES_MAX
 from sla.sources.manifest import TraceFiles
 from sla.sources.reading import check_row_count, read

@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from georelay.trace.schema import LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts, IntegrityFacts
 from sla.judging.offset_sets import OffsetSet

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.judging.budgets import BurnBook, budget_of, iso
 from sla.judging.completeness import Completeness
 from sla.judging.facts import MinutesFacts, PeriodFacts, ProbeFacts, RequestFacts, Span

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.judging.accounts import Reader, accounts_of, pending_at_end
 from sla.judging.completeness import Completeness
 from sla.judging.facts import IntegrityFacts, PeriodFacts

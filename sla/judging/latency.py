@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from georelay.trace.histogram import GOOD_US_MAX, QUANTILE_TAIL_MIN, bucket_mid, is_quantile_meaningful, merge, quantile
-from georelay.trace.schema import Stage, TraceKind
+from georelay.trace.kinds import Stage, TraceKind
 from sla.judging.budgets import BurnBook, budget_of
 from sla.judging.completeness import Completeness
 from sla.judging.facts import ClockFacts, HomeFacts, LatencyFacts, PeriodFacts

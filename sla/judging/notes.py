@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from georelay.trace.schema import Stage, TraceKind
+from georelay.trace.kinds import Stage, TraceKind
 from sla.judging.accounts import account_name
 from sla.judging.budgets import iso
 from sla.judging.completeness import Completeness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 from sla.judging.verdict import Verdict
 from sla.report.model import TargetResult
 from sla.report.wording import percent, short

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from georelay.trace.schema import LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
 from sla.judging.budgets import budget_of
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts, PeriodFacts, ThroughputFacts

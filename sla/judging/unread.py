@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from georelay.trace.files import GATEWAY_WRITER_FIRST
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.judging.availability import Pair
 from sla.judging.completeness import Completeness
 from sla.judging.facts import PeriodFacts

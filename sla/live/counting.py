@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from georelay.trace.schema import ProbeOutcome, Stage, TraceKind
+from georelay.trace.kinds import ProbeOutcome, Stage, TraceKind
 from sla.live.requests_core import NAMES as REQUEST_NAMES
 from sla.live.requests_core import RequestCounts, RequestMinute
 from sla.live.state_core import MINUTE_S, BatchCounts, Counts, MinuteKey, Pair

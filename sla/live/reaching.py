@@ -28,8 +28,8 @@ import pyarrow as pa
 from georelay.errors import ConfigError, TracesExpired
 from georelay.limits import MIB, REGION_NAME_CHARS_MAX
 from georelay.tls import client_contexts
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import NEXT_KEY, TracePosition
-from georelay.trace.schema import TraceKind
 from sla.errors import JobFailed, UsageError
 
 ANSWER_S_MAX: Final = 10.0  # for a connection, and for the next bytes of an answer

@@ -15,7 +15,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from georelay.trace.schema import Stage, TraceKind
+from georelay.trace.kinds import Stage, TraceKind
 from sla.judging.verdict import Verdict
 from sla.report import tables as t
 from sla.report import wording as w

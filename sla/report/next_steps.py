@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from georelay.trace.schema import Stage, TraceKind
+from georelay.trace.kinds import Stage, TraceKind
 from sla.judging.verdict import Verdict
 from sla.report import wording as w
 from sla.report.model import LatencyPair, Report, StageLatency, Subject, TargetKind, TargetResult

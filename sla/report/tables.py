@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.judging.verdict import Verdict
 from sla.report import wording as w
 from sla.report.measured_tables import (

@@ -30,8 +30,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import BEGINNING, BOOT_COLUMN, ROW_COLUMN, TracePosition
-from georelay.trace.schema import TraceKind
 from sla.errors import JobFailed
 from sla.live.reaching import Broker, Credentials, NotReached, Server, find_brokers
 from sla.schemas import ARROW

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.sources.manifest import TIME_COLUMNS
 from sla.sources.thrift import Struct, Value, read_struct
 

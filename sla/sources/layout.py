@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from georelay.trace.files import TraceFileName
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.sources.location import Entry, Location
 
 HOUR_S: Final = 3_600

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from georelay.trace.files import TraceFileMetadata
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.sources.layout import HOUR_S, FilePlace, hour_folder
 from sla.sources.location import Location
 

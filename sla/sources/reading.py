@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import JobFailed
 from sla.local_rows import local_rows
 from sla.schemas import DDL

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
 from sla.report.wording import things
 from sla.sources.location import Location
 

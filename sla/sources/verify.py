@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from georelay.trace.files import TraceFileMetadata
 from georelay.trace.histogram import GRID
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.sources.footer import Footer, RowsOfGroup, read_footer
 from sla.sources.layout import FilePlace
 from sla.sources.location import Entry, Location

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from sla.tables import HOUR_S, STREAM
 from sla.transforms.moments import hour_of_ns
 from sla.transforms.ranges import merged_ranges

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from georelay.trace.schema import ProbeOutcome
+from georelay.trace.kinds import ProbeOutcome
 from sla.transforms.moments import minute_of
 
 BROKER: Final = "broker"

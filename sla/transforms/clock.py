@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from georelay.trace.histogram import GOOD_US_MAX
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 from sla.hist_spark import bucket_index, bucket_lower, bucket_mid, bucket_upper
 from sla.local_rows import local_rows
 from sla.tables import MINUTE_S

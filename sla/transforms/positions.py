@@ -18,7 +18,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from sla.tables import HOUR_S, STREAM
 from sla.transforms.moments import NS_PER_S, hour_of_ns
 from sla.transforms.ranges import BEFORE, merged_ranges

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import WindowSpec
 
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 from sla.tables import MINUTE_S, STREAM
 from sla.targets import MinutesTarget, ThroughputTarget
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from georelay.ids import RegionNumber
-from georelay.trace.schema import LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
 from mesh.tracing.offset_run_core import OffsetRun
 from mesh.tracing.recorder_core import RecorderCore
 from tests.sim.violation import Violation

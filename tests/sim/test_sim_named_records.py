@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from georelay.ids import RegionNumber
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from mesh.tracing.offset_run_core import LateRange
 from tests.sim.mesh_world import RACING_WALL_RATE, MeshWorld
 from tests.sim.named_records import NamedRecords, NamingRecorder

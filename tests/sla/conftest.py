@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from georelay.trace.schema import SCHEMA_VERSION, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
 
 Rows = Callable[..., Any]
 LEDGER_DEFAULTS: dict[str, Any] = {

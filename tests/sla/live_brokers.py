@@ -13,11 +13,11 @@ from aiohttp import web
 
 from georelay.errors import GeorelayError
 from georelay.trace.histogram import LatencyHistogram
-from georelay.trace.schema import TraceKind
-from mesh.tracing.lane import Identity
+from georelay.trace.kinds import TraceKind
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_response
 from region.api.traces_http import TracesHttp

@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.errors import JobFailed
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.schemas import ARROW, DDL

@@ -12,7 +12,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.errors import JobFailed, NoTraces
 from sla.jobs import compact
 from sla.jobs.compact import Compacted, CompactRequest, run_compact

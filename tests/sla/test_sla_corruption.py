@@ -15,7 +15,7 @@ pytest.importorskip("numpy")
 
 import pyarrow.parquet as pq
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.generate.expected import Expected
 from sla.generate.request import Fault, GenerateRequest
 from sla.generate.run import run_generate

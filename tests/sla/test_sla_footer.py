@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.sources.footer import Footer, RowsOfGroup, Said, read_footer
 from sla.sources.thrift import read_struct
 

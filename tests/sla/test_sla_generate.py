@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_path
 from georelay.trace.histogram import LatencyHistogram, bucket_index
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.errors import UsageError
 from sla.generate.expected import EXPECTED_NAME, Expected
 from sla.generate.intervals import IntervalSet, size

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georelay.trace.schema import Stage, TraceKind
+from georelay.trace.kinds import Stage, TraceKind
 from sla.judging import availability, integrity, throughput
 from sla.judging.completeness import Completeness
 from sla.judging.facts import AccountFacts, Span

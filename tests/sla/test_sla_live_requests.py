@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from georelay.trace.files import GATEWAY_WRITER_FIRST
-from georelay.trace.schema import TraceKind
-from mesh.tracing.lane import Identity
+from georelay.trace.kinds import TraceKind
 from mesh.tracing.pages_http import TracePages
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 from sla.live import requests_core
 from sla.live.reaching import Credentials, find_brokers
 from sla.live.requests_core import MINUTE_S, WINDOW_S, RequestCounts, RequestState

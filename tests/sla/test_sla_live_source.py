@@ -18,8 +18,8 @@ from aiohttp import web
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from georelay.errors import TracesExpired
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import NEXT_KEY, TracePosition
-from georelay.trace.schema import TraceKind
 from sla import cli
 from sla.errors import JobFailed, UsageError
 from sla.live import reaching

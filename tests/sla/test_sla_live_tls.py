@@ -17,7 +17,7 @@ import pytest
 
 from georelay.pki.directory import PkiDirectory
 from georelay.tls import ClientAuth
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from mesh.listening.listeners import Listeners
 from mesh.listening.settings import LimitsSection, TlsSection
 from mesh.tracing.shelf import TraceShelf

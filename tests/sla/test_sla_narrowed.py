@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from georelay.trace.histogram import bucket_mid
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 from sla.judging.facts import Facts, NamedFacts, PeriodFacts
 from sla.judging.judge import judge
 from sla.judging.sentences import sentence_of

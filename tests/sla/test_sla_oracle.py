@@ -17,7 +17,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.generate.expected import KEYS, Expected
 from sla.generate.request import Fault, GenerateRequest
 from sla.generate.run import run_generate

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_path
-from georelay.trace.schema import SCHEMAS, LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla import cli
 from sla.commands import arguments
 from sla.errors import NoTraces, UsageError

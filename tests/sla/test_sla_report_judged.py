@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from georelay.trace.schema import Stage
+from georelay.trace.kinds import Stage
 from sla.judging.budgets import budget_of, burn_rate, iso
 from sla.judging.comparison import changes_between
 from sla.judging.facts import Facts, HourFacts, PeriodFacts, StreamFacts, WorstFacts

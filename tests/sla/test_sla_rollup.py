@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_path
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.jobs.rollup import RollupResult, hours_of, roll_up
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.rollup_files_core import own_files

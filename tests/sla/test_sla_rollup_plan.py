@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import JobFailed, UsageError
 from sla.jobs.rollup_plan import EARLY_HOURS, LATE_HOURS, SPAN_S_MAX, HourInputs, built, check_length, decide
 from sla.rollups import HourAction, HourRun, RollupStore

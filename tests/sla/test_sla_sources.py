@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName
-from georelay.trace.schema import SCHEMAS, LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.errors import JobFailed, NoTraces, UsageError
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.sources.layout import HOUR_S, FilePlace, Period, find_places

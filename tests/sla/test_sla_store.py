@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import JobFailed
 from sla.jobs.compact import CompactRequest, run_compact
 from sla.jobs.verify import VerifyRequest, run_verify

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from georelay.trace.schema import Operation, Stage
+from georelay.trace.kinds import Operation, Stage
 from sla.errors import UsageError
 from sla.report.model import TargetKind
 from sla.targets import (

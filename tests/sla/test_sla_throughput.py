@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.schemas import DDL
 from sla.tables import DDL as ROLLUP_DDL
 from sla.tables import HOUR_S, RollupTable

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from georelay.trace.histogram import bucket_bounds, bucket_index, bucket_mid
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from sla.schemas import DDL
 from sla.tables import DDL as ROLLUP_DDL
 from sla.tables import HOUR_S, RollupTable

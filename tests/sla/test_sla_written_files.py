@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.schema import RECORDED_COLUMNS, SCHEMAS, TraceKind
-from mesh.tracing.lane import Identity, Lane
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS, SCHEMAS
+from mesh.tracing.lane import Lane
 from mesh.tracing.rolling import roll
+from mesh.tracing.written import Identity
 from sla.jobs.compact import CompactRequest, run_compact
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.sources.manifest import TIME_COLUMNS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.jobs.verify import VerifyRequest, run_verify
 from sla.sources.arrowfs import read_over_arrow
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.cluster.launch import require_here
 from sla.cluster.lifecycle import ClusterStatus, status
 from sla.cluster.secret import FILE_NAME

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from georelay.trace.schema import SCHEMA_VERSION, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
 
 IN_PROGRESS_PREFIX: Final = ".tmp-"
+SPOOL_FOLDER: Final = ".spool"  # below the trace directory; the dot hides it from every reader
 # A gateway writes under a number made of its name, which no broker can have: ids of brokers have eight digits at most.
 GATEWAY_WRITER_FIRST: Final = 900_000_000
 GATEWAY_WRITERS: Final = 99_999_999
 _NAME: Final = re.compile(r"([a-z_]+)-([0-9]{1,9})-([0-9a-z]{1,32})-([0-9]{1,12})\.parquet")
+_SPOOL: Final = re.compile(r"([a-z_]+)-([0-9]{1,9})-([0-9a-z]{1,32})-([0-9]{1,15})\.wal")
 _KEY_PREFIX: Final = b"georelay."
 
 
@@ -51,6 +53,17 @@ class TraceFileName:
         if match is None or match[1] not in {kind.value for kind in TraceKind}:
             return None
         return cls(kind=TraceKind(match[1]), broker=int(match[2]), boot_id=match[3], sequence=int(match[4]))
+
+
+def spool_name(kind: TraceKind, broker: int, boot_id: str, number: int) -> str:
+    """Return the file name of the spool with this number (from 0 for every kind and boot)."""
+    return f"{kind.value}-{broker}-{boot_id}-{number:06d}.wal"
+
+
+def broker_of_spool(name: str) -> int | None:
+    """Return the broker in the name of a spool, None when it is not such a name."""
+    match = _SPOOL.fullmatch(name)
+    return None if match is None else int(match[2])
 
 
 def partition_path(region: str, opened_ns: int) -> PurePosixPath:

@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from georelay.fields import Fields, JsonObject, dump_object, parse_object
 from georelay.limits import REGION_NAME_CHARS_MAX
-from georelay.trace.schema import SCHEMA_VERSION, SCHEMAS, SPOOLED_VERSION_MIN, TraceKind, schema_of
+from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
+from georelay.trace.schema import SCHEMAS, SPOOLED_VERSION_MIN, schema_of
 from georelay.wire.crc import crc32c
 
-SPOOL_FOLDER: Final = ".spool"  # below the trace directory; the dot hides it from every reader
 SPOOL_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 8 << 20
 ROWS_PER_FRAME_MAX: Final = 1_000
@@ -38,7 +38,6 @@ _FRAME: Final = struct.Struct(">II")
 _ROWS: Final = struct.Struct(">QIQ")
 _REGION: Final = re.compile(r"[a-z0-9-]+")
 _BOOT_ID: Final = re.compile(r"[0-9a-z]+")
-_NAME: Final = re.compile(r"([a-z_]+)-([0-9]{1,9})-([0-9a-z]{1,32})-([0-9]{1,15})\.wal")
 _END_OF_STREAM_BYTES: Final = 8
 # Arrow compresses each buffer by itself, in threads of its own: for the rows of a second that costs more than all else.
 PLAIN_BYTES_MAX: Final = 1 << 20
@@ -220,14 +219,3 @@ def read_spool(raw: bytes) -> Spool:
             break
         good_bytes = end
     return Spool(header=header, rows=tuple(rows), lost_bytes=len(raw) - good_bytes)
-
-
-def spool_name(kind: TraceKind, broker: int, boot_id: str, number: int) -> str:
-    """Return the file name of the spool with this number (from 0 for every kind and boot)."""
-    return f"{kind.value}-{broker}-{boot_id}-{number:06d}.wal"
-
-
-def broker_of_spool(name: str) -> int | None:
-    """Return the broker in the name of a spool, None when it is not such a name."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else int(match[2])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from georelay.ids import BrokerId, RegionNumber
 from georelay.trace.histogram import GOOD_US_MAX
-from georelay.trace.schema import RECORDED_COLUMNS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from mesh.clock.book_core import ClockBook
 from mesh.clock.clock_core import PeerClock
 from mesh.clock.estimate import Exchange

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.trace.histogram import LatencyHistogram, merge
-from georelay.trace.schema import RECORDED_COLUMNS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from georelay.trace.spool import SpoolError, read_spool
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.sampling_core import VALUE_BITS, sample_value, stream_seed

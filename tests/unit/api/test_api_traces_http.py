@@ -11,12 +11,12 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from georelay.errors import AccessDenied
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import NEXT_KEY
-from georelay.trace.schema import TraceKind
-from mesh.tracing.lane import Identity
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 from region.api.admin_http import AdminHttp
 from region.api.traces_http import TracesHttp
 from region.security.access import Access, Operation, Principal, Resource

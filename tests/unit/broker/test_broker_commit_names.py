@@ -13,7 +13,7 @@ import pytest
 
 from georelay.clock import SystemClock
 from georelay.ids import BrokerId, Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
-from georelay.trace.schema import LedgerKind
+from georelay.trace.kinds import LedgerKind
 from georelay.wire.batch import RecordDraft, build_batch
 from georelay.wire.crc import crc32c
 from mesh.replication.stream_header import EntryType, StreamHeader

@@ -11,7 +11,8 @@ import pytest
 
 from georelay.errors import Unavailable
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
-from georelay.trace.schema import RECORDED_COLUMNS, Operation, TraceKind
+from georelay.trace.kinds import Operation, TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from georelay.wire.api import ErrorCode
 from mesh.clock.estimate import Exchange
 from mesh.tracing.latency_cells_core import SAME_CLOCK, UNKNOWN_CLOCK, Row

@@ -16,7 +16,7 @@ from gateway.routing.router import Router
 from gateway.traces import GatewayTraces, writer_number
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX
 from georelay.trace.files import TraceFileName
-from georelay.trace.schema import Operation, TraceKind
+from georelay.trace.kinds import Operation, TraceKind
 from georelay.trace.spool import BROKER_MAX
 from mesh.tracing.outcome_core import Totals
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.errors import JobFailed, NoTraces, UsageError
 from sla.jobs.kept import kept_hours, kept_span, rollup_bytes
 from sla.jobs.report import bytes_to_read, hour_facts, period_span

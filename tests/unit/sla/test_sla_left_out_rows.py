@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.jobs.rollup_inputs import InputRows, stored_rows, write_rows
 from sla.jobs.rollup_plan import LATE_HOURS, HourInputs
 from sla.jobs.verify import VerifyRequest, run_verify

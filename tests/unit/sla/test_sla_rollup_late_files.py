@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from georelay.trace.schema import TraceKind
+from georelay.trace.kinds import TraceKind
 from sla.jobs import rollup
 from sla.jobs.rollup import roll_up
 from sla.jobs.rollup_inputs import InputRows, stored_rows

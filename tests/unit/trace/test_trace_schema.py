@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from georelay.trace.files import TraceFileMetadata, TraceFileName, partition_path
-from georelay.trace.schema import RECORDED_COLUMNS, SCHEMA_VERSION, SCHEMAS, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS, SCHEMAS
 
 METADATA = TraceFileMetadata(
     kind=TraceKind.LEDGER,

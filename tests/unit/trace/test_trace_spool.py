@@ -7,17 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.files import broker_of_spool, spool_name
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from georelay.trace.spool import (
     PLAIN_BYTES_MAX,
     ROWS_PER_FRAME_MAX,
     SpoolError,
     SpoolHeader,
     SpoolRows,
-    broker_of_spool,
     encode_frame,
     read_spool,
-    spool_name,
 )
 
 HEADER = SpoolHeader(kind=TraceKind.PROBE, region="eu", broker=2001, boot_id="b0", opened_ns=1_700_000_000 * 10**9)

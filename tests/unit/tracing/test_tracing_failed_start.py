@@ -11,15 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.files import IN_PROGRESS_PREFIX
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import IN_PROGRESS_PREFIX, SPOOL_FOLDER
 from mesh.tracing import memory_file
 from mesh.tracing import writer as writer_module
-from mesh.tracing.lane import Identity
 from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.retention import Retention
 from mesh.tracing.writer import OPEN_ROWS_TRIES_MAX, TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

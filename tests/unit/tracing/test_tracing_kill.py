@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from georelay.trace.files import TraceFileMetadata
-from mesh.tracing.lane import Identity
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 CHILD = """
 import sys, time
 from pathlib import Path
-from mesh.tracing.lane import Identity
+from mesh.tracing.written import Identity
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.writer import TraceWriter
 

@@ -9,19 +9,20 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, Stage, TraceKind
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
+from georelay.trace.kinds import LedgerKind, Stage, TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from georelay.wire.control_batch import build_marker
 from georelay.wire.header import TRANSACTIONAL
 from mesh.tracing import recorder_core
 from mesh.tracing.aborted_core import ATTRIBUTES_AT
-from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import LateRange
 from mesh.tracing.open_rows import LATE_ROWS_MAX, DamagedRowsError, OpenRows, read_open_rows
 from mesh.tracing.recorder import Recorder, TraceSettings
 from mesh.tracing.recorder_core import LATE_AT_ONCE, LATE_NS_MAX, Drained, RecorderCore
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW_NS = 1_700_000_000 * SECOND

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
 from mesh.tracing import memory_file
-from mesh.tracing.lane import Identity
 from mesh.tracing.open_rows import FILE_BYTES, OpenRows, left_open
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.sealing import seal
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 NOW = 1_700_000_000 * 10**9
 LINK = "open-2001-b0.rows"

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georelay.trace.schema import LedgerKind, TraceKind
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
+from georelay.trace.kinds import LedgerKind, TraceKind
 from mesh.tracing import open_rows, recorder_core
 from mesh.tracing import writer as writer_module
-from mesh.tracing.lane import Identity
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.open_rows import FILE_BYTES, OpenRows, left_open, read_open_rows, without_spooled
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

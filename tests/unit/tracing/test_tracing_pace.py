@@ -8,14 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from georelay.trace.schema import SCHEMAS, TraceKind
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import SCHEMAS
 from mesh.tracing import writer as writer_module
-from mesh.tracing.lane import NESTED_ROWS_PER_CALL, Identity, Lane, batch_of
+from mesh.tracing.lane import NESTED_ROWS_PER_CALL, Lane, batch_of
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.pace import REST_NS_MAX, REST_PER_WORK, STEP_NS, Pace
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.rolling import roll
 from mesh.tracing.writer import DRAINS_HURRIED, TraceWriter
+from mesh.tracing.written import Identity
 
 IDENTITY = Identity(region="eu", broker=2001, boot_id="b0")
 PROBE: Row = ("us", "eu", "us/1001", 1, 2, 3, 4, "ok", 5_000)

@@ -20,16 +20,16 @@ import pytest
 from aiohttp import web
 
 from georelay.errors import GeorelayError
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import NEXT_KEY, ROW_COLUMN
-from georelay.trace.schema import TraceKind
 from mesh.listening.admission_core import AdmissionLimits, Refusal
 from mesh.listening.http_site import HttpSite
 from mesh.tracing import pages_http
-from mesh.tracing.lane import Identity
 from mesh.tracing.pages_http import READERS_MAX, TracePages
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 PAGE = "/v1/traces/probe?from=a0/0&until=a0/{rows}&rows=100000&bytes=16777216"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from georelay.trace.schema import Operation
+from georelay.trace.kinds import Operation
 from georelay.wire.batch import RecordDraft, build_batch
 from georelay.wire.control_batch import build_marker
 from mesh.tracing import aborted_core

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from georelay.wire.control_batch import build_marker
 from georelay.wire.header import TRANSACTIONAL
 from mesh.tracing import latency_cells_core, recorder_core

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georelay.trace.schema import RECORDED_COLUMNS, LedgerKind, TraceKind
+from georelay.trace.kinds import LedgerKind, TraceKind
+from georelay.trace.schema import RECORDED_COLUMNS
 from mesh.tracing import recorder_core, refusals_core
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.refusals_core import Refusals, RefusedStream

@@ -8,17 +8,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.schema import LEDGER_SCHEMA, TraceKind
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
+from georelay.trace.kinds import TraceKind
+from georelay.trace.schema import LEDGER_SCHEMA
 from mesh.tracing import open_rows
 from mesh.tracing.delivery_core import ATTEMPT_MAX
-from mesh.tracing.lane import Identity, Lane
+from mesh.tracing.lane import Lane
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.open_rows import ARENA_BYTES, ARENAS, HEADER_BYTES, DamagedRowsError, OpenRows, read_open_rows
 from mesh.tracing.recorder import Recorder, TraceSettings
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.sealing import seal
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from georelay.trace.schema import LedgerKind, TraceKind
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
+from georelay.trace.kinds import LedgerKind, TraceKind
 from mesh.tracing import lane as lane_module
-from mesh.tracing.lane import Identity
 from mesh.tracing.open_rows import ROWS_MAX, OpenRows
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.refusals_core import RefusedStream
 from mesh.tracing.retention import Retention
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.spool import SPOOL_FOLDER
+from georelay.trace.files import SPOOL_FOLDER
 from mesh.tracing import sealing
-from mesh.tracing.lane import Identity
 from mesh.tracing.open_rows import OpenRows
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.sealing import is_left, seal
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

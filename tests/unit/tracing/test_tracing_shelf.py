@@ -11,14 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from georelay.trace.files import TraceFileName
+from georelay.trace.kinds import TraceKind
 from georelay.trace.position import BEGINNING, TracePosition
-from georelay.trace.schema import TraceKind
 from mesh.tracing import shelf as shelf_module
-from mesh.tracing.lane import Identity
+from mesh.tracing.pages import PositionExpired
 from mesh.tracing.recorder_core import Drained
-from mesh.tracing.shelf import PositionExpired, TraceShelf
+from mesh.tracing.shelf import TraceShelf
 from mesh.tracing.shelf_index import ShelfIndex
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 KIND = TraceKind.PROBE
 HOUR_NS = 3_600 * 10**9

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.trace.schema import TraceKind
-from georelay.trace.spool import SPOOL_FOLDER
-from mesh.tracing.lane import Identity
+from georelay.trace.files import SPOOL_FOLDER
+from georelay.trace.kinds import TraceKind
 from mesh.tracing.open_rows import ARENAS, ROWS_MAX, OpenRows
 from mesh.tracing.recorder import Recorder, TraceSettings
 from mesh.tracing.recorder_core import RecorderCore
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

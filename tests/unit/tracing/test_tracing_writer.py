@@ -11,16 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from georelay.trace.files import TraceFileMetadata
-from georelay.trace.schema import LATENCY_HIST_SCHEMA, LEDGER_SCHEMA, SCHEMA_VERSION, SCHEMAS, Operation, TraceKind
+from georelay.trace.kinds import SCHEMA_VERSION, Operation, TraceKind
+from georelay.trace.schema import LATENCY_HIST_SCHEMA, LEDGER_SCHEMA, SCHEMAS
 from georelay.trace.spool import SpoolHeader
 from mesh.tracing import lane as lane_module
 from mesh.tracing import rolling
 from mesh.tracing import writer as writer_module
-from mesh.tracing.lane import Identity
 from mesh.tracing.outcome_core import Totals
 from mesh.tracing.recorder import Recorder, TraceSettings
 from mesh.tracing.recorder_core import Drained, RecorderCore, Row
 from mesh.tracing.writer import TraceWriter
+from mesh.tracing.written import Identity
 
 NOW_NS = 1_700_000_000 * 10**9
 SECOND = 10**9

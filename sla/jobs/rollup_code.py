@@ -12,7 +12,6 @@ from typing import Final
 MODULES: Final = (
     "georelay.trace.histogram",
     "georelay.trace.kinds",
-    "georelay.trace.schema",
     "sla.hist_spark",
     "sla.jobs.rollup_inputs",
     "sla.jobs.rollup_known",

@@ -78,11 +78,11 @@ class SerfSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """The three logical clocks, as a snapshot keeps them."""
+    """The newest time seen by each of the three logical clocks, as a snapshot keeps them; 0: none."""
 
-    members: int = 1
-    events: int = 1
-    queries: int = 1
+    members: int = 0
+    events: int = 0
+    queries: int = 0
 
 
 class Serf:
@@ -122,7 +122,7 @@ class Serf:
         )
         self._events = SerfEvents(
             clock=LamportClock(clocks.events + 1),
-            floor=_floor(clocks.events),
+            floor=clocks.events + 1,
             queue=BroadcastQueue(retransmit_mult=mult),
             effects=self._effects,
         )
@@ -146,7 +146,7 @@ class Serf:
             me=settings.name,
             address=settings.address,
             clock=LamportClock(clocks.queries + 1),
-            floor=_floor(clocks.queries),
+            floor=clocks.queries + 1,
             rng=rng,
             keyring=keyring,
             rows=self.table.rows,
@@ -523,11 +523,6 @@ class Serf:
             if member.state is MemberState.ALIVE and member.name != self.settings.name and member.versions.pmax >= 5
         ]
         return self._rng.sample(others, min(count, len(others)))
-
-
-def _floor(newest: int) -> int:
-    """Return the first time that is news after a run that had seen `newest`; 1 is the time of no run at all."""
-    return newest + 1 if newest > 1 else 0
 
 
 __all__ = ["EVENT_BYTES_MAX", "Clocks", "Serf", "SerfSettings", "TooLong"]

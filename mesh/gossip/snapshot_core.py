@@ -47,9 +47,9 @@ class Remembered:
     def clocks(self) -> Clocks:
         """Return the logical clocks."""
         return Clocks(
-            members=self.numbers.get("clock", 1),
-            events=self.numbers.get("event-clock", 1),
-            queries=self.numbers.get("query-clock", 1),
+            members=self.numbers.get("clock", 0),
+            events=self.numbers.get("event-clock", 0),
+            queries=self.numbers.get("query-clock", 0),
         )
 
     @property

@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import itertools
 import json
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.free_ports import free_addresses
 
 pytestmark = pytest.mark.slow
 
@@ -84,13 +85,7 @@ class KilledRegion:
     """Three broker processes; every command is sent once and has its own text."""
 
     def __init__(self, directory: Path) -> None:
-        sockets = [socket.socket() for _ in range(3 * len(NAMES))]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-        for each in sockets:
-            each.close()
-        listen = [dict(zip(NAMES, addresses[at * len(NAMES) :], strict=False)) for at in range(3)]
+        listen = [free_addresses(NAMES) for _ in range(3)]
         rows = [{"number": at + 1, "peers": listen[at]["peers"], "link": listen[at]["link"]} for at in range(3)]
         self.brokers = []
         for at in range(3):

@@ -15,12 +15,7 @@ from mesh.gossip.agent import Agent, AgentSettings
 from mesh.gossip.pools import LAN, WAN, GossipPools
 from mesh.gossip.timing import LOCAL
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+from tests.free_ports import free_port
 
 
 def pools_of(

@@ -46,6 +46,7 @@ from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.transport import FrameKind, Lane
 from region.security.scram_core import ScramClient
 from region.security.user import Mechanism
+from tests.free_ports import free_ports
 from tests.fuzz.judging import Report, ResidentMemory, flags, verdict
 
 INPUT_MS_MAX = 250.0  # processor time; the machine is shared
@@ -368,20 +369,6 @@ def config_of(directory: Path, ports: list[int]) -> BrokerConfig:
             "regions": [{"name": "us", "number": 1, "brokers": rows}],
         }
     )
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on right now."""
-    import socket
-
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 async def feed(name: str, valid: list[bytes], feeder: Feed, *, inputs: int, seed: int, report: Report) -> None:

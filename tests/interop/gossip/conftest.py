@@ -18,14 +18,9 @@ import pytest
 
 from mesh.gossip.agent import Agent, AgentSettings
 from mesh.gossip.view import MemberStatus
+from tests.free_ports import free_ports
 
 MakeOurs = Callable[..., Awaitable[Agent]]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class SerfAgent:
@@ -33,7 +28,7 @@ class SerfAgent:
 
     def __init__(self, folder: Path, name: str, arguments: Sequence[str]) -> None:
         self.name = name
-        self.port, self.rpc_port = free_port(), free_port()
+        self.port, self.rpc_port = free_ports(2)
         self.log = folder / f"{name}.log"
         self._out = self.log.open("wb")
         self.process = subprocess.Popen(

@@ -53,7 +53,7 @@ async def test_user_events_travel_both_ways(make_serf: Make, make_ours: Make, un
     py_1.listeners.on_event = lambda name, payload: heard.append(("py-1", name, payload))
     py_2.listeners.on_event = lambda name, payload: heard.append(("py-2", name, payload))
     await go_2.run("event", "deploy", "version-7")
-    await until(lambda: len(heard) == 2, 3)
+    await until(lambda: len(heard) == 2, 3, str(heard))
     assert sorted(heard) == [("py-1", "deploy", b"version-7"), ("py-2", "deploy", b"version-7")]
     await py_2.tell("rollback", b"version-6")
     for serf in (go_1, go_2):

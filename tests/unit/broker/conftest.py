@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import Homes, TopicSpec
 from region.log.filesystem import OsFileSystem
+from tests.free_ports import free_addresses
 
 
 class FailingFileSystem(OsFileSystem):
@@ -39,18 +39,8 @@ class FailingFileSystem(OsFileSystem):
 NAMES = ("kafka", "grpc", "peers", "link", "admin")
 
 
-def free_addresses() -> list[str]:
-    sockets = [socket.socket() for _ in NAMES]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
-
-
 def config_of(directory: Path) -> dict[str, Any]:
-    listen = dict(zip(NAMES, free_addresses(), strict=True))
+    listen = free_addresses(NAMES)
     return {
         "mesh_id": "test",
         "region": "us",
@@ -117,7 +107,7 @@ class Mesh:
         """Give every broker addresses that nobody had."""
         for name, brokers in self._regions.items():
             for number in range(1, brokers + 1):
-                self.at[name, number] = dict(zip(NAMES, free_addresses(), strict=True))
+                self.at[name, number] = free_addresses(NAMES)
 
     def swap(self) -> None:
         """Give every broker the addresses that another one had."""

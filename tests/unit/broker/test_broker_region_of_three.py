@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -22,6 +21,7 @@ from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import Homes, TopicSpec
 from region.multiraft.peers import PeerTransport
+from tests.free_ports import free_addresses
 
 NAMES = ("kafka", "grpc", "peers", "link", "admin")
 READY_ENDS_S = 3.0
@@ -31,17 +31,9 @@ class Region:
     """The brokers 1..3; a stopped one may be started again."""
 
     def __init__(self, directory: Path) -> None:
-        sockets = [socket.socket() for _ in range(3 * len(NAMES))]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-        for each in sockets:
-            each.close()
         self.directory = directory
         self.running: dict[int, Broker] = {}
-        self._listen = {
-            number: dict(zip(NAMES, addresses[(number - 1) * len(NAMES) :], strict=False)) for number in (1, 2, 3)
-        }
+        self._listen = {number: free_addresses(NAMES) for number in (1, 2, 3)}
 
     def config(self, number: int) -> BrokerConfig:
         rows = [{"number": n, "peers": at["peers"], "link": at["link"]} for n, at in self._listen.items()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from mesh.clock.book_core import ClockBook
 from mesh.clock.exchanger import ClockExchanger, NoHostClock
 from mesh.replication.frames import ClockAnswer, ClockAsk
 from mesh.replication.mesh_links import BrokerAddress, MeshIdentity, MeshLinks
+from tests.free_ports import free_ports
 
 MESH = "clock-test"
 
@@ -78,15 +78,15 @@ class Broker:
 
 
 @pytest.fixture
-def free_ports(unused_tcp_port_factory: Callable[[], int]) -> dict[int, int]:
-    return {1: unused_tcp_port_factory(), 2: unused_tcp_port_factory()}
+def ports() -> dict[int, int]:
+    return dict(enumerate(free_ports(2), start=1))
 
 
-async def test_two_brokers_learn_how_wrong_their_clocks_are(free_ports: dict[int, int]) -> None:
-    us, eu = Broker(1, -80, free_ports), Broker(2, +80, free_ports)
+async def test_two_brokers_learn_how_wrong_their_clocks_are(ports: dict[int, int]) -> None:
+    us, eu = Broker(1, -80, ports), Broker(2, +80, ports)
     try:
-        await us.links.start(f"127.0.0.1:{free_ports[1]}")
-        await eu.links.start(f"127.0.0.1:{free_ports[2]}")
+        await us.links.start(f"127.0.0.1:{ports[1]}")
+        await eu.links.start(f"127.0.0.1:{ports[2]}")
         async with asyncio.timeout(20):
             while not (us.heard.is_set() and eu.heard.is_set()):
                 us.exchanger.tick()
@@ -102,14 +102,14 @@ async def test_two_brokers_learn_how_wrong_their_clocks_are(free_ports: dict[int
         await eu.links.stop()
 
 
-async def test_a_peer_of_version_1_is_never_asked(free_ports: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_of_version_1_is_never_asked(ports: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     from mesh.replication import mesh_links
 
     monkeypatch.setattr(mesh_links, "CLOCK_VERSION", 99)
-    us, eu = Broker(1, 0, free_ports), Broker(2, 0, free_ports)
+    us, eu = Broker(1, 0, ports), Broker(2, 0, ports)
     try:
-        await us.links.start(f"127.0.0.1:{free_ports[1]}")
-        await eu.links.start(f"127.0.0.1:{free_ports[2]}")
+        await us.links.start(f"127.0.0.1:{ports[1]}")
+        await eu.links.start(f"127.0.0.1:{ports[2]}")
         us.exchanger.tick()
         async with asyncio.timeout(20):
             while not us.links.is_linked(RegionNumber(2)):

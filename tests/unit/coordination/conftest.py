@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
@@ -26,6 +25,7 @@ from region.coordination.part import CommandError, Part
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
 from region.log.errors import LogCorrupt
 from region.topics.committed_tail import TailBudget
+from tests.free_ports import free_addresses
 
 KEY = StreamKey(bytes(range(16)), RegionNumber(1), 3)
 NAMES = ("kafka", "grpc", "peers", "link", "admin")
@@ -208,17 +208,9 @@ class ThreeBrokers:
     """The brokers 1..3 of one region, each with Notes as its groups part; a stopped one may be started again."""
 
     def __init__(self, directory: Path) -> None:
-        sockets = [socket.socket() for _ in range(3 * len(NAMES))]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-        for each in sockets:
-            each.close()
         self.directory = directory
         self.running: dict[int, Broker] = {}
-        self._listen = {
-            number: dict(zip(NAMES, addresses[(number - 1) * len(NAMES) :], strict=False)) for number in (1, 2, 3)
-        }
+        self._listen = {number: free_addresses(NAMES) for number in (1, 2, 3)}
 
     def config(self, number: int) -> BrokerConfig:
         rows = [{"number": n, "peers": at["peers"], "link": at["link"]} for n, at in self._listen.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,14 @@ from region.config import BrokerConfig
 from region.coordination.coordinator_stream import CoordinatorStream
 from region.coordination.coordinators import INTERNAL_TOPIC
 from region.coordination.part import Part
+from tests.free_ports import free_addresses
 
 NAMES = ("kafka", "grpc", "peers", "link", "admin")
 REGIONS = ("us", "eu")
 
 
 def configs(directory: Path) -> list[BrokerConfig]:
-    sockets = [socket.socket() for _ in range(2 * len(NAMES))]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    listen = [dict(zip(NAMES, addresses[at * len(NAMES) :], strict=False)) for at in range(2)]
+    listen = [free_addresses(NAMES) for _ in range(2)]
     regions = [
         {
             "name": name,

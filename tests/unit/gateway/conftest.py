@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from aiohttp import web
 from gateway.app import Gateway, GatewayPorts
 from gateway.config import BrokerConfig, GatewayConfig, ListenConfig, RegionConfig
 from georelay.errors import AccessDenied, Unauthenticated
+from tests.free_ports import free_port
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
 BOB = "basic " + base64.b64encode(b"bob:secret").decode()
@@ -154,6 +154,4 @@ async def start_mesh() -> AsyncIterator[StartMesh]:
 @pytest.fixture
 def dead_address() -> str:
     """Return a loopback address nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"

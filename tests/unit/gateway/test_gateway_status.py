@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-
 import aiohttp
 import pytest
 
 from gateway.rest.resolve import reason_of
+from tests.free_ports import free_port
 
 
 async def test_a_broker_that_refuses_is_not_said_to_have_anything_to_do_with_ssl() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientConnectorError) as refused:
-            await session.get(f"http://127.0.0.1:{port}/")
+            await session.get(f"http://127.0.0.1:{free_port()}/")
     assert reason_of(refused.value) == "connection refused"
 
 

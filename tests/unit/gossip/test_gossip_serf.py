@@ -13,7 +13,7 @@ from mesh.gossip.query_core import names_filter, tag_filter
 from mesh.gossip.query_payloads import ConflictResponse, KeyRequest, KeyResponse
 from mesh.gossip.serf_core import Clocks, TooLong
 from mesh.gossip.serf_effects import NameLost
-from mesh.gossip.serf_messages import JoinIntent, LeaveIntent, QueryResponse, Relay, UserEvent
+from mesh.gossip.serf_messages import JoinIntent, LeaveIntent, QueryResponse, Relay, UserEvent, UserState, decode
 from mesh.gossip.tags import TagsTooLong
 from mesh.gossip.view import MemberChange, MemberStatus
 
@@ -410,3 +410,10 @@ def test_bad_messages_are_counted_and_change_nothing(world: World, body: bytes) 
 def test_clocks_continue_after_a_restart(world: World) -> None:
     a = world.add("a", clocks=Clocks(members=40, events=50, queries=60))
     assert (a.clocks.members >= 40, a.clocks.events >= 50, a.clocks.queries >= 60) == (True, True, True)
+
+
+def test_a_member_that_has_seen_nothing_tells_the_first_times_as_debians_serf_does(world: World) -> None:
+    """A later time would make who joins next take the first event of another member for old."""
+    told = decode(world.add("a").local_state(join=True))
+    assert isinstance(told, UserState)
+    assert (told.event_ltime, told.query_ltime) == (1, 1)

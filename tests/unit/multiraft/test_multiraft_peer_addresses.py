@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -14,6 +13,7 @@ from mesh.listening.addresses_core import Source
 from region.multiraft import peer_outgoing
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from region.multiraft.transport import Address
+from tests.free_ports import free_port
 
 ME, PEER, OTHER = BrokerId(1001), BrokerId(1002), BrokerId(1003)
 
@@ -31,9 +31,7 @@ class Deaf:
 
 
 def address() -> Address:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1", int(probe.getsockname()[1])
+    return "127.0.0.1", free_port()
 
 
 def transport(me: BrokerId, listen: Address, peers: dict[BrokerId, Address]) -> PeerTransport:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from georelay.ids import BrokerId
 from region.multiraft import peer_outgoing
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
+from tests.free_ports import free_port
 
 ME, PEER = BrokerId(1001), BrokerId(1002)
 
@@ -32,12 +32,6 @@ class Heard:
 
     def connection_closed(self, connection: object) -> None:
         pass
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

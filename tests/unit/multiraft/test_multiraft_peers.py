@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import socket
 import struct
 from collections.abc import AsyncIterator
 
@@ -16,6 +15,7 @@ from georelay.limits import PEER_FRAME_BYTES_MAX
 from mesh.listening.addresses_core import Source
 from region.multiraft import peer_incoming, peer_outgoing
 from region.multiraft.peers import FrameKind, Lane, PeerProtocolError, PeerTransport, decode_hello, encode_hello
+from tests.free_ports import free_port
 
 ME, PEER = BrokerId(1001), BrokerId(1002)
 
@@ -55,12 +55,6 @@ class Side:
 
     async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def hello(*, lane: Lane = Lane.CONTROL, sender: BrokerId = PEER, to: BrokerId = ME, mesh_id: str = "test") -> bytes:

@@ -61,6 +61,7 @@ async def test_what_is_published_while_all_addresses_change_is_there_once(region
                     await producer.start(
                         everywhere, TOPIC, per_second=100, seconds=SECONDS_MAX, request_timeout_ms=2_000
                     )
+                    await producer.wait_for_acknowledgement()
                 else:
                     silent.append((stopped_ns, time.monotonic_ns()))
                 await wait_for_more(producer)

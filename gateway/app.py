@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +15,9 @@ import structlog
 
 from gateway.authentication import BrokerSignIn, SignIn
 from gateway.config import LISTENERS, GatewayConfig, split_address
+from gateway.console.collector import Collector
+from gateway.console.console_http import ConsoleHttp
+from gateway.console.sessions import Sessions
 from gateway.kafka.listener import KafkaListener
 from gateway.metrics import GatewayMetrics
 from gateway.passthrough.broker_service import BrokerPassthrough
@@ -178,6 +182,7 @@ class Gateway:
 
     async def _start_http(self, address: str) -> int:
         reads, writes = await self._session(), await self._session()
+        live = LiveView(Path(self._config.live_file) if self._config.live_file else None)
         application = RestApplication(
             mesh_id=self._config.mesh_id,
             router=self._router,
@@ -194,7 +199,8 @@ class Gateway:
             sign_in=self._judge,
             metrics=self._metrics,
             browsers=BrowserGuard(allowed_origins=self._config.http_allowed_origins),
-            live=LiveView(Path(self._config.live_file) if self._config.live_file else None),
+            live=live,
+            console=self._console(live, writes),
             traces=trace_pages(self._config, self._traces),
         )
         parts = self._listeners["http"]
@@ -211,6 +217,16 @@ class Gateway:
             return await site.start(*split_address(address))
         except OSError as error:
             raise _cannot_listen("http", address, error) from error
+
+    def _console(self, live: LiveView, session: aiohttp.ClientSession) -> ConsoleHttp:
+        collector = Collector(self._config.mesh_id, self._router, session, scheme=self._scheme, live=live.read)
+        self._stack.push_async_callback(collector.close)
+        return ConsoleHttp(
+            collector=collector,
+            sessions=Sessions(monotonic_s=time.monotonic, random_hex=secrets.token_hex),
+            sign_in=self._judge,
+            mode=self._config.console,
+        )
 
     @property
     def _scheme(self) -> str:

@@ -9,7 +9,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from gateway.authentication import SignIn
+from gateway.console.console_http import ConsoleHttp
 from gateway.metrics import GatewayMetrics
+from gateway.rest.caller import authorization_of
 from gateway.rest.live_view import LiveView
 from gateway.rest.problem import defect_problem, http_problem, problem_response
 from gateway.rest.proxy import Proxy
@@ -19,11 +21,12 @@ from georelay.errors import GeorelayError
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 from mesh.tracing.pages_http import TracePages
 
-PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})  # what a load balancer asks; the same as at a broker
+# What a load balancer asks, the same as at a broker, and what somebody needs who is to sign in.
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/console", "/console/", "/console/{file}", "/console/session"})
 # What no broker answers, and so none judges. Where brokers are, every client has to know: Kafka's tells them too.
 OWN_ROUTES: Final = frozenset({"/v1/resolve"})
 ABOUT_THE_MESH: Final = frozenset(
-    {"/metrics", "/v1/status", "/v1/live", "/v1/traces", "/v1/traces/{kind}", "/v1/traces/{kind}/end"}
+    {"/metrics", "/v1/overview", "/v1/status", "/v1/live", "/v1/traces", "/v1/traces/{kind}", "/v1/traces/{kind}/end"}
 )
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -42,6 +45,7 @@ class RestApplication:
         status: StatusCollector,
         sign_in: SignIn,
         metrics: GatewayMetrics,
+        console: ConsoleHttp,
         browsers: BrowserGuard | None = None,
         live: LiveView | None = None,
         traces: TracePages | None = None,
@@ -52,13 +56,18 @@ class RestApplication:
         self._status = status
         self._sign_in = sign_in
         self._metrics = metrics
+        self._console = console
         self._browsers = browsers or BrowserGuard()
         self._live = live or LiveView(None)
         self._traces = traces or TracePages(None, writer={})
 
     def build(self) -> web.Application:
         """Return the application with its routes."""
-        app = web.Application(middlewares=[self._answer_errors, self._guard_browsers, self._require_sign_in])
+        console = self._console
+        app = web.Application(
+            middlewares=[self._answer_errors, self._guard_browsers, console.act_for_session, self._require_sign_in]
+        )
+        app.on_response_prepare.append(console.no_challenge)
         forward = self._proxy.forward
         in_one_region = self._proxy.in_one_region
         app.add_routes(
@@ -68,6 +77,13 @@ class RestApplication:
                 web.get("/metrics", self._expose_metrics, allow_head=False),
                 web.get("/v1/resolve", self._resolve, allow_head=False),
                 web.get("/v1/status", self._collect_status, allow_head=False),
+                web.get("/v1/overview", console.overview, allow_head=False),
+                web.get("/console", console.redirect, allow_head=False),
+                web.get("/console/", console.page, allow_head=False),
+                web.get("/console/session", console.session, allow_head=False),
+                web.post("/console/session", console.begin),
+                web.delete("/console/session", console.end),
+                web.get("/console/{file}", console.page, allow_head=False),
                 web.get("/v1/live", self._live.show, allow_head=False),
                 web.get("/v1/traces", self._traces.positions, allow_head=False),
                 web.get("/v1/traces/{kind}/end", self._traces.end, allow_head=False),
@@ -160,7 +176,7 @@ class RestApplication:
         return web.json_response(resolve_document(self._mesh_id, ranked))
 
     async def _collect_status(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._status.collect(request.headers.get("Authorization")))
+        return web.json_response(await self._status.collect(authorization_of(request)))
 
     @web.middleware
     async def _guard_browsers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -173,10 +189,10 @@ class RestApplication:
     async def _require_sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
-        authorization = request.headers.get("Authorization")
+        authorization = authorization_of(request)
         if path in ABOUT_THE_MESH:
             await self._sign_in.check_describes_cluster(authorization, request.remote or "")
-        elif request.path not in PUBLIC_PATHS and (path in OWN_ROUTES or self._sign_in.checks_forwarded):
+        elif path not in PUBLIC_PATHS and (path in OWN_ROUTES or self._sign_in.checks_forwarded):
             await self._sign_in.authenticate_header(authorization, request.remote or "")
         return await handler(request)
 

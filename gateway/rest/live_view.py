@@ -24,10 +24,14 @@ class LiveView:
         """Answer with the file. Raises Unavailable: nobody keeps one."""
         if self._path is None:
             raise Unavailable("this gateway shows no live view: set live_file to the live.json of georelay-sla live")
-        raw = await asyncio.to_thread(_read, self._path)
+        raw = await self.read()
         if raw is None:
             raise Unavailable("live_file cannot be read: is georelay-sla live running, with that checkpoint?")
         return web.Response(body=raw, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def read(self) -> bytes | None:
+        """Return the file as it is now, None when there is none."""
+        return None if self._path is None else await asyncio.to_thread(_read, self._path)
 
 
 def _read(path: Path) -> bytes | None:

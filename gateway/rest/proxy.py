@@ -24,6 +24,7 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.metrics import GatewayMetrics
+from gateway.rest.caller import authorization_of
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
@@ -40,7 +41,7 @@ WAIT_DIGITS_MAX: Final = 19  # Python refuses to read thousands of them
 ANSWER_BYTES_MAX: Final = 4 * HTTP_BODY_BYTES_MAX  # REST_RECORDS_MAX records as base64 text, with room
 EVENTS_SILENCE_S: Final = 45.0  # three times what a broker is silent for
 EVENTS_SUFFIX: Final = "/events"
-REQUEST_HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Last-Event-ID")
+REQUEST_HEADERS: Final = ("Content-Type", "Accept", "Last-Event-ID")
 RESPONSE_HEADERS: Final = ("Content-Type", "Cache-Control", "WWW-Authenticate", "Retry-After", "Location", "Allow")
 BUSY_STATUS: Final = 503
 UNAUTHENTICATED_STATUS: Final = 401
@@ -142,7 +143,7 @@ class Proxy:
         if not candidates:
             raise Unavailable(none_ready)
         places = self._read_places if _is_patient(request) else self._write_places
-        caller = self._callers.of(request.headers.get("Authorization"), request.remote or "")
+        caller = self._callers.of(authorization_of(request), request.remote or "")
         async with places.of(caller, patience_s=CONNECT_TIMEOUT_S):
             return await self._ask_in_turn(request, candidates, advice)
 
@@ -180,14 +181,13 @@ class Proxy:
         async with session.request(
             request.method,
             _broker_url(self._scheme, request, broker),
-            headers={name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
-            | {"Accept-Encoding": "identity", CLIENT_HEADER: request.remote or ""},
+            headers=_headers(request),
             data=body.stream(),
             allow_redirects=False,
             timeout=_timeout(request),
         ) as answer:
             if answer.status != UNAUTHENTICATED_STATUS:
-                self._callers.let_in(request.headers.get("Authorization"))
+                self._callers.let_in(authorization_of(request))
             if answer.status == BUSY_STATUS and not pass_busy:
                 return None
             headers = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
@@ -226,6 +226,15 @@ async def _stream_back(
         return response
     await response.write_eof()
     return response
+
+
+def _headers(request: web.Request) -> dict[str, str]:
+    """Return what of the client's headers a broker gets, and who asks."""
+    headers = {name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
+    authorization = authorization_of(request)
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    return headers | {"Accept-Encoding": "identity", CLIENT_HEADER: request.remote or ""}
 
 
 def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> URL:

@@ -1,0 +1,195 @@
+"""One collector per gateway: asks brokers while somebody looks, and keeps one overview for all who do.
+
+Rule 1: in each region one broker is asked at a time, the next one each turn, at most one per PERIOD_S, however many
+        look; nobody is asked once nobody has looked for IDLE_S.
+Rule 2: brokers are asked with the credentials of the last viewer who may describe the cluster; the overview holds
+        nothing that needs more. They are forgotten when nobody looks.
+Rule 3: taking in an answer costs at most a twentieth of the time: after a large one the next is asked for later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+import aiohttp
+import structlog
+
+from gateway.console.layout_core import Point
+from gateway.console.overview_core import overview, verdict
+from gateway.console.samples import BrokerSample, JsonObject, MeshSamples, rows_of, taken
+from gateway.rest.proxy import read_bounded
+from gateway.rest.resolve import reason_of
+from gateway.routing.endpoints import BrokerEndpoints
+from gateway.routing.router import Router
+
+PERIOD_S: Final = 1.0
+IDLE_S: Final = 10.0
+ANSWER_S: Final = 2.0
+SLOW_EVERY: Final = 5  # turns between two questions for what changes slowly: clocks, homes, control
+BUSY_SHARE: Final = 20
+FIRST_S: Final = 3.0  # how long the first viewer waits for every region to be heard
+
+log = structlog.get_logger()
+
+
+class Collector:
+    """See the module.
+
+    Args:
+        live: returns live.json as bytes, None when there is none.
+        wall_s, monotonic_ns: clocks.
+    """
+
+    def __init__(
+        self,
+        mesh: str,
+        router: Router,
+        session: aiohttp.ClientSession,
+        *,
+        scheme: str = "http",
+        live: Callable[[], Awaitable[bytes | None]],
+        wall_s: Callable[[], float] = time.time,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._mesh = mesh
+        self._router = router
+        self._session = session
+        self._scheme = scheme
+        self._live = live
+        self._wall_s = wall_s
+        self._monotonic_ns = monotonic_ns
+        self._brokers: dict[int, BrokerSample] = {}
+        self._control: JsonObject | None = None
+        self._homes: list[JsonObject] = []
+        self._live_view: JsonObject | None = None
+        self._places: dict[str, Point] = {}
+        self._turns: dict[str, int] = {}  # region -> how often it was asked
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._authorization: str | None = None
+        self._looked_ns = 0
+        self._task: asyncio.Task[None] | None = None
+        self._document = b""
+        self._heard = asyncio.Event()  # every region was asked once
+
+    async def overview(self, authorization: str | None) -> bytes:
+        """Return the document for somebody who may describe the cluster; it is at most PERIOD_S old."""
+        self._looked_ns = self._monotonic_ns()
+        self._authorization = authorization
+        if self._task is None or self._task.done():
+            self._heard.clear()
+            self._task = asyncio.get_running_loop().create_task(self._collect(), name="console-collector")
+        if not self._document:
+            try:
+                async with asyncio.timeout(FIRST_S):
+                    await self._heard.wait()
+            except TimeoutError:
+                log.info("overview.incomplete", regions=[r.name for r in self._router.ranking()])
+            self._render()
+        return self._document
+
+    async def close(self) -> None:
+        """Stop asking."""
+        tasks = [*self._asking.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _collect(self) -> None:
+        try:
+            while self._monotonic_ns() - self._looked_ns < IDLE_S * 1e9:
+                began_ns = self._monotonic_ns()
+                await self._turn()
+                spent_s = (self._monotonic_ns() - began_ns) / 1e9
+                await asyncio.sleep(max(0.05, PERIOD_S - spent_s))
+        finally:
+            self._document, self._authorization = b"", None
+
+    async def _turn(self) -> None:
+        """Begin to ask in every region where no answer is waited for; wait for those that come soon."""
+        for region in self._router.ranking():
+            asking = self._asking.get(region.name)
+            if asking is None or asking.done():
+                self._asking[region.name] = asyncio.get_running_loop().create_task(
+                    self._ask(region.name), name=f"console-{region.name}"
+                )
+        await asyncio.wait(self._asking.values(), timeout=PERIOD_S / 2)
+        regions = {region.name: region for region in self._router.ranking()}
+        for name in set(self._asking) - set(regions):
+            del self._asking[name]
+        raw = await self._live()
+        self._live_view = _object(raw) if raw is not None else None
+        if all(any(True for _ in self._samples().of_region(region)) for region in regions.values()):
+            self._heard.set()
+        self._render()
+
+    async def _ask(self, name: str) -> None:
+        """Ask the next broker of a region."""
+        region = self._router.ranking(name)[0]
+        brokers = sorted((broker.endpoints for broker in region.brokers), key=lambda broker: broker.id)
+        turn = self._turns.get(name, 0)
+        self._turns[name] = turn + 1
+        broker = brokers[turn % len(brokers)]
+        status, error, took_s = await self._get(broker, "/v1/status")
+        sample = taken(self._brokers.get(broker.id), at_ns=self._monotonic_ns(), status=_object(status), error=error)
+        if status and turn // len(brokers) % SLOW_EVERY == 0:
+            clocks, _, _ = await self._get(broker, "/v1/clocks")
+            sample = replace(sample, clocks=_object(clocks) or sample.clocks)
+            if name == self._router.nearest:
+                await self._ask_slowly(broker)
+        self._brokers[broker.id] = sample
+        await asyncio.sleep(took_s * BUSY_SHARE)
+
+    async def _ask_slowly(self, broker: BrokerEndpoints) -> None:
+        control, _, _ = await self._get(broker, "/v1/control")
+        self._control = _object(control) or self._control
+        homes, _, _ = await self._get(broker, "/v1/homes")
+        if homes:
+            self._homes = rows_of(_object(homes), "homes")
+
+    async def _get(self, broker: BrokerEndpoints, path: str) -> tuple[bytes, str, float]:
+        """Return (the answer, why there is none, seconds of CPU that reading it takes, about)."""
+        headers = {} if self._authorization is None else {"Authorization": self._authorization}
+        try:
+            async with self._session.get(
+                f"{self._scheme}://{broker.admin}{path}",
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=ANSWER_S),
+                allow_redirects=False,
+            ) as answer:
+                raw = await read_bounded(answer)
+                if answer.status != 200:
+                    return b"", f"HTTP {answer.status}", 0.0
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            return b"", reason_of(failure), 0.0
+        return raw, "", len(raw) / 50e6  # JSON is read at some 50 MB/s
+
+    def _samples(self) -> MeshSamples:
+        known = {int(b.endpoints.id) for region in self._router.ranking() for b in region.brokers}
+        return MeshSamples(
+            mesh=self._mesh,
+            regions=self._router.ranking(),
+            brokers={broker: sample for broker, sample in self._brokers.items() if broker in known},
+            control=self._control,
+            homes=self._homes,
+            live=self._live_view,
+            now_ns=self._monotonic_ns(),
+            now_s=self._wall_s(),
+        )
+
+    def _render(self) -> None:
+        document = overview(self._samples(), before=self._places)
+        self._places = {row["name"]: (row["x_ms"], row["y_ms"]) for row in document["regions"]}
+        self._document = json.dumps(document | {"verdict": verdict(document)}, separators=(",", ":")).encode()
+
+
+def _object(raw: bytes) -> JsonObject | None:
+    try:
+        document = json.loads(raw) if raw else None
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None

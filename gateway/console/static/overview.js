@@ -1,0 +1,92 @@
+// The first screen: is the mesh well, where does it hurt, what to do, and what would be lost.
+
+import { h, ms, number, many, badge } from "./dom.js";
+import { map } from "./map.js";
+
+const SLA = { PASS: "pass", BREACH: "breach", "NOT PROVEN": "inconclusive" };
+const DOT = { ok: "✓", passing: "…", behind: "▲", cut: "✕", diverged: "✕", silent: "?", none: "–" };
+
+function headline(overview) {
+  const alarms = overview.alarms.length;
+  if (overview.verdict === "ok") return ["pass", "All well", "every region answers, every mirror is in step"];
+  const breaches = overview.pairs.filter((pair) => pair.sla.state === "BREACH").length;
+  if (!alarms) return ["inconclusive", "Late", `${many(breaches, "pair")} of regions later than promised`];
+  return [overview.verdict === "alarm" ? "breach" : "inconclusive", many(alarms, "alarm"), "the worst first; each says what to do"];
+}
+
+function alarmList(overview) {
+  if (!overview.alarms.length) return null;
+  return h("ul.alarms", { "aria-label": "Alarms" }, overview.alarms.slice(0, 12).map((alarm) =>
+    h(`li.${alarm.severity}`, {}, h("b", {}, alarm.what), h("span.advice", {}, "What to do: ", alarm.advice))),
+    overview.alarms.length > 12 ? h("li", {}, `and ${overview.alarms.length - 12} more`) : null);
+}
+
+function latency(pair) {
+  const floor = pair.floor_ms === null ? "floor not measured" : `floor ${ms(pair.floor_ms)}`;
+  return pair.sla.p99_ms === null ? floor : `p99 ${ms(pair.sla.p99_ms)}, ${floor}`;
+}
+
+function pairRow(pair) {
+  return h(`li.pair.${pair.state}`, { "data-key": `${pair.origin}-${pair.dest}` },
+    h("span.way", {}, h("b", {}, pair.origin), " → ", h("b", {}, pair.dest)),
+    h("span.state", {}, h("span.dot", { "aria-hidden": "true" }, DOT[pair.state]), pair.words,
+      pair.cause ? h("small", {}, pair.cause) : null),
+    h("span.lag", {}, pair.lag_records === null ? "lag not known" : `${number(pair.lag_records)} records, ${ms(pair.lag_ms)} behind`,
+      h("small", {}, latency(pair))),
+    h("span.sla", {}, badge(SLA[pair.sla.state], pair.sla.state), h("small", {}, pair.sla.records ? pair.sla.words : "")));
+}
+
+function regionCard(region, control) {
+  const state = region.state === "ready" ? "pass" : region.state === "silent" ? "breach" : "inconclusive";
+  const leads = control?.leader_region === region.name;
+  return h(`article.card.${state}`, { "data-key": region.name },
+    h("h3", {}, region.name, " ", badge(state, region.state === "ready" ? "ready" : region.state.replace("_", " "))),
+    h("p.answer", {}, region.words),
+    h("dl", {},
+      h("dt", {}, "home of"), h("dd", {}, `${many(region.homes, "partition")}, ${many(region.topics, "topic")}`),
+      h("dt", {}, "publishes here"), h("dd", {}, `${number(region.records_per_s)} records/s`),
+      h("dt", {}, "from this gateway"), h("dd", {}, region.gateway_rtt_ms === null ? "no answer" : ms(region.gateway_rtt_ms)),
+      h("dt", {}, "brokers"), h("dd", {}, region.brokers.map((broker, place) => [place ? ", " : "", h(broker.ready ? "span" : "b.bad", {}, `${broker.id}${broker.ready ? "" : " down"}`)])),
+      leads ? [h("dt", {}, "leads"), h("dd", {}, "mesh control")] : null));
+}
+
+function lossCard(row) {
+  const nothing = row.records === 0;
+  const state = !row.known ? "plain" : nothing ? "pass" : "inconclusive";
+  return h(`article.card.${state}`, { "data-key": row.region },
+    h("h3", {}, `If ${row.region} died now`),
+    h("p.answer", {}, !row.known ? "not known: it never answered this gateway"
+      : nothing ? "no record would be lost"
+      : `${many(row.records, "record")} of ${many(row.records_streams, "stream")} only there: lost, or kept aside until it is back`),
+    h("dl", {},
+      row.automatic ? [h("dt", {}, "homes that move by themselves"), h("dd", {}, `${number(row.automatic)}, to ${row.heir || "nobody"}`)] : null,
+      h("dt", {}, "homes that wait for a person"), h("dd", {}, row.manual ? `${number(row.manual)}, to ${row.heir || "nobody"}` : "none"),
+      row.own ? [h("dt", {}, "streams of its own that stop"), h("dd", {}, number(row.own))] : null,
+      nothing ? null : [h("dt", {}, "oldest of them"), h("dd", {}, ms(row.records_ms))]),
+    row.manual ? h("p.note", {}, "then: ", h("code", {}, row.command)) : null);
+}
+
+function slaNote(overview) {
+  const reasons = new Set(overview.pairs.filter((pair) => !pair.sla.records).map((pair) => pair.sla.words));
+  return reasons.size ? h("p.note", {}, `NOT PROVEN: ${[...reasons].join("; ")}.`) : null;
+}
+
+export function overviewPage(overview) {
+  const [state, title, rest] = headline(overview);
+  return [
+    h("h1.hidden", {}, "Overview"),
+    h(`div.banner.${state}`, { role: "status" }, h("strong", {}, title), h("span", {}, rest), h("small", {}, overview.totals)),
+    alarmList(overview),
+    h("div.first", {},
+      h("section.panel", { "aria-labelledby": "map-title" },
+        h("h2", { id: "map-title" }, "Regions", h("small", {}, "far apart is slow: distance is the measured round trip; an arrow is records on their way from their home to a mirror")),
+        map(overview, innerWidth < 640)),
+      h("section.panel", { "aria-labelledby": "pairs-title" },
+        h("h2", { id: "pairs-title" }, "From each region to each other", h("small", {}, "how far a mirror is behind, and whether 99.99 % of records arrive within 50 ms (last 5 minutes)")),
+        h("ul.pairs", {}, overview.pairs.map(pairRow)), slaNote(overview))),
+    h("h2", {}, "Regions"),
+    h("div.cards", {}, overview.regions.map((region) => regionCard(region, overview.control))),
+    h("h2", {}, "If a region died now", h("small", {}, "computed from what the other regions have acknowledged at this moment")),
+    h("div.cards", {}, overview.if_lost.map(lossCard)),
+  ];
+}

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from georelay.errors import GeorelayError
-from sla.commands import cluster, doctor, generate, live, report, traces
+from sla.commands import cluster, doctor, generate, live, report, ship, traces
 from sla.commands.arguments import OneLineParser
 from sla.errors import JobFailed, NoTraces, UsageError
 
-_ROOMS: Final = (report, live, traces, generate, cluster, doctor)  # each has `register(commands)`
+_ROOMS: Final = (report, live, traces, ship, generate, cluster, doctor)  # each has `register(commands)`
 PROGRAM: Final = "georelay-sla"
 INTERRUPTED: Final = 130
 

@@ -28,7 +28,8 @@ class HealthSnapshot:
 
     Args:
         loop_stalls: turns of the event loop that were over the watchdog's bound.
-        disk_free_bytes: of the data directory's file system, -1 while unknown.
+        disk_free_bytes: of the data directory's file system, -1 while unknown; disk_reserve_bytes: below which
+            publishes are refused.
         scrubbed_bytes: of sealed segments, read again and verified.
         corrupt_segments: segments found damaged, by a scrub or by a read; repaired_segments: replaced from a peer.
         groups_refused: groups whose replica cannot be used here; the other replicas serve them.
@@ -41,6 +42,7 @@ class HealthSnapshot:
 
     loop_stalls: int = 0
     disk_free_bytes: int = -1
+    disk_reserve_bytes: int = 0
     disk_is_writable: bool = True
     scrubbed_bytes: int = 0
     corrupt_segments: int = 0
@@ -112,6 +114,9 @@ class _HealthCollector(Collector):
             yield GaugeMetricFamily(
                 "georelay_disk_free_bytes", "Free on the data directory's disk", now.disk_free_bytes
             )
+        yield GaugeMetricFamily(
+            "georelay_disk_reserve_bytes", "Free room below which publishes are refused", now.disk_reserve_bytes
+        )
         yield GaugeMetricFamily("georelay_disk_writable", "1 while publishes are taken", int(now.disk_is_writable))
         yield CounterMetricFamily("georelay_scrub_bytes", "Sealed bytes read again and verified", now.scrubbed_bytes)
         yield CounterMetricFamily("georelay_corrupt_segments", "Segments found damaged", now.corrupt_segments)

@@ -13,6 +13,7 @@ def read_health(core: BrokerCore) -> HealthSnapshot:
     return HealthSnapshot(
         loop_stalls=host.watchdog.stalls,
         disk_free_bytes=core.disk_space.free_bytes,
+        disk_reserve_bytes=core.disk_space.reserve_bytes,
         disk_is_writable=core.disk_space.writable,
         scrubbed_bytes=scrubber.read_bytes,
         corrupt_segments=scrubber.damaged,

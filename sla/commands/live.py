@@ -49,6 +49,9 @@ def register(commands: a.Subparsers) -> None:
     parser.add_argument("--token-file", default="", metavar="FILE", help="its first line is a bearer token")
     for name, text in (("ca", "whom to trust"), ("cert", "certificate to show"), ("key", "its key")):
         parser.add_argument(f"--{name}", default="", metavar="FILE", help=f"for https: {text}")
+    parser.add_argument(
+        "--metrics", metavar="HOST:PORT", help="serve the counts for Prometheus on this loopback address"
+    )
     a.add_spark(parser)
     parser.set_defaults(run=_run)
 
@@ -56,8 +59,13 @@ def register(commands: a.Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.rows < 1:
         raise UsageError("--rows must be at least 1")
+    from sla.live.metrics import parse_address, serve
+
+    if arguments.metrics is not None:
+        parse_address(arguments.metrics)
     from sla.jobs.live import LiveRequest, run_live
     from sla.live.reaching import Credentials
+    from sla.live.store import LIVE_NAME
     from sla.session import stop_java
 
     request = LiveRequest(
@@ -83,9 +91,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    end_metrics = None if arguments.metrics is None else serve(arguments.metrics, request.checkpoint / LIVE_NAME)
     try:
         with a.progress() as on_step:
             run_live(request, on_step, is_stopped=lambda: stopped)
     finally:
+        if end_metrics is not None:
+            end_metrics()
         stop_java()
     return 0

@@ -24,6 +24,7 @@ import pyarrow.fs
 from sla.errors import JobFailed, UsageError
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_SECRET: Final = re.compile(r"(?<=:)//[^/]*@")
 KNOWN_SCHEMES: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss")
 COPY_BYTES: Final = 1 << 20
 _NEEDS_FOLDERS: Final = ("mock", "subtree")  # an object store has none: a name with slashes is enough
@@ -74,7 +75,7 @@ class Location:
         if match[1] not in KNOWN_SCHEMES:
             raise UsageError(f"{text}: unknown scheme {match[1]!r}; write a directory or {', '.join(KNOWN_SCHEMES)}://")
         try:
-            filesystem, root = pa.fs.FileSystem.from_uri(text)
+            filesystem, root = pa.fs.FileSystem.from_uri(_with_single_puts(text) if match[1] == "s3" else text)
         except (ValueError, TypeError) as error:
             raise UsageError(f"{text}: {_first_line(error)}") from error
         except OSError as error:
@@ -87,6 +88,11 @@ class Location:
     def is_local(self) -> bool:
         """Return whether the files are on this machine."""
         return isinstance(self.filesystem, pa.fs.LocalFileSystem)
+
+    @property
+    def shown(self) -> str:
+        """Return the URI as it may be shown: without what is secret in front of @, and what is a client's behind ?."""
+        return _SECRET.sub("//", self.uri.partition("?")[0])
 
     def sibling(self, name: str) -> Location | None:
         """Return the location `name` beside this one; None for the top of a store."""
@@ -113,6 +119,11 @@ class Location:
     def is_file(self, relative: str = "") -> bool:
         """Return whether there is a file."""
         return bool(self._info(relative).type == pa.fs.FileType.File)
+
+    def size_bytes(self, relative: str) -> int | None:
+        """Return the size of a file, None when there is none."""
+        info = self._info(relative)
+        return int(info.size) if info.type == pa.fs.FileType.File else None
 
     def _info(self, relative: str) -> Any:
         return self.filesystem.get_file_info([self.path(relative)])[0]
@@ -204,6 +215,13 @@ class Location:
         finally:
             in_progress.unlink(missing_ok=True)
 
+    def remove_unfinished(self, relative: str) -> None:
+        """Remove what killed writers of a file left of it on this machine; a store shows nothing of an open upload."""
+        if self.is_local:
+            target = Path(self.path(relative))
+            for path in target.parent.glob(f"{IN_PROGRESS_PREFIX}{target.name}.*.tmp"):
+                path.unlink(missing_ok=True)
+
     def delete(self, relative: str) -> None:
         """Delete a file that may be gone already."""
         try:
@@ -230,6 +248,11 @@ class Location:
         ):
             shutil.copyfileobj(source, sink, COPY_BYTES)
         self.delete(relative)
+
+
+def _with_single_puts(uri: str) -> str:
+    """Let a small object be written by one request, where an upload in parts has three; stores bill by the request."""
+    return f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true"
 
 
 def _is_shown(name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from georelay.trace.kinds import SCHEMA_VERSION, TraceKind
+from tests.sla.s3_stand_in import CREDENTIALS, StandIn, standing_in
 
 Rows = Callable[..., Any]
 LEDGER_DEFAULTS: dict[str, Any] = {
@@ -75,6 +76,15 @@ def write_trace() -> TraceWriter:
         return relative
 
     return write
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """An object store on loopback, and credentials for it."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with standing_in() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

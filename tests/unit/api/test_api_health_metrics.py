@@ -20,6 +20,7 @@ def test_what_the_broker_knows_is_shown(cluster: Any) -> None:
         HealthSnapshot(
             loop_stalls=3,
             disk_free_bytes=1000,
+            disk_reserve_bytes=1500,
             disk_is_writable=False,
             corrupt_segments=2,
             bulk_bytes={"sent": 5, "received": 7},
@@ -28,6 +29,7 @@ def test_what_the_broker_knows_is_shown(cluster: Any) -> None:
     )
     assert shown["georelay_loop_stalls_total"] == 3
     assert (shown["georelay_disk_free_bytes"], shown["georelay_disk_writable"]) == (1000, 0)
+    assert shown["georelay_disk_reserve_bytes"] == 1500
     assert shown["georelay_corrupt_segments_total"] == 2
     assert shown['georelay_bulk_bytes_total{direction="received"}'] == 7
     assert shown['georelay_replica_catch_up_entries{broker="1003",group="4"}'] == 99

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from region.multiraft.hand_over import LAST_HAND_OVER_MS_MAX
+from sla.cli import _parser
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 UNITS: Final = {kind: ROOT / f"deploy/systemd/georelay-{kind}.service" for kind in ("broker", "gateway")}
@@ -73,3 +74,41 @@ def test_broker_and_gateway_are_shut_in_alike() -> None:
 def test_what_a_killed_process_left_in_shared_memory_is_kept(kind: str) -> None:
     # The newest rows of its traces are there (mesh.tracing.memory_file) until it, or a report, seals them.
     assert "RemoveIPC" not in settings(kind)
+
+
+def section(unit: str, name: str) -> dict[str, str]:
+    """Return the keys of one section of a unit."""
+    text = (ROOT / "deploy/systemd" / unit).read_text().split(f"[{name}]\n")[1].split("\n[")[0]
+    rows = (line.partition("=") for line in text.splitlines())
+    return {key: value for key, _, value in rows if key and not key.startswith("#")}
+
+
+@pytest.mark.parametrize(
+    ("unit", "variables"),
+    [
+        ("georelay-traces@.service", {"GEORELAY_TRACES_TO": "s3://bucket/traces"}),
+        ("georelay-report.service", {"GEORELAY_REPORT_LAST": "24h"}),
+    ],
+)
+def test_a_unit_of_traces_starts_a_command_that_is_understood(
+    unit: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = section(unit, "Service")["ExecStart"]
+    for name, value in variables.items():
+        assert f"${{{name}}}" in line
+        line = line.replace(f"${{{name}}}", value)
+    command, *words = shlex.split(line)
+    assert command == "/opt/georelay/current/venv/bin/georelay-sla"
+    assert _parser().parse_args(words).run is not None
+
+
+@pytest.mark.parametrize("name", ["georelay-traces@", "georelay-report"])
+def test_a_unit_of_traces_has_a_timer_and_never_takes_what_a_broker_needs(name: str) -> None:
+    assert section(f"{name}.timer", "Timer")["OnCalendar"] and (ROOT / f"deploy/systemd/{name}.service").is_file()
+    unit = section(f"{name}.service", "Service")
+    assert unit["Type"] == "oneshot" and unit["User"] == "georelay" and unit["NoNewPrivileges"] == "yes"
+    assert int(unit["Nice"]) > 0 and unit["IOSchedulingClass"] == "idle" and "MemoryMax" in unit
+    assert set(section("georelay-broker.service", "Service")) - set(unit) <= {
+        "NotifyAccess", "WatchdogSec", "TimeoutAbortSec", "TimeoutStopSec", "KillMode", "Restart", "RestartSec",
+        "RestartPreventExitStatus", "StateDirectory", "StateDirectoryMode", "LimitNOFILE", "MemoryDenyWriteExecute",
+    }  # fmt: skip

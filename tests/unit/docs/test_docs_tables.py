@@ -41,6 +41,7 @@ METRIC_SOURCES = (
     "region/broker/home_metrics.py",
     "region/broker/security_metrics.py",
     "mesh/gossip/metrics.py",
+    "sla/live/metrics.py",
 )
 
 

@@ -21,7 +21,7 @@ import structlog
 
 from gateway.console.layout_core import Point
 from gateway.console.overview_core import overview, verdict
-from gateway.console.samples import BrokerSample, JsonObject, MeshSamples, rows_of, taken
+from gateway.console.samples import BrokerSample, JsonObject, MeshSamples, gauges_of, rows_of, taken
 from gateway.rest.proxy import read_bounded
 from gateway.rest.resolve import reason_of
 from gateway.routing.endpoints import BrokerEndpoints
@@ -30,7 +30,7 @@ from gateway.routing.router import Router
 PERIOD_S: Final = 1.0
 IDLE_S: Final = 10.0
 ANSWER_S: Final = 2.0
-SLOW_EVERY: Final = 5  # turns between two questions for what changes slowly: clocks, homes, control
+SLOW_EVERY: Final = 5  # turns between two questions for what changes slowly: clocks, gauges, homes, control
 BUSY_SHARE: Final = 20
 FIRST_S: Final = 3.0  # how long the first viewer waits for every region to be heard
 
@@ -138,7 +138,9 @@ class Collector:
         sample = taken(self._brokers.get(broker.id), at_ns=self._monotonic_ns(), status=_object(status), error=error)
         if status and turn // len(brokers) % SLOW_EVERY == 0:
             clocks, _, _ = await self._get(broker, "/v1/clocks")
-            sample = replace(sample, clocks=_object(clocks) or sample.clocks)
+            metrics, _, _ = await self._get(broker, "/metrics")
+            gauges = gauges_of(metrics.decode(errors="replace")) if metrics else sample.gauges
+            sample = replace(sample, clocks=_object(clocks) or sample.clocks, gauges=gauges)
             if name == self._router.nearest:
                 await self._ask_slowly(broker)
         self._brokers[broker.id] = sample

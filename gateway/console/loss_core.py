@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from gateway.console.pairs_core import mirrored_streams
 from gateway.console.samples import JsonObject, MeshSamples, rows_of
 from gateway.routing.region_view_core import RankedRegion
 from georelay.cli.mesh_status_core import INTERNAL_PREFIX
@@ -30,11 +31,12 @@ def _of_region(samples: MeshSamples, region: RankedRegion) -> JsonObject:
     homes: set[tuple[str, int]] = set()
     internal: set[tuple[str, int]] = set()
     asked_ns = 0
+    followed = mirrored_streams(samples, region)  # what else is listed is of a home that moved away
     for _, sample in samples.of_region(region):
         asked_ns = max(asked_ns, sample.last_at_ns)
         for row in rows_of(sample.last_status, "links"):
             other = names.get(int(row.get("region", 0)), NOBODY)
-            if row.get("role") == "home" and other:
+            if row.get("role") == "home" and other and (not followed or str(row["stream"]) in followed):
                 lacks = missing.setdefault(str(row["stream"]), {})
                 lacks.setdefault(other, (int(row["lag_records"]), float(row["lag_ms"])))
         for row in rows_of(sample.last_status, "streams"):

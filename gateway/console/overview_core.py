@@ -13,7 +13,16 @@ from typing import Final
 from gateway.console.layout_core import Point, layout
 from gateway.console.loss_core import if_lost
 from gateway.console.pairs_core import Pair, pairs_of, round_trips_ms
-from gateway.console.samples import BrokerSample, JsonObject, MeshSamples, rows_of
+from gateway.console.samples import (
+    DISK_FREE,
+    DISK_WRITABLE,
+    GROUPS,
+    QUEUES,
+    BrokerSample,
+    JsonObject,
+    MeshSamples,
+    rows_of,
+)
 from gateway.console.sla_core import BREACH, NOT_PROVEN, judge
 from gateway.routing.region_view_core import RankedBroker, RankedRegion
 from georelay.cli.mesh_status_core import INTERNAL_PREFIX, stream_lines, totals, troubles
@@ -89,7 +98,21 @@ def alarms_of(samples: MeshSamples, document: JsonObject, pairs: Sequence[Pair])
                     "advice": _ADVICE[pair.state],
                 }
             )
-    control = samples.control
+    found += [
+        {
+            "severity": "alarm",
+            "what": f"broker {broker} of region {region.name} takes no records: its disk is down to its reserve",
+            "advice": "make room on the file system of its data directory, or shorten retention of topics",
+        }
+        for region in samples.regions
+        for broker, sample in samples.of_region(region)
+        if sample.gauges.get(DISK_WRITABLE, 1.0) == 0
+    ]
+    return sorted([*found, *_control_alarms(samples.control)], key=lambda alarm: alarm["severity"] != "alarm")
+
+
+def _control_alarms(control: JsonObject | None) -> list[JsonObject]:
+    found: list[JsonObject] = []
     if control is not None:
         if control.get("has_majority") is False:
             what = f"mesh control has no majority: {control.get('error', 'its leader does not answer')}"
@@ -97,7 +120,7 @@ def alarms_of(samples: MeshSamples, document: JsonObject, pairs: Sequence[Pair])
             found.append({"severity": "alarm", "what": what, "advice": advice})
         lines = [text for text in control.get("alarms", ()) if isinstance(text, str)]
         found += [{"severity": "alarm", "what": text, "advice": "docs/operate/mesh-control.md"} for text in lines]
-    return sorted(found, key=lambda alarm: alarm["severity"] != "alarm")
+    return found
 
 
 def _alarm(line: str) -> JsonObject:
@@ -131,9 +154,17 @@ def _region(samples: MeshSamples, region: RankedRegion, place: Point) -> JsonObj
         "y_ms": place[1],
         "homes": len(homes),
         "topics": len({topic for topic, _ in homes}),
+        "groups": _summed(asked, GROUPS),
+        "queues": _summed(asked, QUEUES),
         "records_per_s": round(sum(rates.values()), 1),
         "brokers": [_broker(samples, broker) for broker in sorted(region.brokers, key=lambda b: b.endpoints.id)],
     }
+
+
+def _summed(asked: list[tuple[int, BrokerSample]], name: str) -> int | None:
+    """Return a gauge of all brokers together, None while none has told its gauges."""
+    told = [sample.gauges for _, sample in asked if sample.gauges]
+    return int(sum(gauges.get(name, 0.0) for gauges in told)) if told else None
 
 
 def _region_words(region: RankedRegion, asked: list[tuple[int, BrokerSample]], *, silent: bool) -> str:
@@ -151,6 +182,7 @@ def _broker(samples: MeshSamples, broker: RankedBroker) -> JsonObject:
     sample = samples.brokers.get(broker.endpoints.id)
     status = None if sample is None else sample.status
     streams = rows_of(status, "streams")
+    gauges = {} if sample is None else sample.gauges
     return {
         "id": int(broker.endpoints.id),
         "ready": broker.ready,
@@ -161,6 +193,8 @@ def _broker(samples: MeshSamples, broker: RankedBroker) -> JsonObject:
         "admin": broker.endpoints.admin,
         "streams": len(streams),
         "leads": sum(1 for row in streams if row.get("is_leader")),
+        "disk_free_bytes": gauges.get(DISK_FREE),
+        "disk_writable": gauges.get(DISK_WRITABLE, 1.0) > 0,
         "is_controller": status is not None and status.get("controller") == int(broker.endpoints.id),
     }
 

@@ -1,13 +1,14 @@
 """The state of each directed pair of regions, in words: how records of one get to the other. Pure.
 
 Rule 1: the mirror dials its home, so what the destination says of its connections decides whether there is one.
-Rule 2: of several sessions the worst one is the pair's, with its cause; what both ends say of it is said once.
+Rule 2: of several sessions the worst one is the pair's, with its cause; what both ends say of it is said once. What
+        only the origin tells of is over (a home moved, its sessions stay listed), unless the destination is silent.
 Rule 3: lag is the mirrors' own word while there is a connection, and what the home knows to be missing without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -98,9 +99,12 @@ def _pair(
 ) -> Pair:
     here, there = list(samples.of_region(origin)), list(samples.of_region(dest))
     answers = {name: any(s.status is not None for _, s in rows) for name, rows in (("o", here), ("d", there))}
-    sessions = [*_sessions(here, "home", dest.number), *_sessions(there, "mirror", origin.number)]
+    mirrors = list(_sessions(there, "mirror", origin.number))
+    named = {str(row.get("stream")) for row in mirrors}
+    homes = [row for row in _sessions(here, "home", dest.number) if not answers["d"] or str(row.get("stream")) in named]
+    sessions = [*homes, *mirrors]
     links = list(_links(there, origin.number))
-    lag_records, lag_ms = _lag(_sessions(there, "mirror", origin.number), _sessions(here, "home", dest.number))
+    lag_records, lag_ms = _lag(sessions)
     state, words, cause = _judged(origin.name, dest.name, answers, links, sessions)
     if state in ("none", "silent") and not sessions:
         lag_records, lag_ms = (0, 0.0) if state == "none" else (None, None)
@@ -141,11 +145,11 @@ def _judged(
     return ("diverged" if worst == "diverged" else "behind"), _WORDS[worst], cause
 
 
-def _lag(mirrors: Iterator[JsonObject], homes: Iterator[JsonObject]) -> tuple[int | None, float | None]:
+def _lag(sessions: Iterable[JsonObject]) -> tuple[int | None, float | None]:
     """Return (records behind in all, ms of the worst); of each stream the larger word of its two ends."""
     records: dict[str, int] = {}
     lag_ms: float | None = None
-    for row in (*mirrors, *homes):
+    for row in sessions:
         stream = str(row.get("stream"))
         records[stream] = max(records.get(stream, 0), int(row.get("lag_records", 0)))
         lag_ms = max(lag_ms or 0.0, float(row.get("lag_ms", 0.0)))
@@ -160,6 +164,16 @@ def _sessions(rows: list[tuple[int, BrokerSample]], role: str, region: int) -> I
             if row.get("role") == role and row.get("region") == region and row.get("stream") not in seen:
                 seen.add(str(row.get("stream")))
                 yield row
+
+
+def mirrored_streams(samples: MeshSamples, origin: RankedRegion) -> set[str]:
+    """Return the streams that mirrors of other regions say they follow from a region."""
+    return {
+        str(row.get("stream"))
+        for region in samples.regions
+        if region.name != origin.name
+        for row in _sessions(list(samples.of_region(region)), "mirror", origin.number)
+    }
 
 
 def _links(rows: list[tuple[int, BrokerSample]], region: int) -> Iterator[dict[str, Any]]:

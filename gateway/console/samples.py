@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway.routing.region_view_core import RankedRegion
 
 JsonObject = dict[str, Any]
-NS_PER_MS: Final = 1_000_000
+GROUPS: Final = "georelay_consumer_groups"
+QUEUES: Final = "georelay_queues"
+DISK_FREE: Final = "georelay_disk_free_bytes"
+DISK_WRITABLE: Final = "georelay_disk_writable"
+GAUGES: Final = frozenset({GROUPS, QUEUES, DISK_FREE, DISK_WRITABLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class BrokerSample:
         at_ns: when it came, or did not come (monotonic). status: GET /v1/status, None: it did not answer, and `error`
             says why. clocks: GET /v1/clocks, of this or of an earlier moment.
         last_status: the newest answer there ever was; last_at_ns: when it came.
+        gauges: numbers of GET /metrics that are shown, by name, of this or of an earlier moment.
         rates: user records per second that its streams got since the answer before, by (topic, partition, home).
     """
 
@@ -27,6 +32,7 @@ class BrokerSample:
     status: JsonObject | None
     error: str = ""
     clocks: JsonObject | None = None
+    gauges: Mapping[str, float] = field(default_factory=dict)
     last_status: JsonObject | None = None
     last_at_ns: int = 0
     rates: Mapping[tuple[str, int, str], float] = field(default_factory=dict)
@@ -66,23 +72,29 @@ class MeshSamples:
 
 def taken(previous: BrokerSample | None, *, at_ns: int, status: JsonObject | None, error: str = "") -> BrokerSample:
     """Return the sample that follows `previous`, with the rates between the two."""
-    clocks = None if previous is None else previous.clocks
+    before = previous if previous is not None else BrokerSample(at_ns=0, status=None)
+    sample = replace(before, at_ns=at_ns, status=status, error=error, rates={})
     if status is None:
-        last = None if previous is None else previous.last_status
-        last_at_ns = 0 if previous is None else previous.last_at_ns
-        return BrokerSample(
-            at_ns=at_ns, status=None, error=error, clocks=clocks, last_status=last, last_at_ns=last_at_ns
-        )
+        return sample
     rates = {}
-    if previous is not None and previous.last_status is not None and at_ns > previous.last_at_ns:
-        seconds = (at_ns - previous.last_at_ns) / 1e9
-        before = dict(_ends(previous.last_status))
-        rates = {
-            key: max(0, end - before[key]) / seconds
-            for key, end in _ends(status)
-            if key in before and end > before[key]
-        }
-    return BrokerSample(at_ns=at_ns, status=status, clocks=clocks, last_status=status, last_at_ns=at_ns, rates=rates)
+    if before.last_status is not None and at_ns > before.last_at_ns:
+        seconds = (at_ns - before.last_at_ns) / 1e9
+        ends = dict(_ends(before.last_status))
+        rates = {key: (end - ends[key]) / seconds for key, end in _ends(status) if end > ends.get(key, end)}
+    return replace(sample, last_status=status, last_at_ns=at_ns, rates=rates)
+
+
+def gauges_of(exposition: str) -> dict[str, float]:
+    """Return the gauges that the console shows, of a broker's /metrics: the sums over their labels."""
+    found: dict[str, float] = {}
+    for line in exposition.splitlines():
+        name = line.partition(" ")[0].partition("{")[0]
+        if name in GAUGES:
+            try:
+                found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
+            except ValueError:
+                continue
+    return found
 
 
 def _ends(status: JsonObject) -> Iterator[tuple[tuple[str, int, str], int]]:

@@ -4,17 +4,37 @@ import { h, fill } from "./dom.js";
 import { get, me, whoAmI, signOut } from "./api.js";
 import { signInPage } from "./signin.js";
 import { overviewPage } from "./overview.js";
+import { topicsPage } from "./topics.js";
+import { recordsPage } from "./records.js";
+import { groupsPage } from "./groups.js";
+import { queuesPage } from "./queues.js";
+import { brokersPage } from "./brokers.js";
+import { homesPage } from "./homes.js";
+import { securityPage } from "./security.js";
+import { auditPage } from "./audit.js";
 
 const LOOK_MS = 1000;
 const PAGES = [
-  { path: "", title: "Overview", show: ({ overview }) => overviewPage(overview) },
+  { path: "", title: "Overview", show: (_data, _route, context) => overviewPage(context.overview) },
+  topicsPage, recordsPage, groupsPage, queuesPage, brokersPage, homesPage, securityPage, auditPage,
 ];
 
 const app = document.getElementById("app");
 const state = { overview: null, error: "", signingIn: false };
+const shown = { key: "", data: null, error: "", at: 0, loading: null };
 let timer = 0;
 
-const current = () => PAGES.find((page) => page.path === location.hash.replace(/^#\/?/, "").split("/")[0]) ?? PAGES[0];
+const parts = () => location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
+const current = () => PAGES.find((page) => page.path === parts()[0]) ?? PAGES[0];
+const route = () => parts().slice(1).filter(Boolean);
+
+const context = {
+  get overview() { return state.overview; },
+  get regions() { return (state.overview?.regions ?? []).map((region) => region.name); },
+  regionName: (number) => state.overview?.regions.find((region) => region.number === number)?.name ?? `region ${number}`,
+  render,
+  reload: () => load(true),
+};
 
 function header() {
   const user = me.user?.replace(/^User:/, "");
@@ -31,13 +51,41 @@ function header() {
 
 function content() {
   if (state.signingIn) return signInPage(entered);
-  if (state.overview === null) return h("p.soft", { role: "status" }, state.error || "Asking the brokers…");
-  return [state.error ? h("p.banner.breach", { role: "alert" }, h("strong", {}, "Not current"), h("span", {}, state.error)) : null, current().show(state)];
+  const page = current();
+  const stale = state.error ? h("p.banner.breach", { role: "alert" }, h("strong", {}, "Not current"), h("span", {}, state.error)) : null;
+  if (page.load === undefined || state.overview === null) {
+    if (state.overview === null) return state.error ? stale : h("p.soft", { role: "status" }, "Asking the brokers…");
+    return [stale, page.show(null, [], context)];
+  }
+  if (shown.key !== location.hash) return h("p.soft", { role: "status" }, "Loading…");
+  const failed = shown.error ? h("p.banner.breach", { role: "alert" }, h("strong", {}, "No answer"), h("span", {}, shown.error)) : null;
+  return [stale, failed, shown.data === null ? (failed ? null : h("p.soft", { role: "status" }, "Loading…")) : page.show(shown.data, route(), context)];
 }
 
 function render() {
-  document.title = state.overview?.verdict === "alarm" ? "✕ georelay" : "georelay";
-  fill(app, header(), h("main", { id: "main", tabindex: "-1" }, content()));
+  document.title = `${state.overview?.verdict === "alarm" ? "✕ " : ""}${current().title} · georelay`;
+  fill(app, header(), h("main", { id: "main", tabindex: "-1", "data-page": state.signingIn ? "sign-in" : location.hash.split("?")[0] }, h("div", { "data-key": state.signingIn ? "sign-in" : location.hash }, content())));
+}
+
+// Load the page's own data; one request at a time, the newest page wins.
+async function load(again = false) {
+  const page = current(), key = location.hash;
+  if (state.signingIn || state.overview === null || page.load === undefined) return;
+  if (shown.loading === key && !again) return;
+  shown.loading = key;
+  try {
+    const data = await page.load(route(), context);
+    if (location.hash !== key) return;
+    Object.assign(shown, { key, data, error: "", at: Date.now() });
+  } catch (error) {
+    if (location.hash !== key) return;
+    if (error.status === 401) state.signingIn = true;
+    const kept = shown.key === key ? shown.data : null;
+    Object.assign(shown, { key, data: kept, error: error.message, at: Date.now() });
+  } finally {
+    if (shown.loading === key) shown.loading = null;
+  }
+  render();
 }
 
 async function look() {
@@ -50,6 +98,9 @@ async function look() {
     if (error.status === 401) state.signingIn = true;
     state.error = error.message;
   }
+  const page = current();
+  const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.nodeName);
+  if (shown.key !== location.hash || (page.every && !typing && Date.now() - shown.at >= page.every)) load();
   render();
   timer = setTimeout(look, LOOK_MS);
 }
@@ -63,6 +114,7 @@ async function entered() {
 async function leave() {
   await signOut();
   state.overview = null;
+  Object.assign(shown, { key: "", data: null });
   state.signingIn = true;
   render();
 }
@@ -73,10 +125,22 @@ function turnLight() {
   document.documentElement.dataset.light = localStorage.light = now === "dark" ? "light" : "dark";
 }
 
+let before = null;
+function turned() {
+  const page = current();
+  if (before && before !== page) before.left?.();
+  before = page;
+  render();
+  load();
+  document.getElementById("main").focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
 async function start() {
   if (localStorage.light) document.documentElement.dataset.light = localStorage.light;
-  addEventListener("hashchange", () => { render(); document.getElementById("main").focus({ preventScroll: true }); scrollTo(0, 0); });
+  addEventListener("hashchange", turned);
   document.addEventListener("visibilitychange", look);
+  before = current();
   render();
   await whoAmI();
   state.signingIn = me.sign_in_required && me.user === null;

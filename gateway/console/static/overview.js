@@ -44,7 +44,8 @@ function regionCard(region, control) {
     h("p.answer", {}, region.words),
     h("dl", {},
       h("dt", {}, "home of"), h("dd", {}, `${many(region.homes, "partition")}, ${many(region.topics, "topic")}`),
-      h("dt", {}, "publishes here"), h("dd", {}, `${number(region.records_per_s)} records/s`),
+      h("dt", {}, "groups, queues"), h("dd", {}, `${number(region.groups)}, ${number(region.queues)}`),
+      h("dt", {}, "records to its homes"), h("dd", {}, `${number(region.records_per_s)} per second`),
       h("dt", {}, "from this gateway"), h("dd", {}, region.gateway_rtt_ms === null ? "no answer" : ms(region.gateway_rtt_ms)),
       h("dt", {}, "brokers"), h("dd", {}, region.brokers.map((broker, place) => [place ? ", " : "", h(broker.ready ? "span" : "b.bad", {}, `${broker.id}${broker.ready ? "" : " down"}`)])),
       leads ? [h("dt", {}, "leads"), h("dd", {}, "mesh control")] : null));

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.console.loss_core import if_lost
 from gateway.console.overview_core import overview, verdict
-from gateway.console.samples import taken
+from gateway.console.samples import gauges_of, taken
 from gateway.console.sla_core import judge
 from tests.unit.console.world import NOW_NS, heard, link, mesh, session, silent, stream
 
@@ -131,3 +132,29 @@ def test_records_per_second_are_those_between_two_answers_of_one_broker() -> Non
     assert document["regions"][0]["records_per_s"] == 30.0
     gone = taken(sample, at_ns=NOW_NS + 1, status=None, error="timed out")
     assert (gone.last_status, gone.rates) == (second, {})
+
+
+def test_a_stream_that_moved_away_is_not_lost_with_its_old_home() -> None:
+    stale = session("home", "eu", state="connecting", records=9) | {"stream": "moved"}
+    us = heard("us", links=[session("home", "eu"), stale])
+    eu = heard("eu", links=[link("us"), session("mirror", "us")])
+    assert if_lost(mesh(us=us, eu=eu))[1]["records"] == 0
+
+
+def test_gauges_are_summed_over_labels_and_a_full_disk_is_an_alarm() -> None:
+    text = "\n".join(
+        (
+            "# HELP georelay_consumer_groups Groups",
+            'georelay_consumer_groups{state="Empty"} 2.0',
+            'georelay_consumer_groups{state="Stable"} 3.0',
+            'georelay_consumer_group_lag_records{group="georelay_queues 9"} 11.0',
+            "georelay_disk_writable 0.0",
+            "georelay_queues nonsense",
+        )
+    )
+    gauges = gauges_of(text)
+    assert gauges == {"georelay_consumer_groups": 5.0, "georelay_disk_writable": 0.0}
+    parts = whole()
+    document = overview(mesh(us=replace(parts["us"], gauges=gauges), eu=parts["eu"]))
+    assert "its disk is down to its reserve" in document["alarms"][0]["what"]
+    assert [(row["name"], row["groups"]) for row in document["regions"]] == [("eu", None), ("us", 5)]

@@ -73,3 +73,12 @@ def test_the_worst_of_many_sessions_is_the_pairs_state() -> None:
 def test_a_pair_without_streams_is_not_behind() -> None:
     found = pair(mesh(us=heard("us"), eu=heard("eu", links=[link("us")])), "us-eu")
     assert (found.state, found.lag_records) == ("none", 0)
+
+
+def test_a_session_that_only_the_old_home_still_lists_is_over() -> None:
+    stale = session("home", "eu", state="connecting", records=9, ms=5_000.0) | {"stream": "moved"}
+    us = heard("us", links=[session("home", "eu"), stale])
+    eu = heard("eu", links=[link("us"), session("mirror", "us")])
+    found = pair(mesh(us=us, eu=eu), "us-eu")
+    assert (found.state, found.lag_records, found.streams) == ("ok", 0, 1)
+    assert pair(mesh(us=us, eu=silent()), "us-eu").lag_records == 9, "nobody contradicts it"

@@ -1,0 +1,102 @@
+// Topics: a list by name with rates, and one topic with its partitions, homes and settings.
+
+import { h, table, number, many, bytes, ms } from "./dom.js";
+import { get, query } from "./api.js";
+import { act, doer, field, notice } from "./act.js";
+
+const PAGE = 50;
+const view = { text: "", from: 0, internal: false };
+
+const kept = (value, shown) => (value === -1 ? "for ever" : shown(value));
+
+function rates(overview) {
+  return new Map((overview?.topics ?? []).map((topic) => [topic.name, topic]));
+}
+
+async function create(event, context) {
+  event.preventDefault();
+  const form = new FormData(event.target);
+  const body = { name: form.get("name"), partitions: Number(form.get("partitions")), homes: form.get("homes") };
+  if (form.get("home") && body.homes === "one") body.home = form.get("home");
+  const made = await act({ title: `Create topic ${body.name}`, method: "POST", path: "/v1/topics", body, button: "Create" });
+  if (made) { notice(`created topic ${made.name}`); location.hash = `#/topics/${encodeURIComponent(made.name)}`; }
+}
+
+function list(topics, context) {
+  const known = rates(context.overview);
+  const names = new Set(topics.map((topic) => topic.name));
+  const isAlias = (topic) => topic.is_mirror_name || (topic.homes === "every" && names.has(topic.name.slice(topic.name.indexOf(".") + 1)) && topic.name.includes("."));
+  const found = topics.filter((topic) => !isAlias(topic) && (view.internal || !topic.name.startsWith("__")) && topic.name.includes(view.text));
+  view.from = Math.min(view.from, Math.max(0, found.length - 1) - (Math.max(0, found.length - 1) % PAGE));
+  const rows = found.slice(view.from, view.from + PAGE).map((topic) => {
+    const rate = known.get(topic.name);
+    return [
+      h("a", { href: `#/topics/${encodeURIComponent(topic.name)}` }, topic.name),
+      number(topic.partitions), number(topic.replication_factor),
+      topic.homes === "every" ? "every region" : context.regionName(topic.home),
+      rate ? number(rate.records) : "", rate ? number(rate.records_per_s) : "",
+      kept(topic.retention_ms, ms),
+      Object.entries(topic.settings).map(([name, value]) => `${name}=${value}`).join(" "),
+    ];
+  });
+  return [
+    h("h1", {}, "Topics"),
+    h("div.toolbar", {},
+      field("Name contains", h("input", { type: "search", value: view.text, oninput: (event) => { view.text = event.target.value; view.from = 0; context.render(); } })),
+      h("label.check", {}, h("input", { type: "checkbox", checked: view.internal, onchange: (event) => { view.internal = event.target.checked; context.render(); } }), "also those of the brokers"),
+      h("span.grow", {}, many(found.length, "topic")),
+      h("button.plain", { type: "button", disabled: view.from === 0, onclick: () => { view.from -= PAGE; context.render(); } }, "Previous"),
+      h("button.plain", { type: "button", disabled: view.from + PAGE >= found.length, onclick: () => { view.from += PAGE; context.render(); } }, "Next")),
+    table(["name", { title: "partitions", number: true }, { title: "replicas", number: true }, "made with home", { title: "records kept", number: true }, { title: "records/s", number: true }, "retention", "settings that are not the default"], rows, { empty: "no topic has such a name", caption: "Topics" }),
+    h("details.make", {}, h("summary", {}, "Create a topic"),
+      h("form.inline", { onsubmit: (event) => create(event, context) },
+        field("Name", h("input", { name: "name", required: true, autocomplete: "off", spellcheck: "false" })),
+        field("Partitions", h("input", { name: "partitions", type: "number", min: "1", max: "1000", value: "3" })),
+        field("Homes", h("select", { name: "homes" }, h("option", { value: "one" }, "one region orders"), h("option", { value: "every" }, "every region its own stream"))),
+        field("Home", h("select", { name: "home" }, h("option", { value: "" }, "nearest"), context.regions.map((name) => h("option", { value: name }, name)))),
+        doer("Create…", { type: "submit" }, "main"))),
+  ];
+}
+
+function detail({ topic, homes }, context) {
+  const byPartition = new Map(homes.map((row) => [row.partition, row]));
+  const rows = topic.partition_states.map((state) => {
+    const home = byPartition.get(state.partition);
+    const here = home?.home ?? context.regionName(state.home);
+    const records = state.high_watermark === undefined ? null : state.high_watermark - state.log_start;
+    return [
+      number(state.partition), h("b", {}, topic.homes === "every" ? context.regionName(state.home) : here), number(state.epoch), state.leader < 0 ? "none" : String(state.leader),
+      state.replicas.join(", "), number(state.log_start), number(state.high_watermark), number(records),
+      home?.moving ? `moves to ${home.moving.target ?? "?"}` : state.is_settled ? "" : "replicas move",
+      h("a", { href: `#/records/${encodeURIComponent(topic.name)}/${state.partition}` }, "records"),
+    ];
+  });
+  const settings = Object.entries(topic.settings);
+  return [
+    h("p.crumb", {}, h("a", { href: "#/topics" }, "Topics"), " / "),
+    h("h1", {}, topic.name),
+    h("dl.facts", {},
+      h("dt", {}, "homes"), h("dd", {}, topic.homes === "every" ? "every region orders its own stream" : "one region orders each partition"),
+      h("dt", {}, "kept"), h("dd", {}, topic.retention_ms === -1 && topic.retention_bytes === -1 ? "for ever" : `${kept(topic.retention_ms, ms)}; per partition: ${kept(topic.retention_bytes, bytes)}`),
+      h("dt", {}, "settings"), h("dd", {}, settings.length ? settings.map(([name, value]) => h("code.block", {}, `${name}=${value}`)) : "all at their default"),
+      h("dt", {}, "id"), h("dd", {}, h("code", {}, topic.topic_id))),
+    table([{ title: "partition", number: true }, "home", { title: "epoch", number: true }, "leader", "replicas", { title: "log start", number: true }, { title: "high watermark", number: true }, { title: "records", number: true }, "", ""], rows, { caption: `Partitions of ${topic.name}` }),
+    h("div.buttons", {},
+      topic.homes === "one" ? h("a.button", { href: `#/homes?topic=${encodeURIComponent(topic.name)}` }, "Move its homes") : null,
+      doer("Delete topic…", { onclick: async () => {
+        const gone = await act({ title: `Delete topic ${topic.name}`, explain: h("p", {}, "Its records are deleted in every region, for ever."), method: "DELETE", path: `/v1/topics/${encodeURIComponent(topic.name)}`, typed: topic.name, button: "Delete", danger: true });
+        if (gone) { notice(`deleted topic ${topic.name}`); location.hash = "#/topics"; }
+      } }, "danger.outline")),
+  ];
+}
+
+export const topicsPage = {
+  path: "topics", title: "Topics", every: 5000,
+  async load([name]) {
+    if (!name) return (await get("/v1/topics")).topics;
+    const topic = await get(`/v1/topics/${encodeURIComponent(name)}`);
+    const homes = topic.homes === "one" ? (await get(query("/v1/homes", { topic: name }))).homes : [];
+    return { topic, homes };
+  },
+  show: (data, [name], context) => (name ? detail(data, context) : list(data, context)),
+};

@@ -8,6 +8,8 @@ STAMP := $(VENV)/.ready
 FRAMES ?= 200000
 SEED ?= 1
 RUNS ?= 20
+ROUNDS ?= 3
+FAULT_ROUNDS ?= 1
 KILLS ?= 5
 WORLD ?= region
 JOBS ?= 1
@@ -20,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
+.PHONY: help setup demo test test-all check bench peers sim chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -49,6 +51,9 @@ check: $(STAMP) ## ruff, mypy --strict, import rules
 
 bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory
 	@$(BIN)/python -m loadtest.bench
+
+peers: setup ## NATS, RabbitMQ, Kafka and georelay side by side, into docs/benchmarks.md (15 min; ROUNDS=3 FAULT_ROUNDS=1 ONLY=word)
+	@$(BIN)/python -m loadtest.peers all --rounds $(ROUNDS) --fault-rounds $(FAULT_ROUNDS) $(if $(ONLY),--only $(ONLY))
 
 fuzz: setup ## mutate FRAMES=200000 inputs: wire codec, text protocol, every listener before a sign-in, gossip, links (SEED=1)
 	@$(BIN)/python -m tests.fuzz.fuzz_wire --inputs $(FRAMES) --seed $(SEED)

@@ -1,0 +1,147 @@
+"""`python -m loadtest.peers`: georelay and what one would pick instead, side by side.
+
+`install` brings the foreign brokers into build/peers. `run` measures all contenders in turn and stores a result file
+for each run in a folder below out/peers; `table` makes the page of such a folder. Only one contender runs at a time;
+every round takes them in another order, so that what else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shlex
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from loadtest.bench.machine import MEMORY_FILE_SYSTEMS, describe, file_system
+from loadtest.peers.contenders import CONTENDERS, Contender
+from loadtest.peers.installation import ROOT, Installed, PeersMissing, install
+from loadtest.peers.one_run import measure
+from loadtest.peers.page_core import page
+from loadtest.peers.schedule_core import Load
+from loadtest.peers.workloads import WORKLOADS, Workload
+from loadtest.scratch import scratch_directory
+
+RESULTS: Final = ROOT / "out" / "peers"
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+MACHINE: Final = "machine.json"
+WARM_UP: Final = Workload(key="warm-up", rate_per_s=1_000, seconds=1)
+ROUNDS: Final = 3
+FAULT_ROUNDS: Final = 2
+
+
+def requirements() -> list[str]:
+    """Return the Python packages that only the clients need."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    return list(groups["peers"])
+
+
+async def run(options: argparse.Namespace, installed: Installed, results: Path) -> int:
+    """Measure; return how many runs failed."""
+    chosen = [one for one in CONTENDERS if not options.only or any(word in one.name for word in options.only)]
+    failed = 0
+    began = time.monotonic()
+    for number in range(options.rounds):
+        turned = chosen[number % len(chosen) :] + chosen[: number % len(chosen)]
+        workloads = [one for one in WORKLOADS if not options.workloads or one.key in options.workloads]
+        if number >= options.fault_rounds:
+            workloads = [one for one in workloads if one.fault is None]
+        for contender in turned:
+            with scratch_directory("georelay-peers-", options.directory) as scratch:
+                failed += await _contender(contender, workloads, number, scratch / "run", installed, results)
+            print(f"{time.monotonic() - began:.0f} s: round {number + 1}, {contender.name}", flush=True)
+    return failed
+
+
+async def _contender(
+    contender: Contender, workloads: Sequence[Workload], number: int, folder: Path, installed: Installed, results: Path
+) -> int:
+    """Run the workloads on a fresh cluster; return how many could not be run."""
+    failed = 0
+    async with contender.running(folder, installed) as cluster:
+        await asyncio.to_thread(cluster.create, _topics(workloads, cluster.protocol))
+        await asyncio.to_thread(measure, cluster, WARM_UP)
+        for workload in workloads:
+            if workload.fault and not contender.synced:
+                continue  # what is not durable is the same broker, and fails over the same way
+            try:
+                figures, rows = await asyncio.to_thread(measure, cluster, workload)
+            except RuntimeError as error:
+                failed += 1
+                print(f"FAIL {contender.name}, {workload.key}: {error}", file=sys.stderr, flush=True)
+                continue
+            told = {
+                "contender": contender.name,
+                "version": contender.version(installed),
+                "workload": workload.key,
+                "round": number,
+                "figures": figures,
+                "rows": rows,
+            }
+            name = f"{number}-{contender.name.replace(', ', '-').replace(' ', '-')}-{workload.key}.json"
+            (results / name).write_text(json.dumps(told))
+            print(f"  {contender.name}, {workload.key}: {_short(figures)}", flush=True)
+    return failed
+
+
+def _topics(workloads: Sequence[Workload], protocol: str) -> list[str]:
+    loads: list[Load] = [one.load(protocol) for one in (WARM_UP, *workloads)]
+    return sorted({topic for load in loads for topic in load.topics})
+
+
+def _short(figures: dict[str, object]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in figures.items()
+        if name != "began"
+    )
+
+
+def write_page(results: Path, to: Path) -> None:
+    """Write the page of a folder of results; what stands below its mark in the old page stays."""
+    told = [json.loads(path.read_text()) for path in sorted(results.glob("[0-9]*.json"))]
+    machine = json.loads((results / MACHINE).read_text())
+    durability = {one.name: (one.durability, one.client, one.synced) for one in CONTENDERS}
+    to.write_text(page(told, machine, durability, to.read_text() if to.exists() else ""))
+
+
+def main() -> int:
+    """Return the exit code: 0 all was measured, 1 a run failed, 2 something is missing or a bad call."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
+    parser.add_argument("what", choices=["install", "run", "table", "all"], nargs="?", default="all")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--fault-rounds", type=int, default=FAULT_ROUNDS, help="in how many rounds nodes are killed")
+    parser.add_argument("--only", nargs="+", help="contenders with one of these words in their name")
+    parser.add_argument("--workloads", nargs="+", choices=[one.key for one in WORKLOADS])
+    parser.add_argument("--results", type=Path, help="a folder of results (table); default: a new one, or the newest")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    options = parser.parse_args()
+    if file_system(options.directory) in MEMORY_FILE_SYSTEMS:
+        parser.error(f"{options.directory} is in memory: a sync costs nothing there; give --directory on a disk")
+    failed = 0
+    if options.what != "table":
+        try:
+            installed = install(requirements())
+        except PeersMissing as error:
+            print(error, file=sys.stderr)
+            return 2
+    if options.what in ("run", "all"):
+        options.results = options.results or RESULTS / time.strftime("%Y%m%d-%H%M%S")
+        options.results.mkdir(parents=True)
+        lines = [*describe(options.directory), f"command: `python -m loadtest.peers {shlex.join(sys.argv[1:])}`"]
+        (options.results / MACHINE).write_text(json.dumps(lines))
+        failed = asyncio.run(run(options, installed, options.results))
+    if options.what in ("table", "all"):
+        write_page(options.results or max(RESULTS.iterdir()), options.page)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Three nodes of one kind of broker, running: what a run has to know of them, and how foreign ones are started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from loadtest.peers.clients import ClientProcess
+
+NODES: Final = 3
+# It ends with whoever started it, also by kill -9, and has the same pid as what it becomes.
+GUARDED_EXEC: Final = """
+import os, sys
+from georelay.process_guard import die_with_parent
+die_with_parent(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+STOP_SECONDS_MAX: Final = 20
+READY_SECONDS_MAX: Final = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: `name` as its own protocol has it, `address` for clients, `pid` of its process."""
+
+    name: str
+    address: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Running nodes of one kind.
+
+    Args:
+        protocol: which clients speak with it (loadtest.peers.client).
+        packages: folder with the Python packages of the clients.
+        settings: of the topics that are made.
+        leaders: returns the name or address of the leader of each topic; None: the clients ask.
+        leader_aware: clients find the leader by themselves, whatever servers they are given.
+    """
+
+    protocol: str
+    nodes: Sequence[Node]
+    packages: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    leaders: Callable[[Sequence[str]], Sequence[str]] | None = None
+    leader_aware: bool = False
+
+    def servers(self, without: Node | None = None) -> str:
+        """Return the addresses that clients are given, without one node unless they find leaders by themselves."""
+        return ",".join(node.address for node in self.nodes if self.leader_aware or node is not without)
+
+    def create(self, topics: Sequence[str]) -> None:
+        """Make topics."""
+        self._ask("create", topics, settings=dict(self.settings))
+
+    def leader(self, topics: Sequence[str]) -> Node:
+        """Return the node that leads most of the topics."""
+        found = self.leaders(topics) if self.leaders else self._ask("leaders", topics)["leaders"]
+        return max(self.nodes, key=lambda node: sum(leader in (node.name, node.address) for leader in found))
+
+    def client(self, role: str, order: Mapping[str, object]) -> ClientProcess:
+        """Start a client."""
+        return ClientProcess(self.protocol, role, dict(order), self.packages)
+
+    def _ask(self, role: str, topics: Sequence[str], **more: object) -> dict[str, list[str]]:
+        order = {"servers": self.servers(), "topics": list(topics), **more}
+        return self.client(role, order).result(READY_SECONDS_MAX)
+
+
+class Foreign:
+    """Foreign processes: started with a log each, stopped together by their pids. Use as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Foreign:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop all of them, the newest first."""
+        self._stack.close()
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Start a process and return its pid. To be called by the main thread, with whose end it ends."""
+        with (self._folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", GUARDED_EXEC, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env={**os.environ, **(environment or {})},
+            )
+        self._stack.callback(_stop, process)
+        return process.pid
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something is so. Raises RuntimeError with the ends of the logs when it does not become so."""
+        end = time.monotonic() + READY_SECONDS_MAX
+        while not condition():
+            if time.monotonic() > end:
+                logs = [f"{log.name}: {log.read_text(errors='replace')[-500:]}" for log in self._folder.glob("*.log")]
+                raise RuntimeError(f"{what} did not become so in {READY_SECONDS_MAX} s\n" + "\n".join(logs))
+            time.sleep(0.2)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nobody listened on a moment ago."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def listens(address: str) -> bool:
+    """Return whether somebody takes connections there."""
+    host, _, port = address.partition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,103 @@
+"""What is measured side by side: a broker, the settings that decide what an acknowledgement means, how it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from loadtest.peers import georelay_cluster, kafka_cluster, nats_cluster, rabbitmq_cluster
+from loadtest.peers.cluster import Cluster
+from loadtest.peers.installation import Installed
+
+OURS: Final = "georelay"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One row of every table.
+
+    Args:
+        durability: what holds of a record when its producer has the acknowledgement.
+        client: which client library both producer and consumer use.
+        synced: whether that is durable on a majority, as ours.
+    """
+
+    name: str
+    durability: str
+    client: str
+    synced: bool
+    version: Callable[[Installed], str]
+    running: Callable[[Path, Installed], AbstractAsyncContextManager[Cluster]]
+
+
+def _awaited(
+    running: Callable[[Path, Installed], AbstractContextManager[Cluster]],
+) -> Callable[[Path, Installed], AbstractAsyncContextManager[Cluster]]:
+    @contextlib.asynccontextmanager
+    async def started(folder: Path, installed: Installed) -> AsyncIterator[Cluster]:
+        with running(folder, installed) as cluster:
+            yield cluster
+
+    return started
+
+
+def _kafka_version(installed: Installed) -> str:
+    return installed.kafka_version
+
+
+CONTENDERS: Final = (
+    Contender(
+        OURS,
+        "synced on 2 of 3",
+        "librdkafka",
+        True,
+        lambda _: importlib.metadata.version("georelay-server"),
+        georelay_cluster.running,
+    ),
+    Contender(
+        "NATS, sync always",
+        "synced on 2 of 3 (`sync_interval: always`)",
+        "nats-py",
+        True,
+        nats_cluster.version,
+        _awaited(functools.partial(nats_cluster.running, sync_always=True)),
+    ),
+    Contender(
+        "RabbitMQ, quorum queues",
+        "synced on 2 of 3",
+        "pika",
+        True,
+        rabbitmq_cluster.version,
+        _awaited(rabbitmq_cluster.running),
+    ),
+    Contender(
+        "Kafka, flush.messages=1",
+        "synced on all in-sync replicas, 2 at least",
+        "librdkafka",
+        True,
+        _kafka_version,
+        _awaited(functools.partial(kafka_cluster.running, settings=kafka_cluster.SYNCED)),
+    ),
+    Contender(
+        "Kafka, default",
+        "in the memory of all in-sync replicas, 2 at least; synced later",
+        "librdkafka",
+        False,
+        _kafka_version,
+        _awaited(functools.partial(kafka_cluster.running, settings=kafka_cluster.REPLICATED)),
+    ),
+    Contender(
+        "NATS, default",
+        "in the memory of 2 of 3; synced within 2 minutes",
+        "nats-py",
+        False,
+        nats_cluster.version,
+        _awaited(functools.partial(nats_cluster.running, sync_always=False)),
+    ),
+)

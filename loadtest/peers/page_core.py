@@ -1,0 +1,195 @@
+"""The page of a comparison: who is better at what, where we lose first, then every figure with its spread.
+
+1. A cell is the median of the rounds, with the smallest and the largest in brackets.
+2. What an acknowledgement promises stands beside every figure: a figure without it says nothing.
+3. We lose a figure when another's median is better. Where the two spreads meet, that is said.
+4. A figure whose producer was late itself, or whose client had no core left, is marked.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+OURS: Final = "georelay"
+BEGIN: Final = "<!-- measured: written by `python -m loadtest.peers table` -->"
+END: Final = "<!-- measured: end -->"
+LAG_MS_MAX: Final = 2.0
+CLIENT_CORES_MAX: Final = 0.85
+
+Result = Mapping[str, Any]  # a result file: contender, version, workload, round, figures
+Promise = tuple[str, str, bool]  # durability, client, whether it is durable on a majority
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is compared: a figure of a workload, how it is told, and whether less is better."""
+
+    workload: str
+    name: str
+    title: str
+    form: str = "{:.1f}"
+    less_is_better: bool = True
+
+
+SINGLE: Final = (
+    Figure("single-1000", "p50_ms", "p50 ms at 1000/s", "{:.2f}"),
+    Figure("single-1000", "p99_ms", "p99 ms at 1000/s"),
+    Figure("single-1000", "p999_ms", "p99.9 ms at 1000/s"),
+    Figure("single-1000", "cpu_s_per_100k", "CPU s per 100,000 at 1000/s"),
+    Figure("single-100", "p50_ms", "p50 ms at 100/s", "{:.2f}"),
+    Figure("single-100", "p99_ms", "p99 ms at 100/s"),
+    Figure("single-100", "cpu_s_per_100k", "CPU s per 100,000 at 100/s"),
+)
+BULK: Final = (
+    Figure("bulk-100", "records_per_s", "records/s of 100 B", "{:,.0f}", less_is_better=False),
+    Figure("bulk-100", "cpu_s_per_100k", "CPU s per 100,000 of 100 B", "{:.2f}"),
+    Figure("bulk-1024", "records_per_s", "records/s of 1 KiB", "{:,.0f}", less_is_better=False),
+    Figure("bulk-1024", "cpu_s_per_100k", "CPU s per 100,000 of 1 KiB", "{:.2f}"),
+    Figure("bulk-1024", "nodes_mib", "memory of the three nodes after it, MiB", "{:.0f}"),
+)
+FAULTS: Final = (
+    Figure("kill", "max_ms", "longest wait of a record, kill -9, ms", "{:,.0f}"),
+    Figure("stop", "max_ms", "longest wait of a record, SIGSTOP of 15 s, ms", "{:,.0f}"),
+)
+ACCOUNT: Final = ("lost", "twice", "early", "unknown")
+TABLES: Final = (
+    ("Single records of 100 B, round eight topics, publish -> deliver from the intended time", SINGLE),
+    ("As fast as it goes: one producer, eight topics", BULK),
+    ("The leader of most topics fails at 200 records/s", FAULTS),
+)
+
+
+def page(results: Sequence[Result], machine: Sequence[str], promises: Mapping[str, Promise], old: str) -> str:
+    """Return the page: the measured part anew, and of the old page what stands around it."""
+    before, _, rest = old.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    head = before if BEGIN in old else "# Benchmarks\n\n"
+    return f"{head}{BEGIN}\n{measured(results, machine, promises)}\n{END}{after if BEGIN in old else chr(10)}"
+
+
+def measured(results: Sequence[Result], machine: Sequence[str], promises: Mapping[str, Promise]) -> str:
+    """Return the measured part: where we lose, the tables, the machine."""
+    there = [name for name in promises if any(result["contender"] == name for result in results)]
+    shown = {name: promises[name] for name in there}
+    parts = [lost(results, shown)]
+    for title, figures in TABLES:
+        rows = [figure for figure in figures if _values(results, there, figure)]
+        if rows:
+            parts.append(f"### {title}\n\n{_table(results, shown, rows)}")
+    parts.append(_accounts(results, shown))
+    parts.append("### Machine, versions, command\n\n" + "\n".join(f"- {line}" for line in _machine(results, machine)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def lost(results: Sequence[Result], promises: Mapping[str, Promise]) -> str:
+    """Return the first paragraph: what others do better than we, those with our durability first."""
+    sentences = []
+    for synced, who in ((True, "with the same durability"), (False, "that acknowledge before a sync")):
+        found = []
+        for figure in (*SINGLE, *BULK, *FAULTS):
+            better = [
+                _against(results, name, figure)
+                for name, promise in promises.items()
+                if name != OURS and promise[2] is synced and _better(results, name, figure)
+            ]
+            if better:
+                found.append(f"{figure.title}: {_cell(results, OURS, figure)} against {', '.join(better)}")
+        there = any(promise[2] is synced for name, promise in promises.items() if name != OURS)
+        if found:
+            sentences.append(f"**We lose to brokers {who}** in {'; '.join(found)}.")
+        elif there:
+            sentences.append(f"We lose nothing to brokers {who}.")
+    return " ".join(sentences)
+
+
+def _against(results: Sequence[Result], name: str, figure: Figure) -> str:
+    ours, theirs = _numbers(results, OURS, figure), _numbers(results, name, figure)
+    meet = min(ours) <= max(theirs) and min(theirs) <= max(ours)
+    return f"{name} {_cell(results, name, figure)}{' (the spreads meet)' if meet else ''}"
+
+
+def _better(results: Sequence[Result], name: str, figure: Figure) -> bool:
+    ours, theirs = _numbers(results, OURS, figure), _numbers(results, name, figure)
+    if not ours or not theirs:
+        return False
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    return other < mine if figure.less_is_better else other > mine
+
+
+def _numbers(results: Sequence[Result], name: str, figure: Figure) -> list[float]:
+    return [
+        result["figures"][figure.name]
+        for result in results
+        if result["contender"] == name and result["workload"] == figure.workload and figure.name in result["figures"]
+    ]
+
+
+def _values(results: Sequence[Result], names: Sequence[str], figure: Figure) -> list[float]:
+    return [number for name in names for number in _numbers(results, name, figure)]
+
+
+def _cell(results: Sequence[Result], name: str, figure: Figure) -> str:
+    numbers = _numbers(results, name, figure)
+    if not numbers:
+        return "-"
+    middle = figure.form.format(statistics.median(numbers))
+    if len(numbers) == 1:
+        return middle
+    return f"{middle} ({figure.form.format(min(numbers))} to {figure.form.format(max(numbers))})"
+
+
+def _table(results: Sequence[Result], promises: Mapping[str, Promise], figures: Sequence[Figure]) -> str:
+    rows = [["", "an acknowledged record is", *(figure.title for figure in figures)]]
+    for name, (durability, client, _) in promises.items():
+        cells = [_cell(results, name, figure) + _mark(results, name, figure) for figure in figures]
+        if any(cell != "-" for cell in cells):
+            rows.append([f"{name} ({client})", durability, *cells])
+    return _markdown(rows)
+
+
+def _mark(results: Sequence[Result], name: str, figure: Figure) -> str:
+    own = [row["figures"] for row in results if row["contender"] == name and row["workload"] == figure.workload]
+    late = any(row.get("lag_p99_ms", 0) > LAG_MS_MAX for row in own) and figure.name.endswith("_ms")
+    full = any(row["client_cores"] > CLIENT_CORES_MAX for row in own) and figure.name == "records_per_s"
+    return (" late" if late else "") + (" client" if full else "")
+
+
+def _accounts(results: Sequence[Result], promises: Mapping[str, Promise]) -> str:
+    rows = [["", "fault", "runs", "sent", "acknowledged", "lost", "twice", "out of order", "unknown"]]
+    for name in promises:
+        for key, fault in (("kill", "kill -9"), ("stop", "SIGSTOP")):
+            own = [row["figures"] for row in results if row["contender"] == name and row["workload"] == key]
+            if own:
+                sums = [f"{sum(row[what] for row in own):,}" for what in ("sent", "acknowledged", *ACCOUNT)]
+                rows.append([name, fault, str(len(own)), *sums])
+    if len(rows) == 1:
+        return ""
+    return "What became of the records of these runs, all rounds together:\n\n" + _markdown(rows)
+
+
+def _machine(results: Sequence[Result], machine: Sequence[str]) -> list[str]:
+    versions = dict.fromkeys(f"{result['contender'].partition(',')[0]} {result['version']}" for result in results)
+    idle = [result["figures"]["idle_share"] for result in results]
+    load = [result["figures"]["load_average"] for result in results]
+    rounds = len({result["round"] for result in results})
+    began = sorted(result["figures"]["began"] for result in results)
+    return [
+        *machine,
+        f"brokers: {', '.join(versions)}",
+        f"{len(results)} runs in {rounds} rounds, from {began[0]} to {began[-1]}",
+        f"idle CPU in a run: median {statistics.median(idle):.0%}, least {min(idle):.0%}; load average up to "
+        f"{max(load):.1f}{_busy(load)}",
+    ]
+
+
+def _busy(load: Sequence[float]) -> str:
+    quiet = 6.0  # three nodes, their clients and what runs them
+    return ". **Other work ran beside: latencies and rates say little, CPU seconds more**" if max(load) > quiet else ""
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))

@@ -53,9 +53,9 @@ print("\n".join(project["dependency-groups"]["dev"]))
 print("\n".join(line for line in project["project"]["optional-dependencies"]["sla"] if not line.startswith("pyspark")))
 PY
 )
-install --editable '.[testbed]' "${dev[@]}"
+install --editable '.[testbed,load]' "${dev[@]}"
 wait "$pyspark" || { echo "georelay: pyspark could not be had (above). Run make setup again." >&2; exit 1; }
-install --find-links "$wheels" --editable '.[sla,testbed]'
+install --find-links "$wheels" --editable '.[sla,testbed,load]'
 say "compiling Python"
 # Ours first, by every core. Then whatever the tests import, and the tests themselves: pip would compile all of every
 # package instead, most of it in vain, and each process of a demo or of the suite would compile the same once more.

@@ -63,6 +63,7 @@ ELSEWHERE: Final = (
         "changes the code place by place for hours",
         "tests/unit/docs/test_docs_commands.py",
     ),
+    Elsewhere("docs/operate/load.md", ("georelay load",), _LONG, "tests/e2e/test_e2e_load.py"),
     Elsewhere("docs/development/wan.md", ("georelay wan",), _TEST_BED, "tests/wan/test_wan_life.py"),
     Elsewhere(
         "docs/development/wan.md", ("georelay up --wan", "GEORELAY_USER"), _TEST_BED, "tests/wan/test_wan_mesh.py"

@@ -1,0 +1,163 @@
+"""A campaign as values: what is offered, where, what is broken when, and what must be kept. Times are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+REGIONS: Final = ("us", "eu", "ap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the latency and the throughput must be; None: not judged.
+
+    Args:
+        floor_ms: one-way delay of a pair such as "us->eu": it comes on top of deliver_p99_ms_max.
+        published_share_min: of the records offered, how many must be acknowledged.
+    """
+
+    deliver_p99_ms_max: float | None = None
+    floor_ms: Mapping[str, float] = field(default_factory=dict)
+    publish_p99_ms_max: float | None = None
+    records_per_s_min: float | None = None
+    published_share_min: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The mesh. up: started here; wan: here, in a test bed with the round trips `pairs`; endpoints: one that runs."""
+
+    kind: str = "up"
+    regions: tuple[str, ...] = REGIONS
+    brokers_per_region: int = 1
+    pairs: str = ""
+    endpoints: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic that the campaign creates; home "": the nearest region."""
+
+    name: str
+    partitions: int = 1
+    home: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """For a while so many users offer so many records per second together."""
+
+    seconds: float
+    users: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Users:
+    """One kind of user.
+
+    Args:
+        regions: where they connect, in turn; (): in every region.
+        keys: uniform, zipf:EXPONENT, or hot:SHARE (that share has one key).
+        batch_ms: how long a client waits for more before it sends.
+    """
+
+    kind: str
+    topics: tuple[str, ...]
+    weight: int = 1
+    regions: tuple[str, ...] = ()
+    arrival: str = "poisson"
+    payload_bytes: int = 200
+    keys: str = "uniform"
+    key_count: int = 1_000
+    batch_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """Who reads: one consumer of all partitions in each of these regions; (): in every region."""
+
+    topics: tuple[str, ...]
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is broken, when, what exactly, and for how long."""
+
+    at_s: float
+    do: str
+    what: str = ""
+    for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What is judged besides the target.
+
+    Args:
+        history: nothing lost, twice or out of order, by the checker of recorded histories.
+        silence_s_max: longest time without an acknowledgement of a partition that is written to.
+        report: make the report of the traces and compare it with the clients' books.
+        settle_s: how long is waited for records that are still under way.
+    """
+
+    history: bool = True
+    silence_s_max: float | None = None
+    report: bool = False
+    settle_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generator:
+    """Bounds of the generator itself: outside them a run is INVALID, whatever its numbers are.
+
+    Args:
+        cpu_share_max: of one core, of the busiest second tenth of each of its processes.
+        lag_p99_ms_max: how late it sends what is due.
+        in_flight_max: records of one process that are not answered yet; one more counts as a failure.
+    """
+
+    cpu_share_max: float = 0.6
+    lag_p99_ms_max: float = 2.0
+    in_flight_max: int = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """All of it."""
+
+    name: str
+    about: str
+    topics: tuple[Topic, ...]
+    stages: tuple[Stage, ...]
+    users: tuple[Users, ...]
+    readers: tuple[Readers, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    target: Target = Target()
+    topology: Topology = Topology()
+    checks: Checks = Checks()
+    generator: Generator = Generator()
+    seed: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """Return how long is loaded."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def stage_at(self, seconds: float) -> Stage | None:
+        """Return the stage at a time after the begin, None after the last one."""
+        end = 0.0
+        for stage in self.stages:
+            end += stage.seconds
+            if seconds < end:
+                return stage
+        return None
+
+    def rate_of_one_user(self, seconds: float) -> float:
+        """Return what one user offers per second then: all users of a stage offer the same."""
+        stage = self.stage_at(seconds)
+        return stage.rate / stage.users if stage is not None and stage.users else 0.0

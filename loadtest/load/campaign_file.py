@@ -1,0 +1,276 @@
+"""Campaign files: TOML that follows schema.json. What is wrong is one line with the place and the allowed values.
+
+Rule 1: a file is refused as a whole; the first mistake in the order of the file is told.
+Rule 2: tomllib gives no lines, so `lines_of` finds them: of tables by their heads, of keys by their names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+
+from loadtest.load.campaign import (
+    REGIONS,
+    Campaign,
+    Checks,
+    Fault,
+    Generator,
+    Readers,
+    Stage,
+    Target,
+    Topic,
+    Topology,
+    Users,
+)
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "campaigns"
+SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
+SHOWN_CHARS_MAX: Final = 60
+_HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
+_KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
+Where = tuple[str | int, ...]
+
+
+class CampaignError(ValueError):
+    """A campaign that cannot be run; the text is one line that says where and what is allowed."""
+
+
+def shipped() -> list[Path]:
+    """Return the campaigns that come with georelay."""
+    return sorted(FOLDER.glob("*.toml"))
+
+
+def find(name: str) -> Path:
+    """Return the file of a shipped campaign, or the file itself. Raises CampaignError."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return path
+    if (found := FOLDER / f"{name}.toml").is_file():
+        return found
+    raise CampaignError(f"there is no campaign {name!r}: give a .toml file, or one of {_names(shipped())}")
+
+
+def load(path: Path) -> Campaign:
+    """Return the campaign of a file. Raises CampaignError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CampaignError(f"{path}: cannot be read: {error}") from error
+    return parse(text, name=path.stem, place=path.name)
+
+
+def parse(text: str, *, name: str, place: str) -> Campaign:
+    """Return the campaign of a text.
+
+    Args:
+        place: how errors name the file.
+
+    Raises:
+        CampaignError: one line.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CampaignError(f"{place}: not TOML: {error}") from error
+    lines = lines_of(text)
+    errors = [(error_path(error), _told(error)) for error in _validator().iter_errors(document)]
+    if not errors:
+        errors = list(_contradictions(document))
+    if errors:
+        where, said = min(errors, key=lambda row: (line_at(lines, row[0]), row[1]))
+        raise CampaignError(f"{place}:{line_at(lines, where)}: {dotted(where)}{said}")
+    return _made(name, document)
+
+
+def lines_of(text: str) -> dict[Where, int]:
+    """Return the line of each table and key, by its path in the document."""
+    found: dict[Where, int] = {(): 1}
+    counts: dict[str, int] = {}
+    table: Where = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if head := _HEAD.match(line):
+            names = head[2].split(".")
+            table = tuple(names)
+            if head[1] == "[[":
+                counts[head[2]] = counts.get(head[2], -1) + 1
+                table = (*names, counts[head[2]])
+            elif names[0] in counts:  # a table inside the last one of an array
+                table = (names[0], counts[names[0]], *names[1:])
+            found.setdefault(table, number)
+        elif _KEY.match(line):
+            parts = [part.strip() for part in line.partition("=")[0].split(".")]
+            for length in range(1, len(parts) + 1):
+                found.setdefault((*table, *parts[:length]), number)
+    return found
+
+
+def line_at(lines: Mapping[Where, int], where: Where) -> int:
+    """Return the line of a path, or of the innermost thing around it that has one."""
+    while where not in lines:
+        where = where[:-1]
+    return lines[where]
+
+
+def dotted(where: Where) -> str:
+    """Return a path for people: `stages[1].rate: `, "" for the document."""
+    text = ""
+    for part in where:
+        text += f"[{part}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+    return f"{text}: " if text else ""
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of a duration that the schema has let through."""
+    return float(text[:-1]) * _SECONDS[text[-1]]
+
+
+def _validator() -> Any:
+    return jsonschema.Draft202012Validator(SCHEMA)
+
+
+def error_path(error: Any) -> Where:
+    """Return where a mistake is: a key that is not known is itself the place."""
+    where = tuple(error.absolute_path)
+    if error.validator == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
+        unknown = sorted(set(error.instance) - set(error.schema["properties"]))
+        return (*where, unknown[0])
+    return where
+
+
+_TYPES: Final = {
+    "string": "a text in quotes",
+    "integer": "a whole number",
+    "number": "a number",
+    "array": "a list",
+    "object": "a table",
+    "boolean": "true or false",
+}
+_PATTERNS: Final = {
+    SCHEMA["$defs"]["duration"]["pattern"]: "a time such as 30s, 5m or 24h",
+    SCHEMA["$defs"]["name"]["pattern"]: "a region's name: a small letter, then small letters and digits",
+    SCHEMA["$defs"]["topic"]["pattern"]: "a topic's name: letters, digits, _ and -",
+    SCHEMA["properties"]["users"]["items"]["properties"]["keys"]["pattern"]: "uniform, zipf:1.1 or hot:0.9",
+}
+
+
+def _told(error: Any) -> str:
+    """Return what is wrong and what is allowed."""
+    rule, bound = error.validator, error.validator_value
+    shown = repr(error.instance)
+    shown = shown if len(shown) <= SHOWN_CHARS_MAX else f"{shown[:SHOWN_CHARS_MAX]}..."
+    match rule:
+        case "enum":
+            return f"{shown} is not one of {', '.join(map(str, bound))}"
+        case "additionalProperties":
+            return f"is not known here; allowed are {', '.join(sorted(error.schema['properties']))}"
+        case "required":
+            missing = [name for name in bound if name not in error.instance]
+            return f"{missing[0]} is missing; needed are {', '.join(bound)}"
+        case "type":
+            return f"{shown} is not {_TYPES[bound]}"
+        case "pattern":
+            return f"{shown} is not {_PATTERNS[bound]}"
+        case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum":
+            words = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than"}
+            return f"{shown} must be {words.get(rule, 'less than')} {bound}"
+        case "minItems" | "minLength":
+            return "must not be empty"
+        case "maxItems":
+            return f"has {len(error.instance)} items; at most {bound} are allowed"
+        case "uniqueItems":
+            return f"{shown} names something twice"
+        case _:
+            return str(error.message)
+
+
+def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield what each part allows and the parts together do not."""
+    topology = document.get("topology", {})
+    pairs = topology.get("pairs", "")
+    regions = topology.get("regions", REGIONS)
+    if topology.get("kind") == "wan":
+        regions = _ends_of(pairs)
+        if not pairs:
+            yield ("topology",), "pairs is missing: a test bed needs round trips such as us-eu=70ms"
+        elif bad := [item for item in pairs.split(",") if not re.fullmatch(r"[a-z]\w*-[a-z]\w*=\d+(\.\d+)?ms", item)]:
+            yield ("topology", "pairs"), f"{bad[0]!r} is not a round trip such as us-eu=70ms"
+    if topology.get("kind") == "endpoints" and "endpoints" not in topology:
+        yield ("topology",), "endpoints is missing: the file that `georelay up --endpoints FILE` has written"
+    topics = [topic["name"] for topic in document["topics"]]
+    for row, name in enumerate(topics):
+        if name in topics[:row]:
+            yield ("topics", row, "name"), f"{name!r} is there twice"
+    for row, topic in enumerate(document["topics"]):
+        if "home" in topic and topic["home"] not in regions:
+            yield ("topics", row, "home"), f"{topic['home']!r} is not one of the regions {', '.join(regions)}"
+    for part in ("users", "readers"):
+        for row, entry in enumerate(document.get(part, ())):
+            for name in entry["topics"]:
+                if name not in topics:
+                    yield (part, row, "topics"), f"{name!r} is not one of the topics {', '.join(topics)}"
+            for region in entry.get("regions", ()):
+                if region not in regions:
+                    yield (part, row, "regions"), f"{region!r} is not one of the regions {', '.join(regions)}"
+    whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
+    for row, stage in enumerate(document["stages"]):
+        if stage["rate"] and not stage["users"]:
+            yield ("stages", row, "users"), "0 users cannot offer anything: give users, or rate = 0"
+    for row, fault in enumerate(document.get("faults", ())):
+        if seconds_of(fault["at"]) >= whole_s:
+            yield ("faults", row, "at"), f"{fault['at']!r} is after the last stage, which ends at {whole_s:g}s"
+
+
+def _made(name: str, document: Mapping[str, Any]) -> Campaign:
+    """Build the values of a document that was checked."""
+
+    def fields(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+
+    def table(part: str) -> dict[str, Any]:
+        return fields(document.get(part, {}))
+
+    def rows(part: str) -> Iterator[dict[str, Any]]:
+        return (fields(row) for row in document.get(part, ()))
+
+    checks = table("checks")
+    if "settle" in checks:
+        checks["settle_s"] = seconds_of(checks.pop("settle"))
+    stages = [Stage(seconds=seconds_of(row["for"]), users=row["users"], rate=row["rate"]) for row in rows("stages")]
+    topology = Topology(**table("topology"))
+    if topology.kind == "wan":
+        topology = Topology(**table("topology") | {"regions": _ends_of(topology.pairs)})
+    return Campaign(
+        name=name,
+        about=document["about"],
+        seed=document.get("seed", 1),
+        topics=tuple(Topic(**row) for row in rows("topics")),
+        stages=tuple(stages),
+        users=tuple(Users(**row) for row in rows("users")),
+        readers=tuple(Readers(**row) for row in rows("readers")),
+        faults=tuple(_fault(row) for row in rows("faults")),
+        target=Target(**table("target")),
+        topology=topology,
+        checks=Checks(**checks),
+        generator=Generator(**table("generator")),
+    )
+
+
+def _ends_of(pairs: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(end for item in pairs.split(",") for end in item.split("=")[0].split("-") if end))
+
+
+def _fault(row: dict[str, Any]) -> Fault:
+    return Fault(
+        at_s=seconds_of(row["at"]), do=row["do"], what=row.get("what", ""), for_s=seconds_of(row.get("for", "0s"))
+    )
+
+
+def _names(paths: list[Path]) -> str:
+    return ", ".join(path.stem for path in paths)

@@ -1,0 +1,95 @@
+"""The command `georelay load`; registered through the entry point group `georelay.commands`.
+
+Rule: what a run needs is imported when it runs: `georelay --help` needs the options only, and Locust is an extra.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from georelay.cli.failure import CommandFailed
+
+EXIT_CANNOT_RUN: Final = 3
+EXTRA: Final = ("locust", "jsonschema", "confluent_kafka")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `load` to the command line."""
+    load = typer.Typer(help="Load a mesh by campaigns, break it meanwhile, judge what it kept.", no_args_is_help=True)
+    load.command("run")(run)
+    load.command("list")(list_shipped)
+    load.command("validate")(validate)
+    load.command("report")(report)
+    app.add_typer(load, name="load")
+
+
+def run(
+    campaign: Annotated[str, typer.Argument(help="Name of a shipped campaign, or a .toml file.")] = "smoke",
+    out: Annotated[Path, typer.Option(help="Folder below which the results go.")] = Path("out/load"),
+    web: Annotated[str, typer.Option(metavar="HOST:PORT", help="Show Locust's page there meanwhile.")] = "",
+) -> None:
+    """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
+    _need_extra()
+    from loadtest.load.campaign_file import CampaignError, find, load
+    from loadtest.load.runner import RunOptions, run_campaign
+    from loadtest.load.stage import CannotRun
+
+    try:
+        file = find(campaign)
+        code = asyncio.run(run_campaign(load(file), RunOptions(campaign_file=file, out=out, web=web), typer.echo))
+    except (CampaignError, CannotRun) as error:
+        raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
+    raise typer.Exit(code)
+
+
+def list_shipped() -> None:
+    """List the campaigns that come with georelay."""
+    _need_extra()
+    from loadtest.load.campaign_file import load, shipped
+
+    for path in shipped():
+        campaign = load(path)
+        typer.echo(f"{campaign.name.ljust(16)} {campaign.seconds:>7g} s  {campaign.about}")
+
+
+def validate(files: Annotated[list[str], typer.Argument(help="Names of shipped campaigns, or .toml files.")]) -> None:
+    """Check campaigns without running them. Ends with 3 when one is wrong."""
+    _need_extra()
+    from loadtest.load.campaign_file import CampaignError, find, load
+
+    is_wrong = False
+    for name in files:
+        try:
+            campaign = load(find(name))
+            typer.echo(f"{campaign.name}: right, {campaign.seconds:g} s")
+        except CampaignError as error:
+            is_wrong = True
+            typer.echo(str(error), err=True)
+    if is_wrong:
+        raise typer.Exit(EXIT_CANNOT_RUN)
+
+
+def report(folder: Annotated[Path, typer.Argument(help="Folder of a run's results.")]) -> None:
+    """Judge the results of a run again. Ends as `run` does."""
+    _need_extra()
+    from loadtest.load.campaign_file import CampaignError
+    from loadtest.load.runner import judge
+
+    try:
+        code = judge(folder, typer.echo)
+    except CampaignError as error:
+        raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
+    raise typer.Exit(code)
+
+
+def _need_extra() -> None:
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(
+            f"georelay load needs {', '.join(missing)}: pip install 'georelay-server[load]'", exit_code=EXIT_CANNOT_RUN
+        )

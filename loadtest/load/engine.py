@@ -1,0 +1,242 @@
+"""`python -m loadtest.load.engine publish|read|complete PLAN PARENT`: the clients of a Locust worker, without gevent.
+
+Standard input, one JSON object a line: {"users": [N, ...]} says how many users of each row of the campaign there are
+now, {"begin": true} that its stages begin, {"end": true} that nothing more is sent. Standard output: {"ready": true},
+then each second what was done in it ({"second": T, "done": [{"method": ..., "name": ..., ...}], "cpu_share": ...,
+"lag_p99_ms": ...}), and last {"ended": {...}}. `complete` reads everything once more when the load is over.
+
+How clients sign in is in the environment (loadtest.bench.client_settings).
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import random
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from georelay.process_guard import die_with_parent
+from loadtest.bench.client_settings import from_environment
+from loadtest.load.engine_values import Plan, WallClock, publisher_name, read_plan
+from loadtest.load.kafka_publisher import KafkaPublisher
+from loadtest.load.kafka_reader import SAME_ENDS_S, KafkaReader, ends_of
+from loadtest.load.samples_core import Samples
+
+NAP_S_MAX: Final = 0.01
+FLUSH_S: Final = 125.0
+EXIT_CANNOT: Final = 3
+Done = dict[tuple[str, str], Samples]
+
+
+class Tally:
+    """What this engine tells each second, of itself too."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self.lags = Samples()
+        self.clock = clock
+        self._cpu_s, self._at = time.process_time(), time.monotonic()
+
+    def tell(self, done: Done, **more: Any) -> None:
+        """Tell what was done since the last time."""
+        cpu_s, at = time.process_time(), time.monotonic()
+        share = (cpu_s - self._cpu_s) / max(1e-3, at - self._at)
+        self._cpu_s, self._at = cpu_s, at
+        rows = [{"method": method, "name": name, **samples.told()} for (method, name), samples in done.items()]
+        lags, self.lags = self.lags, Samples()
+        row = {"second": self.clock.now_ns() / 1e9, "done": rows, "cpu_share": round(share, 4)}
+        say(row | {"lag_p99_ms": lags.quantile_ms(0.99), "lag_max_ms": lags.max_ms} | more)
+
+
+class PublishEngine:
+    """All publishers of a worker: one thread watches the clock and sends, this one listens and tells."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._campaign = plan.campaign
+        self._clock = WallClock()
+        self._tally = Tally(self._clock)
+        self._users: list[int] = [0] * len(plan.campaign.users)
+        self._began = 0.0
+        self._ended = threading.Event()
+        topics = {topic.name: topic for topic in plan.campaign.topics}
+        folder = plan.folder / "histories"
+        folder.mkdir(exist_ok=True)
+        self._rows: list[tuple[int, int, KafkaPublisher]] = []
+        rows = plan.rows()
+        for row, users, region in rows:
+            name = publisher_name(plan.worker, row, region)
+            publisher = KafkaPublisher(
+                name,
+                users,
+                topics,
+                bootstrap=plan.bootstrap(region),
+                settings=dict(plan.settings),
+                folder=folder,
+                rng=random.Random(f"{plan.campaign.seed}/{name}"),
+                clock=self._clock,
+            )
+            self._rows.append((row, sum(row == other for other, _, _ in rows), publisher))
+
+    def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
+        """Send until told to end, then wait for the answers."""
+        sender = threading.Thread(target=self._send, daemon=True)
+        sender.start()
+        for command in each_second(commands):
+            self._users = command.get("users", self._users)
+            if "begin" in command:
+                self._began = time.monotonic()
+            if "end" in command:
+                break
+            if not command:
+                self._tally.tell(self._done())
+        self._ended.set()
+        sender.join()
+        left = sum(publisher.finish(FLUSH_S) for _, _, publisher in self._rows)
+        self._tally.tell(self._done())
+        sent = sum(publisher.sent for _, _, publisher in self._rows)
+        say({"ended": {"sent": sent, "unanswered": left, "clock_stepped_ms": self._clock.stepped_ms()}})
+
+    def _send(self) -> None:
+        in_flight_max = self._campaign.generator.in_flight_max
+        while not self._ended.is_set():
+            now_ns = self._clock.now_ns()
+            rate = self._campaign.rate_of_one_user(time.monotonic() - self._began) if self._began else 0.0
+            next_ns = now_ns + NAP_S_MAX * 1e9
+            for row, sharing, publisher in self._rows:
+                publisher.arrivals.set_rate(rate * self._users[row] / sharing, now_ns)
+                for due_ns in publisher.arrivals.due(now_ns):
+                    self._tally.lags.add(max(0.0, (self._clock.now_ns() - due_ns) / 1e6))
+                    publisher.send(due_ns, in_flight_max=in_flight_max)
+                next_ns = min(next_ns, publisher.arrivals.next_ns)
+            time.sleep(max(0.0, next_ns - self._clock.now_ns()) / 1e9)
+
+    def _done(self) -> Done:
+        done: Done = defaultdict(Samples)
+        for _, _, publisher in self._rows:
+            for _ in range(len(publisher.done)):
+                topic, latency_ms = publisher.done.popleft()
+                if latency_ms is None:
+                    done["publish", topic].failed += 1
+                else:
+                    done["publish", topic].add(latency_ms)
+        return done
+
+
+class ReadEngine:
+    """All readers of a worker."""
+
+    def __init__(self, plan: Plan, *, is_final: bool = False) -> None:
+        self._plan = plan
+        self._clock = WallClock()
+        self._tally = Tally(self._clock)
+        topics = {topic.name: topic for topic in plan.campaign.topics}
+        folder = plan.folder / "histories"
+        folder.mkdir(exist_ok=True)
+        self._readers = [
+            KafkaReader(
+                plan.worker,
+                region,
+                [topics[name] for name in plan.topics_read(region)],
+                bootstrap=plan.bootstrap(region),
+                settings=plan.settings,
+                folder=folder,
+                clock=self._clock,
+                is_final=is_final,
+            )
+            for region in plan.regions
+            if plan.topics_read(region)
+        ]
+
+    def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
+        """Read until told to end, and then on until everything is here, or for checks.settle."""
+        for reader in self._readers:
+            reader.start()
+        for command in each_second(commands):
+            if "end" in command:
+                break
+            if not command:
+                self._tally.tell(self._done())
+        has_all = self._settle()
+        for reader in self._readers:
+            reader.stop()
+        self._tally.tell(self._done())
+        say({"ended": {"has_all": has_all, "clock_stepped_ms": self._clock.stepped_ms()}})
+
+    def _settle(self) -> bool:
+        """Wait until every reader has what any region holds, and nothing more comes; return whether it is so."""
+        plan = self._plan
+        bootstraps = [plan.bootstrap(region) for region in plan.endpoints["regions"]]
+        places = list({place: None for reader in self._readers for place in reader.next})
+        deadline = time.monotonic() + plan.campaign.checks.settle_s
+        before: dict[tuple[str, int], int] = {}
+        while time.monotonic() < deadline:
+            ends = ends_of(bootstraps, plan.settings, places)
+            if ends == before and all(reader.has(ends) for reader in self._readers):
+                return True
+            before = ends
+            time.sleep(SAME_ENDS_S)
+            self._tally.tell(self._done())
+        return False
+
+    def _done(self) -> Done:
+        done: Done = defaultdict(Samples)
+        for reader in self._readers:
+            for _ in range(len(reader.done)):
+                origin, latency_ms = reader.done.popleft()
+                done["deliver", f"{origin}->{reader.region}"].add(latency_ms)
+        return done
+
+
+def each_second(commands: queue.SimpleQueue[dict[str, Any]]) -> Any:
+    """Yield commands as they come, and {} each second."""
+    wanted = time.monotonic() + 1
+    while True:
+        try:
+            yield commands.get(timeout=max(0.0, wanted - time.monotonic()))
+        except queue.Empty:
+            wanted += 1
+            yield {}
+
+
+def say(document: dict[str, Any]) -> None:
+    """Print one JSON line at once."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def _listen(commands: queue.SimpleQueue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    commands.put({"end": True})  # whoever commanded is gone
+
+
+def main() -> int:
+    """Run one engine."""
+    role, path, parent = sys.argv[1:]
+    die_with_parent(int(parent))
+    sys.setswitchinterval(0.0005)  # the thread that watches the clock must not wait 5 ms for its turn
+    plan = read_plan(Path(path), from_environment())
+    commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    try:
+        engine: PublishEngine | ReadEngine
+        if role == "publish":
+            engine = PublishEngine(plan)
+        else:
+            engine = ReadEngine(plan, is_final=role == "complete")
+    except KafkaException as error:
+        say({"failed": f"no publisher could connect: {error}"})
+        return EXIT_CANNOT
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    say({"ready": True})
+    engine.run(commands)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What engines and Locust share: the plan of an engine, the values of records, the names of what is counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from loadtest.load.campaign import Campaign, Users
+from loadtest.load.campaign_file import load
+
+PADDING: Final = b"."
+SHOWN_BYTES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one engine does.
+
+    Args:
+        endpoints: as `georelay up --endpoints` writes it.
+        regions: where this engine's clients connect.
+        folder: of the results; histories go below it.
+        worker: unique among the engines of a run; part of every record's name.
+        settings: of librdkafka, how clients sign in.
+    """
+
+    campaign: Campaign
+    endpoints: Mapping[str, Any]
+    regions: tuple[str, ...]
+    folder: Path
+    worker: str
+    settings: Mapping[str, str]
+
+    def bootstrap(self, region: str) -> str:
+        """Return the brokers of a region, as librdkafka wants them."""
+        return ",".join(self.endpoints["regions"][region]["kafka"])
+
+    def rows(self) -> list[tuple[int, Users, str]]:
+        """Return (row of the campaign's users, those users, region) of every publisher of this engine."""
+        return [
+            (row, users, region)
+            for row, users in enumerate(self.campaign.users)
+            for region in self.regions
+            if not users.regions or region in users.regions
+        ]
+
+    def topics_read(self, region: str) -> list[str]:
+        """Return what is read in a region."""
+        rows = [row for row in self.campaign.readers if not row.regions or region in row.regions]
+        return list(dict.fromkeys(topic for row in rows for topic in row.topics))
+
+
+def read_plan(path: Path, settings: Mapping[str, str]) -> Plan:
+    """Return the plan of a file that `written` made."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return Plan(
+        campaign=load(Path(document["campaign"])),
+        endpoints=json.loads(Path(document["endpoints"]).read_text(encoding="utf-8")),
+        regions=tuple(document["regions"]),
+        folder=Path(document["folder"]),
+        worker=document["worker"],
+        settings=settings,
+    )
+
+
+def written(path: Path, *, campaign: Path, endpoints: Path, regions: Sequence[str], folder: Path, worker: str) -> Path:
+    """Write a plan and return its file."""
+    rows = {"campaign": str(campaign), "endpoints": str(endpoints), "regions": list(regions)}
+    path.write_text(json.dumps(rows | {"folder": str(folder), "worker": worker}), encoding="utf-8")
+    return path
+
+
+def value_of(name: str, number: int, due_ns: int, size: int) -> bytes:
+    """Return the value of a record: its name, its number, when it was due (wall clock), and filling."""
+    return f"{name}:{number}:{due_ns}:".encode().ljust(size, PADDING)
+
+
+def parts_of(value: bytes) -> tuple[str, int, int]:
+    """Return (name, number, due_ns) of a value. Raises ValueError for bytes that are none of ours."""
+    name, number, due_ns, filling = value.split(b":", 3)
+    if filling.strip(PADDING):
+        raise ValueError("the filling is not ours")
+    return name.decode(), int(number), int(due_ns)
+
+
+def name_of(value: bytes) -> str:
+    """Return the name of a record in histories: NAME:NUMBER, or bytes:HEX for what is none of ours."""
+    try:
+        name, number, _ = parts_of(value)
+    except ValueError:
+        return f"bytes:{value[:SHOWN_BYTES_MAX].hex()}"
+    return f"{name}:{number}"
+
+
+def publisher_name(worker: str, row: int, region: str) -> str:
+    """Return the name of a publisher; it ends with the region in which it publishes."""
+    return f"{worker}-{row}-{region}"
+
+
+def origin_of(name: str) -> str:
+    """Return the region of a publisher's name."""
+    return name.rpartition("-")[2]
+
+
+class WallClock:
+    """The wall clock as it was at the begin, carried on by the monotonic one: it never steps."""
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Return nanoseconds since 1970."""
+        return time.monotonic_ns() + self._offset_ns
+
+    def stepped_ms(self) -> float:
+        """Return by how much the machine's clock has moved against it since: latencies are wrong by as much."""
+        return abs(time.time_ns() - self.now_ns()) / 1e6

@@ -1,0 +1,357 @@
+"""What a campaign is for Locust: user classes, a shape, engines as child processes, and their counts as its statistics.
+
+Rule 1: a user of Locust is one of those who share the engine's stream of arrivals; the engine is told how many there
+        are. So spawning, weights and the web page are Locust's, and when a record is due is not.
+Rule 2: after the last stage nobody is due any more; engines wait for what is under way, and then the run ends.
+Rule 3: a region is a property of the process: each worker's clients connect in the regions it was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import gevent
+import locust.stats
+from gevent import subprocess
+from gevent.event import Event
+from locust import LoadTestShape, User, events, task
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+from locust.stats import RequestStats, StatsEntry
+
+from georelay.process_guard import die_with_parent
+from loadtest.load.campaign import Campaign
+from loadtest.load.campaign_file import CampaignError, find, load
+from loadtest.load.engine_values import written
+from loadtest.load.samples_core import bucket_ms
+
+READY_S: Final = 90
+SPAWN_PER_S: Final = 1_000.0
+EXIT_CANNOT: Final = 3
+NAP_S: Final = 1.0
+END, SETTLED = "campaign_end", "campaign_settled"
+
+
+def _campaign_option() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--campaign", default=os.environ.get("GEORELAY_LOAD_CAMPAIGN", "smoke"))
+    return parser
+
+
+def _file() -> Path:
+    """Return the campaign of this process: Locust wants its classes before it reads its command line."""
+    return find(_campaign_option().parse_known_args()[0].campaign)
+
+
+def _load_or_end() -> Campaign:
+    try:
+        return load(_file())
+    except CampaignError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(EXIT_CANNOT) from error
+
+
+def make_users() -> dict[str, type[User]]:
+    """Return a class for each row of the campaign's users."""
+
+    def named(row: int, kind: str) -> str:
+        return f"{kind.title()}User{row}"
+
+    campaign = _load_or_end()
+    return {
+        (name := named(row, users.kind)): type(name, (EngineUser,), {"row": row, "weight": users.weight})
+        for row, users in enumerate(campaign.users)
+    }
+
+
+def make_shape() -> type[LoadTestShape]:
+    """Return the shape of the campaign's stages."""
+    campaign = _load_or_end()
+    return type("CampaignShape", (StageShape,), {"campaign": campaign})
+
+
+class EngineUser(User):
+    """One of those for whom an engine sends."""
+
+    abstract = True
+    row = 0
+
+    def on_start(self) -> None:
+        """Count it."""
+        run_of(self.environment).count(self.row, 1)
+
+    def on_stop(self) -> None:
+        """Count it no more."""
+        run_of(self.environment).count(self.row, -1)
+
+    @task
+    def be_there(self) -> None:
+        """Do nothing: the engine does it."""
+        gevent.sleep(NAP_S)
+
+
+class StageShape(LoadTestShape):
+    """So many users as the stage says; the last ones stay until everything is settled."""
+
+    abstract = True
+    campaign: Campaign
+
+    def tick(self) -> tuple[int, float] | None:
+        """Return users and how fast they come, None when the run is over."""
+        assert self.runner is not None, "Locust sets it"
+        run = run_of(self.runner.environment)
+        stage = self.campaign.stage_at(time.perf_counter() - self.start_time)
+        if stage is None:
+            return None if run.is_settled() else (self.campaign.stages[-1].users, SPAWN_PER_S)
+        return stage.users, SPAWN_PER_S
+
+
+class EngineProcess:
+    """One engine."""
+
+    def __init__(self, role: str, plan: Path, run: LocustRun) -> None:
+        self.role = role
+        self.is_ready, self.has_ended = Event(), Event()
+        self.failure = ""
+        self._run = run
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "loadtest.load.engine", role, str(plan), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        gevent.spawn(self._follow)
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Tell it something; an engine that is gone is said elsewhere."""
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return
+
+    def _follow(self) -> None:
+        ended = False
+        for line in self._process.stdout:
+            row = json.loads(line)
+            if "ready" in row:
+                self.is_ready.set()
+            elif "failed" in row:
+                self.failure = row["failed"]
+            elif "ended" in row:
+                ended = True
+                self._run.engine_ended(self.role, row["ended"])
+            else:
+                self._run.take(self.role, row)
+        code = self._process.wait()
+        if not ended:
+            self.failure = self.failure or f"the {self.role} engine ended with {code}"
+            self._run.trouble(self.failure)
+        self.is_ready.set()
+        self.has_ended.set()
+
+
+class LocustRun:
+    """What one process of Locust does for a campaign: alone, as master, or as worker."""
+
+    def __init__(self, environment: Environment) -> None:
+        options: Any = environment.parsed_options
+        self.campaign = _load_or_end()
+        self.results = Path(options.results)
+        self.worker = options.load_worker or socket.gethostname().partition(".")[0]
+        self._environment = environment
+        self._endpoints = Path(options.endpoints)
+        self._regions = [name for name in options.load_regions.split(",") if name]
+        self._users = [0] * len(self.campaign.users)
+        self._engines: list[EngineProcess] = []
+        self._is_ending = False
+        self._workers_settled: set[str] = set()
+        self._workers_known: set[str] = set()
+        self.results.mkdir(parents=True, exist_ok=True)
+
+    def start_engines(self) -> None:
+        """Start them and wait until they are connected. Raises CampaignError."""
+        try:
+            known = list(json.loads(self._endpoints.read_text(encoding="utf-8"))["regions"])
+        except (OSError, ValueError, KeyError) as error:
+            raise CampaignError(
+                f"{self._endpoints}: no mesh there: start one (`georelay up`) or use `georelay load run`"
+            ) from error
+        regions = self._regions or list(self.campaign.topology.regions)
+        if unknown := sorted(set(regions) - set(known)):
+            raise CampaignError(f"the mesh of {self._endpoints} has no region {unknown[0]}; it has {', '.join(known)}")
+        plan = written(
+            self.results / f"plan-{self.worker}.json",
+            campaign=_file(),
+            endpoints=self._endpoints,
+            regions=regions,
+            folder=self.results,
+            worker=self.worker,
+        )
+        self._engines = [EngineProcess(role, plan, self) for role in ("publish", "read")]
+        for engine in self._engines:
+            if not engine.is_ready.wait(READY_S) or engine.failure:
+                raise CampaignError(engine.failure or f"the {engine.role} engine is not ready after {READY_S} s")
+
+    def begin(self) -> None:
+        """The first stage begins now."""
+        if not isinstance(self._environment.runner, WorkerRunner):
+            self._write("began.json", {"wall_ns": time.time_ns()})
+        for engine in self._engines:
+            engine.send({"begin": True})
+        if isinstance(self._environment.runner, MasterRunner):
+            gevent.spawn(self._watch_workers)
+
+    def count(self, row: int, more: int) -> None:
+        """There is one more user of a row, or one less."""
+        self._users[row] += more
+        for engine in self._engines:
+            engine.send({"users": self._users})
+
+    def is_settled(self) -> bool:
+        """End the load if it was not ended; return whether everything under way has come."""
+        runner = self._environment.runner
+        if not self._is_ending:
+            self._is_ending = True
+            self.end()
+            if isinstance(runner, MasterRunner):
+                runner.send_message(END)
+        if isinstance(runner, MasterRunner):
+            return self._workers_settled >= self._workers_alive()
+        return all(engine.has_ended.is_set() for engine in self._engines)
+
+    def end(self) -> None:
+        """Publishers first: readers wait for what they left."""
+        gevent.spawn(self._end)
+
+    def worker_settled(self, name: str) -> None:
+        """Note that everything of a worker has come."""
+        self._workers_settled.add(name)
+
+    def take(self, role: str, row: dict[str, Any]) -> None:
+        """Count what an engine did in a second, and keep it."""
+        with (self.results / f"seconds-{self.worker}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"worker": self.worker, "role": role, **row}) + "\n")
+        for done in row["done"]:
+            merge(self._environment.stats, done, int(row["second"]))
+
+    def engine_ended(self, role: str, told: dict[str, Any]) -> None:
+        """Keep an engine's last words."""
+        self._write(f"ended-{role}-{self.worker}.json", told)
+
+    def trouble(self, what: str) -> None:
+        """Note what makes the run invalid."""
+        with (self.results / "trouble.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"second": time.time(), "what": what}) + "\n")
+
+    def write_counts(self) -> None:
+        """Write what Locust counted."""
+        rows = [
+            {"method": entry.method, "name": entry.name, "n": entry.num_requests, "failed": entry.num_failures}
+            for entry in self._environment.stats.entries.values()
+        ]
+        self._write("locust.json", {"entries": rows})
+
+    def _end(self) -> None:
+        for engine in self._engines:
+            engine.send({"end": True})
+            engine.has_ended.wait()
+        if isinstance(self._environment.runner, WorkerRunner):
+            self._environment.runner.send_message(SETTLED, {"worker": self._environment.runner.client_id})
+
+    def _workers_alive(self) -> set[str]:
+        runner = self._environment.runner
+        assert isinstance(runner, MasterRunner), "only a master has workers"
+        return {client.id for client in [*runner.clients.ready, *runner.clients.spawning, *runner.clients.running]}
+
+    def _watch_workers(self) -> None:
+        while True:
+            alive = self._workers_alive()
+            for name in sorted(self._workers_known - alive - self._workers_settled):
+                self._workers_known.discard(name)
+                self.trouble(f"worker {name.rpartition('_')[0] or name} was lost: what it offered is missing")
+            self._workers_known |= alive
+            gevent.sleep(NAP_S)
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        (self.results / name).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def merge(stats: RequestStats, done: dict[str, Any], second: int) -> None:
+    """Add what an engine did in a second to Locust's statistics, as if its users had done it."""
+    entry = StatsEntry(stats, done["name"], done["method"])
+    entry.num_requests = done["n"] + done["failed"]
+    entry.num_none_requests = entry.num_failures = done["failed"]
+    entry.total_response_time = done["sum_ms"]
+    entry.min_response_time, entry.max_response_time = done["min_ms"], done["max_ms"]
+    entry.last_request_timestamp = second
+    for bucket, count in done["buckets"]:
+        entry.response_times[bucket] += count
+    entry.num_reqs_per_sec[second] = entry.num_requests
+    if done["failed"]:
+        entry.num_fail_per_sec[second] = done["failed"]
+    stats.get(done["name"], done["method"]).extend(entry)
+    stats.total.extend(entry)
+
+
+_RUNS: dict[int, LocustRun] = {}
+
+
+def run_of(environment: Environment) -> LocustRun:
+    """Return the run of a process."""
+    return _RUNS[id(environment)]
+
+
+def _add_options(parser: Any, **_: Any) -> None:
+    group = parser.add_argument_group("georelay")
+    group.add_argument("--campaign", default="smoke", help="A shipped campaign (`georelay load list`) or a .toml file.")
+    group.add_argument("--endpoints", default="georelay-endpoints.json", help="The mesh, as `georelay up` wrote it.")
+    group.add_argument("--results", default=f"out/load/{time.strftime('%Y%m%dT%H%M%S')}", help="Folder of the results.")
+    group.add_argument("--load-regions", default="", help="Regions of this process's clients; default: all.")
+    group.add_argument("--load-worker", default="", help="Name of this process in the results.")
+
+
+def _prepare(environment: Environment, **_: Any) -> None:
+    if "GEORELAY_LOAD_PARENT" in os.environ:
+        die_with_parent(int(os.environ["GEORELAY_LOAD_PARENT"]))
+    locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
+    run = _RUNS[id(environment)] = LocustRun(environment)
+    runner = environment.runner
+    if isinstance(runner, MasterRunner):
+
+        def settled(msg: Any, **_: Any) -> None:
+            run.worker_settled(msg.data["worker"])
+
+        runner.register_message(SETTLED, settled)
+        return
+    if isinstance(runner, WorkerRunner):
+        runner.register_message(END, lambda **_: run.end())
+    try:
+        run.start_engines()
+    except CampaignError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_CANNOT)  # in the middle of Locust's start nothing else ends it without a traceback
+
+
+def _begin(environment: Environment, **_: Any) -> None:
+    run_of(environment).begin()
+
+
+def _count(environment: Environment, **_: Any) -> None:
+    if not isinstance(environment.runner, WorkerRunner):
+        run_of(environment).write_counts()
+        environment.process_exit_code = 0  # records that were refused are judged with everything else
+
+
+_EVENTS: Any = events  # Locust's are without types
+_EVENTS.init_command_line_parser.add_listener(_add_options)
+_EVENTS.init.add_listener(_prepare)
+_EVENTS.test_start.add_listener(_begin)
+_EVENTS.quitting.add_listener(_count)

@@ -1,0 +1,99 @@
+"""The folder of a run's results: what is in it, how it is read, and the judgement that is made of it alone.
+
+NAME.toml       the campaign as it was run            run.json       when, where, with which code
+seconds-*.jsonl what engines did each second           histories/     what clients sent, were told and read
+events.jsonl    faults as they happened                locust.json    what Locust counted; locust.html its page
+cpu.jsonl       CPU of every process, each second      traces/        what `georelay report` reads; report/ its result
+verdict.json    the judgement                          result.html    the page
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadtest.history.checker_core import check
+from loadtest.history.history_file import read_history
+from loadtest.history.operation import HistoryError
+from loadtest.history.verdict import Verdict as HistoryVerdict
+from loadtest.load import verdict_core
+from loadtest.load.books_core import Books, books_of, differences_to_locust, differences_to_report
+from loadtest.load.campaign import Campaign
+from loadtest.load.campaign_file import CampaignError, load
+
+UNTRACED_S_MAX = 0.2  # of a partition's records: what a killed broker had not noted yet
+
+
+class Results:
+    """A folder that a run has filled. Raises CampaignError: there is no run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        files = sorted(folder.glob("*.toml"))
+        if len(files) != 1:
+            raise CampaignError(f"{folder} is no folder of a run's results: it has {len(files)} campaigns, not one")
+        self.campaign: Campaign = load(files[0])
+        self.seconds = [row for path in sorted(folder.glob("seconds-*.jsonl")) for row in _rows(path)]
+        self.trouble = _rows(folder / "trouble.jsonl")
+        self.events = _rows(folder / "events.jsonl")
+        self.cpu = _rows(folder / "cpu.jsonl")
+        self.ended = [json.loads(path.read_text()) for path in sorted(folder.glob("ended-*.json"))]
+        self.began_s = float(self._document("began.json").get("wall_ns", 0)) / 1e9
+
+    def judge(self) -> verdict_core.Judgement:
+        """Judge the run and write verdict.json."""
+        campaign = self.campaign
+        to_s = self.began_s + campaign.seconds
+        invalid = verdict_core.faults_of_generator(
+            campaign, self.seconds, self.ended, self.trouble, from_s=self.began_s, to_s=to_s
+        )
+        books, history = self._histories(invalid)
+        totals = verdict_core.totals_of(self.seconds)
+        lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
+        lines += verdict_core.judge_checks(campaign, history, books)
+        entries = self._document("locust.json").get("entries", [])
+        lines.append(
+            verdict_core.judge_agreement(
+                "Locust and histories",
+                sum(row["n"] for row in entries),
+                differences_to_locust(books, entries),
+            )
+        )
+        if campaign.checks.report:
+            lines.append(self._report_line(books))
+        judgement = verdict_core.Judgement(lines=tuple(lines), invalid=tuple(invalid))
+        (self.folder / "verdict.json").write_text(json.dumps(judgement.told(), indent=1) + "\n", encoding="utf-8")
+        return judgement
+
+    def _histories(self, invalid: list[str]) -> tuple[Books, HistoryVerdict | None]:
+        try:
+            operations = read_history(sorted((self.folder / "histories").glob("*.history")))
+            verdict = check(operations) if self.campaign.checks.history else None
+        except HistoryError as error:
+            invalid.append(f"the histories cannot be judged: {error}")
+            return Books(), None
+        if verdict is not None:
+            (self.folder / "history.txt").write_text(verdict.describe() + "\n", encoding="utf-8")
+        return books_of(operations), verdict
+
+    def _report_line(self, books: Books) -> verdict_core.Line:
+        report = self._document("report/report.json")
+        if not report:
+            return verdict_core.judge_agreement("report and histories", 0, ["there is no report"])
+        kills = sum(row.get("what") == "kill" for row in self.events)
+        most_per_s = max((stage.rate for stage in self.campaign.stages), default=0.0)
+        compared, differences = differences_to_report(
+            books, report["integrity"]["accounts"], untraced_max=int(kills * UNTRACED_S_MAX * most_per_s)
+        )
+        return verdict_core.judge_agreement("report and histories", compared, differences)
+
+    def _document(self, name: str) -> Mapping[str, Any]:
+        path = self.folder / name
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return document
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

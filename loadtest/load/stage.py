@@ -1,0 +1,179 @@
+"""The mesh of a campaign: started here, or one that runs; its topics, its processes, and what is broken when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from loadtest.bench.client_settings import PLAIN, Settings
+from loadtest.bench.machine import cpu_seconds
+from loadtest.load.campaign import Campaign, Fault, Topic
+from loadtest.mesh_process import MeshProcess
+from loadtest.wan.wan_mesh import WanMesh
+
+CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
+COMMAND_S: Final = 60
+SAMPLE_S: Final = 1.0
+
+
+class CannotRun(Exception):
+    """The campaign could not be run; the text is one line."""
+
+
+class Stage:
+    """A running mesh, as campaigns see it.
+
+    Args:
+        mesh: when it was started here, None for one that runs elsewhere.
+        settings: of librdkafka, how clients sign in.
+        user: "name:password", "" where nobody signs in.
+    """
+
+    def __init__(
+        self, folder: Path, endpoints_file: Path, *, mesh: MeshProcess | None, settings: Settings, user: str
+    ) -> None:
+        self.endpoints_file = endpoints_file
+        self.settings = settings
+        self._folder = folder
+        self._mesh = mesh
+        self._user = user
+        try:
+            self.endpoints: Mapping[str, Any] = json.loads(endpoints_file.read_text(encoding="utf-8"))
+            self.regions = tuple(self.endpoints["regions"])
+        except (OSError, ValueError, KeyError) as error:
+            raise CannotRun(f"{endpoints_file}: no mesh there; `georelay up --endpoints FILE` writes it") from error
+
+    async def create(self, topics: tuple[Topic, ...]) -> None:
+        """Create topics. Raises CannotRun."""
+        for topic in topics:
+            words = ["topics", "create", topic.name, "--partitions", str(topic.partitions)]
+            words += ["--home", topic.home] if topic.home else []
+            words += [word for name, value in topic.settings.items() for word in ("--set", f"{name}={value}")]
+            await self.cli(*words)
+
+    async def cli(self, *words: str) -> str:
+        """Run `georelay WORDS` on the mesh and return what it prints. Raises CannotRun."""
+        environment = os.environ | ({"GEORELAY_USER": self._user} if self._user else {})
+        command = (*CLI, *words, "--endpoints", str(self.endpoints_file))
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=COMMAND_S, env=environment, check=False
+        )
+        if done.returncode:
+            raise CannotRun(f"georelay {' '.join(words[:3])}: {_last_line(done.stderr)}")
+        return str(done.stdout)
+
+    def check_faults(self, faults: tuple[Fault, ...]) -> None:
+        """Raise CannotRun for a fault that this mesh cannot have."""
+        for fault in faults:
+            if self._mesh is None:
+                raise CannotRun(f"the fault {fault.do!r} needs a mesh that is started here: topology.kind up or wan")
+            if fault.what not in self.pids():
+                known = ", ".join(sorted(self.pids()))
+                raise CannotRun(f"the fault {fault.do!r} names {fault.what!r}; this mesh has {known}")
+
+    async def break_it(self, fault: Fault) -> None:
+        """Do what a fault says, for as long as it says, and note both ends."""
+        assert self._mesh is not None, "checked before"
+        hold = self._mesh.directory / "mesh" / "run" / f"{fault.what}.hold"
+        hold.touch()
+        self._mesh.kill(fault.what)
+        self.note(what=fault.do, of=fault.what, for_s=fault.for_s)
+        await asyncio.sleep(fault.for_s)
+        hold.unlink(missing_ok=True)
+        self.note(what="healed", of=fault.what)
+
+    def note(self, **event: Any) -> None:
+        """Write down that something happened, now."""
+        with (self._folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"second": time.time(), **event}) + "\n")
+
+    def pids(self) -> dict[str, int]:
+        """Return the processes of a mesh that was started here, by name."""
+        if self._mesh is None:
+            return {}
+        run = self._mesh.directory / "mesh" / "run"
+        pids = {}
+        for path in sorted(run.glob("*.pid")):
+            with contextlib.suppress(OSError, ValueError):  # it is just being started again
+                pids[path.stem] = int(path.read_text())
+        return pids
+
+    async def sample_cpu(self) -> None:
+        """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
+        before: dict[tuple[str, int], float] = {}
+        with (self._folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
+            while True:
+                now: dict[tuple[str, int], float] = {}
+                for name, pid in self.pids().items():
+                    with contextlib.suppress(OSError):
+                        now[name, pid] = cpu_seconds(pid)
+                shares = {
+                    name: round(used - before[name, pid], 3)
+                    for (name, pid), used in now.items()
+                    if (name, pid) in before
+                }
+                file.write(json.dumps({"second": time.time(), "cpu": shares}) + "\n")
+                file.flush()
+                before = now
+                await asyncio.sleep(SAMPLE_S)
+
+
+@contextlib.asynccontextmanager
+async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
+    """Run the mesh of a campaign. Raises CannotRun."""
+    topology = campaign.topology
+    if topology.kind == "endpoints":
+        yield Stage(
+            folder,
+            Path(topology.endpoints),
+            mesh=None,
+            settings=_settings_of(Path(topology.endpoints)),
+            user=os.environ.get("GEORELAY_USER", ""),
+        )
+        return
+    directory = folder / "mesh"
+    mesh: MeshProcess
+    settings, user = PLAIN, ""
+    if topology.kind == "wan":
+        mesh = wan = WanMesh(directory, brokers_per_region=topology.brokers_per_region, pairs=topology.pairs)
+        settings, user = {}, wan.credentials
+    else:
+        mesh = MeshProcess(
+            directory,
+            regions=",".join(topology.regions),
+            brokers_per_region=topology.brokers_per_region,
+            arguments=("--restart",),
+        )
+    try:
+        async with mesh:
+            if isinstance(mesh, WanMesh):
+                settings = mesh.client_settings
+            yield Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
+    except RuntimeError as error:
+        raise CannotRun(f"the mesh could not be started: {_last_line(str(error))}") from error
+
+
+def _settings_of(endpoints: Path) -> Settings:
+    """Return how librdkafka signs in to a mesh that runs: with GEORELAY_USER, over TLS where it has that."""
+    name, _, password = os.environ.get("GEORELAY_USER", "").partition(":")
+    try:
+        ca = json.loads(endpoints.read_text(encoding="utf-8")).get("ca", "")
+    except (OSError, ValueError):
+        return PLAIN  # said where it is read
+    secured = {"ssl.ca.location": str(ca)} if ca else {}
+    signed = {"sasl.mechanism": "PLAIN", "sasl.username": name, "sasl.password": password} if name else {}
+    protocol = f"{'sasl_' if name else ''}{'ssl' if ca else 'plaintext'}"
+    return {"security.protocol": protocol, **secured, **signed}
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

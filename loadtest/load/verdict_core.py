@@ -1,0 +1,175 @@
+"""The verdict of a run: PASS, BREACH or INVALID, with a line for everything that was judged. Pure.
+
+Rule 1: INVALID comes first: numbers of a generator that was the bottleneck, of workers that were lost or of clocks that
+        stepped say nothing about the mesh, good or bad.
+Rule 2: a target without a measurement is a breach: nothing measured is nothing shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from loadtest.history.verdict import Verdict as HistoryVerdict
+from loadtest.load.books_core import Books
+from loadtest.load.campaign import Campaign
+from loadtest.load.samples_core import Samples
+
+PASS, BREACH, INVALID = "PASS", "BREACH", "INVALID"
+EXIT_CODES: Final = {PASS: 0, BREACH: 1, INVALID: 2}
+EXIT_CANNOT_RUN: Final = 3
+CLOCK_STEP_MS_MAX: Final = 1.0
+BUSY_SHARE: Final = 0.9  # of the seconds of an engine, the others may be busier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One thing that was judged."""
+
+    what: str
+    wanted: str
+    found: str
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """All of it. `invalid`: why the run says nothing; empty when it does."""
+
+    lines: tuple[Line, ...]
+    invalid: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Return PASS, BREACH or INVALID."""
+        if self.invalid:
+            return INVALID
+        return PASS if all(line.is_kept for line in self.lines) else BREACH
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        rows = [
+            {"what": line.what, "wanted": line.wanted, "found": line.found, "kept": line.is_kept} for line in self.lines
+        ]
+        return {"verdict": self.verdict, "invalid": list(self.invalid), "lines": rows}
+
+
+def totals_of(seconds: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Samples]:
+    """Return the samples of the whole run by (method, name)."""
+    totals: dict[tuple[str, str], Samples] = defaultdict(Samples)
+    for row in seconds:
+        for done in row["done"]:
+            totals[done["method"], done["name"]].extend(done)
+    return totals
+
+
+def faults_of_generator(
+    campaign: Campaign,
+    seconds: Sequence[Mapping[str, Any]],
+    ended: Sequence[Mapping[str, Any]],
+    trouble: Sequence[Mapping[str, Any]],
+    *,
+    from_s: float,
+    to_s: float,
+) -> list[str]:
+    """Return why the generator's numbers say nothing.
+
+    Args:
+        seconds: what engines told each second.
+        ended: their last words.
+        from_s, to_s: the load's time on the wall clock; what engines did before and after is not judged.
+    """
+    bounds = campaign.generator
+    found = [str(row["what"]) for row in trouble]
+    of_engine: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in seconds:
+        if from_s + 1 <= row["second"] <= to_s:
+            of_engine[f"{row['role']} engine of {row['worker']}"].append(row)
+    if not of_engine:
+        found.append("no engine told anything while there was load")
+    for name, rows in sorted(of_engine.items()):
+        share = _quantile([row["cpu_share"] for row in rows], BUSY_SHARE)
+        if share > bounds.cpu_share_max:
+            found.append(f"{name}: {share:.0%} of a core in its busier seconds, more than {bounds.cpu_share_max:.0%}")
+        lag_ms = _quantile([row["lag_p99_ms"] for row in rows], BUSY_SHARE)
+        if lag_ms > bounds.lag_p99_ms_max:
+            found.append(f"{name}: it sent {lag_ms:.1f} ms late (p99), more than {bounds.lag_p99_ms_max:g} ms")
+    for row in ended:
+        if row["clock_stepped_ms"] > CLOCK_STEP_MS_MAX:
+            found.append(f"the clock of the generator stepped by {row['clock_stepped_ms']:.1f} ms")
+        if row.get("unanswered"):
+            found.append(f"{row['unanswered']} records were never answered nor given up")
+    return found
+
+
+def judge_target(
+    campaign: Campaign, totals: Mapping[tuple[str, str], Samples], books: Books, *, load_s: float
+) -> list[Line]:
+    """Judge latencies and throughput."""
+    target = campaign.target
+    lines = []
+    if target.deliver_p99_ms_max is not None:
+        pairs = {name: samples for (method, name), samples in totals.items() if method == "deliver"}
+        if not pairs:
+            lines.append(
+                _line("deliver p99", f"<= {target.deliver_p99_ms_max:g} ms", "nothing was read", is_kept=False)
+            )
+        for name, samples in sorted(pairs.items()):
+            bound_ms = target.deliver_p99_ms_max + target.floor_ms.get(name, 0.0)
+            lines.append(_latency(f"deliver {name} p99", samples, bound_ms))
+    if target.publish_p99_ms_max is not None:
+        for (method, name), samples in sorted(totals.items()):
+            if method == "publish":
+                lines.append(_latency(f"publish {name} p99", samples, target.publish_p99_ms_max))
+    if target.records_per_s_min is not None:
+        rate = books.acked_total / load_s if load_s else 0.0
+        kept = rate >= target.records_per_s_min
+        lines.append(_line("acknowledged", f">= {target.records_per_s_min:g}/s", f"{rate:.1f}/s", is_kept=kept))
+    if target.published_share_min is not None:
+        offered = sum(samples.n + samples.failed for (method, _), samples in totals.items() if method == "publish")
+        share = books.acked_total / offered if offered else 0.0
+        found = f"{share:.4%} of {offered:,}"
+        kept = share >= target.published_share_min
+        lines.append(_line("acknowledged", f">= {target.published_share_min:.4%} of what was due", found, is_kept=kept))
+    return lines
+
+
+def judge_checks(campaign: Campaign, history: HistoryVerdict | None, books: Books) -> list[Line]:
+    """Judge what must be kept."""
+    lines = []
+    if history is not None:
+        words = (
+            f"{history.acknowledged:,} acknowledged, {history.records_read:,} read"
+            if history.is_valid
+            else "; ".join(f"{count:,} x {category.name}" for category, count in history.counts.items())
+        )
+        lines.append(_line("history", "nothing lost, twice, out of order", words, is_kept=history.is_valid))
+    bound_s = campaign.checks.silence_s_max
+    if bound_s is not None:
+        found_s = books.longest_silence_ms / 1e3
+        found = f"{found_s:.2f} s ({books.silent_key})" if books.silent_key else "nothing was acknowledged"
+        kept = bool(books.silent_key) and found_s <= bound_s
+        lines.append(_line("longest silence", f"<= {bound_s:g} s", found, is_kept=kept))
+    return lines
+
+
+def judge_agreement(what: str, count: int, differences: Sequence[str]) -> Line:
+    """Judge whether others counted the same."""
+    found = f"{count:,} equal" if not differences else f"{len(differences)} differences: {differences[0]}"
+    return _line(what, "equal, record by record", found, is_kept=not differences and count > 0)
+
+
+def _latency(what: str, samples: Samples, bound_ms: float) -> Line:
+    p99 = samples.quantile_ms(0.99)
+    return _line(what, f"<= {bound_ms:g} ms", f"{p99:g} ms of {samples.n:,}", is_kept=samples.n > 0 and p99 <= bound_ms)
+
+
+def _line(what: str, wanted: str, found: str, *, is_kept: bool) -> Line:
+    return Line(what=what, wanted=wanted, found=found, is_kept=is_kept)
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ascending = sorted(values)
+    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]

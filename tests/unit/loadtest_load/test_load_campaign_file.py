@@ -1,0 +1,144 @@
+"""A wrong campaign is refused with one line: the place, what is there, and what is allowed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from georelay.cli.application import PLUGIN_GROUP, build_app
+from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, shipped
+
+RIGHT = """\
+about = "One topic for ten seconds."
+seed = 7
+
+[target]
+deliver_p99_ms_max = 50
+
+[topology]
+kind = "up"
+regions = ["us", "eu"]
+brokers_per_region = 1
+
+[[topics]]
+name = "orders"
+partitions = 3
+home = "us"
+
+[[stages]]
+for = "4s"
+users = 10
+rate = 50
+
+[[stages]]
+for = "6s"
+users = 20
+rate = 200
+
+[[users]]
+kind = "kafka"
+topics = ["orders"]
+keys = "zipf:1.1"
+
+[[readers]]
+topics = ["orders"]
+
+[[faults]]
+at = "5s"
+do = "kill"
+what = "us-1"
+for = "2s"
+
+[checks]
+silence_s_max = 5
+"""
+
+WRONG = {
+    "not TOML": ("seed = 7", "seed = ", "not TOML: Invalid value (at line 2, column 8)"),
+    "no such part": ("[checks]", "[checcks]", "41: checcks: is not known here; allowed are about, checks, faults, "),
+    "no such key": ("partitions = 3", "partions = 3", "14: topics[0].partions: is not known here; allowed are home, "),
+    "a part is missing": ("about = ", "# ", "1: about is missing; needed are about, topics, stages, users"),
+    "a key is missing": ("rate = 50\n", "", "17: stages[0]: rate is missing; needed are for, users, rate"),
+    "a text for a number": ("rate = 200", 'rate = "200"', "25: stages[1].rate: '200' is not a number"),
+    "a number for a text": ('at = "5s"', "at = 5", "36: faults[0].at: 5 is not a text in quotes"),
+    "a fraction of a user": ("users = 20", "users = 2.5", "24: stages[1].users: 2.5 is not a whole number"),
+    "a text for a list": ('["us", "eu"]', '"us,eu"', "9: topology.regions: 'us,eu' is not a list"),
+    "no such topology": ('"up"', '"cloud"', "8: topology.kind: 'cloud' is not one of up, wan, endpoints"),
+    "even brokers": ("region = 1", "region = 2", "10: topology.brokers_per_region: 2 is not one of 1, 3, 5"),
+    "no such user": ('"kafka"', '"amqp"', "28: users[0].kind: 'amqp' is not one of kafka"),
+    "no such fault": ('"kill"', '"maim"', "37: faults[0].do: 'maim' is not one of kill"),
+    "a rate below nothing": ("rate = 200", "rate = -1", "25: stages[1].rate: -1 must be at least 0"),
+    "too many partitions": ("= 3", "= 3000", "14: topics[0].partitions: 3000 must be at most 1000"),
+    "a bound of nothing": ("_max = 50", "_max = 0", "5: target.deliver_p99_ms_max: 0 must be more than 0"),
+    "a time without unit": ('"6s"', '"6"', "23: stages[1].for: '6' is not a time such as 30s, 5m or 24h"),
+    "a bad topic": ('name = "orders"', 'name = "a b"', "13: topics[0].name: 'a b' is not a topic's name: letters, "),
+    "a bad region": ('"eu"]', '"EU"]', "9: topology.regions[1]: 'EU' is not a region's name: a small letter, then "),
+    "bad keys": ('"zipf:1.1"', '"normal"', "30: users[0].keys: 'normal' is not uniform, zipf:1.1 or hot:0.9"),
+    "an empty list": (
+        '[[readers]]\ntopics = ["orders"]',
+        "[[readers]]\ntopics = []",
+        "33: readers[0].topics: must not",
+    ),
+    "a region twice": ('["us", "eu"]', '["us", "us"]', "9: topology.regions: ['us', 'us'] names something twice"),
+    "a home elsewhere": ('home = "us"', 'home = "ap"', "15: topics[0].home: 'ap' is not one of the regions us, eu"),
+    "an unknown topic": (
+        '["orders"]\nkeys',
+        '["oders"]\nkeys',
+        "29: users[0].topics: 'oders' is not one of the topics",
+    ),
+    "a late fault": ('at = "5s"', 'at = "1m"', "36: faults[0].at: '1m' is after the last stage, which ends at 10s"),
+    "nobody offers": ("users = 20", "users = 0", "24: stages[1].users: 0 users cannot offer anything: give users, or"),
+    "no round trips": ('kind = "up"', 'kind = "wan"', "7: topology: pairs is missing: a test bed needs round trips"),
+    "no endpoints": ('"up"', '"endpoints"', "7: topology: endpoints is missing: the file that `georelay up"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_campaign_is_refused_with_the_place_and_what_is_allowed(case: str) -> None:
+    before, after, said = WRONG[case]
+    assert RIGHT.count(before) >= 1
+    with pytest.raises(CampaignError) as refused:
+        parse(RIGHT.replace(before, after, 1), name="wrong", place="wrong.toml")
+    assert str(refused.value).startswith(f"wrong.toml:{'' if said[0].isdigit() else ' '}{said}")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_right_campaign_becomes_values_in_seconds() -> None:
+    campaign = parse(RIGHT, name="right", place="right.toml")
+    assert (campaign.seconds, campaign.seed, campaign.topology.regions) == (10.0, 7, ("us", "eu"))
+    assert campaign.faults[0].at_s == 5.0
+    assert [campaign.rate_of_one_user(at) for at in (0, 3.9, 4, 9.9, 10)] == [5.0, 5.0, 10.0, 10.0, 0.0]
+
+
+def test_regions_of_a_test_bed_are_those_of_its_round_trips() -> None:
+    wan = RIGHT.replace('kind = "up"\nregions = ["us", "eu"]', 'kind = "wan"\npairs = "us-eu=70ms,us-ap=150ms"')
+    assert parse(wan, name="wan", place="wan.toml").topology.regions == ("us", "eu", "ap")
+    with pytest.raises(CampaignError, match=r"wan\.toml:9: topology\.pairs: 'us-eu' is not a round trip such as us-eu"):
+        parse(wan.replace("us-eu=70ms", "us-eu"), name="wan", place="wan.toml")
+
+
+@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
+def test_every_shipped_campaign_is_right(path: Path) -> None:
+    assert load(path).seconds > 0
+
+
+def test_the_commands_list_and_judge_campaign_files(tmp_path: Path) -> None:
+    app, runner = build_app(importlib.metadata.entry_points(group=PLUGIN_GROUP), ()), CliRunner()
+    listed = runner.invoke(app, ["load", "list"])
+    assert listed.exit_code == 0
+    assert [line.split()[0] for line in listed.output.splitlines()] == [path.stem for path in shipped()]
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(RIGHT.replace('"up"', '"cloud"'))
+    judged = runner.invoke(app, ["load", "validate", "smoke", str(wrong)])
+    assert judged.exit_code == 3
+    assert "wrong.toml:8: topology.kind" in judged.output
+
+
+def test_the_schema_is_one_that_editors_can_use() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert json.dumps(SCHEMA)

@@ -1,0 +1,202 @@
+"""The verdict of a run: INVALID before everything, BREACH for whatever was not kept or not measured, else PASS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadtest.history.checker_core import check
+from loadtest.history.operation import Kind, Operation, Outcome
+from loadtest.load.books_core import Books, books_of, differences_to_locust, differences_to_report
+from loadtest.load.campaign import Campaign, Checks, Stage, Target, Topic, Users
+from loadtest.load.samples_core import Samples
+from loadtest.load.verdict_core import (
+    Judgement,
+    Line,
+    faults_of_generator,
+    judge_agreement,
+    judge_checks,
+    judge_target,
+    totals_of,
+)
+
+CAMPAIGN = Campaign(
+    name="unit",
+    about="",
+    topics=(Topic(name="orders"),),
+    stages=(Stage(seconds=10, users=1, rate=10),),
+    users=(Users(kind="kafka", topics=("orders",)),),
+)
+
+
+def second(at: float, **more: Any) -> dict[str, Any]:
+    row = {"second": at, "role": "publish", "worker": "w1", "done": [], "cpu_share": 0.1, "lag_p99_ms": 0.5}
+    return row | more
+
+
+def generator(seconds: list[dict[str, Any]], **more: Any) -> list[str]:
+    known: dict[str, Any] = {"ended": [{"clock_stepped_ms": 0.0}], "trouble": []} | more
+    return faults_of_generator(CAMPAIGN, seconds, known["ended"], known["trouble"], from_s=100, to_s=110)
+
+
+def test_a_generator_within_its_bounds_says_something() -> None:
+    assert generator([second(100 + at) for at in range(11)]) == []
+
+
+def test_a_generator_without_cpu_to_spare_says_nothing() -> None:
+    said = generator([second(100 + at, cpu_share=0.97) for at in range(11)])
+    assert said == ["publish engine of w1: 97% of a core in its busier seconds, more than 60%"]
+
+
+def test_a_generator_that_sends_late_says_nothing() -> None:
+    late = [second(100 + at, lag_p99_ms=30.0 if at > 7 else 0.4) for at in range(11)]
+    assert generator(late) == ["publish engine of w1: it sent 30.0 ms late (p99), more than 2 ms"]
+
+
+def test_what_engines_do_before_and_after_the_load_is_not_judged() -> None:
+    outside = [second(90, lag_p99_ms=500.0), second(120, cpu_share=1.0)]
+    assert generator([*outside, *(second(100 + at) for at in range(11))]) == []
+    assert generator(outside) == ["no engine told anything while there was load"]
+
+
+def test_a_lost_worker_a_clock_that_stepped_and_records_without_an_end_say_nothing() -> None:
+    rows = [second(100 + at) for at in range(11)]
+    assert generator(rows, trouble=[{"what": "worker w2 was lost"}]) == ["worker w2 was lost"]
+    assert generator(rows, ended=[{"clock_stepped_ms": 3.0}]) == ["the clock of the generator stepped by 3.0 ms"]
+    left = generator(rows, ended=[{"clock_stepped_ms": 0.0, "unanswered": 4}])
+    assert left == ["4 records were never answered nor given up"]
+
+
+def told(latencies: list[float], method: str = "deliver", name: str = "us->eu", failed: int = 0) -> dict[str, Any]:
+    samples = Samples(failed=failed)
+    for latency in latencies:
+        samples.add(latency)
+    return second(101, done=[{"method": method, "name": name, **samples.told()}])
+
+
+@pytest.mark.parametrize(("latency", "floor", "kept"), [(49.0, 0, True), (51.0, 0, False), (80.0, 35, True)])
+def test_a_pair_is_judged_by_its_p99_above_its_floor(latency: float, floor: float, *, kept: bool) -> None:
+    target = Target(deliver_p99_ms_max=50, floor_ms={"us->eu": floor} if floor else {})
+    totals = totals_of([told([latency] * 200)])
+    (line,) = judge_target(replace(CAMPAIGN, target=target), totals, Books(), load_s=10)
+    assert (line.what, line.is_kept) == ("deliver us->eu p99", kept)
+
+
+def test_a_target_without_a_measurement_is_broken() -> None:
+    campaign = replace(CAMPAIGN, target=Target(deliver_p99_ms_max=50, records_per_s_min=1, published_share_min=0.5))
+    lines = judge_target(campaign, {}, Books(), load_s=10)
+    assert [line.is_kept for line in lines] == [False, False, False]
+
+
+def test_records_that_failed_were_due_all_the_same() -> None:
+    campaign = replace(CAMPAIGN, target=Target(publish_p99_ms_max=20, published_share_min=0.9))
+    books = Books()
+    books.acked["orders"] = 80
+    lines = judge_target(campaign, totals_of([told([5.0] * 80, "publish", "orders", failed=20)]), books, load_s=10)
+    assert [(line.found, line.is_kept) for line in lines] == [("5 ms of 80", True), ("80.0000% of 100", False)]
+
+
+def produce(number: int, *, offset: int | None, at_ms: int, process: str = "w1-0-us") -> Operation:
+    return Operation(
+        process=process,
+        number=number,
+        kind=Kind.PRODUCE,
+        key="orders/0",
+        value=f"{process}:{number}",
+        invoked_ns=at_ms * 1_000_000,
+        completed_ns=(at_ms + 1) * 1_000_000,
+        outcome=Outcome.UNKNOWN if offset is None else Outcome.OK,
+        offset=offset,
+    )
+
+
+def fetch(site: str, records: list[tuple[int, str]], *, final: bool = False) -> Operation:
+    return Operation(
+        process=f"{site}-{final}",
+        number=0,
+        kind=Kind.FETCH,
+        key="orders/0",
+        site=site,
+        position=0,
+        records=tuple(records),
+        invoked_ns=10_000_000_000,
+        completed_ns=10_000_000_001,
+        outcome=Outcome.OK,
+        final=final,
+    )
+
+
+HISTORY = [
+    produce(0, offset=0, at_ms=0),
+    produce(1, offset=1, at_ms=100),
+    produce(2, offset=None, at_ms=200),
+    produce(3, offset=2, at_ms=2_100),
+    fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1"), (2, "w1-0-us:3")]),
+    fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1"), (2, "w1-0-us:3")], final=True),
+]
+LOCUST = [
+    {"method": "publish", "name": "orders", "n": 4, "failed": 1},
+    {"method": "deliver", "name": "us->us", "n": 3, "failed": 0},
+]
+ACCOUNT = {"topic": "orders", "partition": 0, "dest": "us", "published": 3, "delivered": 3, "untraced": 0}
+
+
+def test_counts_of_locust_histories_and_report_agree_record_by_record() -> None:
+    books = books_of(HISTORY)
+    assert differences_to_locust(books, LOCUST) == []
+    assert differences_to_report(books, [ACCOUNT | {"adds_up": True}]) == (3, [])
+    assert judge_agreement("report", 3, []).is_kept
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": 5}, {"failed": 0}, {"name": "stock"}],
+)
+def test_one_record_that_locust_counts_otherwise_is_told(wrong: dict[str, Any]) -> None:
+    assert differences_to_locust(books_of(HISTORY), [LOCUST[0] | wrong, LOCUST[1]])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"published": 4}, {"delivered": 2}, {"delivered": 2, "untraced": 1}, {"adds_up": None}, {"dest": "eu"}],
+)
+def test_one_record_that_the_report_counts_otherwise_is_told(wrong: dict[str, Any]) -> None:
+    _, differences = differences_to_report(books_of(HISTORY), [ACCOUNT | {"adds_up": True} | wrong])
+    assert len(differences) == 1
+    assert not judge_agreement("report", 3, differences).is_kept
+
+
+def test_what_a_kill_explains_may_be_untraced() -> None:
+    row = ACCOUNT | {"adds_up": True, "delivered": 2, "untraced": 1}
+    assert differences_to_report(books_of(HISTORY), [row], untraced_max=1) == (2, [])
+
+
+def test_nothing_compared_is_no_agreement() -> None:
+    assert not judge_agreement("report", 0, []).is_kept
+
+
+def test_the_longest_silence_is_that_of_one_partition() -> None:
+    books = books_of(HISTORY)
+    assert books.longest_silence_ms == 2_000
+    lines = [
+        judge_checks(replace(CAMPAIGN, checks=Checks(silence_s_max=bound)), None, books)[0].is_kept for bound in (2, 1)
+    ]
+    assert lines == [True, False]
+
+
+def test_a_lost_record_is_a_breach() -> None:
+    lost = [*HISTORY[:4], fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1")], final=True)]
+    (line,) = judge_checks(CAMPAIGN, check(lost), books_of(lost))
+    assert not line.is_kept
+    assert "UNSEEN" in line.found
+
+
+def test_invalid_comes_before_breach_and_breach_before_pass() -> None:
+    kept = Line(what="a", wanted="", found="", is_kept=True)
+    broken = replace(kept, is_kept=False)
+    assert Judgement(lines=(kept,), invalid=()).verdict == "PASS"
+    assert Judgement(lines=(kept, broken), invalid=()).verdict == "BREACH"
+    assert Judgement(lines=(broken,), invalid=("why",)).verdict == "INVALID"
+    assert Judgement(lines=(kept,), invalid=("why",)).told()["invalid"] == ["why"]

@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench peers sim chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
+.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -85,6 +85,9 @@ upgrade: setup ## replace brokers of an older version one by one under load, cou
 
 sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=20 WORLD=region|mesh|coordinator|homes|geo JOBS=1)
 	@$(BIN)/python -m tests.sim --seed $(SEED) --runs $(RUNS) --world $(WORLD) --jobs $(JOBS)
+
+routes: $(STAMP) ## where clients are sent, simulated on the shipping cores: a day of 600 clients, 14 scenarios (hours; HOURS=4 CLIENTS=60)
+	@$(BIN)/python -m tests.routes --seed $(SEED) $(if $(HOURS),--hours $(HOURS)) $(if $(CLIENTS),--clients $(CLIENTS))
 
 chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)
 	@$(BIN)/python -m loadtest.chaos --seed $(SEED) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) \

@@ -1,14 +1,13 @@
-"""Ranks the regions by measured round-trip time and readiness (pure: time comes in as an argument).
+"""What this gateway sees of every region: round trips, readiness, load (pure: time comes in as an argument).
 
 Rule 1: RTT of a broker is the median of its last SAMPLES_KEPT samples, none older than SAMPLE_AGE_NS_MAX; the
 first exchange on a connection pays for its set-up and is never a sample. RTT of a region is its nearest ready broker's.
-Rule 2: network time only. Ranking by service time as well is delayed feedback and moves all clients at once.
-Rule 3: a region is ready while at least one of its brokers is (broker_health.py: hysteresis).
-Rule 4: the first place is kept until another ready region is better by max(5 ms, 10 %), or its holder is not ready.
-Clients beyond the first place are ordered by RTT; regions that are not ready come last, in configured order.
-Rule 5: regions and brokers come and go (`replace`); a broker at the same addresses keeps its health and samples.
-Rule 6: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once. The two are never
-compared: measured regions come before estimated ones, and those before the rest.
+Rule 2: a region is ready while at least one of its brokers is (broker_health.py: hysteresis). One that was away and is
+ready again came back then; what was never ready before did not.
+Rule 3: regions and brokers come and go (`replace`); a broker at the same addresses keeps its health and samples.
+Rule 4: an estimate of gossip's coordinates stands in for an RTT until the broker was measured once.
+Rule 5: what a region sheds is the mean of what its ready brokers say with their answers to probes; those of an older
+version say nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ from georelay.ids import BrokerId
 
 SAMPLES_KEPT: Final = 6
 SAMPLE_AGE_NS_MAX: Final = 30_000_000_000
-SWITCH_MARGIN_NS: Final = 5_000_000
-SWITCH_MARGIN_PERCENT: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedBroker:
-    """One broker at the moment of ranking. `rtt_ns` is None without a fresh sample; `estimate_ns` only before any."""
+    """One broker at a moment. `rtt_ns` is None without a fresh sample; `estimate_ns` only before any."""
 
     endpoints: BrokerEndpoints
     ready: bool
@@ -41,7 +38,12 @@ class RankedBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedRegion:
-    """One region at the moment of ranking; `brokers` ready ones first, in configured order inside each half."""
+    """One region at a moment; `brokers` ready ones first, in configured order inside each half.
+
+    Args:
+        is_refused: nothing listens at any of its brokers. was_ready: ever. returned_ns: when it became ready again.
+        shed: share of clients that it wants elsewhere; heard_ns: when it said so, None: never.
+    """
 
     name: str
     number: int
@@ -49,6 +51,11 @@ class RankedRegion:
     rtt_ns: int | None
     brokers: tuple[RankedBroker, ...]
     estimate_ns: int | None = None
+    is_refused: bool = False
+    was_ready: bool = False
+    returned_ns: int | None = None
+    shed: float = 0.0
+    heard_ns: int | None = None
 
     @property
     def ready_brokers(self) -> tuple[RankedBroker, ...]:
@@ -59,15 +66,18 @@ class RankedRegion:
 class _BrokerView:
     """Health and samples of one broker."""
 
-    __slots__ = ("endpoints", "estimate_ns", "health", "samples")
+    __slots__ = ("endpoints", "estimate_ns", "health", "is_refused", "samples", "shed", "shed_heard_ns")
 
     def __init__(self, endpoints: BrokerEndpoints) -> None:
         self.endpoints = endpoints
         self.health = Health.UNKNOWN
         self.estimate_ns: int | None = None
+        self.is_refused = False
+        self.shed = 0.0
+        self.shed_heard_ns: int | None = None
         self.samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_KEPT)  # (taken at, RTT), ns
 
-    def ranked(self, now_ns: int) -> RankedBroker:
+    def seen(self, now_ns: int) -> RankedBroker:
         fresh = [rtt_ns for taken_ns, rtt_ns in self.samples if now_ns - taken_ns <= SAMPLE_AGE_NS_MAX]
         return RankedBroker(
             endpoints=self.endpoints,
@@ -83,7 +93,8 @@ class RegionView:
     def __init__(self, regions: Sequence[RegionEndpoints]) -> None:
         self._regions: tuple[RegionEndpoints, ...] = ()
         self._brokers: dict[BrokerId, _BrokerView] = {}
-        self._incumbent: str | None = None
+        self._was_ready: dict[str, bool] = {}  # region -> whether it is ready now, of those that ever were
+        self._returned_ns: dict[str, int] = {}
         self.version = 0  # changes with whatever is known
         self.replace(regions)
 
@@ -110,34 +121,55 @@ class RegionView:
         return self._brokers[broker].health
 
     def on_probe(
-        self, broker: BrokerId, probe: Probe, *, now_ns: int, rtt_ns: int | None = None, warm: bool = False
+        self,
+        broker: BrokerId,
+        probe: Probe,
+        *,
+        now_ns: int,
+        rtt_ns: int | None = None,
+        warm: bool = False,
+        shed: float | None = None,
     ) -> bool:
         """Take in the result of one probe; returns whether the broker's usability changed.
 
         Args:
             rtt_ns: how long the answer took, when there was one (any status).
             warm: the connection had carried an exchange before; otherwise the time is not a sample.
+            shed: share of its clients that the broker wants elsewhere, None: it does not say.
         """
         self.version += 1
         view = self._brokers[broker]
         before = view.health.ready
         view.health = TRANSITIONS[view.health, probe]
+        view.is_refused = probe is Probe.REFUSED
         if rtt_ns is not None and warm:
             view.samples.append((now_ns, rtt_ns))
+        if shed is not None:
+            view.shed, view.shed_heard_ns = shed, now_ns
+        if view.health.ready != before:
+            self._note_return(broker, now_ns)
         return view.health.ready != before
 
-    def rank(self, now_ns: int) -> tuple[RankedRegion, ...]:
-        """Return every region, best first (rules 1-4)."""
-        seen = [self._ranked(region, now_ns) for region in self._regions]
-        ready = [region for region in seen if region.ready]
-        first = self._choose(ready)
-        rest = sorted((region for region in ready if region is not first), key=_distance)
-        return (*([first] if first else []), *rest, *(region for region in seen if not region.ready))
+    def seen(self, now_ns: int) -> tuple[RankedRegion, ...]:
+        """Return every region as it is seen now, in the configured order."""
+        return tuple(self._seen(region, now_ns) for region in self._regions)
 
-    def _ranked(self, region: RegionEndpoints, now_ns: int) -> RankedRegion:
-        brokers = [self._brokers[broker.id].ranked(now_ns) for broker in region.brokers]
+    def _note_return(self, broker: BrokerId, now_ns: int) -> None:
+        for region in self._regions:
+            if any(endpoints.id == broker for endpoints in region.brokers):
+                ready = any(self._brokers[endpoints.id].health.ready for endpoints in region.brokers)
+                was = self._was_ready.get(region.name)
+                if was is False and ready:
+                    self._returned_ns[region.name] = now_ns
+                if was is not None or ready:
+                    self._was_ready[region.name] = ready
+
+    def _seen(self, region: RegionEndpoints, now_ns: int) -> RankedRegion:
+        views = [self._brokers[broker.id] for broker in region.brokers]
+        brokers = [view.seen(now_ns) for view in views]
         ready = [broker for broker in brokers if broker.ready]
         rtts_ns = [broker.rtt_ns for broker in (ready or brokers) if broker.rtt_ns is not None]
+        heard = [(view.shed, view.shed_heard_ns) for view in views if view.health.ready and view.shed_heard_ns]
         return RankedRegion(
             name=region.name,
             number=region.number,
@@ -145,31 +177,9 @@ class RegionView:
             rtt_ns=min(rtts_ns, default=None),
             brokers=(*ready, *(broker for broker in brokers if not broker.ready)),
             estimate_ns=min((b.estimate_ns for b in (ready or brokers) if b.estimate_ns is not None), default=None),
+            is_refused=all(view.is_refused for view in views),
+            was_ready=region.name in self._was_ready,
+            returned_ns=self._returned_ns.get(region.name),
+            shed=sum(shed for shed, _ in heard) / len(heard) if heard else 0.0,
+            heard_ns=max((at_ns for _, at_ns in heard), default=None),
         )
-
-    def _choose(self, ready: Sequence[RankedRegion]) -> RankedRegion | None:
-        """Return the holder of the first place and remember it."""
-        if not ready:
-            return None
-        # Without a holder the configured order stands in for one, so that equal distances give one answer.
-        holder = next((region for region in ready if region.name == self._incumbent), ready[0])
-        nearest = min(ready, key=_distance)
-        first = nearest if _clearly_nearer(nearest, holder) else holder
-        if first.rtt_ns is not None:
-            self._incumbent = first.name
-        return first
-
-
-def _distance(region: RankedRegion) -> tuple[int, int]:
-    """Return what regions are ordered by: measured ones, then estimated ones, then the rest."""
-    if region.rtt_ns is not None:
-        return 0, region.rtt_ns
-    return (2, 0) if region.estimate_ns is None else (1, region.estimate_ns)
-
-
-def _clearly_nearer(nearest: RankedRegion, holder: RankedRegion) -> bool:
-    (kind, near_ns), (held_kind, held_ns) = _distance(nearest), _distance(holder)
-    if kind != held_kind:
-        return kind < held_kind
-    margin_ns = max(SWITCH_MARGIN_NS, held_ns * SWITCH_MARGIN_PERCENT // 100)
-    return held_ns - near_ns > margin_ns

@@ -7,9 +7,11 @@ import itertools
 import pytest
 
 from gateway.routing.broker_health import TRANSITIONS, Health, Probe
+from gateway.routing.client_book_core import ClientKey
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from gateway.routing.region_view_core import SAMPLE_AGE_NS_MAX, RegionView
 from gateway.routing.router import Router
+from gateway.routing.rules_core import Kind
 from georelay.errors import BadRequest
 from georelay.ids import BrokerId, RegionNumber, broker_id
 
@@ -37,7 +39,7 @@ def measure(view: RegionView, broker: int, rtt_ms: float, *, times: int = 6, now
 
 
 def names(view: RegionView, now_ns: int = 0) -> list[str]:
-    return [ranked.name for ranked in view.rank(now_ns)]
+    return [seen.name for seen in Router(view, monotonic_ns=lambda: now_ns).ranking()]
 
 
 def test_every_pair_of_health_and_probe_is_decided() -> None:
@@ -75,56 +77,31 @@ def test_ready_regions_are_ordered_by_round_trip_and_unready_ones_come_last() ->
 def test_the_first_exchange_on_a_connection_is_not_a_sample() -> None:
     view = three_regions()
     view.on_probe(BrokerId(1001), Probe.OK, now_ns=0, rtt_ns=300 * MS, warm=False)
-    assert view.rank(0)[0].ready
-    assert view.rank(0)[0].rtt_ns is None
+    assert view.seen(0)[0].ready
+    assert view.seen(0)[0].rtt_ns is None
 
 
 def test_a_single_spike_does_not_move_the_median() -> None:
     view = three_regions()
     measure(view, 1001, 10, times=5)
     measure(view, 1001, 900, times=1)
-    assert view.rank(0)[0].rtt_ns == 10 * MS
+    assert view.seen(0)[0].rtt_ns == 10 * MS
 
 
 def test_old_samples_are_forgotten() -> None:
     view = three_regions()
     measure(view, 1001, 10)
-    assert view.rank(SAMPLE_AGE_NS_MAX)[0].rtt_ns == 10 * MS
-    assert view.rank(SAMPLE_AGE_NS_MAX + 1)[0].rtt_ns is None
+    assert view.seen(SAMPLE_AGE_NS_MAX)[0].rtt_ns == 10 * MS
+    assert view.seen(SAMPLE_AGE_NS_MAX + 1)[0].rtt_ns is None
 
 
 def test_a_region_is_as_near_as_its_nearest_ready_broker() -> None:
     view = RegionView([region("us", 1, brokers=2)])
     measure(view, 1001, 3)
     measure(view, 1002, 9)
-    assert view.rank(0)[0].rtt_ns == 3 * MS
+    assert view.seen(0)[0].rtt_ns == 3 * MS
     view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
-    assert view.rank(0)[0].rtt_ns == 9 * MS
-
-
-@pytest.mark.parametrize(
-    ("holder_ms", "challenger_ms", "first"),
-    [(20, 16, "us"), (20, 15, "us"), (20, 14.9, "eu"), (200, 181, "us"), (200, 179, "eu")],
-)
-def test_the_holder_keeps_the_first_place_within_five_milliseconds_or_ten_percent(
-    holder_ms: float, challenger_ms: float, first: str
-) -> None:
-    view = three_regions()
-    measure(view, 1001, holder_ms)
-    assert names(view)[0] == "us"
-    measure(view, 2001, challenger_ms)
-    assert names(view)[0] == first
-
-
-def test_the_first_place_does_not_flap_back_when_the_former_holder_returns() -> None:
-    view = three_regions()
-    measure(view, 1001, 10)
-    measure(view, 2001, 12)
-    assert names(view)[0] == "us"
-    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
-    assert names(view)[0] == "eu"
-    measure(view, 1001, 10)
-    assert names(view)[0] == "eu"
+    assert view.seen(0)[0].rtt_ns == 9 * MS
 
 
 def test_equal_distances_follow_the_configured_order() -> None:
@@ -134,13 +111,71 @@ def test_equal_distances_follow_the_configured_order() -> None:
     assert names(view)[0] == "us"
 
 
-def test_a_holder_is_not_chosen_before_anything_was_measured() -> None:
+def test_a_gateway_does_not_stay_with_a_region_that_it_took_before_anything_was_measured() -> None:
     view = three_regions()
+    router = Router(view, monotonic_ns=lambda: 0)
     for broker in (1001, 2001):
         view.on_probe(BrokerId(broker), Probe.OK, now_ns=0, rtt_ns=MS, warm=False)
-    assert names(view)[0] == "us"
+    assert router.nearest == "us"
     measure(view, 2001, 1)
-    assert names(view)[0] == "eu"
+    assert router.nearest == "eu"
+
+
+def test_a_region_that_was_lost_does_not_get_the_first_place_back_at_once() -> None:
+    view = three_regions()
+    router = Router(view, monotonic_ns=lambda: 0)
+    measure(view, 1001, 10)
+    measure(view, 2001, 12)
+    assert router.nearest == "us"
+    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=0)
+    assert router.nearest == "eu"
+    measure(view, 1001, 2)
+    assert router.nearest == "eu"
+
+
+def test_a_drained_region_takes_no_request_that_another_one_can_take() -> None:
+    view = three_regions()
+    router = Router(view, monotonic_ns=lambda: 0)
+    measure(view, 1001, 10)
+    measure(view, 2001, 90)
+    router.rules.make(Kind.DRAIN, "us", "clients", now_us=1, now_s=0, by="ann")
+    assert router.nearest == "eu"
+    view.on_probe(BrokerId(2001), Probe.REFUSED, now_ns=0)
+    assert router.nearest == "us"
+
+
+def test_requests_of_a_pinned_client_go_to_its_region_while_that_is_ready() -> None:
+    view = three_regions()
+    router = Router(view, monotonic_ns=lambda: 0)
+    measure(view, 1001, 10)
+    measure(view, 2001, 90)
+    router.rules.make(Kind.PIN, "10.1.2.0/24", "eu", now_us=1, now_s=0, by="ann")
+    assert [broker.id for broker in router.candidates(client=ClientKey("", "10.1.2.9"))] == [2001, 1001]
+    assert [broker.id for broker in router.candidates(client=ClientKey("", "10.1.3.9"))] == [1001, 2001]
+    view.on_probe(BrokerId(2001), Probe.REFUSED, now_ns=0)
+    assert [broker.id for broker in router.candidates(client=ClientKey("", "10.1.2.9"))] == [1001]
+
+
+def test_a_region_came_back_when_it_was_ready_away_and_ready_again() -> None:
+    view = three_regions()
+    measure(view, 1001, 10)
+    assert view.seen(0)[0].returned_ns is None
+    view.on_probe(BrokerId(1001), Probe.REFUSED, now_ns=7)
+    assert view.seen(8)[0].is_refused
+    measure(view, 1001, 10, now_ns=9)
+    assert view.seen(9)[0].returned_ns == 9
+    assert not view.seen(9)[0].is_refused
+    assert not view.seen(9)[1].was_ready
+
+
+def test_a_region_sheds_the_mean_of_what_its_ready_brokers_say() -> None:
+    view = RegionView([region("us", 1, brokers=3)])
+    for broker, shed in ((1001, 0.2), (1002, 0.4), (1003, None)):
+        view.on_probe(BrokerId(broker), Probe.OK, now_ns=5, shed=shed)
+    assert view.seen(6)[0].shed == pytest.approx(0.3)
+    assert view.seen(6)[0].heard_ns == 5
+    view.on_probe(BrokerId(1002), Probe.REFUSED, now_ns=7)
+    assert view.seen(8)[0].shed == pytest.approx(0.2)
 
 
 def test_brokers_of_a_region_take_turns_as_first_candidate() -> None:
@@ -189,18 +224,15 @@ def test_a_broker_at_the_same_addresses_keeps_what_was_measured_and_another_one_
     view.replace([region("us", 1), moved, region("sa", 4)])
     assert view.health(BrokerId(1001)) is Health.READY
     assert view.health(BrokerId(2001)) is Health.UNKNOWN
-    assert {ranked.name: ranked.rtt_ns for ranked in view.rank(0)} == {"us": 10 * MS, "eu": None, "sa": None}
+    assert {ranked.name: ranked.rtt_ns for ranked in view.seen(0)} == {"us": 10 * MS, "eu": None, "sa": None}
 
 
-def test_estimates_order_what_was_never_measured_and_are_never_compared_with_measured_round_trips() -> None:
+def test_estimates_order_what_was_never_measured_and_end_with_the_first_measured_round_trip() -> None:
     view = three_regions()
     for broker in (1001, 2001, 3001):
         view.on_probe(BrokerId(broker), Probe.OK, now_ns=0)
     view.replace(view.regions, {BrokerId(1001): 90 * MS, BrokerId(2001): 50 * MS, BrokerId(3001): 20 * MS})
     assert names(view) == ["ap", "eu", "us"]
-    assert [ranked.rtt_ns for ranked in view.rank(0)] == [None, None, None]
+    assert [seen.rtt_ns for seen in view.seen(0)] == [None, None, None]
     measure(view, 1001, 200)
-    assert names(view) == ["us", "ap", "eu"]
-    view.replace(view.regions, {BrokerId(1001): 1})
-    assert names(view, SAMPLE_AGE_NS_MAX + 1) == ["us", "eu", "ap"]  # nobody has an estimate that still counts
-    assert view.rank(SAMPLE_AGE_NS_MAX + 1)[0].estimate_ns is None
+    assert view.seen(SAMPLE_AGE_NS_MAX + 1)[0].estimate_ns is None

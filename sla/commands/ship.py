@@ -23,7 +23,9 @@ def register(commands: a.Subparsers) -> None:
         "is deleted, here or there; interrupted and run again, it goes on.",
     )
     parser.add_argument("--traces", metavar="DIR", help="directory that a broker or gateway writes to (its trace_dir)")
-    parser.add_argument("--to", required=True, metavar="URI", help="directory or s3://, gs://, abfs:// URI")
+    parser.add_argument(
+        "--into", dest="to", required=True, metavar="URI", help="directory or s3://, gs://, abfs:// URI"
+    )
     parser.add_argument(
         "--mb-per-s", type=_mb_per_s, default=MB_PER_S_DEFAULT, metavar="N",
         help=f"send so many megabytes a second at most (default: {MB_PER_S_DEFAULT:g})",

@@ -116,7 +116,7 @@ def test_what_can_be_read_there_is_never_written_over_and_what_is_torn_is(
     assert write_trace(there, 9) == whole
     theirs = (there / whole).read_bytes()
     (there / torn).write_bytes((traces / torn).read_bytes()[:-1])
-    assert cli.main(["ship", "--traces", str(traces), "--to", str(there)]) == 0
+    assert cli.main(["ship", "--traces", str(traces), "--into", str(there)]) == 0
     assert (there / whole).read_bytes() == theirs
     assert (there / torn).read_bytes() == (traces / torn).read_bytes()
     out = capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_killed_in_the_middle_it_goes_on_behind_the_last_file_that_arrived(
 ) -> None:
     write_host(write_trace, tmp_path, "eu", 2001)
     size_bytes = sum(map(len, files_in(tmp_path).values()))
-    command = [sys.executable, "-m", "sla", "ship", "--traces", str(tmp_path), "--to", store.uri("traces")]
+    command = [sys.executable, "-m", "sla", "ship", "--traces", str(tmp_path), "--into", store.uri("traces")]
     slowly = ["--mb-per-s", f"{size_bytes / 1e6 / 6:.4f}"]  # a second for each of the six
     killed = subprocess.Popen([*command, *slowly], env={**os.environ, **CREDENTIALS})
     while not store.files():
@@ -236,7 +236,7 @@ def test_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["0", "-1", "x", "nan", "1e9"])
 def test_a_rate_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ship", "--to", "x", "--mb-per-s", given]) == 2
+    assert cli.main(["ship", "--into", "x", "--mb-per-s", given]) == 2
     assert "is no number from 0.001 to 10000" in capsys.readouterr().err
 
 

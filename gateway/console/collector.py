@@ -10,6 +10,7 @@ Rule 3: taking in an answer costs at most a twentieth of the time: after a large
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -30,8 +31,10 @@ from gateway.routing.router import Router
 PERIOD_S: Final = 1.0
 IDLE_S: Final = 10.0
 ANSWER_S: Final = 2.0
+CONTROL_S: Final = 4.0  # a broker waits 2 s for control's leader before it says that there is none
 SLOW_EVERY: Final = 5  # turns between two questions for what changes slowly: clocks, gauges, homes, control
 BUSY_SHARE: Final = 20
+WAIT_S: Final = 2.0  # how long somebody waits for a newer document
 FIRST_S: Final = 3.0  # how long the first viewer waits for every region to be heard
 
 log = structlog.get_logger()
@@ -64,20 +67,27 @@ class Collector:
         self._wall_s = wall_s
         self._monotonic_ns = monotonic_ns
         self._brokers: dict[int, BrokerSample] = {}
-        self._control: JsonObject | None = None
+        self._controls: dict[str, JsonObject] = {}
         self._homes: list[JsonObject] = []
         self._live_view: JsonObject | None = None
         self._places: dict[str, Point] = {}
         self._turns: dict[str, int] = {}  # region -> how often it was asked
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._slow: dict[str, asyncio.Task[None]] = {}  # the questions that may wait, of a region
         self._authorization: str | None = None
         self._looked_ns = 0
         self._task: asyncio.Task[None] | None = None
         self._document = b""
+        self._version = 0
+        self._newer = asyncio.Event()  # set, and replaced, with each document
         self._heard = asyncio.Event()  # every region was asked once
 
-    async def overview(self, authorization: str | None) -> bytes:
-        """Return the document for somebody who may describe the cluster; it is at most PERIOD_S old."""
+    async def overview(self, authorization: str | None, *, after: int = 0) -> bytes:
+        """Return the document for somebody who may describe the cluster; it is at most PERIOD_S old.
+
+        Args:
+            after: the `version` that is known: the answer waits for the next one, WAIT_S at most.
+        """
         self._looked_ns = self._monotonic_ns()
         self._authorization = authorization
         if self._task is None or self._task.done():
@@ -90,11 +100,15 @@ class Collector:
             except TimeoutError:
                 log.info("overview.incomplete", regions=[r.name for r in self._router.ranking()])
             self._render()
+        if after == self._version:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_S):
+                    await self._newer.wait()
         return self._document
 
     async def close(self) -> None:
         """Stop asking."""
-        tasks = [*self._asking.values(), *([self._task] if self._task is not None else [])]
+        tasks = [*self._asking.values(), *self._slow.values(), *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -108,6 +122,7 @@ class Collector:
                 await asyncio.sleep(max(0.05, PERIOD_S - spent_s))
         finally:
             self._document, self._authorization = b"", None
+            self._newer.set()
 
     async def _turn(self) -> None:
         """Begin to ask in every region where no answer is waited for; wait for those that come soon."""
@@ -121,6 +136,7 @@ class Collector:
         regions = {region.name: region for region in self._router.ranking()}
         for name in set(self._asking) - set(regions):
             del self._asking[name]
+            self._controls.pop(name, None)
         raw = await self._live()
         self._live_view = _object(raw) if raw is not None else None
         if all(any(True for _ in self._samples().of_region(region)) for region in regions.values()):
@@ -136,31 +152,38 @@ class Collector:
         broker = brokers[turn % len(brokers)]
         status, error, took_s = await self._get(broker, "/v1/status")
         sample = taken(self._brokers.get(broker.id), at_ns=self._monotonic_ns(), status=_object(status), error=error)
-        if status and turn // len(brokers) % SLOW_EVERY == 0:
-            clocks, _, _ = await self._get(broker, "/v1/clocks")
-            metrics, _, _ = await self._get(broker, "/metrics")
-            gauges = gauges_of(metrics.decode(errors="replace")) if metrics else sample.gauges
-            sample = replace(sample, clocks=_object(clocks) or sample.clocks, gauges=gauges)
-            if name == self._router.nearest:
-                await self._ask_slowly(broker)
         self._brokers[broker.id] = sample
+        slow = self._slow.get(name)
+        if status and turn // len(brokers) % SLOW_EVERY == 0 and (slow is None or slow.done()):
+            self._slow[name] = asyncio.get_running_loop().create_task(
+                self._ask_slowly(name, broker), name=f"console-{name}-slow"
+            )
+        if not status:
+            self._controls.pop(name, None)
         await asyncio.sleep(took_s * BUSY_SHARE)
 
-    async def _ask_slowly(self, broker: BrokerEndpoints) -> None:
-        control, _, _ = await self._get(broker, "/v1/control")
-        self._control = _object(control) or self._control
-        homes, _, _ = await self._get(broker, "/v1/homes")
-        if homes:
-            self._homes = rows_of(_object(homes), "homes")
+    async def _ask_slowly(self, name: str, broker: BrokerEndpoints) -> None:
+        """Ask for what changes slowly; a region that is cut off takes seconds to say what control says."""
+        clocks = _object((await self._get(broker, "/v1/clocks"))[0])
+        metrics = (await self._get(broker, "/metrics"))[0]
+        sample = self._brokers[broker.id]
+        gauges = gauges_of(metrics.decode(errors="replace")) if metrics else sample.gauges
+        self._brokers[broker.id] = replace(sample, clocks=clocks or sample.clocks, gauges=gauges)
+        if name == self._router.nearest:
+            homes = _object((await self._get(broker, "/v1/homes"))[0])
+            self._homes = self._homes if homes is None else rows_of(homes, "homes")
+        control = _object((await self._get(broker, "/v1/control", wait_s=CONTROL_S))[0])
+        if control is not None:
+            self._controls[name] = control
 
-    async def _get(self, broker: BrokerEndpoints, path: str) -> tuple[bytes, str, float]:
+    async def _get(self, broker: BrokerEndpoints, path: str, *, wait_s: float = ANSWER_S) -> tuple[bytes, str, float]:
         """Return (the answer, why there is none, seconds of CPU that reading it takes, about)."""
         headers = {} if self._authorization is None else {"Authorization": self._authorization}
         try:
             async with self._session.get(
                 f"{self._scheme}://{broker.admin}{path}",
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=ANSWER_S),
+                timeout=aiohttp.ClientTimeout(total=wait_s),
                 allow_redirects=False,
             ) as answer:
                 raw = await read_bounded(answer)
@@ -176,7 +199,7 @@ class Collector:
             mesh=self._mesh,
             regions=self._router.ranking(),
             brokers={broker: sample for broker, sample in self._brokers.items() if broker in known},
-            control=self._control,
+            controls=self._controls,
             homes=self._homes,
             live=self._live_view,
             now_ns=self._monotonic_ns(),
@@ -186,7 +209,11 @@ class Collector:
     def _render(self) -> None:
         document = overview(self._samples(), before=self._places)
         self._places = {row["name"]: (row["x_ms"], row["y_ms"]) for row in document["regions"]}
-        self._document = json.dumps(document | {"verdict": verdict(document)}, separators=(",", ":")).encode()
+        self._version += 1
+        said = document | {"verdict": verdict(document), "version": self._version}
+        self._document = json.dumps(said, separators=(",", ":")).encode()
+        newer, self._newer = self._newer, asyncio.Event()
+        newer.set()
 
 
 def _object(raw: bytes) -> JsonObject | None:

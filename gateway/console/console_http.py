@@ -4,7 +4,7 @@
     GET    /console/session          who is signed in: user, may they change anything, must anybody sign in
     POST   /console/session          {"user", "password"} or {"token"}, and "read_only": a session begins
     DELETE /console/session          it ends
-    GET    /v1/overview              the mesh at one look
+    GET    /v1/overview[?after=V]    the mesh at one look; with the version that is known, the next one
 
 Rule 1: what the page does are requests of the HTTP API that anybody may send; its cookie stands for `authorization`.
 Rule 2: with the cookie alone nothing is changed: such a request has the session's token in a header as well.
@@ -30,6 +30,7 @@ from georelay.limits import KIB
 
 TOKEN_HEADER: Final = "Georelay-Console"  # noqa: S105  (the name of the header)
 SIGN_IN_BYTES_MAX: Final = 4 * KIB
+VERSION_DIGITS_MAX: Final = 18
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
@@ -60,7 +61,10 @@ class ConsoleHttp:
 
     async def overview(self, request: web.Request) -> web.Response:
         """Answer with the mesh at one look."""
-        body = await self._collector.overview(authorization_of(request))
+        after = request.query.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) <= VERSION_DIGITS_MAX):
+            raise BadRequest("after: the version of an overview")
+        body = await self._collector.overview(authorization_of(request), after=int(after))
         answer = web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
         answer.enable_compression()
         return answer

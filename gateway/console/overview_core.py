@@ -7,7 +7,7 @@ Rule 3: it is bounded: TOPICS_SHOWN_MAX topics, the busiest first; everything el
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gateway.console.layout_core import Point, layout
@@ -86,7 +86,8 @@ def status_document(samples: MeshSamples) -> JsonObject:
 
 def alarms_of(samples: MeshSamples, document: JsonObject, pairs: Sequence[Pair]) -> list[JsonObject]:
     """Return what is out of order, the worst first: `severity` (alarm, warning), `what`, `advice`."""
-    found = [_alarm(line) for line in troubles(document)]
+    explained = {pair.dest for pair in pairs if pair.state in _ADVICE}
+    found = [_alarm(line) for line in troubles(document) if not _follows(line, explained)]
     for pair in pairs:
         if pair.state in _ADVICE:
             cause = f": {pair.cause}" if pair.cause else ""
@@ -108,11 +109,27 @@ def alarms_of(samples: MeshSamples, document: JsonObject, pairs: Sequence[Pair])
         for broker, sample in samples.of_region(region)
         if sample.gauges.get(DISK_WRITABLE, 1.0) == 0
     ]
-    return sorted([*found, *_control_alarms(samples.control)], key=lambda alarm: alarm["severity"] != "alarm")
+    return sorted([*found, *_control_alarms(samples)], key=lambda alarm: alarm["severity"] != "alarm")
 
 
-def _control_alarms(control: JsonObject | None) -> list[JsonObject]:
+def _follows(line: str, explained: Collection[str]) -> bool:
+    """Return whether a trouble is what a pair's alarm says with its cause: mirrors of the region are behind."""
+    return any(line.startswith(f"region {region}: behind the home") for region in explained)
+
+
+def _control_alarms(samples: MeshSamples) -> list[JsonObject]:
+    control = samples.control
     found: list[JsonObject] = []
+    if control is not None and control.get("has_majority"):
+        found += [
+            {
+                "severity": "warning",
+                "what": f"region {region} does not reach mesh control: {said.get('error', 'no reason is known')}",
+                "advice": "others do: it goes on with what it knows, and learns of moves and new topics later",
+            }
+            for region, said in sorted(samples.controls.items())
+            if said.get("has_majority") is False
+        ]
     if control is not None:
         if control.get("has_majority") is False:
             what = f"mesh control has no majority: {control.get('error', 'its leader does not answer')}"

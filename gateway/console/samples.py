@@ -44,14 +44,15 @@ class MeshSamples:
 
     Args:
         regions: as the gateway ranks them. brokers: by id; one that was not asked yet has none.
-        control: GET /v1/control of some broker. homes: rows of GET /v1/homes. live: live.json of `georelay-sla live`.
+        controls: GET /v1/control by region that was asked. homes: rows of GET /v1/homes.
+        live: live.json of `georelay-sla live`.
         now_ns: monotonic; now_s: wall clock, seconds since 1970.
     """
 
     mesh: str
     regions: tuple[RankedRegion, ...]
     brokers: Mapping[int, BrokerSample]
-    control: JsonObject | None = None
+    controls: Mapping[str, JsonObject] = field(default_factory=dict)
     homes: list[JsonObject] = field(default_factory=list)
     live: JsonObject | None = None
     now_ns: int = 0
@@ -65,9 +66,10 @@ class MeshSamples:
         found.sort(key=lambda pair: -pair[1].at_ns)
         yield from ((int(broker), sample) for broker, sample in found)
 
-    def region(self, name: str) -> RankedRegion:
-        """Return a region by its name."""
-        return next(region for region in self.regions if region.name == name)
+    @property
+    def control(self) -> JsonObject | None:
+        """Return what is known of mesh control: of a region that reaches its leader, where there is one."""
+        return max(self.controls.values(), key=lambda said: said.get("has_majority") is True, default=None)
 
 
 def taken(previous: BrokerSample | None, *, at_ns: int, status: JsonObject | None, error: str = "") -> BrokerSample:

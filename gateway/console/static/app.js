@@ -1,4 +1,4 @@
-// The frame: who is signed in, which page is shown, and one look at the overview per second while the page is visible.
+// The frame: who is signed in, which page is shown, and each new overview (one per second) while the page is visible.
 
 import { h, fill } from "./dom.js";
 import { get, me, whoAmI, signOut } from "./api.js";
@@ -13,7 +13,7 @@ import { homesPage } from "./homes.js";
 import { securityPage } from "./security.js";
 import { auditPage } from "./audit.js";
 
-const LOOK_MS = 1000;
+const LOOK_MS = 100, AGAIN_MS = 1000;
 const PAGES = [
   { path: "", title: "Overview", show: (_data, _route, context) => overviewPage(context.overview) },
   topicsPage, recordsPage, groupsPage, queuesPage, brokersPage, homesPage, securityPage, auditPage,
@@ -22,7 +22,7 @@ const PAGES = [
 const app = document.getElementById("app");
 const state = { overview: null, error: "", signingIn: false };
 const shown = { key: "", data: null, error: "", at: 0, loading: null };
-let timer = 0;
+let timer = 0, looking = false;
 
 const parts = () => location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
 const current = () => PAGES.find((page) => page.path === parts()[0]) ?? PAGES[0];
@@ -90,19 +90,22 @@ async function load(again = false) {
 
 async function look() {
   clearTimeout(timer);
-  if (state.signingIn || document.hidden) return;
+  if (looking || state.signingIn || document.hidden) return;
+  looking = true;
   try {
-    state.overview = await get("/v1/overview");
+    state.overview = await get(`/v1/overview?after=${state.overview?.version ?? 0}`);
     state.error = "";
   } catch (error) {
     if (error.status === 401) state.signingIn = true;
     state.error = error.message;
+  } finally {
+    looking = false;
   }
   const page = current();
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.nodeName);
   if (shown.key !== location.hash || (page.every && !typing && Date.now() - shown.at >= page.every)) load();
   render();
-  timer = setTimeout(look, LOOK_MS);
+  timer = setTimeout(look, state.error ? AGAIN_MS : LOOK_MS);
 }
 
 async function entered() {

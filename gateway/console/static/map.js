@@ -2,18 +2,39 @@
 
 import { s, ms, number } from "./dom.js";
 
-const WIDE = { width: 720, height: 400, margin_x: 120, margin_y: 62, radius: 32, bend: 58 };
-const NARROW = { width: 400, height: 400, margin_x: 62, margin_y: 72, radius: 31, bend: 46 };
+const WIDE = { width: 720, height: 380, margin_x: 120, margin_y: 62, radius: 32, bend: 58 };
+const NARROW = { width: 400, height: 380, margin_x: 60, margin_y: 62, radius: 31, bend: 46 };
+const LEAST_HEIGHT = 220, CHARACTER = 6.6;
 const MARK = { ok: "", passing: "…", behind: "▲", cut: "✕", diverged: "✕", silent: "?", none: "" };
 
+const TURNS = 36, BETTER = 1.15;
+let turned = 0; // kept until another angle makes a clearly larger picture: a map that turns around says nothing
+
+function turn(regions, step) {
+  const cos = Math.cos((Math.PI * step) / TURNS), sin = Math.sin((Math.PI * step) / TURNS);
+  return regions.map((r) => ({ name: r.name, x: r.x_ms * cos - r.y_ms * sin, y: r.x_ms * sin + r.y_ms * cos }));
+}
+
+function extent(points) {
+  const xs = points.map((p) => p.x), ys = points.map((p) => p.y);
+  return { left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys) };
+}
+
+function scaleOf({ left, right, top, bottom }, size) {
+  const scale = Math.min((size.width - 2 * size.margin_x) / (right - left || 1e-9), (size.height - 2 * size.margin_y) / (bottom - top || 1e-9));
+  return Math.min(scale, 1e6);
+}
+
+// The scale that fits, and the height that is left of the picture by it: wide meshes make flat pictures.
 function scaled(regions, size) {
-  const xs = regions.map((r) => r.x_ms), ys = regions.map((r) => r.y_ms);
-  const wide = Math.max(...xs) - Math.min(...xs), high = Math.max(...ys) - Math.min(...ys);
-  const scale = Math.min(wide ? (size.width - 2 * size.margin_x) / wide : Infinity, high ? (size.height - 2 * size.margin_y) / high : Infinity);
-  const used = Number.isFinite(scale) ? scale : 1;
-  const middleX = (Math.max(...xs) + Math.min(...xs)) / 2, middleY = (Math.max(...ys) + Math.min(...ys)) / 2;
-  const places = new Map(regions.map((r) => [r.name, { x: size.width / 2 + (r.x_ms - middleX) * used, y: size.height / 2 + (r.y_ms - middleY) * used }]));
-  return { places, scale: used };
+  const scales = Array.from({ length: TURNS }, (_, step) => scaleOf(extent(turn(regions, step)), size));
+  const best = scales.indexOf(Math.max(...scales));
+  if (scales[best] > scales[turned] * BETTER) turned = best;
+  const points = turn(regions, turned), box = extent(points), scale = regions.length > 1 ? scales[turned] : 1;
+  const height = Math.min(size.height, Math.max(LEAST_HEIGHT, (box.bottom - box.top) * scale + 2 * size.margin_y));
+  const places = new Map(points.map((p) => [p.name, {
+    x: size.width / 2 + (p.x - (box.left + box.right) / 2) * scale, y: height / 2 + (p.y - (box.top + box.bottom) / 2) * scale }]));
+  return { places, scale, height };
 }
 
 // Both directions bend to their own left, so the two arcs of a pair never lie on each other.
@@ -50,11 +71,12 @@ function scaleBar(scale, size) {
 }
 
 export function map(overview, narrow) {
-  const size = narrow ? NARROW : WIDE;
+  const bounds = narrow ? NARROW : WIDE;
   const { regions, pairs } = overview;
-  const { places, scale } = scaled(regions, size);
+  const { places, scale, height } = scaled(regions, bounds);
+  const size = { ...bounds, height };
   const labelled = regions.length <= 4;
-  const quiet = (pair) => pair.state === "none" || (pair.state === "ok" && !pair.lag_records);
+  const quiet = (pair) => pair.state === "none" || pair.state === "ok";
   const arcs = pairs.map((pair) => ({ pair, ...arc(places.get(pair.origin), places.get(pair.dest), size) }));
   const bad = (pair) => !["ok", "none", "passing"].includes(pair.state);
   return s("svg.map", { viewBox: `0 0 ${size.width} ${size.height}`, role: "img", "aria-label": `Map of ${regions.length} regions. ${pairs.map(sentence).join(". ")}` },
@@ -77,7 +99,9 @@ export function map(overview, narrow) {
     }) : null,
     arcs.filter(({ pair }) => (labelled ? !quiet(pair) : bad(pair))).map(({ pair, label, nx, ny }) => {
       const text = `${MARK[pair.state] ? `${MARK[pair.state]} ` : ""}${shortState(pair)}`;
-      const anchor = Math.abs(nx) < 0.35 ? "middle" : nx > 0 ? "start" : "end";
-      return s(`text.label.${pair.state}`, { x: (label.x + nx * 9).toFixed(1), y: (label.y + ny * 9 + 4).toFixed(1), "text-anchor": anchor }, text);
+      const half = (text.length * CHARACTER) / 2;
+      const wanted = label.x + nx * (9 + half * Math.min(1, Math.abs(nx) * 1.3));
+      const x = Math.max(half + 4, Math.min(size.width - half - 4, wanted));
+      return s(`text.label.${pair.state}`, { x: x.toFixed(1), y: (label.y + ny * 9 + 4).toFixed(1), "text-anchor": "middle" }, text);
     }));
 }

@@ -40,8 +40,8 @@ function regionCard(region, control) {
   const state = region.state === "ready" ? "pass" : region.state === "silent" ? "breach" : "inconclusive";
   const leads = control?.leader_region === region.name;
   return h(`article.card.${state}`, { "data-key": region.name },
-    h("h3", {}, region.name, " ", badge(state, region.state === "ready" ? "ready" : region.state.replace("_", " "))),
-    h("p.answer", {}, region.words),
+    h("h3", {}, region.name, " ", badge(state, region.state === "silent" ? "silent" : region.words)),
+    region.state === "silent" ? h("p.answer", {}, region.words) : null,
     h("dl", {},
       h("dt", {}, "home of"), h("dd", {}, `${many(region.homes, "partition")}, ${many(region.topics, "topic")}`),
       h("dt", {}, "groups, queues"), h("dd", {}, `${number(region.groups)}, ${number(region.queues)}`),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from gateway.console import collector
 from gateway.console.pages import load_pages
 from tests.unit.console.world import heard
 from tests.unit.gateway.conftest import ANN, FakeBroker, Mesh, start_broker, start_mesh
@@ -26,6 +28,10 @@ async def answer(request: web.Request) -> web.StreamResponse:
     if request.path == "/v1/status":
         return web.json_response(heard("us").status)
     return web.json_response({"method": request.method, "path": request.path})
+
+
+async def answer_to_all(_: web.Request) -> web.StreamResponse:
+    return web.json_response(heard("us").status)
 
 
 @pytest.fixture
@@ -150,3 +156,14 @@ async def test_however_many_look_one_broker_per_region_is_asked_per_turn(
         assert (await ask(mesh, "GET", "/v1/overview"))[0] == 200
     asked = [request for broker in brokers for request in broker.requests if request == "GET /v1/status"]
     assert len(asked) == 1
+
+
+async def test_who_knows_an_overview_waits_for_the_next_one(
+    start_mesh: Start, start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "PERIOD_S", 0.1)
+    mesh = await start_mesh(us=[await start_broker(answer_to_all)])
+    first = (await ask(mesh, "GET", "/v1/overview"))[1]["version"]
+    waited = await asyncio.gather(*(ask(mesh, "GET", f"/v1/overview?after={first}") for _ in range(5)))
+    assert [row[1]["version"] for row in waited] == [first + 1] * 5
+    assert (await ask(mesh, "GET", "/v1/overview?after=-1"))[0] == 400

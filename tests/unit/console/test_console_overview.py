@@ -55,10 +55,24 @@ def test_a_cut_is_an_alarm_and_a_mirror_that_is_behind_a_warning() -> None:
     assert all(alarm["what"] and alarm["advice"] for alarm in document["alarms"])
 
 
-def test_a_control_without_a_majority_is_an_alarm() -> None:
-    samples = mesh(**whole())
-    object.__setattr__(samples, "control", {"has_majority": False, "error": "its leader does not answer", "alarms": []})
-    assert "no majority" in overview(samples)["alarms"][0]["what"]
+def test_a_control_without_a_majority_is_an_alarm_unless_some_region_reaches_it() -> None:
+    cut_off = {"has_majority": False, "error": "its leader does not answer", "alarms": []}
+    nobody = replace(mesh(**whole()), controls={"us": cut_off, "eu": cut_off})
+    assert [(row["severity"], "no majority" in row["what"]) for row in overview(nobody)["alarms"]] == [("alarm", True)]
+    leads = {"has_majority": True, "leader": 1001, "replicas": [{"broker": 1001, "region": 1, "role": "voter"}]}
+    document = overview(replace(nobody, controls={"us": leads, "eu": cut_off}))
+    assert [row["what"] for row in document["alarms"]] == [
+        "region eu does not reach mesh control: its leader does not answer"
+    ]
+    assert (verdict(document), document["control"]["leader_region"]) == ("warning", "us")
+
+
+def test_mirrors_that_are_behind_for_a_cut_are_no_second_alarm() -> None:
+    parts = whole()
+    late = stream("orders", home="us", at="eu", end=1, heard=9) | {"lag_ms": 60_000.0}
+    cut = heard("eu", streams=[late], links=[link("us", is_open=False, why="no sign of life for 1504 ms")])
+    whats = [row["what"] for row in overview(mesh(us=parts["us"], eu=cut))["alarms"]]
+    assert whats == ["us to eu: no connection: eu cannot reach us: no sign of life for 1504 ms"]
 
 
 def live(n: int, surely: int, perhaps: int, *, made_at_s: float = 999_990.0, state: str = "live") -> dict[str, Any]:

@@ -1,0 +1,195 @@
+"""What a person sees and does in the console: every page, signing in, a cut, a move, a failover."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import pytest
+
+from tests.console.browser import Browser
+from tests.console.conftest import AXE, PICTURES, ConsoleMesh, sign_in
+
+PAGES: Final = (
+    "",
+    "topics",
+    "topics/orders",
+    "records/orders/0",
+    "groups/us",
+    "groups/us/bills",
+    "queues/us",
+    "queues/us/jobs",
+    "brokers/us",
+    "homes",
+    "security",
+    "audit",
+)
+SEEN_S_MAX: Final = 3.0  # from a cut to its cause on the screen
+BYTES_MAX: Final = 60_000  # of everything that the page loads, compressed
+FIRST_PICTURE_S_MAX: Final = 3.0
+
+
+def go(browser: Browser, page: str) -> None:
+    browser.js("location.hash = '#/' + arguments[0]", page)
+    place = json.dumps(f"#/{page}")
+    browser.until(
+        f"location.hash === {place} && document.querySelector('main h1') && !/Loading…/.test(document.body.innerText)"
+    )
+    browser.until(f"document.querySelector('main').dataset.page === {place}.split('?')[0]")
+
+
+def faults_of(browser: Browser) -> list[str]:
+    """Return what axe finds that is serious: rule and where."""
+    if not AXE.exists():
+        pytest.fail(f"{AXE} is missing. Run: make console")
+    if not browser.js("return Boolean(window.axe)"):
+        browser.cdp("Runtime.evaluate", expression=AXE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = browser.js_later(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run(document, {resultTypes: ['violations']}).then(done, (error) => done({error: String(error)}))"
+    )
+    assert "error" not in found, found
+    return [
+        f"{row['id']} ({row['impact']}): {node['target']} {node.get('failureSummary', '')}"
+        for row in found["violations"]
+        if row["impact"] in ("serious", "critical")
+        for node in row["nodes"][:3]
+    ]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_every_page_fits_can_be_used_by_everybody_and_breaks_no_rule_of_its_policy(
+    browser: Browser, width: int, dark: bool
+) -> None:
+    browser.look(width=width, dark=dark)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for page in PAGES:
+        go(browser, page)
+        assert browser.js("return document.documentElement.scrollWidth") <= width, page
+        assert browser.js("return document.querySelector('main [role=alert]')?.textContent ?? ''") == "", page
+        assert faults_of(browser) == [], page
+        browser.shoot(PICTURES / f"{page.replace('/', '-') or 'overview'}-{width}-{'dark' if dark else 'light'}.png")
+
+
+def test_the_sign_in_page_can_be_used_by_everybody_and_says_what_is_wrong(browser: Browser) -> None:
+    browser.click("Sign out")
+    assert faults_of(browser) == []
+    browser.type("input[name=user]", "ann")
+    browser.type("input[name=password]", "no")
+    browser.click("Sign in", "form.sign-in")
+    browser.until("/Wrong user or password/.test(document.body.innerText)")
+    assert [line for line in browser.complaints() if "401" not in line] == []
+
+
+def test_a_session_outlives_a_reload_and_scripts_cannot_read_its_cookie(browser: Browser, mesh: ConsoleMesh) -> None:
+    browser.open(f"{mesh.gateway}/console/#/topics/orders")
+    browser.until("/one region orders each partition/.test(document.body.innerText)")
+    assert browser.js("return document.cookie") == ""
+    browser.click("Sign out")
+    browser.until("document.querySelector('form.sign-in')")
+
+
+def test_who_may_only_look_finds_no_button_that_changes_anything(browser: Browser, mesh: ConsoleMesh) -> None:
+    sign_in(browser, mesh, only_look=True)
+    assert "read-only" in browser.text()
+    for page in ("topics/orders", "homes", "security", "groups/us/bills", "queues/us/jobs", "brokers/us"):
+        go(browser, page)
+        enabled = browser.js(
+            "const all = [...document.querySelectorAll('main button')];"
+            "return all.filter((one) => !one.disabled).map((one) => one.textContent)"
+        )
+        assert not [text for text in enabled if text.endswith("…")], page
+
+
+def test_the_page_can_be_walked_by_keyboard(browser: Browser) -> None:
+    go(browser, "topics/orders")
+    browser.js("document.activeElement.blur(); document.body.focus()")
+    browser.js("document.querySelector('.skip').focus()")
+    browser.keys("Enter")
+    browser.until("document.activeElement.id === 'main' || location.hash === '#main'")
+    go(browser, "topics/orders")
+    browser.js(
+        "[...document.querySelectorAll('main button')].find((one) => /Delete topic/.test(one.textContent)).focus()"
+    )
+    browser.keys("Enter")
+    browser.until("document.querySelector('dialog[open]') && document.activeElement.name === 'typed'")
+    assert faults_of(browser) == []
+    assert "curl" in browser.text()
+    browser.keys("Escape")
+    browser.until("!document.querySelector('dialog') && /Delete topic/.test(document.activeElement.textContent)")
+
+
+def test_a_record_is_published_and_the_live_tail_shows_it(browser: Browser, mesh: ConsoleMesh) -> None:
+    go(browser, "records/orders/0")
+    browser.choose("select[name=by]", "end")
+    browser.click("Show")
+    browser.until("/following the end/.test(document.body.innerText)")
+    mesh.ask("POST", "/v1/topics/orders/records", [{"value": "from beside", "partition": 0}])
+    browser.until("/from beside/.test(document.body.innerText)")
+    browser.click("Publish a record")
+    browser.type("input[name=value]", "from the page")
+    browser.type("input[name=to]", "0")
+    browser.click("Publish")
+    browser.until("/from the page/.test(document.querySelector('main table').innerText)")
+    browser.click("Stop")
+
+
+def test_the_page_is_small_and_quick(browser: Browser, mesh: ConsoleMesh) -> None:
+    browser.cdp("Network.clearBrowserCache")
+    browser.open(f"{mesh.gateway}/console/")
+    browser.until("document.querySelector('svg.map .region')")
+    loaded, first_ms = browser.js(
+        "const all = [...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')];"
+        "const files = all.filter((one) => one.name.includes('/console/') && !one.name.endsWith('/session'));"
+        "return [files.reduce((sum, one) => sum + one.transferSize, 0),"
+        " performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null]"
+    )
+    print(f"page: {loaded} bytes, first picture after {first_ms:.0f} ms")
+    assert 0 < loaded < BYTES_MAX
+    assert first_ms < FIRST_PICTURE_S_MAX * 1000
+
+
+def test_a_cut_is_seen_with_its_cause_and_heals(browser: Browser, mesh: ConsoleMesh) -> None:
+    browser.until("document.querySelectorAll('.pair.ok').length === 6")
+    mesh.wan("cut", "us", "eu")
+    try:
+        seen_s = browser.until("document.querySelectorAll('.pair.cut').length === 2", 30)
+        print(f"a cut was seen after {seen_s:.1f} s")
+        text = browser.text()
+        assert re.search(r"eu cannot reach us: .+", text) and re.search(r"us cannot reach eu: .+", text)
+        assert "What to do:" in text
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        browser.shoot(PICTURES / "cut-1280-light.png")
+    finally:
+        mesh.wan("heal")
+    browser.until("document.querySelectorAll('.pair.ok').length === 6 && /All well/.test(document.body.innerText)", 60)
+    assert seen_s < SEEN_S_MAX
+
+
+def test_a_planned_move_is_clicked_through_and_followed(browser: Browser, mesh: ConsoleMesh) -> None:
+    go(browser, "homes?topic=orders")
+    browser.choose("select[name=to]", "eu")
+    browser.click("Move…")
+    browser.until("/curl .*homes\\/move/.test(document.querySelector('dialog').innerText)")
+    browser.click("Move", "dialog")
+    browser.until("/3 of 3 moved/.test(document.body.innerText)", 60)
+    assert {row["home"] for row in mesh.ask("GET", "/v1/homes?topic=orders")["homes"]} == {"eu"}
+
+
+def test_a_failover_says_first_what_is_lost_and_needs_the_regions_name(browser: Browser, mesh: ConsoleMesh) -> None:
+    browser.until("/All well/.test(document.body.innerText)", 60)
+    mesh.kill("eu-1")
+    browser.until(
+        "document.querySelector('.region.silent') && /region eu does not answer/.test(document.body.innerText)", 30
+    )
+    go(browser, "homes")
+    browser.choose("select[name=region]", "eu")
+    browser.click("Take its homes away…")
+    browser.until("/Every record of eu is in another region/.test(document.querySelector('dialog').innerText)")
+    assert browser.js("return document.querySelector('dialog button[type=submit]').disabled")
+    browser.type("dialog input[name=typed]", "eu")
+    browser.click("Take them away", "dialog")
+    browser.until("/ moved/.test(document.querySelector('main .banner')?.innerText ?? '')", 60)
+    browser.until("document.querySelector('main .banner.pass')", 60)
+    assert "eu" not in {row["home"] for row in mesh.ask("GET", "/v1/homes?topic=orders")["homes"]}

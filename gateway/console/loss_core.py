@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from gateway.console.pairs_core import mirrored_streams
 from gateway.console.samples import JsonObject, MeshSamples, rows_of
 from gateway.routing.region_view_core import RankedRegion
 from georelay.cli.mesh_status_core import INTERNAL_PREFIX
@@ -27,38 +26,32 @@ def if_lost(samples: MeshSamples) -> list[JsonObject]:
 
 def _of_region(samples: MeshSamples, region: RankedRegion) -> JsonObject:
     names = {int(other.number): other.name for other in samples.regions}
+    asked = [sample for _, sample in samples.of_region(region)]
+    asked_ns = max((sample.last_at_ns for sample in asked), default=0)
+    rows = [row for sample in asked for row in rows_of(sample.last_status, "streams")]
+    at_home = [row for row in rows if row.get("is_home") and not str(row["topic"]).startswith(INTERNAL_PREFIX)]
+    homes = {(str(row["topic"]), int(row["partition"])) for row in at_home}
+    # What else is in its links is the brokers' own, or of a home that moved away; older brokers' rows had no name.
+    mine = {str(row["stream"]) for row in at_home if "stream" in row}
+    is_named = any("stream" in row for row in rows)
     missing: dict[str, dict[str, tuple[int, float]]] = {}  # stream -> region -> (records, ms) that it lacks
-    homes: set[tuple[str, int]] = set()
-    internal: set[tuple[str, int]] = set()
-    asked_ns = 0
-    followed = mirrored_streams(samples, region)  # what else is listed is of a home that moved away
-    for _, sample in samples.of_region(region):
-        asked_ns = max(asked_ns, sample.last_at_ns)
-        for row in rows_of(sample.last_status, "links"):
-            other = names.get(int(row.get("region", 0)), NOBODY)
-            if row.get("role") == "home" and other and (not followed or str(row["stream"]) in followed):
-                lacks = missing.setdefault(str(row["stream"]), {})
-                lacks.setdefault(other, (int(row["lag_records"]), float(row["lag_ms"])))
-        for row in rows_of(sample.last_status, "streams"):
-            if row.get("is_home"):
-                topic = str(row["topic"])
-                (internal if topic.startswith(INTERNAL_PREFIX) else homes).add((topic, int(row["partition"])))
-    records = sum(min(lacks.values())[0] for lacks in missing.values())
+    for row in (row for sample in asked for row in rows_of(sample.last_status, "links")):
+        other, stream = names.get(int(row.get("region", 0)), NOBODY), str(row.get("stream"))
+        if row.get("role") == "home" and other and (stream in mine or not is_named):
+            missing.setdefault(stream, {}).setdefault(other, (int(row["lag_records"]), float(row["lag_ms"])))
     behind = [lacks for lacks in missing.values() if min(lacks.values())[0] > 0]
     automatic, manual = _policies(samples, region.name)
-    movable = automatic + manual
     return {
         "region": region.name,
         "known": bool(asked_ns),
         "age_ms": (samples.now_ns - asked_ns) // 1_000_000 if asked_ns else None,
-        "records": records,
+        "records": sum(min(lacks.values())[0] for lacks in behind),
         "records_streams": len(behind),
         "records_ms": round(max((min(lacks.values())[1] for lacks in behind), default=0.0), 1),
         "homes": len(homes),
-        "internal_homes": len(internal),
         "automatic": automatic,
         "manual": manual,
-        "own": max(0, len(homes) - movable),
+        "own": max(0, len(homes) - automatic - manual),
         "heir": _heir(missing),
         "command": f"georelay home failover --region {region.name}",
     }

@@ -166,16 +166,6 @@ def _sessions(rows: list[tuple[int, BrokerSample]], role: str, region: int) -> I
                 yield row
 
 
-def mirrored_streams(samples: MeshSamples, origin: RankedRegion) -> set[str]:
-    """Return the streams that mirrors of other regions say they follow from a region."""
-    return {
-        str(row.get("stream"))
-        for region in samples.regions
-        if region.name != origin.name
-        for row in _sessions(list(samples.of_region(region)), "mirror", origin.number)
-    }
-
-
 def _links(rows: list[tuple[int, BrokerSample]], region: int) -> Iterator[dict[str, Any]]:
     """Yield the connections to a region that brokers dialled, of the newest answer that has some."""
     for _, sample in rows:

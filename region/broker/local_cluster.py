@@ -423,6 +423,7 @@ class LocalCluster:
                     orphan_records=sum(branch.records for branch in stream.orphans()),
                     forward_jumps=stream.forward_jumps,
                     is_sealed=stream.sealed,
+                    stream=str(stream.key),
                 )
             )
         return rows
@@ -487,6 +488,7 @@ class LocalCluster:
                 {
                     "topic": row.topic,
                     "partition": row.partition,
+                    "stream": row.stream,
                     "home": row.origin,
                     "leader": self._leader_of_stream(row),
                     "is_leader": row.is_leader,

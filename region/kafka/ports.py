@@ -311,6 +311,7 @@ class StreamSnapshot:
     orphan_records: int = 0  # in branches that are kept in this region
     forward_jumps: int = 0  # of producers, accepted here after a loss of records, since the start
     is_sealed: bool = False  # nothing is published until a new home epoch begins
+    stream: str = ""  # its name in the rows of links
 
 
 class Cluster(Protocol):

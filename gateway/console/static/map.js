@@ -1,6 +1,6 @@
 // The regions, as far from each other as their measured round trips, and one arc per direction.
 
-import { s, ms, number } from "./dom.js";
+import { s, ms, number, many } from "./dom.js";
 
 const WIDE = { width: 720, height: 380, margin_x: 120, margin_y: 62, radius: 32, bend: 58 };
 const NARROW = { width: 400, height: 380, margin_x: 60, margin_y: 62, radius: 31, bend: 46 };
@@ -57,7 +57,7 @@ export function shortState(pair) {
 }
 
 export function sentence(pair) {
-  const lag = pair.lag_records === null ? "" : `, ${number(pair.lag_records)} records and ${ms(pair.lag_ms)} behind`;
+  const lag = pair.lag_records === null ? "" : `, ${many(pair.lag_records, "record")} and ${ms(pair.lag_ms)} behind`;
   return `${pair.origin} to ${pair.dest}: ${pair.words}${pair.cause ? ` (${pair.cause})` : ""}${lag}`;
 }
 

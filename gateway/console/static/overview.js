@@ -31,7 +31,7 @@ function pairRow(pair) {
     h("span.way", {}, h("b", {}, pair.origin), " → ", h("b", {}, pair.dest)),
     h("span.state", {}, h("span.dot", { "aria-hidden": "true" }, DOT[pair.state]), pair.words,
       pair.cause ? h("small", {}, pair.cause) : null),
-    h("span.lag", {}, pair.lag_records === null ? "lag not known" : `${number(pair.lag_records)} records, ${ms(pair.lag_ms)} behind`,
+    h("span.lag", {}, pair.lag_records === null ? "lag not known" : `${many(pair.lag_records, "record")}, ${ms(pair.lag_ms)} behind`,
       h("small", {}, latency(pair))),
     h("span.sla", {}, badge(SLA[pair.sla.state], pair.sla.state), h("small", {}, pair.sla.records ? pair.sla.words : "")));
 }

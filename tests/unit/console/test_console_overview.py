@@ -148,11 +148,16 @@ def test_records_per_second_are_those_between_two_answers_of_one_broker() -> Non
     assert (gone.last_status, gone.rates) == (second, {})
 
 
-def test_a_stream_that_moved_away_is_not_lost_with_its_old_home() -> None:
-    stale = session("home", "eu", state="connecting", records=9) | {"stream": "moved"}
-    us = heard("us", links=[session("home", "eu"), stale])
-    eu = heard("eu", links=[link("us"), session("mirror", "us")])
-    assert if_lost(mesh(us=us, eu=eu))[1]["records"] == 0
+def test_neither_streams_of_brokers_nor_one_that_moved_away_are_lost_with_a_region() -> None:
+    rows = {"here": "orders", "moved": "orders", "own": "__georelay_probes"}
+    links = [session("home", "eu", records=9) | {"stream": name} for name in rows]
+    streams = [
+        stream(topic, home="eu" if name == "moved" else "us", at="us", end=9) | {"stream": name}
+        for name, topic in rows.items()
+    ]
+    us = heard("us", links=links, streams=streams)
+    lost = if_lost(mesh(us=us, eu=heard("eu")))[1]
+    assert (lost["records"], lost["records_streams"], lost["homes"]) == (9, 1, 1)
 
 
 def test_gauges_are_summed_over_labels_and_a_full_disk_is_an_alarm() -> None:

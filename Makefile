@@ -23,6 +23,8 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console accounts sla-cluster sla-kill sla-package wheels release units image golden clean
+.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image golden clean
+.PHONY: help setup demo test test-all check bench sim chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser accounts sla-cluster sla-kill sla-package wheels release units image alerts kubernetes golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -138,8 +140,14 @@ release: $(STAMP) ## dist/georelay-<version>.tar.gz: wheels, all they need for a
 units: ## systemd's own judgement of the units: no warning, exposure 2.5 at most; says what is missing
 	@deploy/systemd/check.sh
 
-image: ## images of broker and gateway from dist/ (BASE=image BUILDER=podman); says what is missing
+image: ## images of broker, gateway, Prometheus and sla from dist/ (BASE=image BUILDER=podman); says what is missing
 	@deploy/docker/build.sh
+
+alerts: setup ## Prometheus judges the alert rules, tests them, and drills some on a mesh that is wounded (4 min)
+	@PYTHON=$(BIN)/python deploy/monitoring/check.sh
+
+kubernetes: ## hold what kubectl would apply against the published schemas (VALIDATE=kubernetes-validate); says what is missing
+	@VALIDATE=$(VALIDATE) deploy/kubernetes/check.sh
 
 golden: $(STAMP) ## rewrite golden transcripts with what the code says now; review the diff
 	@$(BIN)/python -m pytest -q tests --rewrite -k "transcript"

@@ -118,6 +118,13 @@ ELSEWHERE: Final = (
     ),
     Elsewhere("docs/operate/regions.md", ("georelay region add",), _LONG, "tests/e2e/geo/test_geo_regions.py"),
     Elsewhere("docs/operate/regions.md", ("georelay audit",), _LONG, "tests/e2e/audit/test_e2e_audit.py"),
+    Elsewhere("docs/operate/metrics.md", ("make alerts",), _LONG, "tests/unit/broker/test_broker_monitored.py"),
+    Elsewhere(
+        "docs/operate/traces.md",
+        ("georelay-sla ship", "georelay-sla report --traces s3://"),
+        "needs a bucket",
+        "tests/sla/test_sla_ship.py",
+    ),
     Elsewhere(
         "docs/operate/start-and-stop.md",
         ("make wheels", "python3 -m venv", "georelay-env/bin/"),

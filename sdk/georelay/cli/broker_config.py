@@ -61,7 +61,9 @@ def parse_region(text: str) -> tuple[str, tuple[str, ...]]:
     return name, hosts
 
 
-def host_toml(mesh: HostMesh, *, region: str, number: int, data_dir: str, pki: str = "", users_file: str = "") -> str:
+def host_toml(
+    mesh: HostMesh, *, region: str, number: int, data_dir: str, pki: str = "", users_file: str = "", trace_dir: str = ""
+) -> str:
     """Return the file of broker `number` of `region`."""
     hosts = dict(mesh.regions)[region]
     place = [name for name, _ in mesh.regions].index(region) + 1
@@ -71,6 +73,7 @@ def host_toml(mesh: HostMesh, *, region: str, number: int, data_dir: str, pki: s
         f"broker = {number}",
         f"data_dir = {_text(data_dir)}",
         f"definitions_home = {_text(mesh.regions[0][0])}",
+        *([f"trace_dir = {_text(trace_dir)}"] if trace_dir else []),
         *([f"users_file = {_text(users_file)}"] if users_file else []),
         "",
         "[listen]",
@@ -108,6 +111,7 @@ def config(
     users_file: Annotated[
         str, typer.Option("--users-file", metavar="FILE", help="Users besides those of the mesh.")
     ] = "",
+    trace_dir: Annotated[str, typer.Option("--trace-dir", metavar="DIR", help="Where traces are written.")] = "",
     base_port: Annotated[
         int,
         typer.Option("--base-port", min=1024, max=PORT_MAX - len(LISTENERS) + 1, help="Of kafka; others follow."),
@@ -127,7 +131,9 @@ def config(
             "`georelay pki issue broker ID --host HOST` for each",
             exit_code=EXIT_USAGE,
         )
-    text = host_toml(mesh, region=name, number=number, data_dir=data_dir, pki=pki, users_file=users_file)
+    text = host_toml(
+        mesh, region=name, number=number, data_dir=data_dir, pki=pki, users_file=users_file, trace_dir=trace_dir
+    )
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         with os.fdopen(descriptor, "w", encoding="utf-8") as written:

@@ -33,8 +33,9 @@ def test_the_file_of_a_host_is_one_that_a_broker_starts_with(georelay: Any, tmp_
 def test_on_loopback_no_certificates_are_needed(georelay: Any, tmp_path: Path) -> None:
     file = tmp_path / "one.toml"
     words = ("--broker", "us/1", "--mesh-id", "m", "--region", "us=127.0.0.1", "--data-dir", str(tmp_path / 'a "b"'))
-    assert georelay("broker", "config", str(file), *words).code == 0
+    assert georelay("broker", "config", str(file), *words, "--trace-dir", str(tmp_path / "t")).code == 0
     assert load_config(file).data_dir == tmp_path / 'a "b"'
+    assert load_config(file).trace_dir == str(tmp_path / "t")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ Rule 1: in each region one broker is asked at a time, the next one each turn, at
         look; nobody is asked once nobody has looked for IDLE_S.
 Rule 2: brokers are asked with the credentials of the last viewer who may describe the cluster; the overview holds
         nothing that needs more. They are forgotten when nobody looks.
-Rule 3: taking in an answer costs at most a twentieth of the time: after a large one the next is asked for later.
+Rule 3: taking in answers, and making the overview, cost at most a twentieth of the time each: after large ones the next
+        come later. Neither holds up the event loop.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gateway.rest.proxy import read_bounded
 from gateway.rest.resolve import reason_of
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.router import Router
+from georelay.errors import Unavailable
 
 PERIOD_S: Final = 1.0
 IDLE_S: Final = 10.0
@@ -34,6 +36,7 @@ ANSWER_S: Final = 2.0
 CONTROL_S: Final = 4.0  # a broker waits 2 s for control's leader before it says that there is none
 SLOW_EVERY: Final = 5  # turns between two questions for what changes slowly: clocks, gauges, homes, control
 BUSY_SHARE: Final = 20
+THREAD_BYTES: Final = 65_536
 WAIT_S: Final = 2.0  # how long somebody waits for a newer document
 FIRST_S: Final = 3.0  # how long the first viewer waits for every region to be heard
 
@@ -97,9 +100,9 @@ class Collector:
             try:
                 async with asyncio.timeout(FIRST_S):
                     await self._heard.wait()
-            except TimeoutError:
-                log.info("overview.incomplete", regions=[r.name for r in self._router.ranking()])
-            self._render()
+            except TimeoutError as error:
+                if not self._document:
+                    raise Unavailable("the brokers were not heard yet; try again") from error
         if after == self._version:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_S):
@@ -117,15 +120,18 @@ class Collector:
         try:
             while self._monotonic_ns() - self._looked_ns < IDLE_S * 1e9:
                 began_ns = self._monotonic_ns()
-                await self._turn()
+                cost_s = await self._turn()
                 spent_s = (self._monotonic_ns() - began_ns) / 1e9
-                await asyncio.sleep(max(0.05, PERIOD_S - spent_s))
+                await asyncio.sleep(max(0.05, PERIOD_S - spent_s, cost_s * BUSY_SHARE))
         finally:
             self._document, self._authorization = b"", None
             self._newer.set()
 
-    async def _turn(self) -> None:
-        """Begin to ask in every region where no answer is waited for; wait for those that come soon."""
+    async def _turn(self) -> float:
+        """Begin to ask in every region where no answer is waited for; wait for those that come soon.
+
+        Returns how long making the document took, seconds.
+        """
         for region in self._router.ranking():
             asking = self._asking.get(region.name)
             if asking is None or asking.done():
@@ -139,9 +145,11 @@ class Collector:
             self._controls.pop(name, None)
         raw = await self._live()
         self._live_view = _object(raw) if raw is not None else None
-        if all(any(True for _ in self._samples().of_region(region)) for region in regions.values()):
+        samples = self._samples()
+        cost_s = await self._render(samples)
+        if all(any(True for _ in samples.of_region(region)) for region in samples.regions):
             self._heard.set()
-        self._render()
+        return cost_s
 
     async def _ask(self, name: str) -> None:
         """Ask the next broker of a region."""
@@ -151,7 +159,9 @@ class Collector:
         self._turns[name] = turn + 1
         broker = brokers[turn % len(brokers)]
         status, error, took_s = await self._get(broker, "/v1/status")
-        sample = taken(self._brokers.get(broker.id), at_ns=self._monotonic_ns(), status=_object(status), error=error)
+        sample = taken(
+            self._brokers.get(broker.id), at_ns=self._monotonic_ns(), status=await _parsed(status), error=error
+        )
         self._brokers[broker.id] = sample
         slow = self._slow.get(name)
         if status and turn // len(brokers) % SLOW_EVERY == 0 and (slow is None or slow.done()):
@@ -206,14 +216,26 @@ class Collector:
             now_s=self._wall_s(),
         )
 
-    def _render(self) -> None:
-        document = overview(self._samples(), before=self._places)
-        self._places = {row["name"]: (row["x_ms"], row["y_ms"]) for row in document["regions"]}
-        self._version += 1
-        said = document | {"verdict": verdict(document), "version": self._version}
-        self._document = json.dumps(said, separators=(",", ":")).encode()
+    async def _render(self, samples: MeshSamples) -> float:
+        """Make the document, in a thread: a thousand partitions take some 50 ms. Returns how long it took."""
+        began_ns = self._monotonic_ns()
+        raw, self._places = await asyncio.to_thread(_rendered, samples, self._places, self._version + 1)
+        self._document, self._version = raw, self._version + 1
         newer, self._newer = self._newer, asyncio.Event()
         newer.set()
+        return (self._monotonic_ns() - began_ns) / 1e9
+
+
+def _rendered(samples: MeshSamples, before: dict[str, Point], version: int) -> tuple[bytes, dict[str, Point]]:
+    document = overview(samples, before=before)
+    places = {row["name"]: (row["x_ms"], row["y_ms"]) for row in document["regions"]}
+    said = document | {"verdict": verdict(document), "version": version}
+    return json.dumps(said, separators=(",", ":")).encode(), places
+
+
+async def _parsed(raw: bytes) -> JsonObject | None:
+    """Return the object in an answer; a large one is read in a thread."""
+    return await asyncio.to_thread(_object, raw) if len(raw) > THREAD_BYTES else _object(raw)
 
 
 def _object(raw: bytes) -> JsonObject | None:

@@ -22,10 +22,14 @@ from gateway.kafka.listener import KafkaListener
 from gateway.metrics import GatewayMetrics
 from gateway.passthrough.broker_service import BrokerPassthrough
 from gateway.rest.application import RestApplication
+from gateway.rest.asked_brokers import AskedBrokers
 from gateway.rest.live_view import LiveView
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
+from gateway.rest.routes_http import RoutesHttp
 from gateway.routing.broker_connector import broker_connector
+from gateway.routing.client_book_core import ClientBook
+from gateway.routing.client_routes import ClientRoutes
 from gateway.routing.endpoints import RegionEndpoints
 from gateway.routing.gossip_follower import GossipFollower
 from gateway.routing.known_brokers_core import KnownBrokers
@@ -75,6 +79,7 @@ class Gateway:
         self._passthrough: BrokerPassthrough | None = None
         self._traces: GatewayTraces | None = None
         self._router = Router(self._view, monotonic_ns=time.monotonic_ns, settled=self._knows_the_regions)
+        self._routes = ClientRoutes(self._router, ClientBook(began_s=time.monotonic()), rng=random.Random())
         self._metrics = GatewayMetrics(self._router)
         dialing = () if self._upstream is None else (self._upstream,)
         self._metrics.register(ListeningCollector(self._listeners, dialing=dialing, budgets=self._budgets))
@@ -182,10 +187,13 @@ class Gateway:
 
     async def _start_http(self, address: str) -> int:
         reads, writes = await self._session(), await self._session()
+        asked = AskedBrokers(self._router, writes, scheme=self._scheme)
         live = LiveView(Path(self._config.live_file) if self._config.live_file else None)
         application = RestApplication(
-            mesh_id=self._config.mesh_id,
             router=self._router,
+            routes=RoutesHttp(
+                self._config.mesh_id, self._router, self._routes, permit=asked.permit, home_of=asked.home_of
+            ),
             proxy=Proxy(
                 self._router,
                 reads=reads,
@@ -244,6 +252,7 @@ class Gateway:
 
     async def _start_kafka(self, address: str) -> int:
         listener = KafkaListener(
+            self._routes,
             self._router,
             self._metrics,
             sign_in_required=lambda: self._judge.required,

@@ -26,6 +26,7 @@ _REQUEST_BYTES_MIN: Final = 8  # api key, api version, correlation id
 # first two bytes: enough to see whether a SCRAM exchange has ended.
 _RESPONSE_HEAD_BYTES: Final = 18
 _CHALLENGE: Final = b"r="  # how a SCRAM server's first message begins (RFC 5802); its last begins with "v="
+_CLIENT_ID_AT: Final = 12
 _BEFORE_SIGN_IN: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 _LEGACY_HANDSHAKE_VERSION: Final = 0
 
@@ -161,3 +162,15 @@ def _has_signed_in(head: bytes, *, is_flexible: bool) -> bool:
     token = head[error_at + 4 :] if is_flexible else head[error_at + 8 :]
     is_long = is_flexible and head[error_at + 3 : error_at + 4] >= b"\x80"
     return not (token[1:] if is_long else token).startswith(_CHALLENGE)
+
+
+def client_id_of(data: bytes) -> str:
+    """Return the client id in a request's header, "" when there is none, or `data` holds no whole one.
+
+    Source: Kafka protocol, request headers v1 and v2: length, api key, api version, correlation id, nullable string.
+    """
+    if len(data) < _CLIENT_ID_AT + 2:
+        return ""
+    size = int.from_bytes(data[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], "big", signed=True)
+    raw = data[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + size] if size > 0 else b""
+    return raw.decode("utf-8", "replace") if len(raw) == size else ""

@@ -2,7 +2,9 @@
 
 Rule 1: one upstream connection per client connection, so order and correlation ids need no care.
 Rule 2: neither side is read while the other cannot be written: memory per connection is bounded.
-Rule 3: when one side ends, the other ends; every end has a counted reason.
+Rule 3: the region is the one that is best for this client (choosing_core), by the round trips of its own connection.
+It is chosen when the client's first bytes have come: they tell its client id, and its handshake is over.
+Rule 4: when one side ends, the other ends; every end has a counted reason.
 """
 
 from __future__ import annotations
@@ -14,15 +16,19 @@ from typing import Any, Final, cast
 import structlog
 
 from gateway.config import split_address
-from gateway.kafka.bootstrap_core import BootstrapSession, FrameRefused
+from gateway.kafka.bootstrap_core import BootstrapSession, FrameRefused, client_id_of
 from gateway.metrics import GatewayMetrics
+from gateway.routing.client_book_core import ClientKey
+from gateway.routing.client_routes import ClientRoutes, Question
 from gateway.routing.router import Router
 from georelay.limits import KAFKA_CONNECTIONS_MAX
 from georelay.tls import TlsContexts
+from mesh.distance.tcp_info import sample_of
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.listeners import ListenerParts
 
 CONNECT_TIMEOUT_S: Final = 2.0
+FIRST_BYTES_S: Final = 30.0  # a client speaks first
 # What an end before a broker was connected says of the attempt; a client that left by itself says nothing.
 UNJOINED: Final = {
     "connect_failed": "failed",
@@ -63,6 +69,7 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, listener: KafkaListener) -> None:
         self._listener = listener
+        self.patience: asyncio.TimerHandle | None = None  # ends who says nothing; None: it has said something
         self._session = BootstrapSession(sign_in_required=listener.sign_in_required())
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
@@ -72,7 +79,6 @@ class _Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.pause_reading()  # asyncio's loop stays silent now; uvloop starts to read after this call
         self._listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,6 +98,13 @@ class _Client(asyncio.Protocol):
             self._early = b""
         self.resume_reading()
 
+    def question(self) -> Question:
+        """Return what is known of this client: its id in its first request, its address, its round trips."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        key = ClientKey(client_id_of(self._early), str(peer[0]) if isinstance(peer, tuple) else "")
+        return Question(client=key, sample=sample_of(sock))
+
     def data_received(self, data: bytes) -> None:
         try:
             allowed = self._session.on_client_bytes(data)
@@ -102,6 +115,10 @@ class _Client(asyncio.Protocol):
         if self._upstream is None:
             self._early += allowed
             self.pause_reading()
+            if self.patience is not None:
+                self.patience.cancel()
+                self.patience = None
+                self._listener.join(self)
         elif allowed:
             self._upstream.write(allowed)
 
@@ -134,6 +151,8 @@ class _Client(asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
+        if self.patience is not None:
+            self.patience.cancel()
         self._listener.ended(reason)
         if not self._joined and reason in UNJOINED:
             self._listener.connected(UNJOINED[reason])
@@ -147,6 +166,7 @@ class KafkaListener:
 
     def __init__(
         self,
+        routes: ClientRoutes,
         router: Router,
         metrics: GatewayMetrics,
         *,
@@ -163,6 +183,7 @@ class KafkaListener:
             contexts=None if parts is None else parts.contexts,
         )
         self.sign_in_required = sign_in_required
+        self._routes = routes
         self._router = router
         self._metrics = metrics
         self._clients: set[_Client] = set()
@@ -188,6 +209,10 @@ class KafkaListener:
             return
         self._clients.add(client)
         self._metrics.kafka_connections.set(len(self._clients))
+        client.patience = asyncio.get_running_loop().call_later(FIRST_BYTES_S, client.end, "said_nothing")
+
+    def join(self, client: _Client) -> None:
+        """Connect a client that has said something to a broker of its region."""
         task = asyncio.get_running_loop().create_task(self._join(client), name="bootstrap-join")
         self._joining.add(task)
         task.add_done_callback(self._joining.discard)
@@ -210,7 +235,7 @@ class KafkaListener:
 
     async def _join(self, client: _Client) -> None:
         loop = asyncio.get_running_loop()
-        candidates = self._router.candidates()
+        candidates = self._router.brokers_of(self._routes.order_for(client.question()))
         for broker in candidates:
             host, port = split_address(broker.kafka)
             try:

@@ -15,7 +15,8 @@ from gateway.rest.caller import authorization_of
 from gateway.rest.live_view import LiveView
 from gateway.rest.problem import defect_problem, http_problem, problem_response
 from gateway.rest.proxy import Proxy
-from gateway.rest.resolve import StatusCollector, resolve_document
+from gateway.rest.resolve import StatusCollector
+from gateway.rest.routes_http import RoutesHttp
 from gateway.routing.router import Router
 from georelay.errors import GeorelayError
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
@@ -24,9 +25,19 @@ from mesh.tracing.pages_http import TracePages
 # What a load balancer asks, the same as at a broker, and what somebody needs who is to sign in.
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/console", "/console/", "/console/{file}", "/console/session"})
 # What no broker answers, and so none judges. Where brokers are, every client has to know: Kafka's tells them too.
-OWN_ROUTES: Final = frozenset({"/v1/resolve"})
+OWN_ROUTES: Final = frozenset({"/v1/resolve", "/v1/routes/{kind}"})
 ABOUT_THE_MESH: Final = frozenset(
-    {"/metrics", "/v1/overview", "/v1/status", "/v1/live", "/v1/traces", "/v1/traces/{kind}", "/v1/traces/{kind}/end"}
+    {
+        "/metrics",
+        "/v1/routes",
+        "/v1/routes/explain",
+        "/v1/overview",
+        "/v1/status",
+        "/v1/live",
+        "/v1/traces",
+        "/v1/traces/{kind}",
+        "/v1/traces/{kind}/end",
+    }
 )
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,18 +50,18 @@ class RestApplication:
     def __init__(
         self,
         *,
-        mesh_id: str,
         router: Router,
         proxy: Proxy,
         status: StatusCollector,
         sign_in: SignIn,
         metrics: GatewayMetrics,
         console: ConsoleHttp,
+        routes: RoutesHttp,
         browsers: BrowserGuard | None = None,
         live: LiveView | None = None,
         traces: TracePages | None = None,
     ) -> None:
-        self._mesh_id = mesh_id
+        self._routes = routes
         self._router = router
         self._proxy = proxy
         self._status = status
@@ -75,7 +86,11 @@ class RestApplication:
                 web.get("/healthz", self._healthz, allow_head=False),
                 web.get("/readyz", self._readyz, allow_head=False),
                 web.get("/metrics", self._expose_metrics, allow_head=False),
-                web.get("/v1/resolve", self._resolve, allow_head=False),
+                web.get("/v1/resolve", self._routes.resolve, allow_head=False),
+                web.post("/v1/resolve", self._routes.resolve_for),
+                web.get("/v1/routes", self._routes.list, allow_head=False),
+                web.get("/v1/routes/explain", self._routes.explain, allow_head=False),
+                web.post("/v1/routes/{kind}", self._routes.decide),
                 web.get("/v1/status", self._collect_status, allow_head=False),
                 web.get("/v1/overview", console.overview, allow_head=False),
                 web.get("/console", console.redirect, allow_head=False),
@@ -170,10 +185,6 @@ class RestApplication:
 
     async def _expose_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.expose(), headers={"Content-Type": METRICS_CONTENT_TYPE})
-
-    async def _resolve(self, request: web.Request) -> web.Response:
-        ranked = self._router.ranking(request.query.get("region"))
-        return web.json_response(resolve_document(self._mesh_id, ranked))
 
     async def _collect_status(self, request: web.Request) -> web.Response:
         return web.json_response(await self._status.collect(authorization_of(request)))

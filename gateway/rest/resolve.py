@@ -22,17 +22,19 @@ def resolve_document(mesh_id: str, ranked: tuple[RankedRegion, ...]) -> dict[str
     return {
         "mesh": mesh_id,
         "ttl_s": RESOLVE_TTL_S,
-        "regions": [
-            {
-                "region": region.name,
-                "rtt_ms": _milliseconds(region.rtt_ns),
-                "ready": region.ready,
-                "kafka": [broker.endpoints.kafka for broker in region.brokers],
-                "grpc": [broker.endpoints.grpc for broker in region.brokers],
-                "http": [broker.endpoints.admin for broker in region.brokers],
-            }
-            for region in ranked
-        ],
+        "regions": [region_json(region) for region in ranked],
+    }
+
+
+def region_json(region: RankedRegion) -> dict[str, Any]:
+    """Return a region with the addresses of its brokers; `rtt_ms` is from this gateway."""
+    return {
+        "region": region.name,
+        "rtt_ms": _milliseconds(region.rtt_ns),
+        "ready": region.ready,
+        "kafka": [broker.endpoints.kafka for broker in region.brokers],
+        "grpc": [broker.endpoints.grpc for broker in region.brokers],
+        "http": [broker.endpoints.admin for broker in region.brokers],
     }
 
 

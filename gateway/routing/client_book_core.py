@@ -22,6 +22,7 @@ from typing import Final
 
 from gateway.routing.choosing_core import Memory
 from gateway.routing.distance_core import Estimate, Leg, estimate
+from mesh.distance.kernel_sample import KernelSample
 from mesh.distance.prefix_core import Prefix, prefix_of
 
 CLIENTS_MAX: Final = 100_000
@@ -33,7 +34,6 @@ IDLE_S: Final = 90.0  # clients ask every 36 s at the latest
 WINDOW_S: Final = 120.0
 WINDOW_SAMPLES: Final = 6
 SPACING_S: Final = 1.0
-YOUNG_S: Final = 60.0
 ACK_AGE_S_MAX: Final = 30.0
 OBSERVED_AGE_S_MAX: Final = 180.0
 OBSERVED_SAMPLES_MIN: Final = 3
@@ -54,16 +54,6 @@ class ClientKey:
     def text(self) -> str:
         """Return what its hash is made of, the same at every gateway."""
         return f"{self.name}@{self.address}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSample:
-    """TCP_INFO of one connection of a client, as it is now."""
-
-    srtt_ms: float
-    min_rtt_ms: float
-    age_s: float
-    last_ack_s: float  # since the peer acknowledged anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +115,7 @@ class ClientBook:
         """Take in what the kernel knows of a connection of the client."""
         if sample.last_ack_s > ACK_AGE_S_MAX:
             return
-        rtt_ms = min(sample.min_rtt_ms if sample.age_s < YOUNG_S else sample.srtt_ms, RTT_MS_MAX)
+        rtt_ms = min(sample.min_rtt_ms if sample.is_young else sample.srtt_ms, RTT_MS_MAX)
         if not rtt_ms > 0:
             return
         row, at_s = self._row(client, now_s), now_s - self._began_s

@@ -131,6 +131,7 @@ class AdminHttp:
         app.router.add_post("/v1/brokers/{broker}", self._brokers.add)
         app.router.add_post("/v1/brokers/{broker}/drain", self._brokers.drain)
         app.router.add_delete("/v1/brokers/{broker}", self._brokers.remove)
+        app.router.add_post("/v1/routes/{kind}", self._brokers.note_route)
         app.router.add_get("/v1/topics", self._topics.list)
         app.router.add_post("/v1/topics", self._topics.create)
         app.router.add_get("/v1/topics/{topic}", self._topics.describe)

@@ -22,6 +22,7 @@ from region.security.access import Access, Operation, Resource
 
 PEERS_CHARS_MAX: Final = 260  # a DNS name, a colon and a port
 PORT_MAX: Final = 65_535
+ROUTE_CHARS_MAX: Final = 128
 _BROKER_ID: Final = re.compile(r"[0-9]{1,7}")
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
@@ -64,6 +65,14 @@ class BrokersHttp:
             await self._cluster.remove_broker(broker)
         return web.Response(status=204)
 
+    async def note_route(self, request: web.Request) -> web.Response:
+        """Answer POST /v1/routes/{kind}: a gateway asks whether its client may decide this about clients."""
+        self._access.check(request[PRINCIPAL], Operation.ALTER, Resource.CLUSTER)
+        subject, value = await read_wish(request, parse_route)
+        kind = request.match_info["kind"][:20]
+        with self._access.noted(request[PRINCIPAL], "route.decided", kind=kind, subject=subject, value=value):
+            return json_response({"by": request[PRINCIPAL].name})
+
     async def _shown(self, broker: int) -> dict[str, Any]:
         """Return the broker as it is listed now; only its id when it is not."""
         rows = await self._cluster.brokers_status()
@@ -83,6 +92,16 @@ def broker_json(row: BrokerStatus) -> dict[str, Any]:
         "moving": row.moving,
         "detail": row.detail,
     }
+
+
+def parse_route(body: bytes) -> tuple[str, str]:
+    """Return subject and value of a POST /v1/routes body (BadRequest: the text says why)."""
+    value = parse_json(body)
+    wish = value if isinstance(value, dict) else {}
+    subject, wanted = wish.get("subject"), wish.get("value")
+    if not isinstance(subject, str) or not isinstance(wanted, str) or not subject:
+        raise BadRequest('the body is {"subject": text, "value": text}')
+    return subject[:ROUTE_CHARS_MAX], wanted[:ROUTE_CHARS_MAX]
 
 
 def parse_peers(body: bytes) -> str:

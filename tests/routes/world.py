@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gateway.routing.choosing_core import SHED_MAX, Asked, Candidate, RegionState, choose, hash_share
-from gateway.routing.client_book_core import ClientBook, ClientKey, KernelSample, Observation
+from gateway.routing.client_book_core import ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg
+from mesh.distance.kernel_sample import KernelSample
 from mesh.distance.shed_core import ShedLoop
 
 TICK_S = 10
@@ -290,7 +291,7 @@ class World:
             gateway = min(alive, key=client.map_ms.__getitem__)
         book = self._books[gateway]
         sample_ms = self._sample_ms(client, gateway, now_s)
-        book.saw(client.key, KernelSample(srtt_ms=sample_ms, min_rtt_ms=sample_ms, age_s=100, last_ack_s=0), now_s)
+        book.saw(client.key, KernelSample(srtt_ms=sample_ms, min_rtt_ms=sample_ms, last_ack_s=0), now_s)
         if now_s >= client.probes_s:
             client.probes_s = now_s + PROBE_EVERY_S * self._rng.uniform(0.8, 1.2)
             book.told(client.key, [self._observe(client, name, now_s) for name in alive], now_s)

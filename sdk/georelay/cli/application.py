@@ -36,6 +36,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {  # module of georelay.cli -> the
     "gossip": ("members", "rtt", "event", "query", "force-leave", "keys"),
     "control": ("control",),
     "region": ("region",),
+    "route": ("route",),
     "home": ("home",),
     "audit": ("audit",),
     "report": ("report",),

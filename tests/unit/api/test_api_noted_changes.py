@@ -123,6 +123,10 @@ MADE = [
     ("DELETE", "/v1/topics/orders", None, "topic.deleted", {"topic": "orders"}),
     ("POST", "/v1/topics/fresh/records", {"value": "x"}, "topic.created", {"topic": "fresh", "how": "automatic"}),
     ("POST", "/v1/brokers/1009", None, "broker.added", {"broker": "1009", "peers": ""}),
+    (
+        *("POST", "/v1/routes/pin", {"subject": "ann", "value": "eu"}, "route.decided"),
+        {"kind": "pin", "subject": "ann", "value": "eu"},
+    ),
     ("POST", "/v1/brokers/1001/drain", None, "broker.drained", {"broker": "1001"}),
 ]
 

@@ -300,3 +300,33 @@ def test_the_status_command_prints_tables_or_json(georelay: Any, gateway: Any) -
     told = json.loads(georelay("status", "--json", "--gateway", gateway.url).out)
     assert told.pop("troubles")
     assert told == mesh_status()
+
+
+def test_route_explain_says_what_was_chosen_and_why_no_other_region(georelay: Any, gateway: Any) -> None:
+    region = {"estimate_ms": 20.0, "error_ms": 1.0, "source": "kernel", "home_ms": 0.0, "shed": 0.25, "cost_ms": 20.0}
+    answer: dict[str, Any] = {"client": "ann", "address": "10.1.2.3", "chosen": "us", "reason": "it is the nearest one"}
+    answer |= {"incumbent": {"region": "us", "for_s": 12.0}, "challenger": "", "kernel_ms": 20.0}
+    rows = [region | {"region": "us", "why_not": []}, region | {"region": "eu", "cost_ms": None, "why_not": ["drains"]}]
+    gateway.answers["GET /v1/routes/explain"] = (200, answer | {"regions": rows})
+    ran = georelay("route", "explain", "ann", "--gateway", gateway.url)
+    lines = ran.out.splitlines()
+    assert lines[:3] == [
+        "ann at 10.1.2.3: us, because it is the nearest one",
+        "it has us for 12 s",
+        "20 ms from this gateway (kernel)",
+    ]
+    assert " ".join(lines[-1].split()) == "eu unknown 20.0 ms +- 1.0 ms kernel 0.0 ms 25% drains"
+
+
+def test_route_decisions_are_posted_and_told(georelay: Any, gateway: Any) -> None:
+    for kind in ("pin", "drain", "freeze"):
+        gateway.answers[f"POST /v1/routes/{kind}"] = (200, {})
+    for words, told in (
+        (("pin", "ann", "eu"), "pinned ann to eu"),
+        (("unpin", "ann"), "unpinned ann"),
+        (("drain", "us"), "us drains: clients are sent elsewhere"),
+        (("keep", "us"), "us takes clients again"),
+        (("freeze",), "switching is frozen"),
+        (("thaw",), "clients move again when another region is nearer"),
+    ):
+        assert georelay("route", *words, "--gateway", gateway.url).out == told + "\n"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routing.client_book_core import IDLE_S, ClientBook, ClientKey, KernelSample, Observation
+from gateway.routing.client_book_core import IDLE_S, ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg, Source, estimate
+from mesh.distance.kernel_sample import KernelSample
 from mesh.distance.prefix_core import prefix_named, prefix_of
 
 ANN = ClientKey("ann", "10.1.2.3")
 
 
-def sample(srtt_ms: float, *, min_rtt_ms: float = 1.0, age_s: float = 100.0, last_ack_s: float = 0.0) -> KernelSample:
-    return KernelSample(srtt_ms=srtt_ms, min_rtt_ms=min_rtt_ms, age_s=age_s, last_ack_s=last_ack_s)
+def sample(srtt_ms: float, *, min_rtt_ms: float = 1.0, is_young: bool = False, last_ack_s: float = 0.0) -> KernelSample:
+    return KernelSample(srtt_ms=srtt_ms, min_rtt_ms=min_rtt_ms, is_young=is_young, last_ack_s=last_ack_s)
 
 
 def book() -> ClientBook:
@@ -42,7 +43,7 @@ def test_samples_of_one_second_count_once_and_those_of_a_silent_connection_not_a
 
 def test_a_young_connection_counts_by_the_kernels_minimum() -> None:
     clients = book()
-    clients.saw(ANN, sample(300, min_rtt_ms=20, age_s=2), 0)
+    clients.saw(ANN, sample(300, min_rtt_ms=20, is_young=True), 0)
     assert clients.kernel_ms(ANN, 0) == 20
 
 

@@ -105,6 +105,7 @@ async def test_without_a_ready_region_the_connection_is_closed_and_counted(start
     us.ready = False
     mesh = await start_mesh(us=[us], ready=0)
     reader, writer = await connect(mesh)
+    writer.write(METADATA)
     assert await reader.read() == b""
     assert 'reason="no_ready_region"' in await closed_reasons(mesh)
     writer.close()

@@ -1,0 +1,12 @@
+# Empty secrets of the whole mesh: who runs Ansible fills them. What Terraform wrote would be in its state.
+
+resource "aws_secretsmanager_secret" "mesh" {
+  for_each = {
+    authority  = "The certificate authority of the mesh: its key signs the certificate of each broker and gateway."
+    gossip_wan = "Keyring of the gossip pool of all brokers."
+  }
+
+  name                    = "${local.mesh}/${replace(each.key, "_", "-")}"
+  description             = each.value
+  recovery_window_in_days = var.secret_recovery_days
+}

@@ -1,4 +1,4 @@
-"""`georelay users add|list|password|disable|enable|delete|token`: users of the whole mesh.
+"""`georelay users add|list|password|disable|enable|delete|token|file`: users of the whole mesh, and of a file.
 
 Rule: passwords come from a prompt or from standard input, never from the command line, where others could read them.
 """
@@ -9,6 +9,7 @@ import getpass
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -18,7 +19,8 @@ from georelay.cli.asking import Where, ask
 from georelay.cli.failure import EXIT_USAGE, CommandFailed
 from georelay.cli.location import EndpointsOption, GatewayOption, JsonOption, UserOption
 from georelay.cli.printing import print_line, print_listing
-from georelay.credentials import PASSWORD_CHARS_MAX
+from georelay.credentials import PASSWORD_CHARS_MAX, write_users_file
+from georelay.errors import ConfigError
 
 COLUMNS: Final = ("name", "state", "expires", "signs in by", "tokens")
 SECONDS_PER_DAY: Final = 86_400
@@ -39,6 +41,7 @@ def register(app: typer.Typer) -> None:
     group.command(name="enable")(_enable)
     group.command(name="delete")(_delete)
     group.command(name="token")(_token)
+    group.command(name="file")(_file)
     app.add_typer(group, name="users")
 
 
@@ -156,3 +159,17 @@ def _path(name: str) -> str:
 
 def _day(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
+def _file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written with mode 0600; must not exist.")],
+    name: NameArgument,
+) -> None:
+    """Write a users_file with one user, who administers the mesh before it has users; asks no broker."""
+    if file.exists():
+        raise CommandFailed(f"{file} is there already; remove it, or name another file")
+    try:
+        write_users_file(file, {name: read_password(f"Password of {name}: ")})
+    except ConfigError as error:
+        raise CommandFailed(str(error), exit_code=EXIT_USAGE) from None
+    print_line(f"{file} is written: users_file of every broker, and {name} may do everything")

@@ -6,6 +6,7 @@ import getpass
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from georelay.cli.application import run
 from georelay.cli.location import TOKEN_VARIABLE
 from georelay.client.gateway_http import GatewayError
+from georelay.credentials import Credentials
 from georelay.errors import Outcome, Retry
 
 PASSWORD = "correct horse battery"
@@ -35,6 +37,18 @@ def test_a_password_is_read_from_standard_input_and_shown_nowhere(georelay: Any,
     ran = georelay("users", "add", "ann", "--gateway", gateway.url)
     assert gateway.seen == [("POST /v1/users", {}, {"name": "ann", "password": PASSWORD})]
     assert ran.code == 0 and "user ann added" in ran.out and PASSWORD not in ran.out + ran.err
+
+
+def test_a_users_file_lets_its_user_in_and_replaces_none(georelay: Any, typed: Any, tmp_path: Path) -> None:
+    file = tmp_path / "users.json"
+    typed(f"{PASSWORD}\n")
+    assert georelay("users", "file", str(file), "admin").code == 0
+    assert Credentials.load(file).verify("admin", PASSWORD)
+    assert file.stat().st_mode & 0o777 == 0o600
+    typed("another password\n")
+    ran = georelay("users", "file", str(file), "admin")
+    assert ran.code == 1 and "is there already" in ran.err
+    assert Credentials.load(file).verify("admin", PASSWORD)
 
 
 def test_a_terminal_is_asked_twice(georelay: Any, gateway: Any, typed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,142 @@
+"""`python -m deploy.lab.load`: an unmodified Kafka producer and consumer, from the first step to the last.
+
+Rule 1: whoever says that a record is lost or doubled is a client: what the producer was told is compared with what the
+        consumer read, by the records' own numbers.
+Rule 2: clients name gateways only; they find brokers as any client does.
+Rule 3: the end is a line on standard input. Then nothing more is sent, what was sent is awaited, and what was
+        acknowledged is read to its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import sys
+import time
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+PARTITIONS: Final = 3
+DRAIN_S: Final = 120
+RECORD_BYTES: Final = 100
+
+
+@dataclass
+class Books:
+    """What the clients were told: acknowledged numbers with their times, and how often each number was read."""
+
+    acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> (partition, offset)
+    acknowledged_at: array[float] = field(default_factory=lambda: array("d"))  # seconds since 1970, in order
+    refused: list[str] = field(default_factory=list)
+    read: Counter[int] = field(default_factory=Counter)
+    moved: int = 0  # read at another place than the producer was told
+    backwards: int = 0
+    last: dict[int, int] = field(default_factory=dict)  # partition -> last number that was read there
+
+    def note_delivery(self, number: int, error: KafkaError | None, message: Any) -> None:
+        """Note what the producer is told of one record."""
+        if error is not None:
+            self.refused.append(str(error))
+            return
+        self.acknowledged_at.append(time.time())
+        self.acknowledged[number] = (message.partition(), message.offset())
+
+    def note_read(self, message: Any) -> None:
+        """Note one record that the consumer was handed."""
+        number = int(message.value()[:12])
+        self.read[number] += 1
+        told = self.acknowledged.get(number)
+        self.moved += told is not None and told != (message.partition(), message.offset())
+        self.backwards += number < self.last.get(message.partition(), -1)
+        self.last[message.partition()] = number
+
+    @property
+    def unread(self) -> int:
+        """Return how many acknowledged records were not read yet."""
+        return sum(1 for number in self.acknowledged if not self.read[number])
+
+    def verdict(self) -> dict[str, Any]:
+        """Return the counts as JSON may have them."""
+        return {
+            "acknowledged": len(self.acknowledged),
+            "refused": len(self.refused),
+            "why_refused": self.refused[:3],
+            "read": sum(self.read.values()),
+            "lost": self.unread,
+            "duplicated": sum(count - 1 for count in self.read.values()),
+            "moved": self.moved,
+            "backwards": self.backwards,
+        }
+
+
+def main() -> int:
+    """Send and read until a line comes in, then print the verdict as JSON; the times go to the file --times."""
+    parser = argparse.ArgumentParser(prog="deploy.lab.load")
+    parser.add_argument("--settings", type=Path, required=True, help="JSON: settings of librdkafka for both clients")
+    parser.add_argument("--rate", type=int, default=500, help="records per second")
+    parser.add_argument("--topic", default="orders")
+    parser.add_argument("--times", type=Path, required=True, help="written at the end: doubles, seconds since 1970")
+    options = parser.parse_args()
+    settings = json.loads(options.settings.read_text())
+    _create(settings, options.topic)
+    books = Books()
+    producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 300_000})
+    consumer = Consumer({**settings, "group.id": "lab", "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(options.topic, number, 0) for number in range(PARTITIONS)])
+    _send(producer, consumer, books, topic=options.topic, rate=options.rate, times=options.times)
+    producer.flush(DRAIN_S)
+    deadline = time.monotonic() + DRAIN_S
+    while books.unread and time.monotonic() < deadline:
+        _read(consumer, books, 1.0)
+    _read(consumer, books, 2.0)  # what nobody expects
+    consumer.close()
+    print(json.dumps(books.verdict()), flush=True)
+    return 0
+
+
+def _create(settings: dict[str, Any], topic: str) -> None:
+    admin = AdminClient(settings)
+    for created in admin.create_topics([NewTopic(topic, PARTITIONS, -1)], operation_timeout=30).values():
+        created.result(60)
+
+
+def _send(producer: Producer, consumer: Consumer, books: Books, *, topic: str, rate: int, times: Path) -> None:
+    begun, number, written = time.monotonic(), 0, 0
+    print("sending", flush=True)
+    with times.open("wb") as file:
+        while not select.select([sys.stdin], (), (), 0)[0]:
+            due = int((time.monotonic() - begun) * rate)
+            while number < due:
+                value = f"{number:012d}".ljust(RECORD_BYTES, ".").encode()
+
+                def told(error: KafkaError | None, message: Any, number: int = number) -> None:
+                    books.note_delivery(number, error, message)
+
+                try:
+                    producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=told)
+                except BufferError:  # a long pause: what is due waits
+                    break
+                number += 1
+            producer.poll(0)
+            _read(consumer, books, 0.01)
+            books.acknowledged_at[written:].tofile(file)
+            file.flush()
+            written = len(books.acknowledged_at)
+        sys.stdin.readline()
+
+
+def _read(consumer: Consumer, books: Books, timeout_s: float) -> None:
+    for message in consumer.consume(500, timeout_s):
+        if message.error() is None:
+            books.note_read(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""What the lab says of its steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.lab.load import Books
+from deploy.lab.operator import changes, last_message
+from deploy.lab.table import Step, Table, longest_pause_s
+
+GOOD = {"acknowledged": 2, "refused": 0, "lost": 0, "duplicated": 0, "moved": 0, "backwards": 0}
+
+
+def test_a_pause_counts_for_every_step_that_it_overlaps() -> None:
+    times = [1.0, 1.1, 4.1, 4.2]
+    assert longest_pause_s(times, 2.0, 3.0) == pytest.approx(3.0)
+    assert longest_pause_s(times, 0.0, 1.05) == pytest.approx(0.1)
+    assert longest_pause_s(times, 4.15, 9.0) == pytest.approx(0.1)
+    assert longest_pause_s([], 0.0, 1.0) is None
+
+
+@pytest.mark.parametrize("key", ["lost", "duplicated", "moved", "backwards", "refused"])
+def test_one_record_that_is_not_as_told_makes_the_lab_fail(key: str) -> None:
+    assert Table(finished=True, verdict=GOOD).is_good
+    assert not Table(finished=True, verdict={**GOOD, key: 1}).is_good
+
+
+def test_a_step_that_failed_or_clients_without_a_verdict_make_the_lab_fail() -> None:
+    failed = Step(name="one", begin=0.0, end=1.0, voters_worst="", fault="no")
+    assert not Table(finished=True, verdict=GOOD, steps=[failed]).is_good
+    assert not Table(finished=True).is_good
+    assert not Table(verdict=GOOD).is_good
+
+
+class Message:
+    def __init__(self, number: int, partition: int, offset: int) -> None:
+        self._row = number, partition, offset
+
+    def value(self) -> bytes:
+        return f"{self._row[0]:012d}....".encode()
+
+    def partition(self) -> int:
+        return self._row[1]
+
+    def offset(self) -> int:
+        return self._row[2]
+
+
+def test_the_clients_books_count_what_is_lost_doubled_moved_and_out_of_order() -> None:
+    books = Books()
+    for number in range(4):
+        books.note_delivery(number, None, Message(number, 0, number))
+    for number, offset in ((0, 0), (2, 2), (1, 9), (1, 1)):
+        books.note_read(Message(number, 0, offset))
+    verdict = books.verdict()
+    assert {key: verdict[key] for key in ("lost", "duplicated", "moved", "backwards")} == {
+        "lost": 1,
+        "duplicated": 1,
+        "moved": 1,
+        "backwards": 1,
+    }
+
+
+def test_changes_and_reasons_are_read_from_what_a_play_prints() -> None:
+    recap = "broker-1.us   : ok=36   changed=2    unreachable=0\nlocalhost : ok=14   changed=1    unreachable=0\n"
+    assert changes(recap) == 3
+    said = "fatal: [a]: FAILED! => \n    changed: false\n    msg: 'one\n        two'\n\nPLAY RECAP\n"
+    assert last_message(said) == "'one two'"

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Builds the images georelay-broker:VERSION and georelay-gateway:VERSION from dist/georelay-VERSION.tar.gz.
+# Builds the images georelay-broker:VERSION and georelay-gateway:VERSION from dist/georelay-VERSION.tar.gz,
+# georelay-prometheus:VERSION of Debian's package, and where there is dist/georelay-sla-VERSION.tar.gz (make release
+# SLA=1) georelay-sla:VERSION.
 # BASE names another base image than Debian's; BUILDER another builder than the first that is installed; ISOLATION is
 # chroot where no container may be started to build another.
 set -euo pipefail
@@ -23,10 +25,16 @@ if [ "$builder" != docker ]; then
 fi
 context="$(mktemp -d)"  # the archive and nothing else that lies in dist
 trap 'rm -rf "$context"' EXIT
-ln "dist/georelay-$version.tar.gz" "$context/" 2>/dev/null || cp "dist/georelay-$version.tar.gz" "$context/"
-for target in broker gateway; do
+sets=("georelay-$version") targets=(broker gateway prometheus)
+if [ -f "dist/georelay-sla-$version.tar.gz" ]; then
+  sets+=("georelay-sla-$version") targets+=(sla)
+fi
+for name in "${sets[@]}"; do
+  ln "dist/$name.tar.gz" "$context/" 2>/dev/null || cp "dist/$name.tar.gz" "$context/"
+done
+for target in "${targets[@]}"; do
   "${build[@]}" ${BASE:+--build-arg "BASE=$BASE"} --build-arg "VERSION=$version" --target "$target" \
     --tag "georelay-$target:$version" --file deploy/docker/Dockerfile "$context" ||
     refuse "$builder could not build $target (above). Where no registry answers, name a base image that is here: make image BASE=NAME"
 done
-echo "georelay-broker:$version and georelay-gateway:$version are built by $builder"
+echo "built by $builder: $(printf "georelay-%s:$version " "${targets[@]}")"

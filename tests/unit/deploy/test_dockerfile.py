@@ -12,6 +12,9 @@ from typing import Final
 
 import pytest
 
+from gateway.config import load_config as load_gateway
+from region.config import load_config as load_broker
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 BUILD: Final = ROOT / "deploy/docker/build.sh"
 
@@ -42,12 +45,28 @@ def test_a_target_runs_a_command_of_the_wheel_without_a_shell_and_not_as_root(ta
 
 def test_only_the_release_is_installed_and_only_with_its_hashes() -> None:
     everything = [row for rows in stages().values() for row in rows]
-    assert [row for row in everything if row.startswith("ADD")] == ["ADD georelay-${VERSION}.tar.gz /opt/"]
-    assert [row for row in everything if row.startswith("COPY")] == [
-        "COPY --from=installed /opt/georelay /opt/georelay"
+    assert [row for row in everything if row.startswith("ADD")] == [
+        "ADD georelay-${VERSION}.tar.gz /opt/",
+        "ADD georelay-sla-${VERSION}.tar.gz /opt/",
     ]
-    (install,) = [row for row in everything if "pip install" in row]
-    assert all(word in install for word in ("--no-index", "--isolated", "--require-hashes", "sha256sum --check"))
+    assert [row for row in everything if row.startswith("COPY")] == [
+        "COPY --from=installed /opt/georelay /opt/georelay",
+        "COPY --from=installed_sla /opt/georelay /opt/georelay",
+    ]
+    installs = [row for row in everything if "pip install" in row]
+    assert len(installs) == 2
+    for install in installs:
+        assert all(word in install for word in ("--no-index", "--isolated", "--require-hashes", "sha256sum --check"))
+
+
+def test_the_report_has_java_and_its_own_set_and_brokers_have_neither() -> None:
+    rows = stages()
+    assert any("openjdk-17-jre-headless" in row for row in rows["sla"])
+    assert "COPY --from=installed_sla /opt/georelay /opt/georelay" in rows["sla"]
+    assert any("-r requirements-sla.txt" in row for row in rows["installed_sla"])
+    assert 'ENTRYPOINT ["georelay-sla"]' in rows["sla"] and "USER 10001:10001" in rows["sla"]
+    assert rows["process"][0] == "FROM python AS process"
+    assert not any("jre" in row for name in ("python", "process", "broker", "gateway") for row in rows[name])
 
 
 def test_healthy_means_ready() -> None:
@@ -61,6 +80,45 @@ def test_healthy_means_ready() -> None:
 def test_the_base_image_is_an_argument() -> None:
     assert stages()[""] == ["ARG BASE=docker.io/library/debian:bookworm-slim"]
     assert stages()["python"][0] == "FROM ${BASE} AS python"
+
+
+def test_no_target_runs_as_root_and_all_that_run_are_built() -> None:
+    rows = stages()
+    built = BUILD.read_text()
+    for target in ("broker", "gateway", "prometheus", "sla"):
+        base = rows[target][0].split()[1]
+        assert "USER 10001:10001" in rows[target] or "USER 10001:10001" in rows[base], target
+        assert any(row.startswith("ENTRYPOINT [") for row in rows[target])
+        assert re.search(rf"targets\+?=\([a-z ]*\b{target}\b", built), target
+
+
+COMPOSE: Final = ROOT / "deploy/docker/compose.yaml"
+REGIONS: Final = ("us", "eu", "ap")
+
+
+def test_the_containers_of_the_mesh_are_shut_in_and_have_what_was_built() -> None:
+    text = COMPOSE.read_text()
+    for word in ("read_only: true", "cap_drop: [ALL]", "security_opt: [no-new-privileges]"):
+        assert word in text.split("services:")[0]
+    services = text.split("services:\n")[1].split("\nvolumes:")[0]
+    found = re.findall(r"^  (\w+):\n    <<: \*process\n    image: localhost/georelay-(\w+):", services, flags=re.M)
+    assert dict(found) == {
+        "us": "broker", "eu": "broker", "ap": "broker", "gateway": "gateway", "prometheus": "prometheus", "sla": "sla",
+    }  # fmt: skip
+    assert len(found) == len(re.findall(r"^  \w+:$", services, flags=re.M))
+
+
+def test_the_brokers_and_the_gateway_of_the_mesh_in_containers_know_each_other() -> None:
+    brokers = {name: load_broker(ROOT / f"deploy/docker/compose/{name}.toml") for name in REGIONS}
+    gateway = load_gateway(ROOT / "deploy/docker/compose/gateway.toml")
+    for name, broker in brokers.items():
+        assert broker.region == name and broker.regions == brokers["us"].regions
+        (own,) = broker.own_region.brokers
+        assert (own.peers, own.link) == (broker.listen.peers, broker.listen.link)
+        assert f'GEORELAY_READY_URL: "http://{broker.listen.admin}/readyz"' in COMPOSE.read_text()
+        assert f'"{broker.listen.admin}"' in (ROOT / "deploy/docker/compose/prometheus.yml").read_text()
+    known = {row.name: (row.brokers[0].kafka, row.brokers[0].admin) for row in gateway.regions}
+    assert known == {name: (broker.listen.kafka, broker.listen.admin) for name, broker in brokers.items()}
 
 
 @pytest.mark.parametrize(

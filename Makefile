@@ -49,8 +49,8 @@ check: $(STAMP) ## ruff, mypy --strict, import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory
-	@$(BIN)/python -m loadtest.bench
+bench: setup ## measure on this machine (loopback): throughput, latency, CPU, memory (COMPARE=commit: log and codec beside it)
+	@$(BIN)/python -m loadtest.bench$(if $(COMPARE),.storage --compare $(COMPARE))
 
 peers: setup ## NATS, RabbitMQ, Kafka and georelay side by side, into docs/benchmarks.md (15 min; ROUNDS=3 FAULT_ROUNDS=1 ONLY=word)
 	@$(BIN)/python -m loadtest.peers all --rounds $(ROUNDS) --fault-rounds $(FAULT_ROUNDS) $(if $(ONLY),--only $(ONLY))

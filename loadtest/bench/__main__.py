@@ -27,6 +27,7 @@ from loadtest.bench import (
     secured,
     single,
     sla,
+    storage,
     tls,
     trace_readers,
     traced,
@@ -56,6 +57,7 @@ MESHES = {"mirror": ("us,eu", 1), "live": ("us,eu", 1), "readers": ("us", 1)}
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
     "open": (opening.run, "one data directory, no mesh"),
+    "storage": (storage.run, "one operation of the log and of the codec, no mesh; the figures are stored"),
     "tracing": (tracing.run, "the recorder of a broker, no mesh"),
     "traced": (traced.run, "two regions of one broker, with traces and without, in turn"),
     "sla": (sla.run, "the report's jobs on 1 M delivery rows, no mesh (python -m loadtest.bench.sla has options)"),

@@ -4,6 +4,8 @@
 2. What an acknowledgement promises stands beside every figure: a figure without it says nothing.
 3. We lose a figure when another's median is better. Where the two spreads meet, that is said.
 4. A figure whose producer was late itself, or whose client had no core left, is marked.
+5. A run in which acknowledged records had not come in the end has no figures of delivery: its broker did not keep up.
+   It neither wins nor loses with them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from typing import Any, Final
 OURS: Final = "georelay"
 BEGIN: Final = "<!-- measured: written by `python -m loadtest.peers table` -->"
 END: Final = "<!-- measured: end -->"
+BUSY: Final = "**Other work ran beside: latencies and rates below say little, CPU seconds and losses more.**"
+BEHIND: Final = "did not keep up"
+QUIET_LOAD: Final = 6.0  # three nodes, their clients and what runs them
 LAG_MS_MAX: Final = 2.0
 CLIENT_CORES_MAX: Final = 0.85
 
@@ -54,6 +59,8 @@ FAULTS: Final = (
     Figure("kill", "max_ms", "longest wait of a record, kill -9, ms", "{:,.0f}"),
     Figure("stop", "max_ms", "longest wait of a record, SIGSTOP of 15 s, ms", "{:,.0f}"),
 )
+FAULTY: Final = frozenset(figure.workload for figure in FAULTS)
+DELIVERY: Final = frozenset({"p50_ms", "p99_ms", "p999_ms", "max_ms"})
 ACCOUNT: Final = ("lost", "twice", "early", "unknown")
 TABLES: Final = (
     ("Single records of 100 B, round eight topics, publish -> deliver from the intended time", SINGLE),
@@ -86,7 +93,8 @@ def measured(results: Sequence[Result], machine: Sequence[str], promises: Mappin
 
 def lost(results: Sequence[Result], promises: Mapping[str, Promise]) -> str:
     """Return the first paragraph: what others do better than we, those with our durability first."""
-    sentences = []
+    busy = max((result["figures"]["load_average"] for result in results), default=0) > QUIET_LOAD
+    sentences = [BUSY] if busy else []
     for synced, who in ((True, "with the same durability"), (False, "that acknowledge before a sync")):
         found = []
         for figure in (*SINGLE, *BULK, *FAULTS):
@@ -120,11 +128,15 @@ def _better(results: Sequence[Result], name: str, figure: Figure) -> bool:
 
 
 def _numbers(results: Sequence[Result], name: str, figure: Figure) -> list[float]:
-    return [
-        result["figures"][figure.name]
-        for result in results
-        if result["contender"] == name and result["workload"] == figure.workload and figure.name in result["figures"]
-    ]
+    return [row[figure.name] for row in _rows(results, name, figure) if figure.name in row and _kept_up(row, figure)]
+
+
+def _rows(results: Sequence[Result], name: str, figure: Figure) -> list[Mapping[str, Any]]:
+    return [row["figures"] for row in results if row["contender"] == name and row["workload"] == figure.workload]
+
+
+def _kept_up(row: Mapping[str, Any], figure: Figure) -> bool:
+    return figure.name not in DELIVERY or figure.workload in FAULTY or not row["lost"] + row["unknown"]
 
 
 def _values(results: Sequence[Result], names: Sequence[str], figure: Figure) -> list[float]:
@@ -134,7 +146,7 @@ def _values(results: Sequence[Result], names: Sequence[str], figure: Figure) -> 
 def _cell(results: Sequence[Result], name: str, figure: Figure) -> str:
     numbers = _numbers(results, name, figure)
     if not numbers:
-        return "-"
+        return BEHIND if _rows(results, name, figure) else "-"
     middle = figure.form.format(statistics.median(numbers))
     if len(numbers) == 1:
         return middle
@@ -151,8 +163,8 @@ def _table(results: Sequence[Result], promises: Mapping[str, Promise], figures: 
 
 
 def _mark(results: Sequence[Result], name: str, figure: Figure) -> str:
-    own = [row["figures"] for row in results if row["contender"] == name and row["workload"] == figure.workload]
-    late = any(row.get("lag_p99_ms", 0) > LAG_MS_MAX for row in own) and figure.name.endswith("_ms")
+    own = _rows(results, name, figure)
+    late = figure in SINGLE and figure.name in DELIVERY and any(row["lag_p99_ms"] > LAG_MS_MAX for row in own)
     full = any(row["client_cores"] > CLIENT_CORES_MAX for row in own) and figure.name == "records_per_s"
     return (" late" if late else "") + (" client" if full else "")
 
@@ -179,15 +191,10 @@ def _machine(results: Sequence[Result], machine: Sequence[str]) -> list[str]:
     return [
         *machine,
         f"brokers: {', '.join(versions)}",
-        f"{len(results)} runs in {rounds} rounds, from {began[0]} to {began[-1]}",
+        f"{len(results)} runs in {rounds} round{'s' if rounds > 1 else ''}, from {began[0]} to {began[-1]}",
         f"idle CPU in a run: median {statistics.median(idle):.0%}, least {min(idle):.0%}; load average up to "
-        f"{max(load):.1f}{_busy(load)}",
+        f"{max(load):.1f}",
     ]
-
-
-def _busy(load: Sequence[float]) -> str:
-    quiet = 6.0  # three nodes, their clients and what runs them
-    return ". **Other work ran beside: latencies and rates say little, CPU seconds more**" if max(load) > quiet else ""
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:

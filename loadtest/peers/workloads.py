@@ -54,10 +54,10 @@ class Workload:
 
 
 WORKLOADS: Final = (
-    Workload(key="single-1000", rate_per_s=1_000, seconds=8),
-    Workload(key="single-100", rate_per_s=100, seconds=6),
-    Workload(key="bulk-100", rate_per_s=0, seconds=5),
-    Workload(key="bulk-1024", rate_per_s=0, seconds=5, value_bytes=1_024),
+    Workload(key="single-1000", rate_per_s=1_000, seconds=6),
+    Workload(key="single-100", rate_per_s=100, seconds=4),
+    Workload(key="bulk-100", rate_per_s=0, seconds=4),
+    Workload(key="bulk-1024", rate_per_s=0, seconds=4, value_bytes=1_024),
     Workload(key="stop", rate_per_s=200, seconds=20, fault=Fault.STOP),
     Workload(key="kill", rate_per_s=200, seconds=16, fault=Fault.KILL),
 )

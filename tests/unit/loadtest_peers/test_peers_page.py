@@ -17,6 +17,7 @@ PROMISES = {
 
 def _single(contender: str, p99_ms: float, number: int = 0, **more: Any) -> dict[str, Any]:
     figures = {"p50_ms": 1.0, "p99_ms": p99_ms, "p999_ms": 9.0, "cpu_s_per_100k": 50.0, "lag_p99_ms": 0.5}
+    figures |= {"lost": 0, "unknown": 0}
     shared = {"client_cores": 0.2, "idle_share": 0.5, "load_average": 2.0, "began": f"2026-01-0{number + 1}"}
     return {
         "contender": contender,
@@ -43,6 +44,18 @@ def test_a_loss_whose_spreads_meet_is_told_as_such() -> None:
     ours = [_single("georelay", value, row) for row, value in enumerate((4.0, 6.0, 8.0))]
     theirs = [_single("Other", value, row) for row, value in enumerate((3.0, 4.0, 5.0))]
     assert "6.0 (4.0 to 8.0) against Other 4.0 (3.0 to 5.0) (the spreads meet)" in _page(*ours, *theirs)
+
+
+def test_a_broker_that_did_not_keep_up_does_not_win_with_the_latencies_of_what_came() -> None:
+    text = _page(_single("georelay", 8.0), _single("Other", 0.0, lost=900))
+    assert text.startswith("We lose nothing to brokers with the same durability.")
+    assert "| Other (other-py) | synced on 2 of 3 | did not keep up | did not keep up |" in text
+    assert "| 50.0 |" in next(line for line in text.splitlines() if line.startswith("| Other"))
+
+
+def test_a_rate_reached_in_some_rounds_is_told_of_those() -> None:
+    rounds = [_single("Other", 5.0), _single("Other", 0.0, 1, unknown=3)]
+    assert "| 1.00 | 5.0 |" in _page(_single("georelay", 8.0), *rounds)
 
 
 def test_more_records_a_second_are_better() -> None:

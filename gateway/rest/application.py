@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import structlog
@@ -13,6 +14,7 @@ from gateway.console.console_http import ConsoleHttp
 from gateway.metrics import GatewayMetrics
 from gateway.rest.caller import authorization_of
 from gateway.rest.live_view import LiveView
+from gateway.rest.openapi_core import openapi
 from gateway.rest.problem import defect_problem, http_problem, problem_response
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
@@ -23,7 +25,9 @@ from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 from mesh.tracing.pages_http import TracePages
 
 # What a load balancer asks, the same as at a broker, and what somebody needs who is to sign in.
-PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/console", "/console/", "/console/{file}", "/console/session"})
+PUBLIC_PATHS: Final = frozenset(
+    {"/healthz", "/readyz", "/console", "/console/", "/console/{file}", "/console/session", "/v1/openapi.json"}
+)
 # What no broker answers, and so none judges. Where brokers are, every client has to know: Kafka's tells them too.
 OWN_ROUTES: Final = frozenset({"/v1/resolve", "/v1/routes/{kind}"})
 ABOUT_THE_MESH: Final = frozenset(
@@ -70,6 +74,7 @@ class RestApplication:
         self._console = console
         self._browsers = browsers or BrowserGuard()
         self._live = live or LiveView(None)
+        self._api = b""
         self._traces = traces or TracePages(None, writer={})
 
     def build(self) -> web.Application:
@@ -92,6 +97,7 @@ class RestApplication:
                 web.get("/v1/routes/explain", self._routes.explain, allow_head=False),
                 web.post("/v1/routes/{kind}", self._routes.decide),
                 web.get("/v1/status", self._collect_status, allow_head=False),
+                web.get("/v1/openapi.json", self._describe_api, allow_head=False),
                 web.get("/v1/overview", console.overview, allow_head=False),
                 web.get("/console", console.redirect, allow_head=False),
                 web.get("/console/", console.page, allow_head=False),
@@ -174,6 +180,10 @@ class RestApplication:
                 web.post("/v1/topics/{topic}/consumers/{consumer}/acknowledge", in_one_region),
             ]
         )
+        routes = [
+            (route.method, route.resource.canonical) for route in app.router.routes() if route.resource is not None
+        ]
+        self._api = json.dumps(openapi(routes)).encode()
         return app
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -185,6 +195,9 @@ class RestApplication:
 
     async def _expose_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.expose(), headers={"Content-Type": METRICS_CONTENT_TYPE})
+
+    async def _describe_api(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._api, content_type="application/json", headers={"Cache-Control": "no-cache"})
 
     async def _collect_status(self, request: web.Request) -> web.Response:
         return web.json_response(await self._status.collect(authorization_of(request)))

@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console accounts sla-cluster sla-kill sla-package wheels release units image golden clean alerts kubernetes lab
+.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi accounts sla-cluster sla-kill sla-package wheels release units image golden clean alerts kubernetes lab
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -114,6 +114,10 @@ console: setup ## the console in Chromium before a mesh with real delays: every 
 	@command -v npm >/dev/null || { echo "make console: npm is not installed; it brings axe-core" >&2; exit 2; }
 	@test -e build/console/node_modules/axe-core/axe.min.js || npm install --silent --no-save --prefix build/console axe-core@4
 	@GEORELAY_CONSOLE=1 $(BIN)/python -m pytest -q -s tests/console
+
+openapi: setup ## schemathesis against every request of a mesh's own OpenAPI document (5 min; EXAMPLES=10 SEED=1); brings it from PyPI
+	@test -x build/openapi/bin/schemathesis || { $(PYTHON) -m venv build/openapi && build/openapi/bin/pip install -q "schemathesis>=4.32,<5"; }
+	@$(BIN)/python -m tests.openapi build/openapi/bin/schemathesis $(or $(EXAMPLES),10) $(SEED)
 
 accounts: setup ## 1000 records/s in the WAN test bed, a link cut, a kill -9: the report against the clients' books (8 min; SECONDS=300)
 	@GEORELAY_ACCOUNTS=1 $(BIN)/python -m pytest -q tests/accounts

@@ -45,7 +45,7 @@ def _flag(about: str) -> Schema:
     return {"type": "string", "enum": ["true", "false"], "description": about}
 
 
-def _object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def _object(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
     found: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     return found | ({"required": list(required)} if required else {})
 
@@ -85,7 +85,7 @@ QUERY: Final[Mapping[str, Schema]] = {
     "deadline_ms": _whole("how long to wait for that level", 1, 300_000),
     "epoch": _whole("home epoch of the record", 1),
     "partitions": _text("numbers of partitions, by comma"),
-    "client": _text("name of a client", maxLength=200),
+    "client": _text("name of a client", maxLength=128),
     "address": _text("an address of a client"),
     "intent": _text("what the client means to do", enum=["read", "publish"]),
     "kinds": _text("kinds of traces, by comma"),
@@ -258,7 +258,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         request_share_ppm=_whole("0 takes the limit away"),
     ),
     "Resolve": _object(
-        client=_text("name of the client", maxLength=200),
+        client=_text("name of the client", maxLength=128),
         topic=_text("what it means to use", maxLength=249),
         intent=_text("what it means to do", enum=["read", "publish"]),
         observed=_list(

@@ -24,6 +24,7 @@ PAGES: Final = (
     "homes",
     "security",
     "audit",
+    "api",
 )
 SEEN_S_MAX: Final = 3.0  # from a cut to its cause on the screen
 BYTES_MAX: Final = 60_000  # of everything that the page loads, compressed

@@ -22,6 +22,7 @@ PAGES: Final = (
     "queues/us/jobs",
     "brokers/us",
     "homes",
+    "clients",
     "security",
     "audit",
     "api",
@@ -134,6 +135,16 @@ def test_a_record_is_published_and_the_live_tail_shows_it(browser: Browser, mesh
     browser.click("Publish")
     browser.until("/from the page/.test(document.querySelector('main table').innerText)")
     browser.click("Stop")
+
+
+def test_the_console_explains_where_a_client_goes(browser: Browser) -> None:
+    go(browser, "clients")
+    browser.type("input[name=client]", "till-7")
+    browser.click("Explain")
+    browser.until("/Goes to (us|eu|ap): /.test(document.body.innerText)")
+    assert faults_of(browser) == []
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    browser.shoot(PICTURES / "explain-1280-light.png")
 
 
 def test_the_page_is_small_and_quick(browser: Browser, mesh: ConsoleMesh) -> None:

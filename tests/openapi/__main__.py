@@ -19,7 +19,7 @@ from loadtest.mesh_process import MeshProcess
 CHECKS: Final = ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
 LEFT_OUT: Final = "/events$|^/console|^/v1/live$|^/metrics"
 ANSWER_S_MAX: Final = 45  # a read waits for 30 s when it is asked to
-RUN_S_MAX: Final = 900
+RUN_S_MAX: Final = 240
 
 
 async def run(schemathesis: str, examples: str, seed: str) -> int:

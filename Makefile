@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi accounts sla-cluster sla-kill sla-package wheels release units image golden clean alerts kubernetes lab
+.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -144,6 +144,10 @@ units: ## systemd's own judgement of the units: no warning, exposure 2.5 at most
 
 lab: $(STAMP) ## deploy/ansible on hosts with systemd made here, operations under load (STEPS=..; root); says what is missing
 	@$(BIN)/python -m deploy.lab $(if $(STEPS),--steps "$(STEPS)") $(if $(RELEASE),--release $(RELEASE)) $(if $(NEXT),--next $(NEXT))
+
+tf: ## deploy/terraform against moto as AWS: made, read back, grown, shrunk, ended (20 min; MIRROR=folder of providers)
+	@MIRROR="$(MIRROR)" bash tools/tf_needs.sh $(PYTHON)
+	@GEORELAY_TF=1 TF_CLI_CONFIG_FILE=$(CURDIR)/build/tf/terraformrc build/tf/venv/bin/python -m pytest -q -s -x -c /dev/null --rootdir . --confcutdir tests/terraform tests/terraform
 
 image: ## images of broker, gateway, Prometheus and sla from dist/ (BASE=image BUILDER=podman); says what is missing
 	@deploy/docker/build.sh

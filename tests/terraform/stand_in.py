@@ -27,12 +27,13 @@ DEBIAN = {
 
 
 def keep_what_is_said() -> None:
-    """Have moto remember what it drops: descriptions of rules that name groups, and health checks as they came."""
+    """Have moto keep what it drops: what rules say, groups of hosts, health checks as they came."""
+    from moto.ec2.models.instances import Instance
     from moto.ec2.models.security_groups import SecurityGroupRule
     from moto.route53.models import HealthCheck
     from moto.route53.responses import Route53
 
-    first, create = SecurityGroupRule.__init__, Route53.create_health_check
+    first, create, wire = SecurityGroupRule.__init__, Route53.create_health_check, Instance.prep_nics
     signature = inspect.signature(first)
 
     def remember(*words: Any, **named: Any) -> None:
@@ -46,6 +47,11 @@ def keep_what_is_said() -> None:
         made.result["HealthCheck"].asked = answer._get_param("HealthCheckConfig")
         return made
 
+    def wire_up(host: Any, *words: Any, **named: Any) -> None:
+        wire(host, *words, **named)
+        host.security_groups = host.security_groups or list(host.nics[0].group_set)
+
+    Instance.prep_nics = wire_up
     SecurityGroupRule.description = None
     SecurityGroupRule.__init__ = remember
     Route53.create_health_check = remember_check

@@ -173,6 +173,7 @@ def test_every_dependency_has_its_reason(root: Path, table_rows: Rows) -> None:
         *project["project"]["dependencies"],
         *project["dependency-groups"]["dev"],
         *project["dependency-groups"]["peers"],
+        *project["dependency-groups"]["terraform"],
         *project["build-system"]["requires"],
     ]
     for extra in project["project"]["optional-dependencies"].values():

@@ -15,6 +15,7 @@ from email.message import Message
 from email.parser import BytesParser
 from itertools import pairwise
 from pathlib import Path
+from stat import S_IFREG
 from typing import Final
 
 from deploy.release.refusals import ReleaseError
@@ -109,6 +110,7 @@ def rewrite_with_one_time(path: Path) -> None:
         for entry in sorted(old.infolist(), key=lambda entry: entry.filename):
             same = zipfile.ZipInfo(entry.filename, ZIP_EPOCH)
             same.compress_type = zipfile.ZIP_DEFLATED
-            same.external_attr = (0o755 if entry.external_attr >> 16 & 0o111 else 0o644) << 16
+            # Of what is not told to be a regular file pip makes nothing executable.
+            same.external_attr = (S_IFREG | (0o755 if entry.external_attr >> 16 & 0o111 else 0o644)) << 16
             new.writestr(same, old.read(entry))
     scratch.replace(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import stat
 import subprocess
 import tarfile
 import zipfile
@@ -133,6 +134,20 @@ def test_a_wheel_built_at_another_time_becomes_the_same(tmp_path: Path) -> None:
         rewrite_with_one_time(file)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert read_wheel(files[0]).name == "pyspark"
+
+
+def test_a_program_in_a_wheel_that_was_rewritten_is_one_that_pip_makes_executable(tmp_path: Path) -> None:
+    file = _wheel(tmp_path, "pyspark")
+    with zipfile.ZipFile(file, "a") as wheel:
+        for name, mode in (("pyspark/bin/spark-submit", 0o100755), ("pyspark/data.txt", 0o100644)):
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = mode << 16
+            wheel.writestr(entry, b"")
+    rewrite_with_one_time(file)
+    with zipfile.ZipFile(file) as wheel:
+        modes = {entry.filename: entry.external_attr >> 16 for entry in wheel.infolist()}
+    assert stat.S_ISREG(modes["pyspark/bin/spark-submit"]) and modes["pyspark/bin/spark-submit"] & 0o111
+    assert stat.S_ISREG(modes["pyspark/data.txt"]) and not modes["pyspark/data.txt"] & 0o111
 
 
 def test_the_bill_of_materials_is_what_the_published_schema_asks_for(tmp_path: Path) -> None:

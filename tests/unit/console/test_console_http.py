@@ -167,3 +167,23 @@ async def test_who_knows_an_overview_waits_for_the_next_one(
     waited = await asyncio.gather(*(ask(mesh, "GET", f"/v1/overview?after={first}") for _ in range(5)))
     assert [row[1]["version"] for row in waited] == [first + 1] * 5
     assert (await ask(mesh, "GET", "/v1/overview?after=-1"))[0] == 400
+
+
+async def test_a_region_that_is_slow_to_answer_is_not_asked_again_meanwhile(
+    start_mesh: Start, start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "PERIOD_S", 0.02)
+    monkeypatch.setattr(collector, "FIRST_S", 0.2)
+    waiting: list[str] = []
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/status":
+            waiting.append(request.path)
+            await asyncio.Event().wait()
+        return await answer_to_all(request)
+
+    mesh = await start_mesh(us=[await start_broker(never)])
+    status, overview, _ = await ask(mesh, "GET", "/v1/overview")
+    assert (status, overview["regions"][0]["words"]) == (200, "not asked yet")
+    assert overview["version"] > 1, "turns went by"
+    assert waiting == ["/v1/status"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import signal
 import sys
 import time
@@ -13,11 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed, get_json
+from loadtest.chaos.control_file import ControlFile
 
 READY_SECONDS_MAX: Final = 60
-APPLY_SECONDS_MAX: Final = 60  # a broker that was just started obeys once it runs
 STOP_SECONDS_MAX: Final = 15
-POLL_SECONDS: Final = 0.02
 SAID_BYTES_MAX: Final = 4_096
 
 
@@ -36,12 +33,10 @@ class BrokerProcess:
         self.config_file = directory / f"{name}.toml"
         self.wires_file = directory / f"{name}.wires.json"
         self.log_file = directory / f"{name}.log"
-        self._control_file = directory / f"{name}.faults.json"
+        self._control = ControlFile(directory / f"{name}.faults.json")
         self._admin = admin
         self._process: asyncio.subprocess.Process | None = None
         self._stopped = False
-        self._faults: dict[str, Any] = {"version": 1, "generation": 0}
-        self._write_faults()
 
     @property
     def is_running(self) -> bool:
@@ -61,7 +56,7 @@ class BrokerProcess:
         arguments = ("-P", "-m", "region.faults", "broker", "--break-things", "--config", str(self.config_file))
         with self.log_file.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *arguments, "--control", str(self._control_file), "--wires", str(self.wires_file)),
+                *(sys.executable, *arguments, "--control", str(self._control.path), "--wires", str(self.wires_file)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -119,20 +114,9 @@ class BrokerProcess:
         Raises:
             CampaignFailed: it does not.
         """
-        self._faults |= faults | {"generation": self._faults["generation"] + 1}
-        self._write_faults()
-        applied = self._control_file.with_name(self._control_file.name + ".applied")
-        wanted = str(self._faults["generation"])
-        deadline = time.monotonic() + APPLY_SECONDS_MAX
-        while self.is_running and not self._stopped and (not applied.exists() or applied.read_text().strip() != wanted):
-            if time.monotonic() > deadline:
-                raise CampaignFailed(f"{self.name} does not obey its control file: {self.last_words()}")
-            await asyncio.sleep(POLL_SECONDS)
-
-    def _write_faults(self) -> None:
-        draft = self._control_file.with_name(self._control_file.name + ".tmp")
-        draft.write_text(json.dumps({key: value for key, value in self._faults.items() if value is not None}))
-        os.replace(draft, self._control_file)
+        self._control.set(**faults)
+        if not await self._control.obeyed(lambda: self.is_running and not self._stopped):
+            raise CampaignFailed(f"{self.name} does not obey its control file: {self.last_words()}")
 
     def last_words(self) -> str:
         """Return the last line of its log, cut to one screen line or two."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.chaos.broker_process import BrokerProcess
+from loadtest.chaos.control_file import HEALED
 from loadtest.chaos.wires import Wires
 
 BROKERS_PER_REGION: Final = 3
@@ -115,14 +116,7 @@ class ChaosMesh:
             if broker.ended_by_itself:
                 ended.append(f"{name}: {broker.last_words()}")
                 await broker.reap()
-            await broker.break_with(
-                wall_step_ms=None,
-                free_bytes=None,
-                write_delay_ms=None,
-                sync_delay_ms=None,
-                volatile_writes=None,
-                lying_syncs=None,
-            )
+            await broker.break_with(**HEALED)
             if not broker.is_running:
                 await broker.start()
         await asyncio.gather(*(broker.wait_until_ready() for broker in self.brokers.values()))

@@ -78,20 +78,22 @@ class Users:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Who reads: one consumer of all partitions in each of these regions; (): in every region."""
+    """Who reads: so many consumers, each of all partitions, in each of these regions; (): in every region."""
 
     topics: tuple[str, ...]
     regions: tuple[str, ...] = ()
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is broken, when, what exactly, and for how long."""
+    """What is broken, when, what exactly, and for how long; ms: by how much, where that is asked (load.faults)."""
 
     at_s: float
     do: str
     what: str = ""
     for_s: float = 0.0
+    ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

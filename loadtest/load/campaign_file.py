@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from loadtest.load.campaign import (
 FOLDER: Final = Path(__file__).resolve().parent.parent / "campaigns"
 SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
 SHOWN_CHARS_MAX: Final = 60
+NEED_MS: Final = ("link-slow", "disk-slow", "clock-step")
 _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
@@ -225,6 +227,37 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     for row, fault in enumerate(document.get("faults", ())):
         if seconds_of(fault["at"]) >= whole_s:
             yield ("faults", row, "at"), f"{fault['at']!r} is after the last stage, which ends at {whole_s:g}s"
+        yield from _wrong_faults(row, fault, topology, regions, topics)
+
+
+def _wrong_faults(
+    row: int, fault: Mapping[str, Any], topology: Mapping[str, Any], regions: Sequence[str], topics: Sequence[str]
+) -> Iterator[tuple[Where, str]]:
+    """Yield what a fault cannot be in this topology."""
+    kind, do, what = topology.get("kind", "up"), fault["do"], fault["what"]
+    if kind == "endpoints":
+        yield ("faults", row, "do"), f"{do!r} needs a mesh that is started for it: topology.kind up or wan"
+        return
+    if do.startswith("link-") and kind != "wan":
+        yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has links that can be cut"
+    if do in NEED_MS and "ms" not in fault:
+        yield ("faults", row), f"ms is missing: {do} says by how much"
+    numbers = range(1, topology.get("brokers_per_region", 1) + 1)
+    names = [f"{region}-{number}" for region in regions for number in numbers]
+    if do.startswith("link-"):
+        allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2))]
+        is_known = what in regions or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
+    elif do == "region-loss":
+        allowed, is_known = list(regions), what in regions
+    else:
+        allowed = [
+            *names,
+            *(f"leader of {topic}" for topic in topics),
+            *(["gateway"] if do in ("kill", "stop") else []),
+        ]
+        is_known = what in allowed
+    if not is_known:
+        yield ("faults", row, "what"), f"{what!r} is not one of {', '.join(allowed)}"
 
 
 def _made(name: str, document: Mapping[str, Any]) -> Campaign:
@@ -268,7 +301,7 @@ def _ends_of(pairs: str) -> tuple[str, ...]:
 
 def _fault(row: dict[str, Any]) -> Fault:
     return Fault(
-        at_s=seconds_of(row["at"]), do=row["do"], what=row.get("what", ""), for_s=seconds_of(row.get("for", "0s"))
+        at_s=seconds_of(row["at"]), do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), ms=row.get("ms", 0.0)
     )
 
 

@@ -15,7 +15,7 @@ import typer
 from georelay.cli.failure import CommandFailed
 
 EXIT_CANNOT_RUN: Final = 3
-EXTRA: Final = ("locust", "jsonschema", "confluent_kafka")
+EXTRA: Final = ("locust", "jsonschema", "confluent_kafka", "jinja2", "matplotlib")
 
 
 def register(app: typer.Typer) -> None:
@@ -31,17 +31,20 @@ def register(app: typer.Typer) -> None:
 def run(
     campaign: Annotated[str, typer.Argument(help="Name of a shipped campaign, or a .toml file.")] = "smoke",
     out: Annotated[Path, typer.Option(help="Folder below which the results go.")] = Path("out/load"),
+    workers: Annotated[bool, typer.Option("--workers", help="A worker of Locust for each region.")] = False,
     web: Annotated[str, typer.Option(metavar="HOST:PORT", help="Show Locust's page there meanwhile.")] = "",
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
     _need_extra()
     from loadtest.load.campaign_file import CampaignError, find, load
-    from loadtest.load.runner import RunOptions, run_campaign
+    from loadtest.load.locust_processes import RunOptions
+    from loadtest.load.runner import run_campaign
     from loadtest.load.stage import CannotRun
 
     try:
         file = find(campaign)
-        code = asyncio.run(run_campaign(load(file), RunOptions(campaign_file=file, out=out, web=web), typer.echo))
+        options = RunOptions(campaign_file=file, out=out, web=web, has_workers=workers)
+        code = asyncio.run(run_campaign(load(file), options, typer.echo))
     except (CampaignError, CannotRun) as error:
         raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
     raise typer.Exit(code)

@@ -140,17 +140,16 @@ class ReadEngine:
         folder.mkdir(exist_ok=True)
         self._readers = [
             KafkaReader(
-                plan.worker,
+                name,
                 region,
-                [topics[name] for name in plan.topics_read(region)],
+                [topics[topic] for topic in of_reader],
                 bootstrap=plan.bootstrap(region),
                 settings=plan.settings,
                 folder=folder,
                 clock=self._clock,
                 is_final=is_final,
             )
-            for region in plan.regions
-            if plan.topics_read(region)
+            for name, region, of_reader in (plan.complete_readers() if is_final else plan.readers())
         ]
 
     def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -48,10 +48,20 @@ class Plan:
             if not users.regions or region in users.regions
         ]
 
-    def topics_read(self, region: str) -> list[str]:
-        """Return what is read in a region."""
-        rows = [row for row in self.campaign.readers if not row.regions or region in row.regions]
-        return list(dict.fromkeys(topic for row in rows for topic in row.topics))
+    def readers(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return (name, region, topics) of every reader of this engine."""
+        return [
+            (f"{self.worker}-reader{row}.{copy}-{region}", region, readers.topics)
+            for row, readers in enumerate(self.campaign.readers)
+            for region in self.regions
+            if not readers.regions or region in readers.regions
+            for copy in range(readers.count)
+        ]
+
+    def complete_readers(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return the same for one more read of everything in every region."""
+        topics = tuple(topic.name for topic in self.campaign.topics)
+        return [(f"{self.worker}-complete-{region}", region, topics) for region in self.regions]
 
 
 def read_plan(path: Path, settings: Mapping[str, str]) -> Plan:

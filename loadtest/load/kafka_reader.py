@@ -30,7 +30,7 @@ class KafkaReader:
 
     def __init__(
         self,
-        worker: str,
+        name: str,
         region: str,
         topics: list[Topic],
         *,
@@ -50,7 +50,6 @@ class KafkaReader:
         self.next: dict[tuple[str, int], int] = {
             (topic.name, partition): 0 for topic in topics for partition in range(topic.partitions)
         }
-        name = f"{worker}-{'complete' if is_final else 'reader'}-{region}"
         self._is_final = is_final
         self._clock = clock
         self._history = HistoryWriter(folder / f"{name}.history", name)

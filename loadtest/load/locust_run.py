@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import gevent
+import locust.runners
 import locust.stats
 from gevent import subprocess
 from gevent.event import Event
@@ -36,7 +37,9 @@ READY_S: Final = 90
 SPAWN_PER_S: Final = 1_000.0
 EXIT_CANNOT: Final = 3
 NAP_S: Final = 1.0
-END, SETTLED = "campaign_end", "campaign_settled"
+POLL_S: Final = 0.1
+HEARTBEATS_MISSED_MAX: Final = 10  # Locust calls a worker lost after three seconds; a busy machine needs longer
+END, SETTLED, NAMED = "campaign_end", "campaign_settled", "campaign_worker"
 
 
 def _campaign_option() -> argparse.ArgumentParser:
@@ -102,11 +105,16 @@ class StageShape(LoadTestShape):
 
     abstract = True
     campaign: Campaign
+    _is_begun = False
 
     def tick(self) -> tuple[int, float] | None:
         """Return users and how fast they come, None when the run is over."""
         assert self.runner is not None, "Locust sets it"
         run = run_of(self.runner.environment)
+        if not self._is_begun:
+            self._is_begun = True
+            run.wait_for_workers()
+            self.start_time = time.perf_counter()
         stage = self.campaign.stage_at(time.perf_counter() - self.start_time)
         if stage is None:
             return None if run.is_settled() else (self.campaign.stages[-1].users, SPAWN_PER_S)
@@ -173,6 +181,7 @@ class LocustRun:
         self._is_ending = False
         self._workers_settled: set[str] = set()
         self._workers_known: set[str] = set()
+        self._names: dict[str, str] = {}
         self.results.mkdir(parents=True, exist_ok=True)
 
     def start_engines(self) -> None:
@@ -198,6 +207,20 @@ class LocustRun:
         for engine in self._engines:
             if not engine.is_ready.wait(READY_S) or engine.failure:
                 raise CampaignError(engine.failure or f"the {engine.role} engine is not ready after {READY_S} s")
+        if isinstance(self._environment.runner, WorkerRunner):
+            self._environment.runner.send_message(NAMED, {"worker": self.worker})
+
+    def wait_for_workers(self) -> None:
+        """Wait until the engines of every worker are ready; a master without all of them makes an invalid run."""
+        runner = self._environment.runner
+        if not isinstance(runner, MasterRunner):
+            return
+        expected = int(getattr(self._environment.parsed_options, "expect_workers", 1))
+        with gevent.Timeout(READY_S, False):
+            while len(self._names) < expected:
+                gevent.sleep(POLL_S)
+        if len(self._names) < expected:
+            self.trouble(f"{len(self._names)} of {expected} workers were ready after {READY_S} s")
 
     def begin(self) -> None:
         """The first stage begins now."""
@@ -229,6 +252,10 @@ class LocustRun:
     def end(self) -> None:
         """Publishers first: readers wait for what they left."""
         gevent.spawn(self._end)
+
+    def worker_named(self, client: str, name: str) -> None:
+        """Note what a worker is called in the results."""
+        self._names[client] = name
 
     def worker_settled(self, name: str) -> None:
         """Note that everything of a worker has come."""
@@ -275,7 +302,7 @@ class LocustRun:
             alive = self._workers_alive()
             for name in sorted(self._workers_known - alive - self._workers_settled):
                 self._workers_known.discard(name)
-                self.trouble(f"worker {name.rpartition('_')[0] or name} was lost: what it offered is missing")
+                self.trouble(f"the worker {self._names.get(name, name)} was lost: what it offered is missing")
             self._workers_known |= alive
             gevent.sleep(NAP_S)
 
@@ -320,6 +347,7 @@ def _add_options(parser: Any, **_: Any) -> None:
 def _prepare(environment: Environment, **_: Any) -> None:
     if "GEORELAY_LOAD_PARENT" in os.environ:
         die_with_parent(int(os.environ["GEORELAY_LOAD_PARENT"]))
+    locust.runners.HEARTBEAT_LIVENESS = HEARTBEATS_MISSED_MAX
     locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
     run = _RUNS[id(environment)] = LocustRun(environment)
     runner = environment.runner
@@ -328,7 +356,11 @@ def _prepare(environment: Environment, **_: Any) -> None:
         def settled(msg: Any, **_: Any) -> None:
             run.worker_settled(msg.data["worker"])
 
+        def named(msg: Any, **_: Any) -> None:
+            run.worker_named(msg.node_id, msg.data["worker"])
+
         runner.register_message(SETTLED, settled)
+        runner.register_message(NAMED, named)
         return
     if isinstance(runner, WorkerRunner):
         runner.register_message(END, lambda **_: run.end())

@@ -53,6 +53,8 @@ class Results:
         totals = verdict_core.totals_of(self.seconds)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books)
+        if not any(stage.rate for stage in campaign.stages):
+            return self._kept(lines, invalid)  # nothing was offered: there is nothing to count
         entries = self._document("locust.json").get("entries", [])
         lines.append(
             verdict_core.judge_agreement(
@@ -63,6 +65,9 @@ class Results:
         )
         if campaign.checks.report:
             lines.append(self._report_line(books))
+        return self._kept(lines, invalid)
+
+    def _kept(self, lines: list[verdict_core.Line], invalid: list[str]) -> verdict_core.Judgement:
         judgement = verdict_core.Judgement(lines=tuple(lines), invalid=tuple(invalid))
         (self.folder / "verdict.json").write_text(json.dumps(judgement.told(), indent=1) + "\n", encoding="utf-8")
         return judgement

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import platform
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -21,31 +19,15 @@ from loadtest.bench.client_settings import environment
 from loadtest.bench.machine import describe
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.engine_values import written
+from loadtest.load.locust_processes import LocustProcesses, RunOptions
+from loadtest.load.page import page_of
 from loadtest.load.results import Results
 from loadtest.load.stage import CannotRun, Stage, opened
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
-LOCUSTFILE: Final = Path(__file__).resolve().parent.parent / "locustfile.py"
-START_S: Final = 120
-POLL_S: Final = 0.05
 COMPLETE_S: Final = 600
 REPORT_DONE: Final = (0, 1, 3)  # pass, breach, inconclusive: all of them are reports
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What the command line asked for.
-
-    Args:
-        campaign_file: the campaign as it is.
-        out: below it the folder of the results is made.
-        web: address of Locust's page, "" for none.
-    """
-
-    campaign_file: Path
-    out: Path
-    web: str = ""
 
 
 async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int:
@@ -57,7 +39,6 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
     say(f"{campaign.name}: {campaign.about}")
     say(f"results in {folder}")
     async with opened(campaign, folder) as stage:
-        stage.check_faults(campaign.faults)
         await stage.create(campaign.topics)
         say(f"mesh: {', '.join(stage.regions)}; {campaign.seconds:g} s of load")
         await _load(campaign, options, folder, stage)
@@ -72,7 +53,10 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
 
 def judge(folder: Path, say: Say) -> int:
     """Judge what a folder holds, say it, and return the exit code."""
-    judgement = Results(folder).judge()
+    results = Results(folder)
+    judgement = results.judge()
+    (folder / "result.html").write_text(page_of(results, judgement), encoding="utf-8")
+    say(f"page: {folder / 'result.html'}")
     for line in lines_of(judgement):
         say(line)
     return EXIT_CODES[judgement.verdict]
@@ -90,59 +74,26 @@ def lines_of(judgement: Judgement) -> list[str]:
 
 async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: Stage) -> None:
     """Run Locust, and break what the campaign breaks meanwhile."""
-    words = ["--campaign", str(folder / f"{campaign.name}.toml"), "--endpoints", str(stage.endpoints_file)]
-    words += ["--results", str(folder), "--load-worker", "local", "--html", str(folder / "locust.html")]
-    if options.web:
-        host, _, port = options.web.rpartition(":")
-        words += ["--web-host", host, "--web-port", port, "--autostart", "--autoquit", "5"]
-    else:
-        words += ["--headless", "--only-summary"]
-    with (folder / "locust.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *words),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment(stage.settings) | {"GEORELAY_LOAD_PARENT": str(os.getpid())},
-        )
+    locust = LocustProcesses(campaign, options, folder, stage)
     beside: list[asyncio.Task[None]] = []
     try:
-        await _until_begun(process, folder)
+        await locust.start()
         began = time.monotonic()
         beside = [asyncio.create_task(stage.sample_cpu())]
         beside += [asyncio.create_task(_fault(stage, fault, began)) for fault in campaign.faults]
-        code = await process.wait()
+        await locust.ended()
         for task in beside[1:]:
             await task
     finally:
         for task in beside:
             task.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    if code:
-        raise CannotRun(f"Locust ended with {code}: {_last_words(folder)}")
+        await asyncio.gather(*beside, return_exceptions=True)
+        await locust.stop()
 
 
 async def _fault(stage: Stage, fault: Fault, began: float) -> None:
     await asyncio.sleep(began + fault.at_s - time.monotonic())
     await stage.break_it(fault)
-
-
-async def _until_begun(process: asyncio.subprocess.Process, folder: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while not (folder / "began.json").exists():
-        if process.returncode is not None:
-            raise CannotRun(f"Locust did not begin: {_last_words(folder)}")
-        if time.monotonic() > deadline:
-            raise CannotRun(f"Locust did not begin within {START_S} s: see {folder / 'locust.log'}")
-        await asyncio.sleep(POLL_S)
-
-
-def _last_words(folder: Path) -> str:
-    lines = (folder / "locust.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    told = [line for line in lines if not line.startswith("[")]
-    return (told or lines or ["it said nothing"])[-1]
 
 
 async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> None:

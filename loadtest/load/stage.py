@@ -10,18 +10,27 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+
 from loadtest.bench.client_settings import PLAIN, Settings
 from loadtest.bench.machine import cpu_seconds
+from loadtest.chaos.control_file import ControlFile
+from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
+from loadtest.load.faults import STRIKES
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
 CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
 COMMAND_S: Final = 60
 SAMPLE_S: Final = 1.0
+LEADER_OF: Final = "leader of "
+BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
+BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step")
 
 
 class CannotRun(Exception):
@@ -45,6 +54,7 @@ class Stage:
         self._folder = folder
         self._mesh = mesh
         self._user = user
+        self._controls: dict[str, ControlFile] = {}
         try:
             self.endpoints: Mapping[str, Any] = json.loads(endpoints_file.read_text(encoding="utf-8"))
             self.regions = tuple(self.endpoints["regions"])
@@ -70,36 +80,71 @@ class Stage:
             raise CannotRun(f"georelay {' '.join(words[:3])}: {_last_line(done.stderr)}")
         return str(done.stdout)
 
-    def check_faults(self, faults: tuple[Fault, ...]) -> None:
-        """Raise CannotRun for a fault that this mesh cannot have."""
-        for fault in faults:
-            if self._mesh is None:
-                raise CannotRun(f"the fault {fault.do!r} needs a mesh that is started here: topology.kind up or wan")
-            if fault.what not in self.pids():
-                known = ", ".join(sorted(self.pids()))
-                raise CannotRun(f"the fault {fault.do!r} names {fault.what!r}; this mesh has {known}")
-
     async def break_it(self, fault: Fault) -> None:
-        """Do what a fault says, for as long as it says, and note both ends."""
-        assert self._mesh is not None, "checked before"
-        hold = self._mesh.directory / "mesh" / "run" / f"{fault.what}.hold"
-        hold.touch()
-        self._mesh.kill(fault.what)
-        self.note(what=fault.do, of=fault.what, for_s=fault.for_s)
-        await asyncio.sleep(fault.for_s)
-        hold.unlink(missing_ok=True)
-        self.note(what="healed", of=fault.what)
+        """Do what a fault says, for as long as it says, and note both ends. Raises CannotRun."""
+        what = fault.what
+        if what.startswith(LEADER_OF):
+            what = await self.leader_of(what.removeprefix(LEADER_OF))
+        self.note(what=fault.do, of=what, for_s=fault.for_s)
+        await STRIKES[fault.do](self, fault, what)
+        self.note(what="healed", of=what)
+
+    async def leader_of(self, topic: str) -> str:
+        """Return the broker that leads the first partition of a topic at its home. Raises CannotRun."""
+        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
+        mesh, tls = self._mesh, self._mesh.ssl_context or True
+        async with aiohttp.ClientSession(headers=mesh.headers) as http:
+
+            async def described(address: str) -> dict[str, Any]:
+                async with http.get(f"{mesh.scheme}://{address}/v1/topics/{topic}", ssl=tls) as answer:
+                    if answer.status != HTTPStatus.OK:
+                        raise CannotRun(f"{address} does not know who leads {topic}: {answer.status}")
+                    return dict(await answer.json())
+
+            # Each region tells its own leader, and the gateway asks the nearest one.
+            home = self.regions[max(1, (await described(mesh.endpoints["gateway"]["http"][0]))["home"]) - 1]
+            of_home = await described(mesh.endpoints["regions"][home]["admin"][0])
+            leader = int(of_home["partition_states"][0]["leader"])
+        if leader <= 0:
+            raise CannotRun(f"{topic} has no leader now")
+        return f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
+
+    def hold_file(self, name: str) -> Path:
+        """Return the file that keeps a killed process down while it is there."""
+        return self._directory / "run" / f"{name}.hold"
+
+    async def wan(self, *words: str) -> None:
+        """Change the test bed. Raises CannotRun."""
+        assert isinstance(self._mesh, WanMesh), "the loader lets links be broken in a test bed only"
+        try:
+            await self._mesh.wan_at_ns(*words)
+        except RuntimeError as error:
+            raise CannotRun(f"georelay wan {' '.join(words)}: {_last_line(str(error))}") from error
+
+    async def tell(self, broker: str, **settings: Any) -> None:
+        """Tell a breakable broker what is broken. Raises CannotRun: it does not obey."""
+        if broker not in self._controls:
+            self._controls[broker] = ControlFile(control_path(self._directory / "config" / f"{broker}.toml"))
+        control = self._controls[broker]
+        control.set(**settings)
+        if not await control.obeyed(lambda: True):
+            raise CannotRun(f"{broker} does not obey its control file {control.path}")
 
     def note(self, **event: Any) -> None:
         """Write down that something happened, now."""
         with (self._folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"second": time.time(), **event}) + "\n")
 
+    @property
+    def _directory(self) -> Path:
+        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
+        return self._mesh.directory / "mesh"
+
     def pids(self) -> dict[str, int]:
         """Return the processes of a mesh that was started here, by name."""
         if self._mesh is None:
             return {}
-        run = self._mesh.directory / "mesh" / "run"
+        run = self._directory / "run"
         pids = {}
         for path in sorted(run.glob("*.pid")):
             with contextlib.suppress(OSError, ValueError):  # it is just being started again
@@ -140,17 +185,23 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
         )
         return
     directory = folder / "mesh"
+    arguments: tuple[str, ...] = ("--restart",)
+    if any(fault.do in BREAKABLE for fault in campaign.faults):
+        program = (sys.executable, "-P", "-m", "loadtest.load.breakable_broker")
+        arguments += tuple(f"--broker-program={word}" for word in program)
     mesh: MeshProcess
     settings, user = PLAIN, ""
     if topology.kind == "wan":
-        mesh = wan = WanMesh(directory, brokers_per_region=topology.brokers_per_region, pairs=topology.pairs)
-        settings, user = {}, wan.credentials
+        mesh = wan = WanMesh(
+            directory, brokers_per_region=topology.brokers_per_region, pairs=topology.pairs, arguments=arguments
+        )
+        user = wan.credentials
     else:
         mesh = MeshProcess(
             directory,
             regions=",".join(topology.regions),
             brokers_per_region=topology.brokers_per_region,
-            arguments=("--restart",),
+            arguments=arguments,
         )
     try:
         async with mesh:

@@ -30,21 +30,27 @@ class WanMesh(MeshProcess):
     """`georelay up --wan` as a child process. Use as an async context manager."""
 
     def __init__(
-        self, directory: Path, *, brokers_per_region: int, pairs: str = PAIRS, congestion_control: str = ""
+        self,
+        directory: Path,
+        *,
+        brokers_per_region: int,
+        pairs: str = PAIRS,
+        congestion_control: str = "",
+        arguments: tuple[str, ...] = (),
     ) -> None:
-        """Take how many brokers each region has and what TCP uses between them ("": the kernel's)."""
+        """Take how many brokers each region has, what TCP uses between them ("": the kernel's), more words of `up`."""
         self.rtts: Rtts = parse_pairs(pairs)
         self.regions = list(dict.fromkeys(name for item in pairs.split(",") for name in item.split("=")[0].split("-")))
         self.bed = f"bench-{os.getpid()}"
         self._password = secrets.token_urlsafe(16)
-        arguments = ["--wan", pairs, "--wan-name", self.bed]
+        words = ["--wan", pairs, "--wan-name", self.bed, *arguments]
         if congestion_control:
-            arguments += ["--wan-congestion-control", congestion_control]
+            words += ["--wan-congestion-control", congestion_control]
         super().__init__(
             directory,
             regions=",".join(self.regions),
             brokers_per_region=brokers_per_region,
-            arguments=tuple(arguments),
+            arguments=tuple(words),
             user=(USER, self._password),
         )
 

@@ -1,4 +1,4 @@
-"""A campaign from its file to its verdict: mesh, Locust, a killed broker, histories that agree with Locust's counts."""
+"""A campaign from its file to its verdict: mesh, Locust with workers, a killed broker, histories that agree with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def georelay(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_campaign_is_run_broken_and_judged_record_by_record(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text(CAMPAIGN)
-    done = georelay("run", str(file), "--out", str(tmp_path / "out"))
+    done = georelay("run", str(file), "--workers", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith("PASS")
     (folder,) = (tmp_path / "out").iterdir()
@@ -55,6 +55,9 @@ def test_a_campaign_is_run_broken_and_judged_record_by_record(tmp_path: Path) ->
     assert [line["what"] for line in verdict["lines"]] == ["history", "Locust and histories"]
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [(event["what"], event["of"]) for event in events] == [("kill", "eu-1"), ("healed", "eu-1")]
+    workers = {path.stem for path in folder.glob("seconds-*.jsonl")}
+    assert workers == {"seconds-us", "seconds-eu"}
+    assert "<svg" in (folder / "result.html").read_text()
     again = georelay("report", str(folder))
     assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "PASS")
 

@@ -208,6 +208,7 @@ BODIES = {
     "POST /v1/queues/{queue}/leases": {"acknowledge": []},
     "POST /v1/groups/{group}/reset-offsets": {"topic": "orders", "to": "earliest"},
     "POST /v1/bindings": {"name": "b", "source": "orders", "topic": "copies"},
+    "POST /v1/routes/{kind}": {"subject": "billing-7", "value": "eu"},
     "POST /v1/quotas": {"principal": "User:a", "produce_bytes_per_s": 1},
 }
 # What everybody who is signed in may ask: who one is, and the topics that one may see (none here).
@@ -218,7 +219,8 @@ HARMLESS = {("GET", "/v1/whoami"), ("GET", "/v1/topics"), ("GET", "/v1/groups"),
 async def test_every_route_refuses_strangers_and_those_without_a_right(
     http: Any, guarded: Guarded, method: str, path: str
 ) -> None:
-    real = path.format(topic="orders", broker="1001", user="bob", token="t", group="g", queue="q", binding="b")
+    names = {"topic": "orders", "broker": "1001", "user": "bob", "token": "t", "group": "g", "queue": "q"}
+    real = path.format(**names, binding="b", kind="pin")
     status, document = await ask(http, method, real, BODIES.get(f"{method} {path}"), user=None)
     assert (status, document["code"]) == (401, "UNAUTHENTICATED")
     status, document = await ask(http, method, real, BODIES.get(f"{method} {path}"), user="ann")

@@ -24,9 +24,9 @@ from deploy.lab.needs import ROOT, LabError, ansible
 PLAYS: Final = ROOT / "deploy" / "ansible"
 CHANGED: Final = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+)", re.MULTILINE)
 LOOK_S: Final = 0.4
-BROKER_ADMIN: Final = 7180
+BROKER_ADMIN: Final = 9096
 GATEWAY_HTTP: Final = 8080
-GATEWAY_KAFKA: Final = 9092
+GATEWAY_KAFKA: Final = 19092
 PASSWORD: Final = "lab-clients-of-kafka"  # noqa: S105 - of a user that ends with the lab
 
 

@@ -99,7 +99,7 @@ def _lost_disk(operator: Operator) -> None:
     host.kill()
     host.replace_disk()
     host.boot()
-    host.wait_booted()
+    host.wait_booted(without="var-lib-georelay.mount")
     operator.play("replace-broker", broker=LOST)
 
 

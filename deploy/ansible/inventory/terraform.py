@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 TERRAFORM: Final = Path(__file__).resolve().parents[2] / "terraform"
+USER: Final = "admin"  # of Debian's images
 VOLUME_LINK: Final = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_"  # device letters change on Nitro
 
 
 def main() -> int:
     """Print the inventory; 1 with one line on standard error when there is none."""
     try:
-        print(json.dumps(inventory(read_outputs(os.environ.get("GEORELAY_TF_OUTPUT", ""))), indent=1))
+        print(json.dumps(inventory(*read_outputs(os.environ.get("GEORELAY_TF_OUTPUT", ""))), indent=1))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         print(f"inventory: {str(said).strip().splitlines()[-1]}", file=sys.stderr)
@@ -29,8 +30,8 @@ def main() -> int:
     return 0
 
 
-def read_outputs(file: str) -> dict[str, Any]:
-    """Return what `terraform output -json` says."""
+def read_outputs(file: str) -> tuple[dict[str, Any], str]:
+    """Return the regions and the name of the mesh that `terraform output -json` says."""
     if file:
         text = Path(file).read_text(encoding="utf-8")
     else:
@@ -42,10 +43,10 @@ def read_outputs(file: str) -> dict[str, Any]:
     found = outputs["inventory"].get("value", outputs["inventory"])
     if not isinstance(found, dict) or not found:
         raise ValueError("Terraform's output named inventory has no regions")
-    return found
+    return found, str(outputs.get("mesh", {}).get("value", ""))
 
 
-def inventory(regions: dict[str, Any]) -> dict[str, Any]:
+def inventory(regions: dict[str, Any], mesh: str) -> dict[str, Any]:
     """Return what Ansible wants of `--list`: groups of hosts, and the variables of each."""
     hostvars: dict[str, dict[str, Any]] = {}
     members: dict[str, list[str]] = {"brokers": [], "gateways": []}
@@ -54,11 +55,13 @@ def inventory(regions: dict[str, Any]) -> dict[str, Any]:
             for name, host in row.get(role, {}).items():
                 full = f"{name}.{region}"
                 names.append(full)
-                hostvars[full] = {"ansible_host": host["ip"], **_disk(host), **_names(role, row)}
+                known = {"ansible_host": host["ip"], "georelay_region_number": row["number"]}
+                hostvars[full] = {**known, **_disk(host), **_names(role, row)}
     hostvars["localhost"] = {"ansible_connection": "local"}
     groups = {role: {"hosts": names} for role, names in members.items()}
-    mesh = {"hosts": ["localhost"], "children": sorted(groups)}
-    return {"_meta": {"hostvars": hostvars}, "mesh": mesh, **groups}
+    shared = {"ansible_user": USER, **({"georelay_mesh_id": mesh} if mesh else {})}
+    everybody = {"hosts": ["localhost"], "children": sorted(groups), "vars": shared}
+    return {"_meta": {"hostvars": hostvars}, "mesh": everybody, **groups}
 
 
 def _disk(host: dict[str, Any]) -> dict[str, str]:
@@ -67,8 +70,8 @@ def _disk(host: dict[str, Any]) -> dict[str, str]:
 
 
 def _names(role: str, region: dict[str, Any]) -> dict[str, list[str]]:
-    balancer = region.get("lb")
-    return {"georelay_extra_names": [balancer]} if role == "gateways" and balancer else {}
+    names = [str(region[key]) for key in ("lb", "name") if region.get(key)]
+    return {"georelay_extra_names": names} if role == "gateways" and names else {}
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from gateway.config import load_config as load_gateway
 from region.config import load_config as load_broker
 
 PLAYS = Path(__file__).resolve().parents[3] / "deploy" / "ansible"
+TERRAFORM = PLAYS.parent / "terraform"
 SCRIPT = PLAYS / "inventory" / "terraform.py"
 PORTS = {
-    "broker": {"kafka": 9092, "grpc": 9093, "peers": 9094, "link": 9095, "admin": 7180},
-    "gateway": {"http": 8080, "kafka": 9092, "grpc": 8090},
+    "broker": {"kafka": 9092, "grpc": 9093, "peers": 9094, "link": 9095, "admin": 9096},
+    "gateway": {"http": 8080, "kafka": 19092, "grpc": 8090},
     "gossip": {"lan": 7946, "wan": 7947},
 }
 RECORD: dict[str, Any] = {
@@ -91,15 +92,18 @@ def test_a_gateways_file_is_one_that_the_gateway_takes(tmp_path: Path) -> None:
 
 
 OUTPUTS = {
+    "mesh": {"value": "shop"},
     "inventory": {
         "value": {
             "eu-west-1": {
+                "number": 2,
                 "lb": "nlb.example",
+                "name": "gateway.eu-west-1.example.com",
                 "brokers": {"broker-1": {"ip": "10.20.0.11", "volume": "vol-0ab"}},
                 "gateways": {"gateway-1": {"ip": "10.20.0.101"}},
             }
         }
-    }
+    },
 }
 
 
@@ -108,9 +112,25 @@ def test_hosts_of_terraform_have_names_addresses_and_the_disk_by_its_volume(tmp_
     assert found["brokers"] == {"hosts": ["broker-1.eu-west-1"]}
     assert found["_meta"]["hostvars"]["broker-1.eu-west-1"] == {
         "ansible_host": "10.20.0.11",
+        "georelay_region_number": 2,
         "georelay_data_device": "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_vol0ab",
     }
-    assert found["_meta"]["hostvars"]["gateway-1.eu-west-1"]["georelay_extra_names"] == ["nlb.example"]
+    assert found["_meta"]["hostvars"]["gateway-1.eu-west-1"]["georelay_extra_names"] == [
+        "nlb.example",
+        "gateway.eu-west-1.example.com",
+    ]
+    assert found["mesh"]["vars"] == {"ansible_user": "admin", "georelay_mesh_id": "shop"}
+
+
+def test_brokers_listen_where_terraform_opens_ports() -> None:
+    opened = dict(re.findall(r"^ +(\w+) += (\d+)$", (TERRAFORM / "main.tf").read_text(), re.MULTILINE))
+    settings = (PLAYS / "group_vars" / "all.yml").read_text()
+    for role, prefix in (("broker", ""), ("gateway", "gateway_"), ("gossip", "gossip_")):
+        (row,) = re.findall(rf"^  {role}: {{(.*)}}$", settings, re.MULTILINE)
+        ports = dict(re.findall(r"(\w+): (\d+)", row))
+        assert (
+            ports == {name: opened[f"{prefix}{name}"] for name in ports} == {k: str(v) for k, v in PORTS[role].items()}
+        )
 
 
 @pytest.mark.parametrize("text", ["{}", '{"inventory": {"value": {}}}', "no JSON"])

@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "deploy/terraform"
 collect_ignore_glob = [] if os.environ.get("GEORELAY_TF") else ["test_*.py"]
 KEPT_OUT = shutil.ignore_patterns(".terraform", "*.tfstate*", "*.tfvars", "__pycache__", "backend.tf")
+COMMAND_S_MAX = 600
 ACTIVE = re.compile(r"Resources: (\d+) added, (\d+) changed, (\d+) destroyed")
 
 
@@ -46,7 +47,12 @@ class Ground:
         """Return what terraform printed."""
         began_s = time.monotonic()
         ended = subprocess.run(
-            ["terraform", *words, "-no-color"], cwd=self.folder, env=self.environment, capture_output=True, text=True
+            ["terraform", *words, "-no-color"],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S_MAX,  # its error names the command
         )
         print(f"terraform {' '.join(words)}: {time.monotonic() - began_s:.0f} s, exit code {ended.returncode}")
         assert ended.returncode == code, (ended.stdout + ended.stderr)[-6_000:]

@@ -133,6 +133,12 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(
         "docs/operate/start-and-stop.md",
+        ("podman run",),
+        "needs an image that was built, and root's folders",
+        "tests/unit/deploy/test_dockerfile.py",
+    ),
+    Elsewhere(
+        "docs/operate/start-and-stop.md",
         ("make release", "tar xzf", "sha256sum", "venv/bin/pip"),
         "builds a release and installs it",
         "tests/e2e/deploy/test_e2e_release.py",

@@ -47,7 +47,7 @@ class Collector:
     """See the module.
 
     Args:
-        live: returns live.json as bytes, None when there is none.
+        live: returns live.json as bytes (Unavailable: there is none; the text says why).
         wall_s, monotonic_ns: clocks.
     """
 
@@ -58,7 +58,7 @@ class Collector:
         session: aiohttp.ClientSession,
         *,
         scheme: str = "http",
-        live: Callable[[], Awaitable[bytes | None]],
+        live: Callable[[], Awaitable[bytes]],
         wall_s: Callable[[], float] = time.time,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -73,6 +73,7 @@ class Collector:
         self._controls: dict[str, JsonObject] = {}
         self._homes: list[JsonObject] = []
         self._live_view: JsonObject | None = None
+        self._no_live_view = ""  # why there is none
         self._places: dict[str, Point] = {}
         self._turns: dict[str, int] = {}  # region -> how often it was asked
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -143,13 +144,19 @@ class Collector:
         for name in set(self._asking) - set(regions):
             del self._asking[name]
             self._controls.pop(name, None)
-        raw = await self._live()
-        self._live_view = _object(raw) if raw is not None else None
+        await self._look_at_live_view()
         samples = self._samples()
         cost_s = await self._render(samples)
         if all(any(True for _ in samples.of_region(region)) for region in samples.regions):
             self._heard.set()
         return cost_s
+
+    async def _look_at_live_view(self) -> None:
+        try:
+            self._live_view = _object(await self._live())
+            self._no_live_view = "" if self._live_view is not None else "live_file is no live.json of georelay-sla live"
+        except Unavailable as error:
+            self._live_view, self._no_live_view = None, str(error)
 
     async def _ask(self, name: str) -> None:
         """Ask the next broker of a region."""
@@ -212,6 +219,7 @@ class Collector:
             controls=self._controls,
             homes=self._homes,
             live=self._live_view,
+            no_live=self._no_live_view,
             now_ns=self._monotonic_ns(),
             now_s=self._wall_s(),
         )

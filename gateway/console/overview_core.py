@@ -217,7 +217,7 @@ def _broker(samples: MeshSamples, broker: RankedBroker) -> JsonObject:
 
 
 def _with_sla(samples: MeshSamples, pairs: Sequence[Pair]) -> list[JsonObject]:
-    judged, why = judge(samples.live, now_s=samples.now_s)
+    judged, why = judge(samples.live, now_s=samples.now_s, no_live=samples.no_live)
     nothing = {
         "state": NOT_PROVEN,
         "words": why or "the live view has no record of this pair",

@@ -45,7 +45,7 @@ class MeshSamples:
     Args:
         regions: as the gateway ranks them. brokers: by id; one that was not asked yet has none.
         controls: GET /v1/control by region that was asked. homes: rows of GET /v1/homes.
-        live: live.json of `georelay-sla live`.
+        live: live.json of `georelay-sla live`; no_live: why there is none.
         now_ns: monotonic; now_s: wall clock, seconds since 1970.
     """
 
@@ -55,6 +55,7 @@ class MeshSamples:
     controls: Mapping[str, JsonObject] = field(default_factory=dict)
     homes: list[JsonObject] = field(default_factory=list)
     live: JsonObject | None = None
+    no_live: str = ""
     now_ns: int = 0
     now_s: float = 0.0
 

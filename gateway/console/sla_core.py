@@ -18,10 +18,10 @@ PASS, BREACH, NOT_PROVEN = "PASS", "BREACH", "NOT PROVEN"
 Judged = dict[tuple[str, str], JsonObject]
 
 
-def judge(live: JsonObject | None, *, now_s: float) -> tuple[Judged, str]:
-    """Return what is known of each pair, and why nothing is known of any ("" else)."""
+def judge(live: JsonObject | None, *, now_s: float, no_live: str = "") -> tuple[Judged, str]:
+    """Return what is known of each pair, and why nothing is known of any ("" else; `no_live`: why there is no view)."""
     if live is None:
-        return {}, "no live view: run georelay-sla live, and set live_file of this gateway to its live.json"
+        return {}, no_live
     age_s = now_s - float(live.get("made_at_s", 0.0))
     if age_s > OLD_VIEW_S:
         return {}, f"the live view is {_ago(age_s)} old: is georelay-sla live still running?"

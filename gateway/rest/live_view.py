@@ -21,24 +21,29 @@ class LiveView:
         self._path = path
 
     async def show(self, _: web.Request) -> web.Response:
-        """Answer with the file. Raises Unavailable: nobody keeps one."""
-        if self._path is None:
-            raise Unavailable("this gateway shows no live view: set live_file to the live.json of georelay-sla live")
+        """Answer with the file. Raises as `read`."""
         raw = await self.read()
-        if raw is None:
-            raise Unavailable("live_file cannot be read: is georelay-sla live running, with that checkpoint?")
         return web.Response(body=raw, content_type="application/json", headers={"Cache-Control": "no-store"})
 
-    async def read(self) -> bytes | None:
-        """Return the file as it is now, None when there is none."""
-        return None if self._path is None else await asyncio.to_thread(_read, self._path)
+    async def read(self) -> bytes:
+        """Return the file as it is now.
+
+        Raises:
+            Unavailable: there is none, it may not be read, or it is over LIVE_BYTES_MAX; the text says which.
+        """
+        if self._path is None:
+            raise Unavailable("this gateway shows no live view: set live_file to the live.json of georelay-sla live")
+        return await asyncio.to_thread(_read, self._path)
 
 
-def _read(path: Path) -> bytes | None:
-    """Return the whole file, None when there is none or it is too large for one."""
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             raw = file.read(LIVE_BYTES_MAX + 1)
-    except OSError:
-        return None
-    return raw if len(raw) <= LIVE_BYTES_MAX else None
+    except FileNotFoundError as error:
+        raise Unavailable("live_file is not there: is georelay-sla live running, with that checkpoint?") from error
+    except OSError as error:
+        raise Unavailable(f"live_file cannot be read: {error.strerror or error}") from error
+    if len(raw) > LIVE_BYTES_MAX:
+        raise Unavailable(f"live_file is over {LIVE_BYTES_MAX // MIB} MiB: it is no live.json of georelay-sla live")
+    return raw

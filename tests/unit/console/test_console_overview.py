@@ -100,7 +100,7 @@ def test_nothing_is_proven_by_silence_or_by_a_view_that_nobody_keeps() -> None:
     judged, _ = judge(live(10, 10, 10, state="degraded"), now_s=1_000_000.0)
     assert judged["us", "eu"]["state"] == "NOT PROVEN"
     assert "still running" in judge(live(10, 10, 10, made_at_s=999_000.0), now_s=1_000_000.0)[1]
-    assert "live_file" in judge(None, now_s=0.0)[1]
+    assert judge(None, now_s=0.0, no_live="live_file is not there")[1] == "live_file is not there"
 
 
 def test_a_breach_alone_makes_a_warning() -> None:

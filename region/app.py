@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -18,6 +19,7 @@ from georelay.credentials import Credentials
 from georelay.ids import RegionNumber
 from mesh.gossip.metrics import GossipCollector
 from mesh.gossip.pools import GossipPools
+from mesh.listening.admission_core import Refusal
 from mesh.listening.congestion_control import LinkSockets
 from mesh.listening.listeners import Listeners
 from region.broker.control_metrics import ControlCollector
@@ -30,6 +32,7 @@ from region.broker.home_metrics import HomesCollector
 from region.broker.link_metrics import LinkCollector
 from region.broker.local_cluster import LocalCluster
 from region.broker.security_metrics import SecurityCollector
+from region.broker.shed_watch import ShedWatch
 from region.broker.storage_metrics import StorageCollector
 from region.broker.traces import BrokerTraces
 from region.config import BROKER_LISTENERS, CLIENT_LISTENERS, BrokerConfig
@@ -73,6 +76,13 @@ class Broker:
             listeners=listeners,
         )
         self.core.queues.traces.recorder = self._traces.recorder
+        grpc = listeners["grpc"].counters
+        self._shed = ShedWatch(
+            clock=clock,
+            cpu_ns=time.thread_time_ns,
+            refused=lambda: grpc.refused.get(Refusal.OVERLOADED, 0),
+            is_behind=lambda: self.core.host.appends_paused,
+        )
         credentials = Credentials.load(config.users_file or None)
         self._guard = Guard(config, controller=self.core.controller, credentials=credentials, clock=clock)
         self._edge = Edge(
@@ -99,9 +109,11 @@ class Broker:
             clocks=self._traces.clocks.document,
             traces=self._traces.shelf,
             gossip=pools,
+            shed=lambda: self._shed.share,
         )
         self._gossip_port = None if pools is None else self._make_gossip_port(pools)
         metrics = self._edge.metrics.registry
+        metrics.register(self._shed)
         metrics.register(StorageCollector(flusher=self.core.flusher, host=self.core.host, budget=self.core.budget))
         self._traces.count(kafka=self._edge.kafka_counters, metrics=self._edge.metrics)
         metrics.register(SecurityCollector(self._guard, book=lambda: self.core.controller.state.security))
@@ -171,6 +183,7 @@ class Broker:
         if self._pools is not None and self._gossip_port is not None:
             self._gossip_port.start(known_hints(self.config, self._pools))
         self._link_sockets.start()
+        self._shed.start()
         await self._edge.start()
         # What start-up made lives for ever: the collector need not look at it again.
         gc.collect()
@@ -189,6 +202,7 @@ class Broker:
         leaving = None if self._pools is None else asyncio.create_task(self._pools.stop(), name="gossip-leave")
         await self._edge.stop()
         self._guard.close()
+        await self._shed.stop()
         await self._link_sockets.stop()
         await self._traces.stop()
         await self.core.stop()

@@ -27,6 +27,7 @@ from hashlib import blake2b
 from typing import Final
 
 from gateway.routing.distance_core import UNKNOWN, Estimate
+from mesh.distance.shed_core import SHED_MAX
 
 MARGIN_MS: Final = 5.0
 MARGIN_SHARE: Final = 0.10
@@ -37,7 +38,6 @@ DWELL_S: Final = 300.0
 RAMP_S: Final = 300.0
 RAMP_FROM: Final = 0.1
 SPREAD_S: Final = 60.0
-SHED_MAX: Final = 0.95
 RETURN_SHARE: Final = 0.05
 TIE_MS: Final = 2.0  # less is noise: then the configured order decides, at every gateway alike
 STALE_S: Final = 10.0  # what a region said of its load is believed for so long

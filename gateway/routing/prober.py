@@ -21,6 +21,7 @@ from gateway.routing.broker_health import Probe
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from gateway.routing.region_view_core import RegionView
 from georelay.tls import TlsContexts
+from mesh.distance.shed_core import SHED_HEADER, share_from
 
 INTERVAL_S_MIN: Final = 0.5
 INTERVAL_S_MAX: Final = 1.0
@@ -108,17 +109,19 @@ class Prober:
         connection.opened = False
         started_ns = self._monotonic_ns()
         rtt_ns: int | None = None
+        shed: float | None = None
         try:
             async with session.get(f"{self._scheme}://{broker.admin}/readyz", allow_redirects=False) as response:
                 rtt_ns = self._monotonic_ns() - started_ns
                 await response.read()  # an unread body would close the connection
                 probe = Probe.OK if response.status == 200 else Probe.FAILED
+                shed = share_from(response.headers.get(SHED_HEADER))
         except aiohttp.ClientConnectorError:
             probe = Probe.REFUSED
         except (aiohttp.ClientError, TimeoutError):
             probe = Probe.FAILED
         changed = self._view.on_probe(
-            broker.id, probe, now_ns=self._monotonic_ns(), rtt_ns=rtt_ns, warm=not connection.opened
+            broker.id, probe, now_ns=self._monotonic_ns(), rtt_ns=rtt_ns, warm=not connection.opened, shed=shed
         )
         if changed:
             log.info(

@@ -9,8 +9,10 @@ Rule 3: the share leaks. When every region is busier than it would like, shares 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
+SHED_HEADER: Final = "Georelay-Shed"  # of a broker's answer to /readyz: its share, 0..SHED_MAX
 PERIOD_S: Final = 10.0
 TARGET: Final = 0.85  # busy share of the time
 GAIN: Final = 0.1
@@ -18,6 +20,15 @@ OVERLOAD_GAIN: Final = 0.2
 LEAK: Final = 0.01
 SHED_MAX: Final = 0.95
 BUSY_MAX: Final = 3.0  # a wild number moves the share no further than this
+
+
+def share_from(header: str | None) -> float | None:
+    """Return the share that a broker says it sheds, 0..SHED_MAX; None when it says none that can be read."""
+    try:
+        share = float(header or "nan")
+    except ValueError:
+        return None
+    return None if math.isnan(share) else min(max(share, 0.0), SHED_MAX)
 
 
 class ShedLoop:

@@ -21,6 +21,7 @@ from aiohttp import web
 from georelay.credentials import CLIENT_HEADER
 from georelay.errors import GeorelayError, Unauthenticated, Unavailable
 from georelay.limits import HTTP_BODY_BYTES_MAX
+from mesh.distance.shed_core import SHED_HEADER
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 from mesh.listening.http_site import HttpSite
 from mesh.listening.listeners import ListenerParts
@@ -90,6 +91,7 @@ class AdminHttp:
         traces: TracesHttp | None = None,
         browsers: BrowserGuard | None = None,
         bodies: Bodies | None = None,
+        shed: Callable[[], float] | None = None,
     ) -> None:
         self._cluster = cluster
         self._sign_in_service = sign_in if sign_in is not None else SignInService(credentials)
@@ -114,6 +116,7 @@ class AdminHttp:
         self._browsers = browsers or BrowserGuard()
         self._bodies = bodies or Bodies()
         self._parts = parts
+        self._shed = shed
         self._site: HttpSite | None = None
 
     def app(self) -> web.Application:
@@ -254,7 +257,9 @@ class AdminHttp:
     async def _readyz(self, _: web.Request) -> web.Response:
         if not self._cluster.ready():
             raise Unavailable("not ready: the region's controller has no leader that commits, or it is not reached")
-        return json_response({"status": "ready"})
+        # Said to anybody who may ask whether this broker is ready: gateways choose regions by it.
+        headers = {} if self._shed is None else {SHED_HEADER: f"{self._shed():.3f}"}
+        return web.json_response({"status": "ready"}, headers=headers)
 
     async def _render_metrics(self, request: web.Request) -> web.Response:
         self._access.check(request[PRINCIPAL], Operation.DESCRIBE, Resource.CLUSTER)

@@ -100,6 +100,7 @@ class Edge:
         orphans: OrphanBranches | None = None,
         auditor: Auditor | None = None,
         traces: TraceShelf | None = None,
+        shed: Callable[[], float] | None = None,
     ) -> None:
         listeners = listeners or Listeners(
             TlsSection(), LimitsSection(), names=CLIENT_LISTENERS, mutual=BROKER_LISTENERS
@@ -248,6 +249,7 @@ class Edge:
             else OrphansHttp(orphans, publisher=publisher, access=services.access, region=cluster.region),
             consumers=consumers,
             records=records,
+            shed=shed,
         )
         carried = CarriedCalls(calls, broker_service.publish_handler())
         grpc_host, grpc_port = split_address(listen.grpc)

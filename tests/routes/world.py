@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gateway.routing.choosing_core import SHED_MAX, Asked, Candidate, RegionState, choose, hash_share
+from gateway.routing.choosing_core import Asked, Candidate, RegionState, choose, hash_share
 from gateway.routing.client_book_core import ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg
 from mesh.distance.kernel_sample import KernelSample
-from mesh.distance.shed_core import ShedLoop
+from mesh.distance.shed_core import SHED_MAX, ShedLoop
 
 TICK_S = 10
 ASK_EVERY_S = 30.0

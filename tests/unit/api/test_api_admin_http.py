@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from georelay.errors import BadRequest
+from mesh.distance.shed_core import SHED_HEADER
 from region.api.topics_http import parse_topic
 from tests.unit.api.edge_in_memory import Edge, basic, post
 
@@ -122,3 +123,11 @@ async def test_no_second_answer_follows_one_that_has_begun(edge: Edge, error: Ex
 
     raw = await raw_answer(edge, fail)
     assert raw.count(b"HTTP/1.1") <= 1 and not raw.partition(b"PAGE")[2]
+
+
+async def test_readiness_says_which_share_of_its_clients_the_broker_wants_elsewhere(edge: Edge, http: Any) -> None:
+    assert SHED_HEADER not in (await http.get("/readyz")).headers
+    edge.admin._shed = lambda: 0.125
+    edge.credentials.users["ann"] = "secret"  # gateways probe without credentials
+    answer = await http.get("/readyz")
+    assert (answer.status, answer.headers[SHED_HEADER]) == (200, "0.125")

@@ -34,6 +34,7 @@ METRIC_SOURCES = (
     "region/api/unfolding_metrics.py",
     "region/broker/clocks.py",
     "region/broker/trace_metrics.py",
+    "region/broker/shed_watch.py",
     "region/broker/storage_metrics.py",
     "mesh/listening/listeners.py",
     "mesh/listening/congestion_control.py",

@@ -14,6 +14,7 @@ from aiohttp import web
 from gateway.app import Gateway, GatewayPorts
 from gateway.config import BrokerConfig, GatewayConfig, ListenConfig, RegionConfig
 from georelay.errors import AccessDenied, Unauthenticated
+from mesh.distance.shed_core import SHED_HEADER
 from tests.free_ports import free_port
 
 ANN = "basic " + base64.b64encode(b"ann:secret").decode()
@@ -43,6 +44,7 @@ class FakeBroker:
 
     answer: Answer
     ready: bool = True
+    shed: str = ""  # what it says of its load; empty: a broker of an older version
     requests: list[str] = field(default_factory=list)
     admin: str = ""
     kafka: str = "127.0.0.1:1"
@@ -64,7 +66,8 @@ class FakeBroker:
             await runner.cleanup()
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return web.Response(status=200 if self.ready else 503)
+        headers = {SHED_HEADER: self.shed} if self.shed else {}
+        return web.Response(status=200 if self.ready else 503, headers=headers)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")

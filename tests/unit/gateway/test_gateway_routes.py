@@ -182,3 +182,18 @@ def test_the_kernel_measures_a_connection_of_ours_and_nothing_of_what_is_none() 
     assert sample_of(None) is None
     assert sample_of(served) is None  # closed
     assert decode(bytes(100)) is None
+
+
+async def test_a_region_sheds_what_its_brokers_say_with_their_answers_to_probes(
+    start_mesh: Any, start_broker: Any
+) -> None:
+    us, eu = await start_broker(judging), await start_broker(judging)
+    us.shed, eu.shed = "0.500", "much"
+    mesh = await start_mesh(us=[us], eu=[eu])
+    async with asyncio.timeout(10):
+        shed: dict[str, float] = {}
+        while not shed.get("us"):
+            _, told = await ask(mesh, "GET", "/v1/routes/explain?client=ann")
+            shed = {row["region"]: row["shed"] for row in told["regions"]}
+            await asyncio.sleep(0.02)
+    assert shed == {"us": 0.5, "eu": 0.0}

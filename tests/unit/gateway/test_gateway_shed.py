@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.distance.shed_core import SHED_MAX, TARGET, ShedLoop
+from mesh.distance.shed_core import SHED_MAX, TARGET, ShedLoop, share_from
 
 
 def settle(natural: float, *, delay: int = 4, steps: int = 200) -> list[float]:
@@ -36,3 +36,9 @@ def test_no_number_however_wild_moves_the_share_out_of_its_range() -> None:
     loop = ShedLoop()
     for busy in (1e9, float("inf"), -5.0):
         assert 0.0 <= loop.step(busy) <= SHED_MAX
+
+
+def test_what_a_broker_says_is_a_share_or_nothing() -> None:
+    assert share_from("0.125") == 0.125
+    assert share_from(None) is share_from("") is share_from("much") is share_from("nan") is None
+    assert (share_from("-1"), share_from("inf")) == (0.0, SHED_MAX)

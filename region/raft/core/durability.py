@@ -95,7 +95,6 @@ class Durability(Generic[E]):
             entries=entries,
             tag=StableTag(hard_state.term, self._log.log_epoch, self._log.last_index, self._sequence),
             responses=held,
-            must_sync=changed or install is not None or truncate_from is not None or bool(entries),
         )
 
     def written(self, tag: StableTag, term: Term) -> bool:

@@ -4,8 +4,7 @@ Rule 1: an index is committed only when a quorum has it durably AND its entry is
 entries are committed by the own entry above them (Raft paper, section 5.4.2 and figure 8).
 Rule 2: the leader counts itself up to its own stable index, never up to its last index.
 Rule 3: nothing is sent from step or propose; `send` does it once per ready(), so proposals and acknowledgements
-of one loop turn share their Appends, and a commit index travels alone at most once per ready(). (With
-RaftConfig.eager it is done in every input.)
+of one loop turn share their Appends, and a commit index travels alone at most once per ready().
 Rule 4: only members of the membership in force are counted: who has left it is forgotten at once.
 """
 

@@ -78,12 +78,6 @@ class Leader(Follower[E]):
         self.log.append(entries)
         if self._leadership is not None:
             self._leadership.due = True
-            self._send_if_eager()
-
-    def _send_if_eager(self) -> None:
-        leadership = self._leadership
-        if leadership is not None and leadership.due and self._config.eager:
-            leadership.send(self.commit_index, self._messages)
 
     # Memberships
 
@@ -106,7 +100,6 @@ class Leader(Follower[E]):
         membership = next_membership(self.membership, voters=voters, learners=learners)
         if membership is not None:
             self._append_membership(leadership, membership)
-            self._send_if_eager()
         return self.membership_index
 
     @property

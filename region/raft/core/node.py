@@ -137,7 +137,6 @@ class RaftNode(Leader[E]):
             self._on_heartbeat_response(message)
         else:
             self._step_rare(message)
-        self._send_if_eager()
 
     def _step_rare(
         self, message: VoteRequest | VoteResponse | TimeoutNow | Snapshot | ReadIndexCheck | ReadIndexAnswer
@@ -191,7 +190,6 @@ class RaftNode(Leader[E]):
             self._count_vote(self.id, True)
         elif current and self._leadership is not None:
             self._advance_commit(self._leadership)
-        self._send_if_eager()
 
     def applied_to(self, index: int) -> None:
         """Note that everything up to `index` was applied."""

@@ -68,7 +68,6 @@ class StorageWrite(Generic[E]):
         entries: to append after that.
         tag: for `written`.
         responses: to send after the write, and all before it, are durable; whatever else has happened since.
-        must_sync: False when there is nothing to store and only the order counts.
     """
 
     hard_state: HardState | None
@@ -77,7 +76,6 @@ class StorageWrite(Generic[E]):
     entries: Sequence[E]
     tag: StableTag
     responses: Sequence[Message[E]]
-    must_sync: bool
 
 
 @dataclass(slots=True, kw_only=True)

@@ -169,9 +169,6 @@ class RaftConfig:
             be exceeded by one message.
         uncommitted_bytes_max: proposed and not committed; beyond it a proposal gets Busy.
         apply_bytes_max: entries of one Ready.committed that are in memory; one larger entry still goes, alone.
-        eager: send in each proposal, message and completed write instead of once per ready(): one Append per
-            proposal and follower, the commit index told at once. Slower; it makes runs comparable step by step with
-            other implementations.
         joins_after: a replica that joined later, perhaps with an empty disk, gives no vote and does not campaign
             before a membership above this index names it, and until then says `repairing` in its answers, so that
             it is not counted; -1 for a replica that was there from the start. An empty log would grant any
@@ -189,7 +186,6 @@ class RaftConfig:
     inflight_bytes_max: int = INFLIGHT_BYTES_MAX
     uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
     apply_bytes_max: int = APPLY_BYTES_MAX
-    eager: bool = False
     joins_after: int = -1
 
     def __post_init__(self) -> None:

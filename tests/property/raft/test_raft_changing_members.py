@@ -187,7 +187,7 @@ def machine_for(cluster_class: Any) -> type[RuleBasedStateMachine]:
         def start(self, founders: int, seed: int, small: bool, lossy: bool) -> None:
             limits = {"append_message_bytes_max": 200, "inflight_messages_max": 2, "apply_bytes_max": 150}
             founders = max(founders, 3) if lossy else founders
-            settings = limits if small else {"eager": True}
+            settings = limits if small else {}
             self.world = World(cluster_class, founders, seed, disks_lose=lossy, **settings)
             self.world.cluster.elect(1)
 
@@ -273,7 +273,7 @@ def test_safety_holds_while_the_members_change_under_any_schedule(cluster_class:
 
 def random_run(cluster_class: Any, seed: int, steps: int = 500) -> World:
     rng = random.Random(seed)
-    limits = {"append_message_bytes_max": 300, "apply_bytes_max": 250} if seed % 2 else {"eager": seed % 4 == 0}
+    limits = {"append_message_bytes_max": 300, "apply_bytes_max": 250} if seed % 2 else {}
     lossy = seed % 3 == 0
     world = World(cluster_class, rng.choice([3, 4] if lossy else [1, 2, 3]), seed, disks_lose=lossy, **limits)
     world.cluster.elect(1)

@@ -185,7 +185,7 @@ def test_an_install_alone_is_a_write(item: Any) -> None:
     )
     assert disk.pending
     write = disk.take_write(HardState(Term(1)))
-    assert write is not None and write.install is not None and write.must_sync and not disk.pending
+    assert write is not None and write.install is not None and not disk.pending
     again = disk.take_write(HardState(Term(1)))
     assert again is None
 

@@ -142,8 +142,8 @@ release: $(STAMP) ## dist/georelay-<version>.tar.gz: wheels, all they need for a
 units: ## systemd's own judgement of the units: no warning, exposure 2.5 at most; says what is missing
 	@deploy/systemd/check.sh
 
-lab: $(STAMP) ## deploy/ansible on hosts with systemd made here, operations under load (STEPS=..; root); says what is missing
-	@$(BIN)/python -m deploy.lab $(if $(STEPS),--steps "$(STEPS)") $(if $(RELEASE),--release $(RELEASE)) $(if $(NEXT),--next $(NEXT))
+lab: $(STAMP) ## deploy/ansible on hosts with systemd made here, operations under load (REGIONS=3 STEPS=.. RATE=..; root); says what is missing
+	@$(BIN)/python -m deploy.lab $(if $(REGIONS),--regions $(REGIONS)) $(if $(RATE),--rate $(RATE)) $(if $(STEPS),--steps "$(STEPS)") $(if $(RELEASE),--release $(RELEASE)) $(if $(NEXT),--next $(NEXT))
 
 tf: ## deploy/terraform against moto as AWS: made, read back, grown, shrunk, ended (20 min; MIRROR=folder of providers)
 	@MIRROR="$(MIRROR)" bash tools/tf_needs.sh $(PYTHON)

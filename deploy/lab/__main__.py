@@ -12,14 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from deploy.lab.hosts import Host, HostPlan, release_disks
+from deploy.lab.hosts import Host, release_disks
+from deploy.lab.layout import HostPlan, layout
 from deploy.lab.needs import KEPT, ROOT, LabError, ansible, missing, root_file_system, run
-from deploy.lab.network import make_network
+from deploy.lab.network import Wan, make_network
 from deploy.lab.operator import Operator
 from deploy.lab.releases import broken_release, renamed_release
-from deploy.lab.steps import carry_out
+from deploy.lab.steps import Act, asked, carry_out, chosen
 from deploy.lab.table import Table
 
 INSIDE = "GEORELAY_LAB_INSIDE"
@@ -30,7 +32,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make lab", description="Deploy to hosts with systemd on this machine.")
     parser.add_argument("--release", type=Path, help="archive of make release to install first; default: made here")
     parser.add_argument("--next", type=Path, help="archive to upgrade to; default: the same, one comment changed")
-    parser.add_argument("--steps", default="", help="names of steps, with commas; default: all")
+    parser.add_argument(
+        "--steps", default="", help="names of steps, with commas; -: as lines of standard input come; default: all"
+    )
+    parser.add_argument("--regions", type=int, choices=(1, 3), default=1, help="3: with the delays of a WAN")
     parser.add_argument("--rate", type=int, default=500, help="records per second")
     options = parser.parse_args()
     lacking = missing()
@@ -38,9 +43,14 @@ def main() -> int:
         print(f"make lab needs: {', '.join(lacking)}", file=sys.stderr)
         return 1
     try:
+        steps: Iterable[tuple[str, Act]] = (
+            asked(sys.stdin, regions=options.regions)
+            if options.steps == "-"
+            else chosen(options.steps, regions=options.regions).items()
+        )
         if not os.environ.get(INSIDE):
             return _outside(sys.argv[1:])
-        return _inside(options)
+        return _inside(options, steps)
     except LabError as error:
         print(f"georelay lab: {error}", file=sys.stderr)
         return 1
@@ -61,27 +71,29 @@ def _outside(arguments: list[str]) -> int:
     return done.returncode
 
 
-def _inside(options: argparse.Namespace) -> int:
-    plans = [HostPlan(f"broker-{number}.us", f"10.10.0.{10 + number}") for number in range(1, 6)]
-    plans.append(HostPlan("gateway-1.us", "10.10.0.101"))
+def _inside(options: argparse.Namespace, steps: Iterable[tuple[str, Act]]) -> int:
+    plan = layout(options.regions)
     release = options.release or max((ROOT / "dist").glob("georelay-[0-9]*.tar.gz"))
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir=KEPT))
     table = Table()
     try:
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(scratch / "key")], "no SSH key")
-        make_network(plans)
-        hosts = _boot(plans, scratch)
-        operator = Operator(scratch, hosts, release=release.resolve())
+        make_network(plan)
+        wan = Wan() if plan.has_wan else None
+        hosts = _boot(plan.hosts, scratch)
+        operator = Operator(scratch, hosts, members=plan.founders, release=release.resolve())
         newer = options.next or renamed_release(operator.release, scratch)
         operator.releases = {"next": newer.resolve(), "broken": broken_release(operator.release, scratch)}
-        carry_out(operator, table, rate=options.rate, wanted=[name for name in options.steps.split(",") if name])
+        carry_out(operator, table, rate=options.rate, steps=steps)
+        if wan is not None:
+            print(wan.end())
     finally:
         print(table.text(), flush=True)
         _take_down(scratch)
     return 0 if table.is_good else 1
 
 
-def _boot(plans: list[HostPlan], scratch: Path) -> dict[str, Host]:
+def _boot(plans: Sequence[HostPlan], scratch: Path) -> dict[str, Host]:
     public_key, base = (scratch / "key.pub").read_text(), root_file_system()
     hosts = {
         plan.name: Host(plan, base=base, folder=scratch / plan.name, index=index, public_key=public_key)

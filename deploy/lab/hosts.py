@@ -14,10 +14,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.lab.layout import HostPlan
 from deploy.lab.needs import LabError, run
 
 BOOT_S: Final = 60
@@ -25,31 +25,6 @@ STOP_S: Final = 90
 DISK_BYTES: Final = 4 * 1024**3  # of a sparse file
 _HALT: Final = signal.SIGRTMIN + 4  # systemd(1): start halt.target
 NAMESERVER_OF_NOBODY: Final = "# a host of the lab reaches nobody but the lab\n"
-
-
-@dataclass(frozen=True)
-class HostPlan:
-    """One host: `name` as in the inventory (broker-1.us), its address, and the prefix length of its region."""
-
-    name: str
-    address: str
-    prefix: int = 16
-
-    @property
-    def region(self) -> str:
-        """Return the region that the name ends with."""
-        return self.name.partition(".")[2]
-
-    @property
-    def has_disk(self) -> bool:
-        """Return whether it keeps data."""
-        return self.name.startswith("broker-")
-
-    @property
-    def router(self) -> str:
-        """Return the address of its region's end of the lab."""
-        first, second, _, _ = self.address.split(".")
-        return f"{first}.{second}.255.254"
 
 
 class Host:
@@ -187,6 +162,10 @@ class Host:
         except subprocess.TimeoutExpired:
             raise LabError(f"{self.plan.name} is not down after {STOP_S} s") from None
         self._supervisor = None
+
+    def cut_off(self, *, cut: bool) -> None:
+        """Take its network away, or give it back."""
+        run(["ip", "link", "set", f"lab-{self._index}", "down" if cut else "up"], f"{self.plan.name}: no network")
 
     def replace_disk(self) -> None:
         """Give a host that is down an empty data disk."""

@@ -82,10 +82,11 @@ def main() -> int:
     parser.add_argument("--settings", type=Path, required=True, help="JSON: settings of librdkafka for both clients")
     parser.add_argument("--rate", type=int, default=500, help="records per second")
     parser.add_argument("--topic", default="orders")
+    parser.add_argument("--regions", type=int, default=1, help="that a record is in before it is acknowledged")
     parser.add_argument("--times", type=Path, required=True, help="written at the end: doubles, seconds since 1970")
     options = parser.parse_args()
     settings = json.loads(options.settings.read_text())
-    _create(settings, options.topic)
+    _create(settings, options.topic, options.regions)
     books = Books()
     producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 300_000})
     consumer = Consumer({**settings, "group.id": "lab", "enable.auto.commit": False, "auto.offset.reset": "earliest"})
@@ -101,9 +102,10 @@ def main() -> int:
     return 0
 
 
-def _create(settings: dict[str, Any], topic: str) -> None:
+def _create(settings: dict[str, Any], topic: str, regions: int) -> None:
     admin = AdminClient(settings)
-    for created in admin.create_topics([NewTopic(topic, PARTITIONS, -1)], operation_timeout=30).values():
+    wanted = NewTopic(topic, PARTITIONS, -1, config={"min.insync.regions": str(regions)})
+    for created in admin.create_topics([wanted], operation_timeout=30).values():
         created.result(60)
 
 

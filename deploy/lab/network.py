@@ -6,21 +6,26 @@ Rule 2: what the lab itself says to a host (SSH, clients of the load) is not del
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
-from deploy.lab.hosts import HostPlan
-from deploy.lab.needs import run
+from deploy.lab.layout import HostPlan, Layout
+from deploy.lab.needs import ROOT, LabError, run
+
+END_S: Final = 5
 
 
-def make_network(plans: Iterable[HostPlan]) -> None:
+def make_network(layout: Layout) -> None:
     """Make the bridge of each region that one of the hosts is in. Raises LabError."""
     what = "the lab's network was not made"
     run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], what)
     run(["ip", "link", "set", "lo", "up"], what)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     made: set[str] = set()
-    for plan in plans:
+    for plan in layout.hosts:
         if plan.region not in made:
             made.add(plan.region)
             _make_bridge(plan)
@@ -31,3 +36,25 @@ def _make_bridge(plan: HostPlan) -> None:
     run(["ip", "link", "add", bridge, "type", "bridge"], what)
     run(["ip", "addr", "add", f"{plan.router}/{plan.prefix}", "dev", bridge], what)
     run(["ip", "link", "set", bridge, "up"], what)
+
+
+class Wan:
+    """The router between the regions; it ends with this process. Raises LabError when it does not start."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-m", "deploy.lab.wan"]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        said = self._process.stdout.readline().strip() if self._process.stdout is not None else ""
+        if said != "ready":
+            raise LabError(f"the WAN was not made: {said or 'its router said nothing'}")
+
+    def end(self) -> str:
+        """End it and return one line: how late it was."""
+        said, _ = self._process.communicate(timeout=END_S)
+        state = json.loads(said)
+        worst = sorted((lag_us for _, lag_us in state["lag_seconds_us"]), reverse=True)
+        above = sum(lag_us > 2_000 for lag_us in worst)
+        return (
+            f"router between the regions: {state['lag_worst_us'] / 1000:.1f} ms late at worst, "
+            f"above 2 ms in {above} of the last {len(worst)} seconds"
+        )

@@ -8,22 +8,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.lab.hosts import Host
+from deploy.lab.layout import HOME
 from deploy.lab.needs import ROOT, LabError, ansible
 
 PLAYS: Final = ROOT / "deploy" / "ansible"
 CHANGED: Final = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+)", re.MULTILINE)
 LOOK_S: Final = 0.4
+ACKNOWLEDGED_BYTES: Final = 8 * 50
 BROKER_ADMIN: Final = 9096
 GATEWAY_HTTP: Final = 8080
 GATEWAY_KAFKA: Final = 19092
@@ -36,15 +39,17 @@ class Operator:
     Args:
         scratch: folder with the SSH key `key` and `known_hosts`; the inventory and the mesh's own folder come there.
         hosts: by name, up.
+        members: names of those that stand in the inventory at first.
         release: the archive that the first site.yml installs.
     """
 
-    def __init__(self, scratch: Path, hosts: dict[str, Host], *, release: Path) -> None:
+    def __init__(self, scratch: Path, hosts: dict[str, Host], *, members: Iterable[str], release: Path) -> None:
         self.hosts = hosts
         self.release = release
         self.releases: dict[str, Path] = {}
         self.scratch = scratch
-        self.members = [name for name in hosts if name not in ("broker-4.us", "broker-5.us")]
+        self.members = list(members)
+        self.asker = f"gateway-1.{HOME}"
         self._georelay = Path(sys.executable).with_name("georelay")
         self._load: subprocess.Popen[str] | None = None
         self._runs = 0
@@ -54,22 +59,33 @@ class Operator:
         """Return the names of the brokers that the inventory has now."""
         return [name for name in self.members if self.hosts[name].plan.has_disk]
 
-    def play(self, name: str, **variables: str) -> str:
-        """Run a play and return what it printed. Raises LabError with its last message when it fails."""
+    def of_region(self, region: str) -> list[Host]:
+        """Return the hosts of one region that the inventory has now."""
+        return [self.hosts[name] for name in self.members if self.hosts[name].plan.region == region]
+
+    def play(self, name: str, *, interrupt_at: str = "", **variables: str) -> str:
+        """Run a play and return what it printed; Ctrl-C comes when it prints `interrupt_at`.
+
+        Raises:
+            LabError: with its last message, when it fails; or it ended before it could be interrupted.
+        """
         self._write_inventory()
         self._runs += 1
         log = self.scratch / f"{self._runs:02d}-{name}.log"
         words = [str(ansible() / "ansible-playbook"), "-i", str(self.scratch / "inventory"), f"{name}.yml"]
-        for key, value in variables.items():
-            words += ["-e", f"{key}={value}"]
+        words += ["-e", f"georelay_asker={self.asker}"] if self.asker != f"gateway-1.{HOME}" else []
+        words += ["-e", json.dumps(variables)]
         environment = {**os.environ, "ANSIBLE_CONFIG": str(PLAYS / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
         with log.open("w") as file:
-            done = subprocess.run(
-                words, check=False, cwd=PLAYS, env=environment, stdout=file, stderr=subprocess.STDOUT, text=True
+            running = subprocess.Popen(
+                words, cwd=PLAYS, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
-        said = log.read_text()
-        if done.returncode != 0:
-            raise LabError(f"{name}.yml: {last_message(said)}")
+        if interrupt_at:
+            _interrupt(running, log, interrupt_at)
+            return log.read_text()
+        said = log.read_text() if running.wait() == 0 else ""
+        if running.returncode != 0:
+            raise LabError(f"{name}.yml: {last_message(log.read_text())}")
         return said
 
     def _write_inventory(self) -> None:
@@ -96,8 +112,8 @@ class Operator:
         (folder / "group_vars/brokers.yml").write_text("georelay_data_device: /dev/data\n")
 
     def gateway(self, port: int) -> str:
-        """Return "host:port" of the first gateway."""
-        return f"{self.hosts['gateway-1.us'].plan.address}:{port}"
+        """Return "host:port" of the gateway that is asked."""
+        return f"{self.hosts[self.asker].plan.address}:{port}"
 
     def verb(self, *words: str, given: str = "") -> str:
         """Run a verb of the product as the administrator. Raises LabError with its one line when it fails."""
@@ -120,8 +136,9 @@ class Operator:
         self.verb(
             "acls", "add", "--principal", "User:load", "--operation", "read", "--resource", "group", "--name", "lab"
         )
+        gateways = [plan for name in self.members if not (plan := self.hosts[name].plan).has_disk]
         settings = {
-            "bootstrap.servers": self.gateway(GATEWAY_KAFKA),
+            "bootstrap.servers": ",".join(f"{plan.address}:{GATEWAY_KAFKA}" for plan in gateways),
             "security.protocol": "sasl_ssl",
             "ssl.ca.location": str(self.scratch / "mesh/pki/bundle.crt"),
             "sasl.mechanism": "SCRAM-SHA-256",
@@ -130,7 +147,8 @@ class Operator:
         }
         (self.scratch / "clients.json").write_text(json.dumps(settings))
         words = [sys.executable, "-m", "deploy.lab.load", "--settings", str(self.scratch / "clients.json")]
-        words += ["--rate", str(rate), "--times", str(self.scratch / "times")]
+        regions = min(2, len({plan.region for plan in gateways}))
+        words += ["--rate", str(rate), "--times", str(self.scratch / "times"), "--regions", str(regions)]
         errors = (self.scratch / "load.log").open("w")
         self._load = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT
@@ -170,10 +188,35 @@ class Operator:
             ended.set()
             watcher.join()
 
-    def wait_ssh(self, name: str) -> None:
-        """Wait until a host that was booted is up. Raises LabError."""
-        self.hosts[name].wait_booted()
-        time.sleep(0.5)
+    def await_records(self, wait_s: float) -> None:
+        """Wait until records that are sent from now on are acknowledged. Raises LabError."""
+        file, deadline = self.scratch / "times", time.monotonic() + wait_s
+        known = file.stat().st_size
+        while file.stat().st_size <= known + ACKNOWLEDGED_BYTES:
+            if time.monotonic() > deadline:
+                raise LabError(f"no record is acknowledged {wait_s:g} s later")
+            time.sleep(LOOK_S)
+
+    def await_verb(self, *words: str, wait_s: float) -> str:
+        """Run a verb until it does not fail. Raises LabError with its last line."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                return self.verb(*words)
+            except LabError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(1)
+
+
+def _interrupt(running: subprocess.Popen[bytes], log: Path, text: str) -> None:
+    while text not in log.read_text():
+        if running.poll() is not None:
+            raise LabError(f"the play ended before {text!r}: {last_message(log.read_text())}")
+        time.sleep(LOOK_S)
+    time.sleep(1)
+    os.killpg(running.pid, signal.SIGINT)
+    running.wait()
 
 
 def _listens(address: str) -> bool:
@@ -200,6 +243,12 @@ def changes(said: str) -> int:
 
 
 def last_message(said: str) -> str:
-    """Return why a play failed, in its own words."""
-    found = re.findall(r"^ +msg: (.+(?:\n {8,}.+)*)", said, re.MULTILINE)
-    return " ".join(found[-1].split()) if found else (said.strip().splitlines() or ["it said nothing"])[-1]
+    """Return which host failed a play and why, in its own words."""
+    found = re.findall(
+        r"^fatal: \[([^\] ]+)[^\n]*\n(?: +[^\n]*\n)*? +msg: ([^\n]+(?:\n {8,}[^\n]+)*)", said, re.MULTILINE
+    )
+    if not found:
+        return (said.strip().splitlines() or ["it said nothing"])[-1]
+    host, text = found[-1]
+    text = " ".join(text.split())
+    return text if host in text or host == "localhost" else f"{host}: {text}"

@@ -3,39 +3,71 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
-from deploy.lab.needs import LabError
+from deploy.lab.layout import HOME, JOINS, LATER, RETIRES
+from deploy.lab.needs import LabError, run
 from deploy.lab.operator import Operator, changes
 from deploy.lab.table import Step, Table
 
-LOST: Final = "broker-2.us"
-NEW: Final = ("broker-4.us", "broker-5.us")
+LOST: Final = f"broker-2.{HOME}"
+OTHER: Final = "eu"
+FOUND_S: Final = 60  # until a command or records go on without a region
+BACK_S: Final = 240  # until a region that was lost has everything again
+TOO_FULL_MIB: Final = 3_000  # of a disk of 4 GiB
+Act: TypeAlias = Callable[[Operator], None]
 
 
-def carry_out(operator: Operator, table: Table, *, rate: int, wanted: list[str]) -> None:
-    """Carry out the steps named (all: none is named) under load, and fill the table.
+def known_steps(regions: int) -> dict[str, Act]:
+    """Return the steps that a lab of so many regions has, in their order."""
+    return {**STEPS, **(REGION_STEPS if regions > 1 else {}), **LAST_STEPS}
+
+
+def asked(lines: Iterable[str], *, regions: int) -> Iterator[tuple[str, Act]]:
+    """Yield the steps that lines name, as they come; a line that names none is told so."""
+    for line in lines:
+        try:
+            yield from chosen(line, regions=regions).items() if line.strip() else ()
+        except LabError as error:
+            print(error, flush=True)
+
+
+def chosen(names: str, *, regions: int) -> Mapping[str, Act]:
+    """Return the steps that are named, with commas, in the order of the lab; all of this number of regions for "".
 
     Raises:
-        LabError: the mesh could not be set up, or the clients said no verdict.
+        LabError: there is no such step.
     """
-    _step(operator, table, "site, bare hosts", _site)
-    _step(operator, table, "site again", _site_again)
-    if any(step.fault for step in table.steps):
-        return
+    steps = known_steps(regions)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in steps]
+    if unknown:
+        raise LabError(f"no step is called {', '.join(unknown)}; there are: {', '.join(steps)}")
+    return {name: act for name, act in steps.items() if not wanted or name in wanted}
+
+
+def carry_out(operator: Operator, table: Table, *, rate: int, steps: Iterable[tuple[str, Act]]) -> None:
+    """Set the mesh up, carry out the steps under load, and fill the table.
+
+    Raises:
+        LabError: the clients said no verdict.
+    """
+    for name, act in SET_UP.items():
+        _step(operator, table, name, act)
+        if table.steps[-1].fault:
+            return
     operator.start_load(rate)
     time.sleep(5)
-    for name, act in STEPS.items():
-        if not wanted or name in wanted:
-            _step(operator, table, name, act)
-            time.sleep(2)
+    for name, act in steps:
+        _step(operator, table, name, act)
+        time.sleep(2)
     table.acknowledged_at, table.verdict = operator.end_load()
     table.finished = True
 
 
-def _step(operator: Operator, table: Table, name: str, act: Callable[[Operator], None]) -> None:
-    begin, fault, is_first = time.time(), "", not table.steps
+def _step(operator: Operator, table: Table, name: str, act: Act) -> None:
+    begin, fault, is_first = time.time(), "", name in SET_UP
     brokers = operator.brokers
     with operator.watching() as seen:
         try:
@@ -45,6 +77,10 @@ def _step(operator: Operator, table: Table, name: str, act: Callable[[Operator],
     worst = "" if is_first or not seen else f"{min(seen)} of {len(brokers)}"
     table.steps.append(Step(name=name, begin=begin, end=time.time(), voters_worst=worst, fault=fault))
     print(f"{name}: {time.time() - begin:.1f} s, {fault or 'as it should'}", flush=True)
+
+
+def _interrupted(operator: Operator) -> None:
+    operator.play("site", interrupt_at="TASK [release : It is installed whole")
 
 
 def _site(operator: Operator) -> None:
@@ -62,6 +98,18 @@ def _unchanged(operator: Operator, play: str, **variables: str) -> None:
         raise LabError(f"{play}.yml changed {count} things although all was done")
 
 
+def _refused(operator: Operator, play: str, words: str, **variables: str) -> None:
+    """Run a play that has to say no, with `words` in its one line."""
+    try:
+        operator.play(play, **variables)
+    except LabError as error:
+        if words not in str(error):
+            raise
+        print(f"  {error}", flush=True)
+    else:
+        raise LabError(f"{play}.yml went on")
+
+
 def _upgrade(operator: Operator) -> None:
     operator.release = operator.releases["next"]
     operator.play("rolling-upgrade")
@@ -71,26 +119,21 @@ def _upgrade(operator: Operator) -> None:
 def _broken(operator: Operator) -> None:
     good, operator.release = operator.release, operator.releases["broken"]
     try:
-        operator.play("rolling-upgrade")
-    except LabError as error:
-        if "did not become ready" not in str(error):
-            raise
-    else:
-        raise LabError("a release that cannot start was taken")
+        _refused(operator, "rolling-upgrade", "did not become ready")
     finally:
         operator.release = good
     operator.play("health")
 
 
 def _add(operator: Operator) -> None:
-    operator.members += NEW
-    operator.play("add-brokers", brokers=",".join(NEW))
-    _unchanged(operator, "add-brokers", brokers=",".join(NEW))
+    operator.members += LATER
+    operator.play("add-brokers", brokers=",".join(LATER))
+    _unchanged(operator, "add-brokers", brokers=",".join(LATER))
 
 
 def _remove(operator: Operator) -> None:
-    operator.play("remove-broker", broker=NEW[-1])
-    operator.members.remove(NEW[-1])
+    operator.play("remove-broker", broker=LATER[-1])
+    operator.members.remove(LATER[-1])
     operator.play("health")
 
 
@@ -104,25 +147,130 @@ def _lost_disk(operator: Operator) -> None:
 
 
 def _reboot(operator: Operator) -> None:
-    host = operator.hosts["broker-1.us"]
+    host = operator.hosts[f"broker-1.{HOME}"]
     host.stop()
     host.boot()
     host.wait_booted()
-    operator.play("health", georelay_wait_s="120")
+    _healthy(operator)
 
 
-STEPS: Final[dict[str, Callable[[Operator], None]]] = {
+def _healthy(operator: Operator) -> None:
+    """Wait until the mesh has no trouble, and let the play say so."""
+    deadline = time.monotonic() + BACK_S
+    while "nothing is out of order" not in operator.await_verb("status", wait_s=BACK_S):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    operator.play("health", georelay_wait_s="60")
+
+
+def _stop_start(operator: Operator) -> None:
+    _refused(operator, "stop-mesh", "say -e confirm=shop")
+    operator.play("stop-mesh", confirm="shop")
+    _unchanged(operator, "stop-mesh", confirm="shop")
+    operator.play("start-mesh")
+    operator.await_records(FOUND_S)
+    _unchanged(operator, "start-mesh")
+
+
+def _logs(operator: Operator) -> None:
+    into = operator.scratch / "logs"
+    operator.play("fetch-logs", into=str(into), since="-2h")
+    short = [name for name in operator.members if len((into / f"{name}.log").read_text().splitlines()) < 5]
+    if short:
+        raise LabError(f"no log of {', '.join(short)}")
+
+
+def _unreachable(operator: Operator) -> None:
+    operator.hosts[LOST].cut_off(cut=True)
+    try:
+        _refused(operator, "site", f"{LOST}: ")
+    finally:
+        operator.hosts[LOST].cut_off(cut=False)
+    _healthy(operator)
+
+
+def _full_disk(operator: Operator) -> None:
+    host, file = operator.hosts[LOST], "/var/lib/georelay/of-somebody-else"
+    host.inside(["fallocate", "--length", f"{TOO_FULL_MIB}MiB", file])
+    try:
+        _refused(operator, "site", f"{LOST}: ")
+    finally:
+        host.inside(["rm", file])
+
+
+def _wrong_keys(operator: Operator) -> None:
+    wrong = operator.scratch / "wrong-key"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(wrong)], "no SSH key")
+    ssh = {"ansible_ssh_private_key_file": str(wrong), "ansible_ssh_args": "-o ControlPath=none -o IdentitiesOnly=yes"}
+    _refused(operator, "site", "Permission denied (publickey)", **ssh)
+    _refused(operator, "health", "georelay status: ", georelay_password=f"admin:{wrong.name}")
+
+
+def _home_lost(operator: Operator) -> None:
+    for host in operator.of_region(HOME):
+        host.kill()
+    operator.asker = f"gateway-1.{OTHER}"
+    operator.await_verb("home", "failover", "--region", HOME, wait_s=FOUND_S)
+    operator.await_records(FOUND_S)
+
+
+def _home_back(operator: Operator) -> None:
+    for host in operator.of_region(HOME):
+        host.boot()
+    for host in operator.of_region(HOME):
+        host.wait_booted()
+    _healthy(operator)
+    operator.asker = f"gateway-1.{HOME}"
+    operator.await_verb("home", "move", "orders", HOME, wait_s=FOUND_S)
+    operator.await_records(FOUND_S)
+    _healthy(operator)
+
+
+def _region_added(operator: Operator) -> None:
+    operator.members += [name for name, host in operator.hosts.items() if host.plan.region == JOINS]
+    operator.play("add-region", region=JOINS)
+    _unchanged(operator, "add-region", region=JOINS)
+
+
+def _region_retired(operator: Operator) -> None:
+    _refused(operator, "retire-region", "cannot be retired", region=HOME)
+    operator.play("retire-region", region=RETIRES)
+    _unchanged(operator, "retire-region", region=RETIRES)
+    for host in operator.of_region(RETIRES):
+        operator.members.remove(host.plan.name)
+        host.kill()
+    operator.play("health")
+
+
+def _play(name: str) -> Act:
+    def act(operator: Operator) -> None:
+        operator.play(name)
+
+    return act
+
+
+SET_UP: Final[dict[str, Act]] = {"site, interrupted": _interrupted, "site, bare hosts": _site}
+STEPS: Final[dict[str, Act]] = {
+    "site again": _site_again,
     "rolling upgrade": _upgrade,
     "broken release": _broken,
     "two brokers added": _add,
     "one removed": _remove,
     "lost disk replaced": _lost_disk,
     "host rebooted": _reboot,
-    "certificates rotated": lambda operator: _play(operator, "rotate-certificates"),
-    "gossip keys rotated": lambda operator: _play(operator, "rotate-gossip-keys"),
-    "site at the end": _site_again,
+    "certificates rotated": _play("rotate-certificates"),
+    "gossip keys rotated": _play("rotate-gossip-keys"),
+    "mesh stopped and started": _stop_start,
+    "logs fetched": _logs,
+    "host unreachable": _unreachable,
+    "disk full": _full_disk,
+    "wrong keys": _wrong_keys,
 }
-
-
-def _play(operator: Operator, name: str) -> None:
-    operator.play(name)
+REGION_STEPS: Final[dict[str, Act]] = {
+    "home region lost": _home_lost,
+    "home region back": _home_back,
+    "region added": _region_added,
+    "region retired": _region_retired,
+}
+LAST_STEPS: Final[dict[str, Act]] = {"site at the end": _site_again}

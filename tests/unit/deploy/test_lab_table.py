@@ -65,4 +65,6 @@ def test_changes_and_reasons_are_read_from_what_a_play_prints() -> None:
     recap = "broker-1.us   : ok=36   changed=2    unreachable=0\nlocalhost : ok=14   changed=1    unreachable=0\n"
     assert changes(recap) == 3
     said = "fatal: [a]: FAILED! => \n    changed: false\n    msg: 'one\n        two'\n\nPLAY RECAP\n"
-    assert last_message(said) == "'one two'"
+    assert last_message(said) == "a: 'one two'"
+    lost = "fatal: [b -> c]: UNREACHABLE! => \n    changed: false\n    msg: b does not answer\n    unreachable: true\n"
+    assert last_message(said + lost) == "b does not answer"

@@ -1,5 +1,9 @@
-# Unpacks the archive NAME and installs it without a network; the file `installed` comes last.
+# Unpacks the archive NAME and installs it without a network; the file `installed` comes last. A run that was interrupted
+# may go on here: whoever comes second waits for it.
 cd /opt/georelay/releases
+exec 9>.lock
+flock 9
+[ -e "$NAME/installed" ] && exit
 rm -rf "$NAME"
 mkdir "$NAME"
 tar --extract --gzip --file "$NAME.tar.gz" --directory "$NAME" --strip-components 1

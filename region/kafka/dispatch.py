@@ -12,6 +12,7 @@ from georelay.wire.cluster import (
     DescribeClusterRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    DescribeTopicPartitionsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
@@ -76,6 +77,7 @@ from region.kafka.handlers.records import DeleteRecordsHandler
 from region.kafka.handlers.replicas_admin import AlterPartitionReassignmentsHandler, ElectLeadersHandler
 from region.kafka.handlers.sasl import SaslHandler
 from region.kafka.handlers.scram_users import ScramUsersHandler
+from region.kafka.handlers.topic_partitions import DescribeTopicPartitionsHandler
 from region.kafka.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
 from region.kafka.handlers.transaction_offsets import TxnOffsetCommitHandler
 from region.kafka.handlers.transactions import TransactionHandlers
@@ -132,6 +134,7 @@ def handler_table(services: KafkaServices, sasl: SaslHandler) -> Mapping[type, H
         ElectLeadersRequest: ElectLeadersHandler(services).handle,
         DescribeClusterRequest: DescribeClusterHandler(services).handle,
         DescribeProducersRequest: DescribeProducersHandler(services).handle,
+        DescribeTopicPartitionsRequest: DescribeTopicPartitionsHandler(services).handle,
         SaslAuthenticateRequest: sasl.authenticate,
         DescribeAclsRequest: acls.describe,
         CreateAclsRequest: acls.create,

@@ -40,6 +40,21 @@ def test_librdkafka_and_kafka_python_see_the_same_cluster(mesh: Any, kafka_pytho
     assert len(cluster.authorized_operations) == len(theirs["authorized_operations"]) > 0
 
 
+def test_kafka_python_describes_a_topic_page_by_page(mesh: Any, kafka_python_admin: Any) -> None:
+    admin = AdminClient({"bootstrap.servers": mesh.kafka("us")})
+    name = mesh.new_name("paged")
+    admin.create_topics([NewTopic(name, 3)])[name].result(SECONDS)
+    first = kafka_python_admin.describe_topic_partitions([name], response_partition_limit=2)
+    assert first["next_cursor"] == {"topic_name": name, "partition_index": 2}
+    rest = kafka_python_admin.describe_topic_partitions([name], cursor=first["next_cursor"])
+    rows = [row for page in (first, rest) for row in page["topics"][0]["partitions"]]
+    assert ([row["partition_index"] for row in rows], rest["next_cursor"]) == ([0, 1, 2], None)
+    leaders = {
+        part.id: part.leader for part in admin.list_topics(name, timeout=SECONDS).topics[name].partitions.values()
+    }
+    assert {row["partition_index"]: row["leader_id"] for row in rows} == leaders
+
+
 @pytest.mark.parametrize("entry", ["us", "ap"])
 def test_a_topic_grows_in_every_region_and_the_new_partitions_take_records(mesh: Any, until: Any, entry: str) -> None:
     admin = AdminClient({"bootstrap.servers": mesh.kafka(entry)})

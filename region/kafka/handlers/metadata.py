@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -38,7 +38,7 @@ from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.handlers.first_leaders import first_leaders
-from region.kafka.ports import NO_LEADER, TopicView
+from region.kafka.ports import NO_LEADER, Cluster, TopicView
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
 
@@ -270,23 +270,24 @@ class MetadataHandler:
             name=view.name,
             topic_id=view.wire_id,
             is_internal=view.internal,
-            partitions=[self._partition(view.name, index, alive) for index in range(view.partitions)],
+            partitions=[partition_row(self._cluster, view.name, index, alive) for index in range(view.partitions)],
             topic_authorized_operations=operations,
         )
 
-    def _partition(self, name: str, index: int, alive: frozenset[int]) -> MetadataResponsePartition:
-        cluster = self._cluster
-        leader = cluster.leader_of(name, index)
-        replicas = list(cluster.replicas_of(name, index))
-        return MetadataResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
-            partition_index=index,
-            leader_id=leader,
-            leader_epoch=cluster.epoch_of(name, index),
-            replica_nodes=replicas,
-            isr_nodes=[replica for replica in replicas if replica in alive],
-            offline_replicas=[replica for replica in replicas if replica not in alive],
-        )
+
+def partition_row(cluster: Cluster, name: str, index: int, alive: Container[int]) -> MetadataResponsePartition:
+    """Return what clients are told of a partition; `alive` are the brokers that run."""
+    leader = cluster.leader_of(name, index)
+    replicas = list(cluster.replicas_of(name, index))
+    return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=cluster.epoch_of(name, index),
+        replica_nodes=replicas,
+        isr_nodes=[replica for replica in replicas if replica in alive],
+        offline_replicas=[replica for replica in replicas if replica not in alive],
+    )
 
 
 def _is_by_id(topic: MetadataRequestTopic) -> bool:

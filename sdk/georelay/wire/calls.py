@@ -53,6 +53,7 @@ Request = (
     | cluster.ListPartitionReassignmentsRequest
     | cluster.AlterPartitionReassignmentsRequest
     | cluster.ElectLeadersRequest
+    | cluster.DescribeTopicPartitionsRequest
 )
 Response = (
     responses.Response
@@ -87,6 +88,7 @@ Response = (
     | cluster.ListPartitionReassignmentsResponse
     | cluster.AlterPartitionReassignmentsResponse
     | cluster.ElectLeadersResponse
+    | cluster.DescribeTopicPartitionsResponse
 )
 
 _CLASSES: Final[Mapping[ApiKey, tuple[type, type]]] = {
@@ -151,6 +153,10 @@ _CLASSES: Final[Mapping[ApiKey, tuple[type, type]]] = {
     ApiKey.DESCRIBE_PRODUCERS: (cluster.DescribeProducersRequest, cluster.DescribeProducersResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: (transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse),
     ApiKey.LIST_TRANSACTIONS: (transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        cluster.DescribeTopicPartitionsRequest,
+        cluster.DescribeTopicPartitionsResponse,
+    ),
 }
 REQUESTS: Final[Mapping[ApiKey, type]] = MappingProxyType({key: pair[0] for key, pair in _CLASSES.items()})
 RESPONSES: Final[Mapping[ApiKey, type]] = MappingProxyType({key: pair[1] for key, pair in _CLASSES.items()})

@@ -1,7 +1,7 @@
 """The cluster as operators and web consoles see it: requests and responses as tables.
 
 Field names are Kafka's (schemas DescribeCluster, CreatePartitions, DescribeProducers, DescribeLogDirs,
-ListPartitionReassignments, AlterPartitionReassignments, ElectLeaders).
+ListPartitionReassignments, AlterPartitionReassignments, ElectLeaders, DescribeTopicPartitions).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from georelay.wire.responses import NO_OPERATIONS
-from georelay.wire.schema import I8, I16, I32, I64, At, Bool, Str, struct
+from georelay.wire.schema import I8, I16, I32, I64, NO_UUID, At, Bool, Str, Uuid, struct
 
 BROKER_ENDPOINTS: Final = 1  # DescribeCluster: the listeners of brokers; 2 would be a controller quorum's
 
@@ -333,3 +333,63 @@ class ElectLeadersResponse:
     throttle_time_ms: I32 = 0
     error_code: Annotated[I16, At(since=1)] = 0
     replica_election_results: Sequence[ReplicaElectionResult] = ()
+
+
+@struct
+class TopicPartitionsCursor:
+    """Where a list of partitions goes on: this partition is its next one."""
+
+    topic_name: Str
+    partition_index: I32
+
+
+@struct
+class DescribeTopicPartitionsTopic:
+    """A topic that is asked for."""
+
+    name: Str
+
+
+@struct
+class DescribeTopicPartitionsRequest:
+    """Which partitions have these topics, so many in one answer? No topic asks for all."""
+
+    topics: Sequence[DescribeTopicPartitionsTopic] = ()
+    response_partition_limit: I32 = 2_000
+    cursor: TopicPartitionsCursor | None = None
+
+
+@struct
+class DescribedTopicPartition:
+    """One partition. The replicas that KIP-966 lets lead without being in sync are none here."""
+
+    error_code: I16
+    partition_index: I32
+    leader_id: I32
+    leader_epoch: I32 = -1
+    replica_nodes: Sequence[I32] = ()
+    isr_nodes: Sequence[I32] = ()
+    eligible_leader_replicas: Sequence[I32] | None = None
+    last_known_elr: Sequence[I32] | None = None
+    offline_replicas: Sequence[I32] = ()
+
+
+@struct
+class DescribedTopicPartitions:
+    """Partitions of one topic, in order."""
+
+    error_code: I16
+    name: Str | None
+    topic_id: Uuid = NO_UUID
+    is_internal: Bool = False
+    partitions: Sequence[DescribedTopicPartition] = ()
+    topic_authorized_operations: I32 = NO_OPERATIONS
+
+
+@struct
+class DescribeTopicPartitionsResponse:
+    """Answer to DescribeTopicPartitions; null for a cursor says that nothing is left."""
+
+    throttle_time_ms: I32 = 0
+    topics: Sequence[DescribedTopicPartitions] = ()
+    next_cursor: TopicPartitionsCursor | None = None

@@ -36,6 +36,8 @@ Encode = Callable[[bytearray, Any], None]
 ReadLength = Callable[[Reader], int]
 WriteLength = Callable[[bytearray, int], None]
 
+_HERE: Final = 1  # the byte before a nullable struct
+_NULL: Final = 0xFF
 _FIXED: Final = frozenset({Kind.BOOL, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.FLOAT64, Kind.UUID})
 
 
@@ -138,8 +140,9 @@ def _single_step(row: Field, version: int, flexible: bool) -> _Step:
 def _field_codec(row: Field, version: int, flexible: bool) -> Codec:
     nullable = row.is_nullable(version)
     if row.kind is Kind.STRUCT:
-        assert row.cls is not None and (not nullable or row.at.tag >= 0), row
-        return codec_of(row.cls, version, flexible)
+        assert row.cls is not None, row
+        inner = codec_of(row.cls, version, flexible)
+        return _nullable_struct(inner, row.name) if nullable and row.at.tag < 0 else inner  # a tagged one is there
     if row.kind in _FIXED:
         return _fixed_codec(row)
     read_length: ReadLength = read_length16 if row.kind is Kind.STRING else read_length32
@@ -164,6 +167,25 @@ def _fixed_codec(row: Field) -> Codec:
         out += pack(value)
 
     return Codec(lambda reader: next(iter(step.decode(reader))), encode, step.bytes_min)
+
+
+def _nullable_struct(inner: Codec, name: str) -> Codec:
+    """Return the codec of a struct behind a byte that says whether it is there (KIP-893)."""
+
+    def decode(reader: Reader) -> Any:
+        here = take(reader, 1)[0]
+        if here == _HERE:
+            return inner.decode(reader)
+        if here == _NULL:
+            return None
+        raise WireError(f"{name} begins with {here}: 1 says that it is there, 255 that it is null")
+
+    def encode(out: bytearray, value: Any) -> None:
+        out.append(_NULL if value is None else _HERE)
+        if value is not None:
+            inner.encode(out, value)
+
+    return Codec(decode, encode, 1)
 
 
 DecodeSized = Callable[[Reader, int], Any]

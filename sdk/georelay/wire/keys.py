@@ -63,6 +63,7 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 _NEVER_FLEXIBLE: Final = 1 << 15
@@ -115,6 +116,7 @@ _VERSIONS: Final[Mapping[ApiKey, tuple[range, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: (range(1), 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (range(1), 0),
         ApiKey.LIST_TRANSACTIONS: (range(1), 0),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: (range(1), 0),
     }
 )
 
@@ -159,6 +161,7 @@ _SERVED: Final = (
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
     ApiKey.DESCRIBE_ACLS,

@@ -172,6 +172,11 @@ REQUESTS: dict[ApiKey, tuple[Any, int, ErrorCode]] = {
         0,
         TOPIC,
     ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        cluster.DescribeTopicPartitionsRequest([cluster.DescribeTopicPartitionsTopic("orders")]),
+        0,
+        TOPIC,
+    ),
     ApiKey.DESCRIBE_TRANSACTIONS: (transactions.DescribeTransactionsRequest(["t"]), 0, TXN),
 }
 # These ask too, and leave out what may not be seen instead of refusing.

@@ -20,8 +20,11 @@ from georelay.wire.cluster import (
     DescribeLogDirsRequest,
     DescribeProducersRequest,
     DescribeProducersTopic,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
+    TopicPartitionsCursor,
 )
 from georelay.wire.keys import SUPPORTED
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
@@ -247,3 +250,53 @@ async def test_api_versions_outside_the_table_are_answered_with_the_table(bed: A
     correlation, response = await client.receive(ApiKey.API_VERSIONS, 0)
     assert (correlation, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
     assert {row.api_key for row in response.api_keys} == set(SUPPORTED)
+
+
+async def pages(client: Any, request: DescribeTopicPartitionsRequest) -> list[list[tuple[str, int, list[int]]]]:
+    """Ask for page after page; return the rows of each: a topic, its error, its partitions."""
+    found = []
+    while True:
+        page = await client.call(request, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
+        found.append([(t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in page.topics])
+        if page.next_cursor is None:
+            return found
+        request = dataclasses.replace(request, cursor=page.next_cursor)
+
+
+async def test_topics_are_described_by_name_in_pages_of_partitions(bed: Any) -> None:
+    for name, partitions in (("refunds", 1), ("orders", 5)):
+        bed.cluster.add_topic(name, partitions=partitions)
+    client = await bed.client()
+    assert await pages(client, DescribeTopicPartitionsRequest(response_partition_limit=3)) == [
+        [("orders", 0, [0, 1, 2])],
+        [("orders", 0, [3, 4]), ("refunds", 0, [0])],
+    ]
+    topics = [DescribeTopicPartitionsTopic(name) for name in ("refunds", "no/name", "none", "orders", "orders")]
+    assert await pages(client, DescribeTopicPartitionsRequest(topics)) == [
+        [("no/name", 17, []), ("none", 3, []), ("orders", 0, [0, 1, 2, 3, 4]), ("refunds", 0, [0])]
+    ]
+
+
+async def test_a_described_partition_says_who_leads_it_and_what_the_client_may_do(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    client = await bed.client()
+    page = await client.call(DescribeTopicPartitionsRequest(), ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
+    (topic,) = page.topics
+    (row,) = topic.partitions
+    assert (row.leader_id, row.replica_nodes, row.isr_nodes, row.offline_replicas) == (1001, (1001,), (1001,), ())
+    assert (row.eligible_leader_replicas, row.last_known_elr) == ((), ())
+    assert topic.topic_authorized_operations > 0
+
+
+@pytest.mark.parametrize("bad", [{"cursor": TopicPartitionsCursor("orders", -1)}, {"response_partition_limit": 0}])
+async def test_a_page_that_cannot_be_is_refused_by_topic(bed: Any, bad: dict[str, Any]) -> None:
+    request = DescribeTopicPartitionsRequest([DescribeTopicPartitionsTopic("orders")], **bad)
+    assert await pages(await bed.client(), request) == [[("orders", 42, [])]]
+    assert await pages(await bed.client(), DescribeTopicPartitionsRequest(**bad)) == [[]]
+
+
+async def test_all_topics_are_those_that_the_client_may_describe(denied: Any) -> None:
+    denied.cluster.add_topic("orders")
+    assert await pages(await denied.client(), DescribeTopicPartitionsRequest()) == [[]]
+    request = DescribeTopicPartitionsRequest([DescribeTopicPartitionsTopic(name) for name in ("orders", "none")])
+    assert await pages(await denied.client(), request) == [[("none", 29, []), ("orders", 29, [])]]

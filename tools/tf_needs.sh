@@ -7,7 +7,7 @@ if ! command -v terraform >/dev/null; then
   exit 1
 fi
 venv=build/tf/venv
-if ! "$venv/bin/python" -c 'import moto, boto3, flask, flask_cors, pytest, pytest_timeout' 2>/dev/null; then
+if ! "$venv/bin/python" -c 'import ansible, awscli, moto, boto3, flask, flask_cors, pytest, pytest_timeout' 2>/dev/null; then
   mapfile -t wanted < <("$python" -c '
 import tomllib
 print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["terraform"]))')

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2] / "deploy/terraform"
+TREE = Path(__file__).resolve().parents[2]
+ROOT = TREE / "deploy/terraform"
 collect_ignore_glob = [] if os.environ.get("GEORELAY_TF") else ["test_*.py"]
 KEPT_OUT = shutil.ignore_patterns(".terraform", "*.tfstate*", "*.tfvars", "__pycache__", "backend.tf")
 COMMAND_S_MAX = 600
@@ -79,6 +80,23 @@ class Ground:
         """Return the output that Ansible reads."""
         found: dict[str, Any] = json.loads(self.run("output", "-json"))["inventory"]["value"]
         return found
+
+    def ansible(self, command: str, *words: str) -> str:
+        """Return what a command of ansible-core printed, with the outputs as inventory and moto as AWS."""
+        outputs = self.folder / "outputs.json"
+        outputs.write_text(self.run("output", "-json"))
+        ways = [str(Path(sys.executable).parent), str(TREE / ".venv/bin"), os.environ["PATH"]]  # aws, georelay
+        more = {"GEORELAY_TF_OUTPUT": str(outputs), "PATH": ":".join(ways), "ANSIBLE_HOME": str(self.folder / "ansible")}
+        ended = subprocess.run(
+            [Path(sys.executable).with_name(command), "-i", "inventory/terraform.py", *words],
+            cwd=TREE / "deploy/ansible",
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S_MAX,
+        )
+        assert ended.returncode == 0, (ended.stdout + ended.stderr)[-6_000:]
+        return ended.stdout
 
     def client(self, service: str, region: str) -> Any:
         """Return a client of the API."""

@@ -1,6 +1,8 @@
 """moto as the API of AWS, in a process of its own: prints its port, serves until standard input ends.
 
-What it needs to answer as AWS does: an image of Debian, what rules say of themselves, health checks of alarms.
+What it needs to answer as AWS does: an image of Debian, what rules say of themselves, health checks of alarms, and the
+address of a host that is gone, which another one may have. What moto fails at is refused at once with the cause, because
+the provider asks 25 times for half an hour where it is told of an error of the server.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 DEBIAN = {
     "ami_id": "ami-0123456789abcdef0",
@@ -34,6 +37,7 @@ def keep_what_is_said() -> None:
     from moto.route53.responses import Route53
 
     first, create, wire = SecurityGroupRule.__init__, Route53.create_health_check, Instance.prep_nics
+    end = Instance.terminate
     signature = inspect.signature(first)
 
     def remember(*words: Any, **named: Any) -> None:
@@ -51,11 +55,40 @@ def keep_what_is_said() -> None:
         wire(host, *words, **named)
         host.security_groups = host.security_groups or list(host.nics[0].group_set)
 
+    def give_back(host: Any) -> Any:
+        subnet = host.ec2_backend.get_subnet(host.subnet_id)
+        for address in host._private_ips:
+            subnet.del_subnet_ip(address)
+        host._private_ips.clear()
+        return end(host)
+
     Instance.prep_nics = wire_up
+    Instance.terminate = give_back
     SecurityGroupRule.description = None
     SecurityGroupRule.__init__ = remember
     Route53.create_health_check = remember_check
     HealthCheck.health_check_config = property(lambda check: check.asked)
+
+
+def refuse_what_fails() -> None:
+    """Have an exception of moto answered as a request that AWS refuses, with the exception's text."""
+    from flask import Response
+    from moto.core.utils import convert_to_flask_response
+    from werkzeug.exceptions import HTTPException
+
+    answer = convert_to_flask_response.__call__
+
+    def answer_or_refuse(view: Any, *words: Any, **named: Any) -> Any:
+        try:
+            return answer(view, *words, **named)
+        except HTTPException:
+            raise  # a refusal of moto's own
+        except Exception as error:
+            text = escape(f"moto fails: {error!r}")
+            body = f"<Response><Errors><Error><Code>StandIn</Code><Message>{text}</Message></Error></Errors></Response>"
+            return Response(body, status=400, mimetype="text/xml")
+
+    convert_to_flask_response.__call__ = answer_or_refuse
 
 
 def main() -> None:
@@ -67,6 +100,7 @@ def main() -> None:
         from moto.server import ThreadedMotoServer
 
         keep_what_is_said()
+        refuse_what_fails()
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         _, port = server.get_host_and_port()

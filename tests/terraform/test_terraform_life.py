@@ -109,10 +109,49 @@ def test_traces_are_encrypted_closed_to_the_public_and_expire(ground: Ground) ->
 def test_secrets_are_there_and_empty(ground: Ground) -> None:
     secrets = ground.client("secretsmanager", "us-east-1")
     names = {row["Name"] for row in secrets.list_secrets()["SecretList"]}
-    assert names == {"georelay/authority", "georelay/gossip-wan", "georelay/us-east-1/gossip-lan"}
+    shared = {"georelay/authority", "georelay/gossip-wan", "georelay/administration"}
+    assert names == {*shared, "georelay/us-east-1/gossip-lan"}
     for name in names:
         with pytest.raises(secrets.exceptions.ResourceNotFoundException):
             secrets.get_secret_value(SecretId=name)
+
+
+def test_ansible_finds_each_host_by_its_name_with_its_address_and_disk(ground: Ground) -> None:
+    found = json.loads(ground.ansible("ansible-inventory", "--list"))
+    assert len(found["brokers"]["hosts"]) == 9 and len(found["gateways"]["hosts"]) == 6
+    broker = found["_meta"]["hostvars"]["broker-2.eu-west-1"]
+    volume = ground.inventory()["eu-west-1"]["brokers"]["broker-2"]["volume"].replace("-", "")
+    assert (broker["ansible_host"], broker["georelay_region_number"]) == ("10.20.64.12", 2)
+    assert broker["georelay_data_device"].endswith(f"Store_{volume}")
+    assert set(broker["georelay_secrets"]) == {
+        *("authority", "gossip_wan", "administration"),
+        *(f"gossip_lan/{region}" for region in REGIONS),
+    }
+
+
+def prepared(ground: Ground, folder: Path) -> dict[str, str]:
+    """Return files by name after the part of site.yml that runs on the machine of an operator."""
+    settings = {"georelay_mesh_dir": str(folder), "georelay_home": "us-east-1", "georelay_release": "none"}
+    said = ground.ansible("ansible-playbook", "site.yml", "--limit", "localhost", "-e", json.dumps(settings))
+    print(said[said.index("PLAY RECAP") :].strip())
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_secrets_are_filled_with_what_ansible_makes_and_another_machine_goes_on_with_it(
+    ground: Ground, tmp_path: Path
+) -> None:
+    first = prepared(ground, tmp_path / "first")
+    secrets = ground.client("secretsmanager", "us-east-1")
+    authority = json.loads(secrets.get_secret_value(SecretId="georelay/authority")["SecretString"])["files"]
+    assert authority["pki/ca-1.key"] == first["pki/ca-1.key"] and "pki/broker-1001.key" in first
+    lan = ground.client("secretsmanager", "eu-west-1").get_secret_value(SecretId="georelay/eu-west-1/gossip-lan")
+    assert json.loads(lan["SecretString"])["files"] == {"lan-eu-west-1.keyring": first["lan-eu-west-1.keyring"]}
+    assert first["pki/ca-1.key"].splitlines()[1] not in (ground.folder / "terraform.tfstate").read_text()
+    second = prepared(ground, tmp_path / "second")
+    assert second.keys() == first.keys()
+    own = {name for name in first if name.startswith(("pki/broker-", "pki/gateway-"))}
+    assert {name for name in first if first[name] != second[name]} == own and len(own) == 30
+    assert prepared(ground, tmp_path / "first") == first
 
 
 def test_the_nearest_healthy_region_answers_to_one_name_and_each_to_its_own(ground: Ground) -> None:
@@ -142,9 +181,17 @@ def test_each_region_reaches_each_other_one(ground: Ground, region: str) -> None
     assert len([way for way in ways if way]) == 3 and len(others) == 2
 
 
+def test_what_moto_does_not_know_is_refused_at_once_with_its_name(ground: Ground) -> None:
+    ec2 = ground.client("ec2", "eu-west-1")
+    began_s = time.monotonic()
+    with pytest.raises(ec2.exceptions.ClientError, match="moto fails: NotImplementedError"):
+        ec2.create_instance_connect_endpoint(SubnetId="subnet-0")
+    assert time.monotonic() - began_s < 10
+
+
 def test_a_replaced_broker_keeps_its_volume_and_its_address(ground: Ground) -> None:
     before = ground.inventory()["eu-west-1"]["brokers"]["broker-2"]
-    ground.apply("-refresh=false", '-replace=module.eu_west_1.aws_instance.broker["broker-2"]')
+    ground.apply("-refresh=false", '-replace=module.eu_west_1.aws_instance.host["broker-2"]')
     after = ground.inventory()["eu-west-1"]["brokers"]["broker-2"]
     assert after["id"] != before["id"]
     assert (after["volume"], after["ip"]) == (before["volume"], before["ip"])

@@ -22,7 +22,7 @@ VOLUME_LINK: Final = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_"  # devic
 def main() -> int:
     """Print the inventory; 1 with one line on standard error when there is none."""
     try:
-        print(json.dumps(inventory(*read_outputs(os.environ.get("GEORELAY_TF_OUTPUT", ""))), indent=1))
+        print(json.dumps(inventory(read_outputs(os.environ.get("GEORELAY_TF_OUTPUT", ""))), indent=1))
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         print(f"inventory: {str(said).strip().splitlines()[-1]}", file=sys.stderr)
@@ -30,8 +30,8 @@ def main() -> int:
     return 0
 
 
-def read_outputs(file: str) -> tuple[dict[str, Any], str]:
-    """Return the regions and the name of the mesh that `terraform output -json` says."""
+def read_outputs(file: str) -> dict[str, Any]:
+    """Return by name what `terraform output -json` says."""
     if file:
         text = Path(file).read_text(encoding="utf-8")
     else:
@@ -40,17 +40,19 @@ def read_outputs(file: str) -> tuple[dict[str, Any], str]:
     outputs = json.loads(text)
     if not isinstance(outputs, dict) or "inventory" not in outputs:
         raise ValueError("Terraform's state has no output named inventory: run terraform apply first")
-    found = outputs["inventory"].get("value", outputs["inventory"])
-    if not isinstance(found, dict) or not found:
+    found = {name: row.get("value", row) if isinstance(row, dict) else row for name, row in outputs.items()}
+    if not isinstance(found["inventory"], dict) or not found["inventory"]:
         raise ValueError("Terraform's output named inventory has no regions")
-    return found, str(outputs.get("mesh", {}).get("value", ""))
+    return found
 
 
-def inventory(regions: dict[str, Any], mesh: str) -> dict[str, Any]:
+def inventory(outputs: dict[str, Any]) -> dict[str, Any]:
     """Return what Ansible wants of `--list`: groups of hosts, and the variables of each."""
     hostvars: dict[str, dict[str, Any]] = {}
     members: dict[str, list[str]] = {"brokers": [], "gateways": []}
-    for region, row in regions.items():
+    secrets = dict(outputs.get("secrets", {}))
+    for region, row in outputs["inventory"].items():
+        secrets.update({f"{name}/{region}": arn for name, arn in row.get("secrets", {}).items()})
         for role, names in members.items():
             for name, host in row.get(role, {}).items():
                 full = f"{name}.{region}"
@@ -59,7 +61,8 @@ def inventory(regions: dict[str, Any], mesh: str) -> dict[str, Any]:
                 hostvars[full] = {**known, **_disk(host), **_names(role, row)}
     hostvars["localhost"] = {"ansible_connection": "local"}
     groups = {role: {"hosts": names} for role, names in members.items()}
-    shared = {"ansible_user": USER, **({"georelay_mesh_id": mesh} if mesh else {})}
+    known = {"georelay_mesh_id": outputs.get("mesh"), "georelay_secrets": secrets}
+    shared = {"ansible_user": USER, **{name: value for name, value in known.items() if value}}
     everybody = {"hosts": ["localhost"], "children": sorted(groups), "vars": shared}
     return {"_meta": {"hostvars": hostvars}, "mesh": everybody, **groups}
 

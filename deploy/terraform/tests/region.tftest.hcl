@@ -1,4 +1,5 @@
-# One region as it is planned: addresses, disks, who is let in. No API is asked.
+# One region as it is planned: addresses, disks, who is let in; and wrong values, each refused by the variable that it is
+# of. No API is asked.
 
 mock_provider "aws" {
   mock_data "aws_availability_zones" {
@@ -37,7 +38,7 @@ run "five_brokers_in_three_zones" {
   }
 
   assert {
-    condition     = { for name, host in aws_instance.broker : name => host.private_ip } == { "broker-1" = "10.20.48.11", "broker-2" = "10.20.64.12", "broker-3" = "10.20.80.13", "broker-4" = "10.20.48.14", "broker-5" = "10.20.64.15" }
+    condition     = { for name, host in aws_instance.host : name => host.private_ip if host.tags.Role == "broker" } == { "broker-1" = "10.20.48.11", "broker-2" = "10.20.64.12", "broker-3" = "10.20.80.13", "broker-4" = "10.20.48.14", "broker-5" = "10.20.64.15" }
     error_message = "Brokers have fixed addresses, one zone after the other."
   }
 
@@ -52,7 +53,7 @@ run "five_brokers_in_three_zones" {
   }
 
   assert {
-    condition     = length(aws_ec2_instance_connect_endpoint.operators) == 1 && aws_lb.gateways.internal && aws_instance.gateway["gateway-1"].disable_api_termination
+    condition     = length(aws_ec2_instance_connect_endpoint.operators) == 1 && aws_lb.gateways.internal && aws_instance.host["gateway-1"].disable_api_termination
     error_message = "The endpoint for operators, private balancers and deletion protection are as asked for."
   }
 }
@@ -69,7 +70,92 @@ run "fewer_brokers_are_those_with_the_highest_numbers" {
   }
 
   assert {
-    condition     = toset(keys(aws_instance.broker)) == toset(["broker-1", "broker-2", "broker-3"])
+    condition     = toset(keys(aws_ebs_volume.data)) == toset(["broker-1", "broker-2", "broker-3"]) && length(aws_instance.host) == 5
     error_message = "The lowest numbers stay."
   }
+}
+
+run "an_even_number_of_brokers" {
+  command = plan
+
+  module {
+    source = "./modules/region"
+  }
+
+  variables {
+    brokers = 4
+  }
+
+  expect_failures = [var.brokers]
+}
+
+run "a_network_that_is_too_small" {
+  command = plan
+
+  module {
+    source = "./modules/region"
+  }
+
+  variables {
+    cidr = "10.20.0.0/24"
+  }
+
+  expect_failures = [var.cidr]
+}
+
+run "a_public_network" {
+  command = plan
+
+  module {
+    source = "./modules/region"
+  }
+
+  variables {
+    cidr = "8.8.0.0/16"
+  }
+
+  expect_failures = [var.cidr]
+}
+
+run "no_gateway" {
+  command = plan
+
+  module {
+    source = "./modules/region"
+  }
+
+  variables {
+    gateways = 0
+  }
+
+  expect_failures = [var.gateways]
+}
+
+run "two_zones" {
+  command = plan
+
+  module {
+    source = "./modules/region"
+  }
+
+  variables {
+    zones = ["a", "b"]
+  }
+
+  expect_failures = [var.zones]
+}
+
+run "a_region_with_too_few_zones" {
+  command = plan
+
+  module {
+    source = "./modules/region"
+  }
+
+  override_data {
+    target = data.aws_availability_zones.here
+    values = { names = ["eu-west-1a", "eu-west-1b"] }
+  }
+
+  expect_failures = [data.aws_availability_zones.here]
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from deploy.ansible.inventory import terraform
 from gateway.config import load_config as load_gateway
 from region.config import load_config as load_broker
 
@@ -93,12 +93,14 @@ def test_a_gateways_file_is_one_that_the_gateway_takes(tmp_path: Path) -> None:
 
 OUTPUTS = {
     "mesh": {"value": "shop"},
+    "secrets": {"value": {"authority": "arn:of-authority"}},
     "inventory": {
         "value": {
             "eu-west-1": {
                 "number": 2,
                 "lb": "nlb.example",
                 "name": "gateway.eu-west-1.example.com",
+                "secrets": {"gossip_lan": "arn:of-gossip"},
                 "brokers": {"broker-1": {"ip": "10.20.0.11", "volume": "vol-0ab"}},
                 "gateways": {"gateway-1": {"ip": "10.20.0.101"}},
             }
@@ -119,7 +121,11 @@ def test_hosts_of_terraform_have_names_addresses_and_the_disk_by_its_volume(tmp_
         "nlb.example",
         "gateway.eu-west-1.example.com",
     ]
-    assert found["mesh"]["vars"] == {"ansible_user": "admin", "georelay_mesh_id": "shop"}
+    assert found["mesh"]["vars"] == {
+        "ansible_user": "admin",
+        "georelay_mesh_id": "shop",
+        "georelay_secrets": {"authority": "arn:of-authority", "gossip_lan/eu-west-1": "arn:of-gossip"},
+    }
 
 
 def test_brokers_listen_where_terraform_opens_ports() -> None:
@@ -139,7 +145,7 @@ def test_an_inventory_without_hosts_is_refused_in_one_line(
 ) -> None:
     (tmp_path / "outputs.json").write_text(text)
     monkeypatch.setenv("GEORELAY_TF_OUTPUT", str(tmp_path / "outputs.json"))
-    assert script().main() == 1
+    assert terraform.main() == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("inventory: ") and said.err.count("\n") == 1
 
@@ -150,11 +156,3 @@ def asked(folder: Path, text: str) -> dict[str, Any]:
     done = subprocess.run([sys.executable, str(SCRIPT), "--list"], check=True, capture_output=True, env=environment)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
-
-
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("terraform_inventory", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -58,10 +58,11 @@ def test_every_variable_and_output_says_what_it_is_and_every_refusal_what_to_wri
 
 
 def test_hosts_are_closed_and_their_disks_encrypted() -> None:
+    assert "host in local.hosts : name => aws_subnet.private[" in (FOLDER / "modules/region/compute.tf").read_text()
     for kind, name, text in blocks("resource"):
         if kind == "aws_instance":
             assert 'http_tokens                 = "required"' in text and "encrypted   = true" in text, name
-            assert "aws_subnet.private[" in text and "associate_public_ip_address" not in text
+            assert "subnet_id               = local.placed[" in text and "associate_public_ip_address" not in text
             assert "for_each" in text and "private_ip " in text and "ignore_changes = [ami, user_data]" in text
         if kind == "aws_ebs_volume":
             assert re.search(r"encrypted +(= true)", text) and "instance" not in text, name
@@ -71,8 +72,12 @@ def test_hosts_are_closed_and_their_disks_encrypted() -> None:
 
 def test_no_rule_lets_everybody_in_and_no_right_is_a_wildcard() -> None:
     rules = [(name, text) for kind, name, text in blocks("resource") if "ingress_rule" in kind]
-    assert len(rules) >= 6 and all("0.0.0.0/0" not in text and "description " in text for _, text in rules)
+    assert len(rules) == 3 and all("0.0.0.0/0" not in text and "description " in text for _, text in rules)
     assert [name for name, text in rules if "access.clients" in text] == ["clients"]
+    tables = (FOLDER / "modules/region/security.tf").read_text()
+    assert "access.clients" not in tables.split("resource ")[0]  # the tables of rules are of private networks alone
+    assert "for_each = merge(local.mesh, local.outside)" in tables
+    assert "0.0.0.0/0" not in tables.split("  away = ")[0]
     for file in FILES:
         allowed = re.findall(r'Effect +(?:= )"Allow".*?Resource += [^\n]*', file.read_text(), flags=re.S)
         assert not [row for row in allowed if '"*"' in row or ':*"' in row], file.name

@@ -5,7 +5,7 @@ resource "aws_lb" "gateways" {
   load_balancer_type               = "network"
   internal                         = var.settings.internal_balancers
   subnets                          = [for subnet in(var.settings.internal_balancers ? aws_subnet.private : aws_subnet.public) : subnet.id]
-  security_groups                  = [aws_security_group.balancer.id]
+  security_groups                  = [aws_security_group.kind["balancer"].id]
   enable_cross_zone_load_balancing = true
   enable_deletion_protection       = var.settings.deletion_protection
 
@@ -52,11 +52,11 @@ resource "aws_lb_listener" "gateways" {
 
 resource "aws_lb_target_group_attachment" "gateways" {
   for_each = merge([for key, port in local.gateway_ports : {
-    for name, number in local.gateways : "${key}-${name}" => { group = key, gateway = name, port = port }
+    for name in keys(local.gateways) : "${key}-${name}" => { group = key, gateway = name, port = port }
   }]...)
 
   target_group_arn = aws_lb_target_group.gateways[each.value.group].arn
-  target_id        = aws_instance.gateway[each.value.gateway].id
+  target_id        = aws_instance.host[each.value.gateway].id
   port             = each.value.port
 }
 

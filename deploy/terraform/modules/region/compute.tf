@@ -2,9 +2,10 @@
 # not a count: which one goes when there are fewer is decided by its number, and the others stay.
 
 locals {
-  brokers  = { for n in range(1, var.brokers + 1) : "broker-${n}" => n }
-  gateways = { for n in range(1, var.gateways + 1) : "gateway-${n}" => n }
-  placed   = { for name, n in merge(local.brokers, local.gateways) : name => tostring((n - 1) % 3 + 1) } # which subnet
+  brokers  = { for n in range(1, var.brokers + 1) : "broker-${n}" => { role = "broker", number = n, address = 10 + n } }
+  gateways = { for n in range(1, var.gateways + 1) : "gateway-${n}" => { role = "gateway", number = n, address = 100 + n } }
+  hosts    = merge(local.brokers, local.gateways)
+  placed   = { for name, host in local.hosts : name => aws_subnet.private[tostring((host.number - 1) % 3 + 1)] }
   image    = var.image != "" ? var.image : one(data.aws_ami.debian[*].id)
   device   = "/dev/sdf" # Nitro calls it by another name: hosts find the volume by its id
 }
@@ -37,15 +38,15 @@ resource "aws_kms_alias" "region" {
   target_key_id = aws_kms_key.region.key_id
 }
 
-resource "aws_instance" "broker" {
-  for_each = local.brokers
+resource "aws_instance" "host" {
+  for_each = local.hosts
 
   ami                     = local.image
-  instance_type           = var.settings.hosts.types["broker"]
-  subnet_id               = aws_subnet.private[local.placed[each.key]].id
-  private_ip              = cidrhost(aws_subnet.private[local.placed[each.key]].cidr_block, 10 + each.value)
-  vpc_security_group_ids  = [aws_security_group.broker.id]
-  iam_instance_profile    = var.settings.profiles["broker"]
+  instance_type           = var.settings.hosts.types[each.value.role]
+  subnet_id               = local.placed[each.key].id
+  private_ip              = cidrhost(local.placed[each.key].cidr_block, each.value.address)
+  vpc_security_group_ids  = [local.groups[each.value.role]]
+  iam_instance_profile    = var.settings.profiles[each.value.role]
   monitoring              = var.settings.hosts.monitoring
   disable_api_termination = var.settings.deletion_protection
   user_data = templatefile("${path.module}/cloud-init.yaml.tftpl", {
@@ -66,10 +67,10 @@ resource "aws_instance" "broker" {
     volume_size = 16
   }
 
-  tags = { Name = "${local.name}-${each.key}", Role = "broker" }
+  tags = { Name = "${local.name}-${each.key}", Role = each.value.role }
 
   lifecycle {
-    ignore_changes = [ami, user_data] # a new image replaces no broker: -replace does, one at a time
+    ignore_changes = [ami, user_data] # a new image replaces no host: -replace does, one at a time
   }
 }
 
@@ -77,7 +78,7 @@ resource "aws_instance" "broker" {
 resource "aws_ebs_volume" "data" {
   for_each = local.brokers
 
-  availability_zone = aws_subnet.private[local.placed[each.key]].availability_zone
+  availability_zone = local.placed[each.key].availability_zone
   type              = "gp3"
   size              = var.settings.hosts.volume.size_gib
   iops              = var.settings.hosts.volume.iops
@@ -94,44 +95,8 @@ resource "aws_volume_attachment" "data" {
 
   device_name                    = local.device
   volume_id                      = aws_ebs_volume.data[each.key].id
-  instance_id                    = aws_instance.broker[each.key].id
+  instance_id                    = aws_instance.host[each.key].id
   stop_instance_before_detaching = true # a clean stop: the file system is written out
-}
-
-resource "aws_instance" "gateway" {
-  for_each = local.gateways
-
-  ami                     = local.image
-  instance_type           = var.settings.hosts.types["gateway"]
-  subnet_id               = aws_subnet.private[local.placed[each.key]].id
-  private_ip              = cidrhost(aws_subnet.private[local.placed[each.key]].cidr_block, 100 + each.value)
-  vpc_security_group_ids  = [aws_security_group.gateway.id]
-  iam_instance_profile    = var.settings.profiles["gateway"]
-  monitoring              = var.settings.hosts.monitoring
-  disable_api_termination = var.settings.deletion_protection
-  user_data = templatefile("${path.module}/cloud-init.yaml.tftpl", {
-    hostname = "${each.key}.${var.name}"
-    ssh_keys = var.settings.access.ssh_keys
-  })
-
-  metadata_options {
-    http_tokens                 = "required"
-    http_put_response_hop_limit = 1
-    http_endpoint               = "enabled"
-  }
-
-  root_block_device {
-    encrypted   = true
-    kms_key_id  = aws_kms_key.region.arn
-    volume_type = "gp3"
-    volume_size = 16
-  }
-
-  tags = { Name = "${local.name}-${each.key}", Role = "gateway" }
-
-  lifecycle {
-    ignore_changes = [ami, user_data]
-  }
 }
 
 resource "aws_secretsmanager_secret" "gossip_lan" {

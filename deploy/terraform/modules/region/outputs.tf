@@ -1,25 +1,23 @@
+locals {
+  made = {
+    for name, host in aws_instance.host : name => {
+      number = local.hosts[name].number
+      id     = host.id
+      ip     = host.private_ip
+      az     = host.availability_zone
+    }
+  }
+}
+
 output "inventory" {
   description = "Hosts and load balancer of the region, as the root module's inventory has them."
   value = {
     lb      = aws_lb.gateways.dns_name
     secrets = { gossip_lan = aws_secretsmanager_secret.gossip_lan.arn }
     brokers = {
-      for name, n in local.brokers : name => {
-        number = n
-        id     = aws_instance.broker[name].id
-        ip     = aws_instance.broker[name].private_ip
-        az     = aws_instance.broker[name].availability_zone
-        volume = aws_ebs_volume.data[name].id
-      }
+      for name in keys(local.brokers) : name => merge(local.made[name], { volume = aws_ebs_volume.data[name].id })
     }
-    gateways = {
-      for name, n in local.gateways : name => {
-        number = n
-        id     = aws_instance.gateway[name].id
-        ip     = aws_instance.gateway[name].private_ip
-        az     = aws_instance.gateway[name].availability_zone
-      }
-    }
+    gateways = { for name in keys(local.gateways) : name => local.made[name] }
   }
 }
 

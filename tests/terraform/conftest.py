@@ -64,7 +64,7 @@ class Ground:
         output = self.run("apply", "-auto-approve", "-var-file=mesh.tfvars", "-parallelism=20", *words)
         found = ACTIVE.search(output)
         assert found is not None, output[-2_000:]
-        print(f"  {found[0]}")
+        print(f"  {found[0]}", *re.findall(r"^  # (.*) will be updated in-place", output, flags=re.M), sep="\n  ~ ")
         return int(found[1]), int(found[2]), int(found[3])
 
     def plan_is_empty(self) -> None:
@@ -86,7 +86,11 @@ class Ground:
         outputs = self.folder / "outputs.json"
         outputs.write_text(self.run("output", "-json"))
         ways = [str(Path(sys.executable).parent), str(TREE / ".venv/bin"), os.environ["PATH"]]  # aws, georelay
-        more = {"GEORELAY_TF_OUTPUT": str(outputs), "PATH": ":".join(ways), "ANSIBLE_HOME": str(self.folder / "ansible")}
+        more = {
+            "GEORELAY_TF_OUTPUT": str(outputs),
+            "PATH": ":".join(ways),
+            "ANSIBLE_HOME": str(self.folder / "ansible"),
+        }
         ended = subprocess.run(
             [Path(sys.executable).with_name(command), "-i", "inventory/terraform.py", *words],
             cwd=TREE / "deploy/ansible",

@@ -189,22 +189,26 @@ def test_what_moto_does_not_know_is_refused_at_once_with_its_name(ground: Ground
     assert time.monotonic() - began_s < 10
 
 
-def test_a_replaced_broker_keeps_its_volume_and_its_address(ground: Ground) -> None:
-    before = ground.inventory()["eu-west-1"]["brokers"]["broker-2"]
-    ground.apply("-refresh=false", '-replace=module.eu_west_1.aws_instance.host["broker-2"]')
-    after = ground.inventory()["eu-west-1"]["brokers"]["broker-2"]
-    assert after["id"] != before["id"]
-    assert (after["volume"], after["ip"]) == (before["volume"], before["ip"])
-    (disk,) = ground.client("ec2", "eu-west-1").describe_volumes(VolumeIds=[after["volume"]])["Volumes"]
-    assert disk["Attachments"][0]["InstanceId"] == after["id"]
-
-
 def _hosts(inventory: dict[str, Any]) -> dict[str, str]:
     return {
         f"{name}.{region}": host["id"]
         for region in REGIONS
         for name, host in {**inventory[region]["brokers"], **inventory[region]["gateways"]}.items()
     }
+
+
+def test_a_replaced_broker_keeps_its_volume_and_its_address_and_no_other_host_changes(ground: Ground) -> None:
+    inventory, name = ground.inventory(), "broker-2.eu-west-1"
+    before = inventory["eu-west-1"]["brokers"]["broker-2"]
+    added, _, destroyed = ground.apply('-replace=module.eu_west_1.aws_instance.host["broker-2"]')
+    assert (added, destroyed) == (2, 2)  # the instance and the attachment of its volume
+    others = {host: of for host, of in _hosts(inventory).items() if host != name}
+    inventory = ground.inventory()
+    after = inventory["eu-west-1"]["brokers"]["broker-2"]
+    assert _hosts(inventory) == {**others, name: after["id"]} and after["id"] != before["id"]
+    assert (after["volume"], after["ip"]) == (before["volume"], before["ip"])
+    (disk,) = ground.client("ec2", "eu-west-1").describe_volumes(VolumeIds=[after["volume"]])["Volumes"]
+    assert disk["Attachments"][0]["InstanceId"] == after["id"]
 
 
 def test_a_fourth_region_joins_and_no_host_of_the_others_changes(ground: Ground) -> None:

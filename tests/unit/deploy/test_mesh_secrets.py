@@ -54,7 +54,7 @@ class Aws:
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Aws:
     made = Aws()
-    monkeypatch.setattr(mesh_secrets.subprocess, "run", made)
+    monkeypatch.setattr("deploy.ansible.roles.secrets.files.mesh_secrets.subprocess.run", made)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -145,19 +146,45 @@ class Memory:
             self.most_kib = max(self.most_kib, total)
 
 
-@pytest.fixture(scope="session")
-def moto_port() -> Iterator[int]:
-    """Return where moto answers."""
-    stand_in = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("stand_in.py"))]
-    with subprocess.Popen(stand_in, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
-        assert server.stdin is not None and server.stdout is not None
-        yield json.loads(server.stdout.readline())["port"]
-        server.stdin.close()
+class StandIn:
+    """moto, in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.port: int = self._answer()["port"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    @contextlib.contextmanager
+    def down(self, region: str) -> Iterator[None]:
+        """Have the API of a region refuse everything."""
+        self._say(f"down {region}")
+        yield
+        self._say(f"up {region}")
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        print(line, file=self._process.stdin, flush=True)
+        self._answer()
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory, moto_port: int) -> Ground:
+def stand_in() -> Iterator[StandIn]:
+    """Return moto, which is there until the last test has ended."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("stand_in.py"))]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, text=True) as process:
+        yield StandIn(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory, stand_in: StandIn) -> Ground:
     """Return the mesh of three regions, not applied yet."""
-    made = Ground(tmp_path_factory.mktemp("tf") / "mesh", moto_port)
+    made = Ground(tmp_path_factory.mktemp("tf") / "mesh", stand_in.port)
     made.run("init")
     return made

@@ -1,8 +1,10 @@
 """moto as the API of AWS, in a process of its own: prints its port, serves until standard input ends.
 
+A line of its input, `down REGION`, has that region refuse everything until `up REGION`; each is answered by a line.
+
 What it needs to answer as AWS does: an image of Debian, what rules say of themselves, health checks of alarms, and the
-address of a host that is gone, which another one may have. What moto fails at is refused at once with the cause, because
-the provider asks 25 times for half an hour where it is told of an error of the server.
+address of a host that is gone, which another one may have. What moto fails at is refused at once with its cause: of an
+error of the server the provider would ask 25 times.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+SCOPE = re.compile(r"Credential=[^/]+/[^/]+/([^/]+)/")
 DEBIAN = {
     "ami_id": "ami-0123456789abcdef0",
     "name": "debian-12-amd64-20260101-1980",
@@ -70,9 +74,9 @@ def keep_what_is_said() -> None:
     HealthCheck.health_check_config = property(lambda check: check.asked)
 
 
-def refuse_what_fails() -> None:
-    """Have an exception of moto answered as a request that AWS refuses, with the exception's text."""
-    from flask import Response
+def refuse_what_fails(down: set[str]) -> None:
+    """Have what moto fails at, and all of a region that is down, answered as a request that AWS refuses."""
+    from flask import Response, request
     from moto.core.utils import convert_to_flask_response
     from werkzeug.exceptions import HTTPException
 
@@ -80,6 +84,9 @@ def refuse_what_fails() -> None:
 
     def answer_or_refuse(view: Any, *words: Any, **named: Any) -> Any:
         try:
+            scope = SCOPE.search(request.headers.get("Authorization", ""))
+            if scope is not None and scope[1] in down:
+                raise ConnectionError(f"{scope[1]} is down")
             return answer(view, *words, **named)
         except HTTPException:
             raise  # a refusal of moto's own
@@ -100,12 +107,16 @@ def main() -> None:
         from moto.server import ThreadedMotoServer
 
         keep_what_is_said()
-        refuse_what_fails()
+        down: set[str] = set()
+        refuse_what_fails(down)
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         _, port = server.get_host_and_port()
         print(json.dumps({"port": port}), flush=True)
-        sys.stdin.read()
+        for line in sys.stdin:
+            word, region = line.split()
+            (down.add if word == "down" else down.discard)(region)
+            print(json.dumps({"down": sorted(down)}), flush=True)
         server.stop()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.terraform.conftest import ROOT, Ground, Memory
+from tests.terraform.conftest import ROOT, Ground, Memory, StandIn
 
 REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 FOURTH = '\n[[regions]]\nname = "sa-east-1"\nnumber = 4\ncidr = "10.40.0.0/16"\nbrokers = 1\ngateways = 1\n'
@@ -211,6 +211,16 @@ def test_a_replaced_broker_keeps_its_volume_and_its_address_and_no_other_host_ch
     assert disk["Attachments"][0]["InstanceId"] == after["id"]
 
 
+def test_work_goes_past_a_region_of_aws_that_is_down(ground: Ground, stand_in: StandIn) -> None:
+    before, name = _hosts(ground.inventory()), "gateway-1.eu-west-1"
+    with stand_in.down("ap-southeast-1"):
+        ground.run("plan", "-var-file=mesh.tfvars", code=1)
+        past = ("-refresh=false", "-target=module.eu_west_1")
+        ground.apply(*past, '-replace=module.eu_west_1.aws_instance.host["gateway-1"]')
+    after = _hosts(ground.inventory())
+    assert {host for host in before if before[host] != after[host]} == {name}
+
+
 def test_a_fourth_region_joins_and_no_host_of_the_others_changes(ground: Ground) -> None:
     before = _hosts(ground.inventory())
     ground.render(text_of_regions() + FOURTH)
@@ -234,7 +244,8 @@ def test_a_region_retires_in_two_steps_and_leaves_snapshots_of_its_disks(ground:
 
 
 def test_destroy_leaves_nothing_but_snapshots_of_the_disks(ground: Ground) -> None:
-    ground.run("destroy", "-auto-approve", "-var-file=mesh.tfvars", "-parallelism=20", "-refresh=false")
+    words = ("-auto-approve", "-var-file=mesh.tfvars", "-parallelism=20", "-refresh=false")
+    print(ground.run("destroy", *words).strip().splitlines()[-1])
     for region in REGIONS:
         ec2 = ground.client("ec2", region)
         assert ground.hosts(region) == [] and ec2.describe_volumes()["Volumes"] == []
@@ -250,8 +261,8 @@ def test_destroy_leaves_nothing_but_snapshots_of_the_disks(ground: Ground) -> No
     assert [row["RoleName"] for row in roles if row["RoleName"].startswith("georelay")] == []
 
 
-def test_six_regions_are_planned_in_the_memory_of_a_small_machine(tmp_path: Path, moto_port: int) -> None:
-    six = Ground(tmp_path / "six", moto_port)
+def test_six_regions_are_planned_in_the_memory_of_a_small_machine(tmp_path: Path, stand_in: StandIn) -> None:
+    six = Ground(tmp_path / "six", stand_in.port)
     more = ("eu-central-1", "us-west-2", "ap-northeast-1")
     tables = (
         f'\n[[regions]]\nname = "{name}"\nnumber = {n}\ncidr = "10.{n}0.0.0/16"\n' for n, name in enumerate(more, 4)

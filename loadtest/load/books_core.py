@@ -15,7 +15,7 @@ from typing import Any
 
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.history.operation import Kind, Operation, Outcome
-from loadtest.load.engine_values import origin_of
+from loadtest.load.engine_values import ABORT, method_of, origin_of
 
 
 @dataclass(slots=True)
@@ -26,7 +26,8 @@ class Books:
         sent, acked, failed: records by topic; failed are those without an acknowledgement.
         acked_at: offsets by "topic/partition"; those whose offset was not told are only counted.
         read_at: offsets by region and "topic/partition".
-        pairs: deliveries by (region of the publisher, region of the reader).
+        aborted: records of transactions that were aborted on purpose.
+        pairs: deliveries by (deliver or late, region of the publisher, region of the reader).
         longest_silence_ms: without an acknowledgement, of the worst partition, while it was written to.
     """
 
@@ -35,7 +36,8 @@ class Books:
     failed: Counter[str] = field(default_factory=Counter)
     acked_at: dict[str, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
     read_at: dict[str, dict[str, OffsetRanges]] = field(default_factory=lambda: defaultdict(dict))
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    aborted: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     longest_silence_ms: float = 0.0
     silent_key: str = ""
 
@@ -51,7 +53,9 @@ def books_of(operations: Iterable[Operation]) -> Books:
     acked_ns: dict[str, list[int]] = defaultdict(list)
     for operation in operations:
         topic = operation.key.rpartition("/")[0]
-        if operation.kind is Kind.PRODUCE:
+        if operation.kind is Kind.PRODUCE and operation.note == ABORT:
+            books.aborted[topic] += 1
+        elif operation.kind is Kind.PRODUCE:
             books.sent[topic] += 1
             if operation.outcome is not Outcome.OK:
                 books.failed[topic] += 1
@@ -64,7 +68,8 @@ def books_of(operations: Iterable[Operation]) -> Books:
             read = books.read_at[operation.site].setdefault(operation.key, OffsetRanges())
             for offset, value in operation.records:
                 read.add(offset)
-                books.pairs[origin_of(value.rpartition(":")[0]), operation.site] += 1
+                origin = origin_of(value.rpartition(":")[0])
+                books.pairs[method_of(operation.process), origin, operation.site] += 1
     for key, moments in acked_ns.items():
         moments.sort()
         gap_ms = max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0) / 1e6
@@ -81,7 +86,8 @@ def differences_to_locust(books: Books, entries: Sequence[Mapping[str, Any]]) ->
     """
     told = {(row["method"], row["name"]): (row["n"], row["failed"]) for row in entries if row["n"]}
     mine = {("publish", topic): (books.sent[topic], books.failed[topic]) for topic in books.sent}
-    mine |= {("deliver", f"{origin}->{dest}"): (n, 0) for (origin, dest), n in books.pairs.items()}
+    mine |= {(ABORT, topic): (n, 0) for topic, n in books.aborted.items()}
+    mine |= {(method, f"{origin}->{dest}"): (n, 0) for (method, origin, dest), n in books.pairs.items()}
     return [
         f"{' '.join(row)}: Locust counted {told.get(row, (0, 0))}, the histories have {mine.get(row, (0, 0))}"
         for row in sorted({*told, *mine})

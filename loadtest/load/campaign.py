@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 REGIONS: Final = ("us", "eu", "ap")
+TRANSACTIONS: Final = "transactions"
+SHARING: Final = ("group", "queue")  # kinds of readers that share partitions or records with others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +29,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The mesh. up: started here; wan: here, in a test bed with the round trips `pairs`; endpoints: one that runs."""
+    """The mesh. up: started here; wan: here, in a test bed with the round trips `pairs`; endpoints: one that runs.
+
+    Args:
+        tls: everywhere, in a mesh that is started here; a test bed always has it.
+    """
 
     kind: str = "up"
     regions: tuple[str, ...] = REGIONS
     brokers_per_region: int = 1
+    tls: bool = False
     pairs: str = ""
     endpoints: str = ""
 
@@ -60,7 +67,10 @@ class Users:
     """One kind of user.
 
     Args:
+        kind: kafka, native, grpc, rest, text, or transactions (of the SDK; one writes a record to each of the topics).
         regions: where they connect, in turn; (): in every region.
+        connections: of each region; each has one request out at a time (grpc, rest, text, transactions).
+        abort_share: of transactions that are aborted on purpose.
         keys: uniform, zipf:EXPONENT, or hot:SHARE (that share has one key).
         batch_ms: how long a client waits for more before it sends.
     """
@@ -74,15 +84,34 @@ class Users:
     keys: str = "uniform"
     key_count: int = 1_000
     batch_ms: float = 0.0
+    connections: int = 8
+    abort_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Who reads: so many consumers, each of all partitions, in each of these regions; (): in every region."""
+    """Who reads: so many consumers in each of these regions; (): in every region.
+
+    Args:
+        kind: kafka, native, rest, text (each reads everything), group (of Kafka's consumers) or queue (of the SDK).
+        groups: the consumers of a region share so many groups, or queues, in turn.
+        pause_ms: how long a record takes its reader.
+        stay_s, away_s: so long it reads, so long it is gone; 0: it stays.
+    """
 
     topics: tuple[str, ...]
+    kind: str = "kafka"
     regions: tuple[str, ...] = ()
     count: int = 1
+    groups: int = 1
+    pause_ms: float = 0.0
+    stay_s: float = 0.0
+    away_s: float = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether records wait for it on purpose, so that its latencies say nothing about the mesh."""
+        return bool(self.pause_ms or self.away_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ import jsonschema
 
 from loadtest.load.campaign import (
     REGIONS,
+    TRANSACTIONS,
     Campaign,
     Checks,
     Fault,
@@ -33,6 +34,8 @@ from loadtest.load.campaign import (
 FOLDER: Final = Path(__file__).resolve().parent.parent / "campaigns"
 SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
 SHOWN_CHARS_MAX: Final = 60
+CANNOT_SEE: Final = ("native", "text", "group", "queue")  # not told how far markers and aborted records reach
+TEXT_BYTES_MAX: Final = 200_000
 NEED_MS: Final = ("link-slow", "disk-slow", "clock-step")
 _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
@@ -220,6 +223,7 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             for region in entry.get("regions", ()):
                 if region not in regions:
                     yield (part, row, "regions"), f"{region!r} is not one of the regions {', '.join(regions)}"
+    yield from _wrong_kinds(document)
     whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
     for row, stage in enumerate(document["stages"]):
         if stage["rate"] and not stage["users"]:
@@ -227,7 +231,34 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     for row, fault in enumerate(document.get("faults", ())):
         if seconds_of(fault["at"]) >= whole_s:
             yield ("faults", row, "at"), f"{fault['at']!r} is after the last stage, which ends at {whole_s:g}s"
+        elif seconds_of(fault["at"]) + (fault.get("times", 1) - 1) * seconds_of(fault.get("every", "0s")) >= whole_s:
+            yield ("faults", row, "times"), f"{fault['times']} are more than the stages have time for: {whole_s:g}s"
         yield from _wrong_faults(row, fault, topology, regions, topics)
+
+
+def _wrong_kinds(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield what a kind of user or reader cannot do with its topics."""
+    partitions = {topic["name"]: topic.get("partitions", 1) for topic in document["topics"]}
+    users = document.get("users", ())
+    in_transactions = {name for entry in users if entry["kind"] == TRANSACTIONS for name in entry["topics"]}
+    for row, entry in enumerate(users):
+        if entry["kind"] == "grpc" and (many := [name for name in entry["topics"] if partitions.get(name, 1) > 1]):
+            yield ("users", row, "topics"), f"{many[0]!r} has several partitions, and grpc publishes have no key"
+        if entry["kind"] == "text" and entry.get("payload_bytes", 0) > TEXT_BYTES_MAX:
+            yield ("users", row, "payload_bytes"), f"a line of the text protocol holds at most {TEXT_BYTES_MAX} of them"
+    for row, entry in enumerate(document.get("readers", ())):
+        kind = entry.get("kind", "kafka")
+        if kind in CANNOT_SEE and (names := in_transactions.intersection(entry["topics"])):
+            yield (
+                ("readers", row, "kind"),
+                f"{kind!r} cannot tell how far it is in {min(names)!r}, which has transactions: use kafka or rest",
+            )
+        if kind == "queue" and len(entry["topics"]) > 1:
+            yield ("readers", row, "topics"), "a queue has one topic: write a part of readers for each"
+        if ("stay" in entry) != ("away" in entry):
+            yield ("readers", row), "stay and away go together: how long a reader reads, and how long it is gone"
+        if entry.get("groups", 1) > entry.get("count", 1):
+            yield ("readers", row, "groups"), f"{entry['groups']} groups need as many readers: count is too small"
 
 
 def _wrong_faults(
@@ -238,8 +269,14 @@ def _wrong_faults(
     if kind == "endpoints":
         yield ("faults", row, "do"), f"{do!r} needs a mesh that is started for it: topology.kind up or wan"
         return
-    if do.startswith("link-") and kind != "wan":
-        yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has links that can be cut"
+    if do == "link-slow" and kind != "wan":
+        yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has links with a delay"
+    if do == "grow" and (kind != "up" or topology.get("tls")):
+        yield ("faults", row, "do"), f"{do!r} needs topology.kind = up, without tls"
+    if do == "certificates" and kind != "wan" and not topology.get("tls"):
+        yield ("faults", row, "do"), f"{do!r} needs topology.tls = true, or topology.kind = wan, which has TLS"
+    if ("times" in fault) != ("every" in fault):
+        yield ("faults", row), "times and every go together: how often it strikes, and how long from one to the next"
     if do in NEED_MS and "ms" not in fault:
         yield ("faults", row), f"ms is missing: {do} says by how much"
     numbers = range(1, topology.get("brokers_per_region", 1) + 1)
@@ -247,7 +284,7 @@ def _wrong_faults(
     if do.startswith("link-"):
         allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2))]
         is_known = what in regions or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
-    elif do == "region-loss":
+    elif do in ("region-loss", "grow", "certificates"):
         allowed, is_known = list(regions), what in regions
     else:
         allowed = [
@@ -286,8 +323,8 @@ def _made(name: str, document: Mapping[str, Any]) -> Campaign:
         topics=tuple(Topic(**row) for row in rows("topics")),
         stages=tuple(stages),
         users=tuple(Users(**row) for row in rows("users")),
-        readers=tuple(Readers(**row) for row in rows("readers")),
-        faults=tuple(_fault(row) for row in rows("faults")),
+        readers=tuple(_readers(row) for row in rows("readers")),
+        faults=tuple(sorted((fault for row in rows("faults") for fault in _faults(row)), key=lambda each: each.at_s)),
         target=Target(**table("target")),
         topology=topology,
         checks=Checks(**checks),
@@ -299,10 +336,16 @@ def _ends_of(pairs: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(end for item in pairs.split(",") for end in item.split("=")[0].split("-") if end))
 
 
-def _fault(row: dict[str, Any]) -> Fault:
-    return Fault(
-        at_s=seconds_of(row["at"]), do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), ms=row.get("ms", 0.0)
-    )
+def _readers(row: dict[str, Any]) -> Readers:
+    times = {f"{name}_s": seconds_of(row.pop(name)) for name in ("stay", "away") if name in row}
+    return Readers(**(row | times))
+
+
+def _faults(row: dict[str, Any]) -> Iterator[Fault]:
+    """Yield a fault as often as it strikes."""
+    for number in range(row.get("times", 1)):
+        at_s = seconds_of(row["at"]) + number * seconds_of(row.get("every", "0s"))
+        yield Fault(at_s=at_s, do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), ms=row.get("ms", 0.0))
 
 
 def _names(paths: list[Path]) -> str:

@@ -10,9 +10,9 @@ How clients sign in is in the environment (loadtest.bench.client_settings).
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
-import random
 import sys
 import threading
 import time
@@ -20,17 +20,19 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
-
 from georelay.process_guard import die_with_parent
 from loadtest.bench.client_settings import from_environment
-from loadtest.load.engine_values import Plan, WallClock, publisher_name, read_plan
+from loadtest.load.engine_values import Plan, WallClock, read_plan
 from loadtest.load.kafka_publisher import KafkaPublisher
-from loadtest.load.kafka_reader import SAME_ENDS_S, KafkaReader, ends_of
+from loadtest.load.publisher import Publisher
+from loadtest.load.reader import readers_of
 from loadtest.load.samples_core import Samples
+from loadtest.load.sources import FAILURES, ends_of
+from loadtest.load.wire_publisher import WirePublisher
 
 NAP_S_MAX: Final = 0.01
 FLUSH_S: Final = 125.0
+SAME_ENDS_S: Final = 2.0
 EXIT_CANNOT: Final = 3
 Done = dict[tuple[str, str], Samples]
 
@@ -64,24 +66,18 @@ class PublishEngine:
         self._users: list[int] = [0] * len(plan.campaign.users)
         self._began = 0.0
         self._ended = threading.Event()
-        topics = {topic.name: topic for topic in plan.campaign.topics}
-        folder = plan.folder / "histories"
-        folder.mkdir(exist_ok=True)
-        self._rows: list[tuple[int, int, KafkaPublisher]] = []
+        (plan.folder / "histories").mkdir(exist_ok=True)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
         rows = plan.rows()
-        for row, users, region in rows:
-            name = publisher_name(plan.worker, row, region)
-            publisher = KafkaPublisher(
-                name,
-                users,
-                topics,
-                bootstrap=plan.bootstrap(region),
-                settings=dict(plan.settings),
-                folder=folder,
-                rng=random.Random(f"{plan.campaign.seed}/{name}"),
-                clock=self._clock,
-            )
-            self._rows.append((row, sum(row == other for other, _, _ in rows), publisher))
+        self._rows: list[tuple[int, int, Publisher]] = [
+            (row, sum(row == other for other, _, _ in rows), self._made(plan, row, region)) for row, _, region in rows
+        ]
+
+    def _made(self, plan: Plan, row: int, region: str) -> Publisher:
+        if plan.campaign.users[row].kind == "kafka":
+            return KafkaPublisher(plan, row, region, self._clock)
+        return WirePublisher(plan, row, region, self._clock, loop=self._loop)
 
     def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
         """Send until told to end, then wait for the answers."""
@@ -120,11 +116,11 @@ class PublishEngine:
         done: Done = defaultdict(Samples)
         for _, _, publisher in self._rows:
             for _ in range(len(publisher.done)):
-                topic, latency_ms = publisher.done.popleft()
+                method, topic, latency_ms = publisher.done.popleft()
                 if latency_ms is None:
-                    done["publish", topic].failed += 1
+                    done[method, topic].failed += 1
                 else:
-                    done["publish", topic].add(latency_ms)
+                    done[method, topic].add(latency_ms)
         return done
 
 
@@ -135,22 +131,8 @@ class ReadEngine:
         self._plan = plan
         self._clock = WallClock()
         self._tally = Tally(self._clock)
-        topics = {topic.name: topic for topic in plan.campaign.topics}
-        folder = plan.folder / "histories"
-        folder.mkdir(exist_ok=True)
-        self._readers = [
-            KafkaReader(
-                name,
-                region,
-                [topics[topic] for topic in of_reader],
-                bootstrap=plan.bootstrap(region),
-                settings=plan.settings,
-                folder=folder,
-                clock=self._clock,
-                is_final=is_final,
-            )
-            for name, region, of_reader in (plan.complete_readers() if is_final else plan.readers())
-        ]
+        (plan.folder / "histories").mkdir(exist_ok=True)
+        self._readers = readers_of(plan, self._clock, is_final=is_final)
 
     def run(self, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
         """Read until told to end, and then on until everything is here, or for checks.settle."""
@@ -161,6 +143,8 @@ class ReadEngine:
                 break
             if not command:
                 self._tally.tell(self._done())
+        for reader in self._readers:
+            reader.hurry()
         has_all = self._settle()
         for reader in self._readers:
             reader.stop()
@@ -171,12 +155,12 @@ class ReadEngine:
         """Wait until every reader has what any region holds, and nothing more comes; return whether it is so."""
         plan = self._plan
         bootstraps = [plan.bootstrap(region) for region in plan.endpoints["regions"]]
-        places = list({place: None for reader in self._readers for place in reader.next})
+        places = list({place: None for reader in self._readers for place in reader.progress.next})
         deadline = time.monotonic() + plan.campaign.checks.settle_s
         before: dict[tuple[str, int], int] = {}
         while time.monotonic() < deadline:
             ends = ends_of(bootstraps, plan.settings, places)
-            if ends == before and all(reader.has(ends) for reader in self._readers):
+            if ends == before and all(reader.progress.has(ends) for reader in self._readers):
                 return True
             before = ends
             time.sleep(SAME_ENDS_S)
@@ -187,8 +171,8 @@ class ReadEngine:
         done: Done = defaultdict(Samples)
         for reader in self._readers:
             for _ in range(len(reader.done)):
-                origin, latency_ms = reader.done.popleft()
-                done["deliver", f"{origin}->{reader.region}"].add(latency_ms)
+                method, origin, latency_ms = reader.done.popleft()
+                done[method, f"{origin}->{reader.region}"].add(latency_ms)
         return done
 
 
@@ -228,7 +212,7 @@ def main() -> int:
             engine = PublishEngine(plan)
         else:
             engine = ReadEngine(plan, is_final=role == "complete")
-    except KafkaException as error:
+    except FAILURES as error:
         say({"failed": f"no publisher could connect: {error}"})
         return EXIT_CANNOT
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()

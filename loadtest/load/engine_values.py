@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.load.campaign import Campaign, Users
+from georelay.tls import TlsContexts, client_contexts
+from loadtest.load.campaign import SHARING, Campaign, Readers, Topic, Users
 from loadtest.load.campaign_file import load
 
+PUBLISH, ABORT, DELIVER, LATE = "publish", "abort", "deliver", "late"  # what is counted; late: by slow readers
+COMPLETE: Final = "complete"
 PADDING: Final = b"."
 SHOWN_BYTES_MAX: Final = 64
 
@@ -25,7 +28,7 @@ class Plan:
         regions: where this engine's clients connect.
         folder: of the results; histories go below it.
         worker: unique among the engines of a run; part of every record's name.
-        settings: of librdkafka, how clients sign in.
+        settings: of librdkafka, how clients sign in; other clients sign in the same way.
     """
 
     campaign: Campaign
@@ -48,20 +51,50 @@ class Plan:
             if not users.regions or region in users.regions
         ]
 
-    def readers(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Return (name, region, topics) of every reader of this engine."""
+    @property
+    def user(self) -> tuple[str, str] | None:
+        """Return name and password, None where nobody signs in."""
+        name = self.settings.get("sasl.username", "")
+        return (name, self.settings["sasl.password"]) if name else None
+
+    def tls(self) -> TlsContexts | None:
+        """Return what clients dial with, None without TLS."""
+        ca = self.settings.get("ssl.ca.location", "")
+        return client_contexts(ca=Path(ca)) if ca else None
+
+    def addresses(self, region: str, listener: str) -> Sequence[str]:
+        """Return where the brokers of a region listen: kafka, grpc, admin (HTTP) or text."""
+        found: Sequence[str] = self.endpoints["regions"][region][listener]
+        return found
+
+    def connect(self, region: str) -> dict[str, Any]:
+        """Return the arguments of `georelay.connect` for a region."""
+        return {"url": f"grpc://{','.join(self.addresses(region, 'grpc'))}", "user": self.user, "tls": self.tls()}
+
+    def topics(self, names: Sequence[str]) -> tuple[Topic, ...]:
+        """Return topics by their names."""
+        by_name = {topic.name: topic for topic in self.campaign.topics}
+        return tuple(by_name[name] for name in names)
+
+    def readers(self) -> list[tuple[str, str, Readers, str]]:
+        """Return (name, region, readers, group or queue or "") of every reader of this engine."""
         return [
-            (f"{self.worker}-reader{row}.{copy}-{region}", region, readers.topics)
+            (
+                f"{self.worker}-{LATE if readers.is_late else DELIVER}{row}.{copy}-{region}",
+                region,
+                readers,
+                f"load-{row}-{copy % readers.groups}" if readers.kind in SHARING else "",
+            )
             for row, readers in enumerate(self.campaign.readers)
             for region in self.regions
             if not readers.regions or region in readers.regions
             for copy in range(readers.count)
         ]
 
-    def complete_readers(self) -> list[tuple[str, str, tuple[str, ...]]]:
+    def complete_readers(self) -> list[tuple[str, str, Readers, str]]:
         """Return the same for one more read of everything in every region."""
-        topics = tuple(topic.name for topic in self.campaign.topics)
-        return [(f"{self.worker}-complete-{region}", region, topics) for region in self.regions]
+        everything = Readers(topics=tuple(topic.name for topic in self.campaign.topics))
+        return [(f"{self.worker}-{COMPLETE}-{region}", region, everything, "") for region in self.regions]
 
 
 def read_plan(path: Path, settings: Mapping[str, str]) -> Plan:
@@ -109,6 +142,16 @@ def name_of(value: bytes) -> str:
 def publisher_name(worker: str, row: int, region: str) -> str:
     """Return the name of a publisher; it ends with the region in which it publishes."""
     return f"{worker}-{row}-{region}"
+
+
+def method_of(reader: str) -> str:
+    """Return what deliveries to a reader are counted as: those to late ones say nothing about the mesh."""
+    return LATE if f"-{LATE}" in reader else DELIVER
+
+
+def is_complete(reader: str) -> bool:
+    """Return whether a reader is one of `complete_readers`."""
+    return f"-{COMPLETE}-" in reader
 
 
 def origin_of(name: str) -> str:

@@ -1,24 +1,28 @@
-"""The faults of campaigns: each strikes, holds for as long as the campaign says, and heals.
+"""The faults of campaigns: each is struck, holds for as long as the campaign says, and heals.
 
 | word | breaks | what | needs |
 |---|---|---|---|
 | kill | kill -9; it comes back after `for` | a process, or `leader of TOPIC` | up or wan |
 | stop | SIGSTOP, then SIGCONT | a process, or `leader of TOPIC` | up or wan |
 | region-loss | kill -9 of all brokers of a region | a region | up or wan |
-| link-cut | both directions between two regions, or of one region to all others | us-eu, or eu | wan |
+| link-cut | both directions between two regions, or of one region to all others | us-eu, or eu | up or wan |
 | link-slow | `ms` of round trip between two regions, or of one to all others | us-eu, or eu | wan |
-| link-flap | cuts and heals every second | us-eu, or eu | wan |
+| link-flap | cuts and heals every second | us-eu, or eu | up or wan |
 | disk-slow | each sync takes `ms` | a broker, or `leader of TOPIC` | up or wan |
 | disk-full | the disk takes no more | a broker, or `leader of TOPIC` | up or wan |
 | clock-step | the wall clock steps by `ms` | a broker, or `leader of TOPIC` | up or wan |
+| grow | one broker more joins; after `for` it is drained and removed | a region | up |
+| certificates | every broker gets a new one; connections that are open stay | a region | wan, or up with tls |
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from loadtest.load.campaign import Fault
@@ -27,18 +31,23 @@ if TYPE_CHECKING:
     from loadtest.load.stage import Stage
 
 FLAP_S: Final = 1.0
-Strike = Callable[["Stage", Fault, str], Awaitable[None]]
+Strike = Callable[["Stage", Fault, str], AbstractAsyncContextManager[None]]
 
 
-async def _kill(stage: Stage, fault: Fault, what: str) -> None:
-    await _kill_these(stage, fault, [what])
+@asynccontextmanager
+async def _kill(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async with _killed(stage, [what]):
+        yield
 
 
-async def _region_loss(stage: Stage, fault: Fault, what: str) -> None:
-    await _kill_these(stage, fault, [name for name in stage.pids() if name.rpartition("-")[0] == what])
+@asynccontextmanager
+async def _region_loss(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async with _killed(stage, [name for name in stage.pids() if name.rpartition("-")[0] == what]):
+        yield
 
 
-async def _kill_these(stage: Stage, fault: Fault, names: list[str]) -> None:
+@asynccontextmanager
+async def _killed(stage: Stage, names: list[str]) -> AsyncIterator[None]:
     holds = [stage.hold_file(name) for name in names]
     pids = stage.pids()
     for hold in holds:
@@ -46,67 +55,100 @@ async def _kill_these(stage: Stage, fault: Fault, names: list[str]) -> None:
     try:
         for name in names:
             os.kill(pids[name], signal.SIGKILL)
-        await asyncio.sleep(fault.for_s)
+        yield
     finally:
         for hold in holds:
             hold.unlink(missing_ok=True)
 
 
-async def _stop(stage: Stage, fault: Fault, what: str) -> None:
+@asynccontextmanager
+async def _stop(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
     pid = stage.pids()[what]
     os.kill(pid, signal.SIGSTOP)
     try:
-        await asyncio.sleep(fault.for_s)
+        yield
     finally:
         os.kill(pid, signal.SIGCONT)
 
 
-async def _link_cut(stage: Stage, fault: Fault, what: str) -> None:
-    await stage.wan("cut", *what.split("-"))
-    try:
-        await asyncio.sleep(fault.for_s)
-    finally:
-        await stage.wan("heal", *what.split("-"))
+@asynccontextmanager
+async def _link_cut(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async with _changed_link(stage, what, "cut"):
+        yield
 
 
-async def _link_slow(stage: Stage, fault: Fault, what: str) -> None:
-    await stage.wan("slow", *what.split("-"), "--rtt", f"{fault.ms:g}ms")
-    try:
-        await asyncio.sleep(fault.for_s)
-    finally:
-        await stage.wan("heal", *what.split("-"))
+@asynccontextmanager
+async def _link_slow(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
+    async with _changed_link(stage, what, "slow", "--rtt", f"{fault.ms:g}ms"):
+        yield
 
 
-async def _link_flap(stage: Stage, fault: Fault, what: str) -> None:
-    ends = asyncio.get_running_loop().time() + fault.for_s
-    try:
-        while asyncio.get_running_loop().time() < ends:
-            await stage.wan("cut", *what.split("-"))
+@asynccontextmanager
+async def _link_flap(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async def flap() -> None:
+        while True:
             await asyncio.sleep(FLAP_S)
             await stage.wan("heal", *what.split("-"))
             await asyncio.sleep(FLAP_S)
+            await stage.wan("cut", *what.split("-"))
+
+    async with _changed_link(stage, what, "cut"):
+        flapping = asyncio.create_task(flap())
+        try:
+            yield
+        finally:
+            flapping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await flapping  # an error of a change is one of the campaign
+
+
+@asynccontextmanager
+async def _changed_link(stage: Stage, what: str, change: str, *words: str) -> AsyncIterator[None]:
+    ends = what.split("-")
+    try:
+        await stage.wan(change, *ends, *words)
+        yield
     finally:
-        await stage.wan("heal", *what.split("-"))
+        await stage.wan("heal", *ends)
 
 
-async def _disk_slow(stage: Stage, fault: Fault, what: str) -> None:
-    await _break_for(stage, fault, what, sync_delay_ms=int(fault.ms))
+@asynccontextmanager
+async def _disk_slow(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
+    async with _told(stage, what, sync_delay_ms=int(fault.ms)):
+        yield
 
 
-async def _disk_full(stage: Stage, fault: Fault, what: str) -> None:
-    await _break_for(stage, fault, what, free_bytes=0)
+@asynccontextmanager
+async def _disk_full(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async with _told(stage, what, free_bytes=0):
+        yield
 
 
-async def _clock_step(stage: Stage, fault: Fault, what: str) -> None:
-    await _break_for(stage, fault, what, wall_step_ms=int(fault.ms))
+@asynccontextmanager
+async def _clock_step(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
+    async with _told(stage, what, wall_step_ms=int(fault.ms)):
+        yield
 
 
-async def _break_for(stage: Stage, fault: Fault, what: str, **settings: int) -> None:
+@asynccontextmanager
+async def _told(stage: Stage, what: str, **settings: int) -> AsyncIterator[None]:
     await stage.tell(what, **settings)
     try:
-        await asyncio.sleep(fault.for_s)
+        yield
     finally:
         await stage.tell(what, **dict.fromkeys(settings))
+
+
+@asynccontextmanager
+async def _grow(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async with stage.one_broker_more(what):
+        yield
+
+
+@asynccontextmanager
+async def _certificates(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    await asyncio.to_thread(stage.renew_certificates, what)
+    yield
 
 
 STRIKES: Final[dict[str, Strike]] = {
@@ -119,4 +161,6 @@ STRIKES: Final[dict[str, Strike]] = {
     "disk-slow": _disk_slow,
     "disk-full": _disk_full,
     "clock-step": _clock_step,
+    "grow": _grow,
+    "certificates": _certificates,
 }

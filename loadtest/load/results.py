@@ -52,7 +52,7 @@ class Results:
         books, history = self._histories(invalid)
         totals = verdict_core.totals_of(self.seconds)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
-        lines += verdict_core.judge_checks(campaign, history, books)
+        lines += verdict_core.judge_checks(campaign, history, books, self.ended)
         if not any(stage.rate for stage in campaign.stages):
             return self._kept(lines, invalid)  # nothing was offered: there is nothing to count
         entries = self._document("locust.json").get("entries", [])

@@ -16,17 +16,22 @@ from typing import Any, Final
 
 import aiohttp
 
-from loadtest.bench.client_settings import PLAIN, Settings
+from georelay.pki.directory import PkiDirectory
+from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
 from loadtest.bench.machine import cpu_seconds
+from loadtest.campaign.joined_broker import JoinedBroker
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.chaos.control_file import ControlFile
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
 from loadtest.load.faults import STRIKES
+from loadtest.load.links import LinkedMesh
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
 CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
 COMMAND_S: Final = 60
+DRAIN_S: Final = 180
 SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
@@ -69,24 +74,25 @@ class Stage:
             words += [word for name, value in topic.settings.items() for word in ("--set", f"{name}={value}")]
             await self.cli(*words)
 
-    async def cli(self, *words: str) -> str:
+    async def cli(self, *words: str, seconds: float = COMMAND_S) -> str:
         """Run `georelay WORDS` on the mesh and return what it prints. Raises CannotRun."""
         environment = os.environ | ({"GEORELAY_USER": self._user} if self._user else {})
         command = (*CLI, *words, "--endpoints", str(self.endpoints_file))
         done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=COMMAND_S, env=environment, check=False
+            subprocess.run, command, capture_output=True, text=True, timeout=seconds, env=environment, check=False
         )
         if done.returncode:
             raise CannotRun(f"georelay {' '.join(words[:3])}: {_last_line(done.stderr)}")
         return str(done.stdout)
 
     async def break_it(self, fault: Fault) -> None:
-        """Do what a fault says, for as long as it says, and note both ends. Raises CannotRun."""
+        """Do what a fault says, for as long as it says, and note when it was done and undone. Raises CannotRun."""
         what = fault.what
         if what.startswith(LEADER_OF):
             what = await self.leader_of(what.removeprefix(LEADER_OF))
-        self.note(what=fault.do, of=what, for_s=fault.for_s)
-        await STRIKES[fault.do](self, fault, what)
+        async with STRIKES[fault.do](self, fault, what):
+            self.note(what=fault.do, of=what, for_s=fault.for_s)
+            await asyncio.sleep(fault.for_s)
         self.note(what="healed", of=what)
 
     async def leader_of(self, topic: str) -> str:
@@ -114,8 +120,11 @@ class Stage:
         return self._directory / "run" / f"{name}.hold"
 
     async def wan(self, *words: str) -> None:
-        """Change the test bed. Raises CannotRun."""
-        assert isinstance(self._mesh, WanMesh), "the loader lets links be broken in a test bed only"
+        """Change links: a test bed's, or cut and heal those on this machine. Raises CannotRun."""
+        if isinstance(self._mesh, LinkedMesh):
+            await {"cut": self._mesh.cut, "heal": self._mesh.heal}[words[0]](*words[1:])
+            return
+        assert isinstance(self._mesh, WanMesh), "the loader lets no other links be broken"
         try:
             await self._mesh.wan_at_ns(*words)
         except RuntimeError as error:
@@ -129,6 +138,35 @@ class Stage:
         control.set(**settings)
         if not await control.obeyed(lambda: True):
             raise CannotRun(f"{broker} does not obey its control file {control.path}")
+
+    @contextlib.asynccontextmanager
+    async def one_broker_more(self, region: str) -> AsyncIterator[None]:
+        """Let a broker join a region; afterwards drain it, remove it and stop it. Raises CannotRun."""
+        first_id = BROKERS_OF_REGION * (self.regions.index(region) + 1)
+        number = len(list((self._directory / "config").glob(f"{region}-*.toml"))) + 1
+        broker = JoinedBroker(self._directory, self._directory / "config" / f"{region}-1.toml", number)
+        identity = str(first_id + number)
+        try:
+            await self.cli("broker", "add", identity, "--peers", broker.listen["peers"])
+            await broker.start()
+            yield
+            await self.cli(
+                "broker", "remove", identity, "--wait", "--timeout", str(DRAIN_S), seconds=DRAIN_S + COMMAND_S
+            )
+        except CampaignFailed as error:
+            raise CannotRun(str(error)) from error
+        finally:
+            await broker.stop()
+
+    def renew_certificates(self, region: str) -> None:
+        """Give every broker of a region a new certificate and key. Raises ConfigError."""
+        pki = PkiDirectory.open(self._directory / "pki")
+        number = self.regions.index(region) + 1
+        for listed in pki.listed():
+            kind, _, broker = listed.name.partition("-")
+            if kind == "broker" and int(broker) // BROKERS_OF_REGION == number:
+                own = f"{listed.name}."  # the name that only a broker's certificate has comes by itself
+                pki.issue_broker(int(broker), hosts=tuple(x for x in listed.hosts if not x.startswith(own)), renew=True)
 
     def note(self, **event: Any) -> None:
         """Write down that something happened, now."""
@@ -197,19 +235,22 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
         )
         user = wan.credentials
     else:
-        mesh = MeshProcess(
-            directory,
-            regions=",".join(topology.regions),
-            brokers_per_region=topology.brokers_per_region,
-            arguments=arguments,
-        )
+        arguments += ("--tls",) if topology.tls else ()
+        mesh = _mesh_here(campaign, directory, arguments)
     try:
         async with mesh:
-            if isinstance(mesh, WanMesh):
-                settings = mesh.client_settings
+            settings = mesh.client_settings if isinstance(mesh, WanMesh) else tls_settings(mesh)
             yield Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
     except RuntimeError as error:
         raise CannotRun(f"the mesh could not be started: {_last_line(str(error))}") from error
+
+
+def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) -> MeshProcess:
+    """Return a mesh on this machine; its links go through forwarders only when the campaign breaks links."""
+    regions, count = campaign.topology.regions, campaign.topology.brokers_per_region
+    if any(fault.do.startswith("link-") for fault in campaign.faults):
+        return LinkedMesh(directory, regions=regions, brokers_per_region=count, arguments=arguments)
+    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=count, arguments=arguments)
 
 
 def _settings_of(endpoints: Path) -> Settings:

@@ -136,9 +136,15 @@ def judge_target(
     return lines
 
 
-def judge_checks(campaign: Campaign, history: HistoryVerdict | None, books: Books) -> list[Line]:
-    """Judge what must be kept."""
+def judge_checks(
+    campaign: Campaign, history: HistoryVerdict | None, books: Books, ended: Sequence[Mapping[str, Any]] = ()
+) -> list[Line]:
+    """Judge what must be kept; `ended`: last words of the engines."""
     lines = []
+    if campaign.readers and (told := [row["has_all"] for row in ended if "has_all" in row]):
+        found = "everything" if all(told) else "not everything"
+        wanted = f"everything, {campaign.checks.settle_s:g} s after the load"
+        lines.append(_line("every reader has", wanted, found, is_kept=all(told)))
     if history is not None:
         words = (
             f"{history.acknowledged:,} acknowledged, {history.records_read:,} read"

@@ -97,11 +97,43 @@ WRONG = {
         '"us-2"',
         "38: faults[0].what: 'us-2' is not one of us-1, eu-1, leader of orders, gat",
     ),
-    "a cut without links": ('"kill"', '"link-cut"', "37: faults[0].do: 'link-cut' needs topology.kind = wan: only a"),
+    "a slow link here": (
+        '"kill"',
+        '"link-slow"\nms = 9',
+        "37: faults[0].do: 'link-slow' needs topology.kind = wan",
+    ),
+    "a link of a broker": ('"kill"', '"link-cut"', "38: faults[0].what: 'us-1' is not one of us, eu, us-eu"),
+    "certificates without TLS": (
+        '"kill"',
+        '"certificates"',
+        "37: faults[0].do: 'certificates' needs",
+    ),
+    "half of a repetition": ('for = "2s"', 'for = "2s"\ntimes = 2', "35: faults[0]: times and every go together: how"),
+    "more strikes than time": (
+        'for = "2s"',
+        'for = "2s"\ntimes = 3\nevery = "3s"',
+        "40: faults[0].times: 3 are more than the stages have time for: 10s",
+    ),
     "by how much": ('"kill"', '"disk-slow"', "35: faults[0]: ms is missing: disk-slow says by how much"),
     "a lost broker": ('"kill"', '"region-loss"', "38: faults[0].what: 'us-1' is not one of us, eu"),
     "nobody offers": ("users = 20", "users = 0", "24: stages[1].users: 0 users cannot offer anything: give users, or"),
     "no round trips": ('kind = "up"', 'kind = "wan"', "7: topology: pairs is missing: a test bed needs round trips"),
+    "grpc with partitions": ('"kafka"', '"grpc"', "29: users[0].topics: 'orders' has several partitions, and grpc"),
+    "transactions that nobody can follow": (
+        "[[readers]]",
+        '[[users]]\nkind = "transactions"\ntopics = ["orders"]\n[[readers]]\nkind = "text"',
+        "36: readers[0].kind: 'text' cannot tell how far it is in 'orders', which has transactions: use kafka or rest",
+    ),
+    "half of a reader that comes and goes": (
+        "[[readers]]",
+        '[[readers]]\nstay = "5s"',
+        "32: readers[0]: stay and",
+    ),
+    "groups without members": (
+        "[[readers]]",
+        "[[readers]]\ngroups = 2",
+        "33: readers[0].groups: 2 groups ne",
+    ),
     "no endpoints": ('"up"', '"endpoints"', "7: topology: endpoints is missing: the file that `georelay up"),
 }
 
@@ -121,6 +153,11 @@ def test_a_right_campaign_becomes_values_in_seconds() -> None:
     assert (campaign.seconds, campaign.seed, campaign.topology.regions) == (10.0, 7, ("us", "eu"))
     assert campaign.faults[0].at_s == 5.0
     assert [campaign.rate_of_one_user(at) for at in (0, 3.9, 4, 9.9, 10)] == [5.0, 5.0, 10.0, 10.0, 0.0]
+
+
+def test_a_fault_that_strikes_again_is_as_many_faults() -> None:
+    again = RIGHT.replace('for = "2s"', 'for = "1s"\ntimes = 3\nevery = "2s"')
+    assert [fault.at_s for fault in parse(again, name="again", place="again.toml").faults] == [5.0, 7.0, 9.0]
 
 
 def test_regions_of_a_test_bed_are_those_of_its_round_trips() -> None:

@@ -84,8 +84,8 @@ def test_a_campaign_says_who_publishes_and_who_reads_where(tmp_path: Path) -> No
     )
     assert plan.bootstrap("us") == "a:1,b:2"
     assert [(row, region) for row, _, region in plan.rows()] == [(0, "us")]
-    assert [name for name, _, _ in plan.readers()] == [
-        *("w-reader0.0-us", "w-reader0.1-us", "w-reader0.0-eu", "w-reader0.1-eu"),
-        "w-reader1.0-eu",
+    assert [name for name, *_ in plan.readers()] == [
+        *("w-deliver0.0-us", "w-deliver0.1-us", "w-deliver0.0-eu", "w-deliver0.1-eu"),
+        "w-deliver1.0-eu",
     ]
-    assert [region for _, region, _ in plan.complete_readers()] == ["us", "eu"]
+    assert [region for _, region, *_ in plan.complete_readers()] == ["us", "eu"]

@@ -1,0 +1,339 @@
+"""Where readers take records from: Kafka's consumers with and without a group, the SDK, its queues, REST, text.
+
+Rule 1: `open` begins at the positions that it is given; those of a group or a queue are kept by the brokers, so a
+        record may come again there.
+Rule 2: a source that breaks raises one of FAILURES; its reader closes it and opens it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+import georelay
+from georelay.errors import GeorelayError, QueueExists
+from georelay.positions import Position
+from loadtest.load.engine_values import Plan
+
+BATCH_RECORDS_MAX: Final = 500
+WAIT_S: Final = 0.1
+ASK_S: Final = 5.0
+REST_WAIT_MS: Final = 500
+REST_S: Final = 15.0
+LINE_BYTES_MAX: Final = 1 << 24
+FAILURES: Final = (GeorelayError, KafkaException, OSError, TimeoutError, aiohttp.ClientError, ValueError)
+Spot = tuple[str, int]  # topic, partition
+
+
+class Taken(NamedTuple):
+    """A record as it came."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+
+
+class Source(ABC):
+    """One consumer in one region. `reached`: positions behind which no record was, such as behind a marker."""
+
+    def __init__(self, plan: Plan, region: str, shared: str) -> None:
+        """Take who it is.
+
+        Args:
+            shared: name of the group or queue, "" for those who read everything.
+        """
+        self.plan = plan
+        self.region = region
+        self.shared = shared
+        self.reached: dict[Spot, int] = {}
+
+    @abstractmethod
+    def open(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+
+    @abstractmethod
+    def take(self) -> list[Taken]:
+        """Return what has come, after WAIT_S at most."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Say that everything that was taken is done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let everything go."""
+
+
+class KafkaSource(Source):
+    """librdkafka, every partition."""
+
+    def open(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        settings = kafka_settings(self.plan.bootstrap(self.region), self.shared)
+        self._consumer = Consumer(settings | dict(self.plan.settings))
+        self.begin(positions)
+
+    def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Choose what is read."""
+        rows = [TopicPartition(*spot, offset or OFFSET_BEGINNING) for spot, offset in positions.items()]
+        self._consumer.assign(rows)
+
+    def take(self) -> list[Taken]:
+        """Return what has come."""
+        first = self._consumer.poll(WAIT_S)  # consume(n, s) would wait for n, and records with it
+        if first is None:
+            return []
+        taken = []
+        for message in (first, *self._consumer.consume(BATCH_RECORDS_MAX, 0)):
+            error = message.error()
+            if error is None:
+                taken.append(Taken(message.topic(), message.partition(), message.offset(), message.value() or b""))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.reached[message.topic(), message.partition()] = message.offset()
+        return taken
+
+    def finish(self) -> None:
+        """Nothing: its positions are its own."""
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+
+class GroupSource(KafkaSource):
+    """librdkafka as a member of a group."""
+
+    def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Choose what is read."""
+        self._consumer.subscribe(sorted({topic for topic, _ in positions}))
+
+    def finish(self) -> None:
+        """Commit."""
+        with contextlib.suppress(KafkaException):  # a rebalance: whoever comes next reads from the last commit
+            self._consumer.commit(asynchronous=False)
+
+
+class LoopSource(Source):
+    """One that lives in an event loop of its own, which runs while something is asked of it."""
+
+    def open(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        self._runner = asyncio.Runner()
+        self._stack = contextlib.AsyncExitStack()
+        self._run(self.begin(positions))
+
+    def take(self) -> list[Taken]:
+        """Return what has come."""
+        taken: list[Taken] = self._run(self.next())
+        return taken
+
+    def finish(self) -> None:
+        """Say that everything that was taken is done."""
+        self._run(self.settle())
+
+    def close(self) -> None:
+        """Let everything go."""
+        try:
+            self._run(self._stack.aclose())
+        finally:
+            self._runner.close()
+
+    @abstractmethod
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+
+    @abstractmethod
+    async def next(self) -> list[Taken]:
+        """Return what has come."""
+
+    async def settle(self) -> None:
+        """Do nothing where positions are its own."""
+
+    async def connected(self) -> Any:
+        """Return a connection of the SDK."""
+        return await self._stack.enter_async_context(georelay.connect(**self.plan.connect(self.region)))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(work)
+
+
+class NativeSource(LoopSource):
+    """The SDK's consumer."""
+
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        starts = {spot: Position(offset) for spot, offset in positions.items()}
+        mesh = await self.connected()
+        self._consumer = await self._stack.enter_async_context(mesh.consumer(positions=starts))
+
+    async def next(self) -> list[Taken]:
+        """Return what has come."""
+        rows = await self._consumer.get_many(max_records=BATCH_RECORDS_MAX, timeout_s=WAIT_S)
+        return [Taken(row.stream, row.partition, row.offset, row.value or b"") for row in rows]
+
+
+class QueueSource(LoopSource):
+    """The SDK's consumer of a queue, which is made by whoever comes first."""
+
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        self._topic = next(iter(positions))[0]
+        self._leased: list[Any] = []
+        self._coming: asyncio.Task[Any] | None = None
+        mesh = await self.connected()
+        with contextlib.suppress(QueueExists):
+            await mesh.admin.create_queue(self.shared, self._topic)
+        self._queue = await self._stack.enter_async_context(mesh.queue(self.shared))
+
+    async def next(self) -> list[Taken]:
+        """Return what was leased."""
+        if self._coming is None:  # a wait that is cancelled could lose a lease, so it goes on beyond this call
+            self._coming = asyncio.ensure_future(anext(self._queue))
+        await asyncio.wait((self._coming,), timeout=WAIT_S)
+        if not self._coming.done():
+            return []
+        row, self._coming = self._coming.result(), None
+        self._leased.append(row)
+        return [Taken(self._topic, row.partition, row.offset, row.value or b"")]
+
+    async def settle(self) -> None:
+        """Acknowledge."""
+        leased, self._leased = self._leased, []
+        for row in leased:
+            with contextlib.suppress(GeorelayError):  # too late, or the broker is gone: it comes again
+                await row.acknowledge()
+
+
+class RestSource(LoopSource):
+    """HTTP, a long poll for each partition."""
+
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        auth = aiohttp.BasicAuth(*self.plan.user) if self.plan.user else None
+        timeout = aiohttp.ClientTimeout(total=REST_S)
+        http = await self._stack.enter_async_context(aiohttp.ClientSession(auth=auth, timeout=timeout))
+        tls = self.plan.tls()
+        address = random.choice(self.plan.addresses(self.region, "admin"))
+        url = f"{'https' if tls else 'http'}://{address}/v1/topics"
+        self._came: asyncio.Queue[tuple[Spot, int, list[Taken]] | Exception] = asyncio.Queue()
+        for (topic, partition), offset in positions.items():
+            query = {"partition": str(partition), "wait_ms": str(REST_WAIT_MS), "max": str(BATCH_RECORDS_MAX)}
+            asking = self._ask(http, f"{url}/{topic}/records", query, (topic, partition), offset, tls)
+            self._stack.callback(asyncio.ensure_future(asking).cancel)
+
+    async def next(self) -> list[Taken]:
+        """Return what has come."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                came = await self._came.get()
+        except TimeoutError:
+            return []
+        if isinstance(came, Exception):
+            raise came
+        spot, following, taken = came
+        self.reached[spot] = following
+        return taken
+
+    async def _ask(
+        self, http: aiohttp.ClientSession, url: str, query: dict[str, str], spot: Spot, offset: int, tls: Any
+    ) -> None:
+        """Ask again and again, until an error."""
+        context = tls.client() if tls else True
+        while True:
+            try:
+                async with http.get(url, params=query | {"offset": str(offset)}, ssl=context) as answer:
+                    answer.raise_for_status()
+                    told = await answer.json()
+            except FAILURES as error:
+                self._came.put_nowait(error)
+                return
+            offset = int(told["next_offset"])
+            rows = [Taken(*spot, row["offset"], (row["value"] or "").encode()) for row in told["records"]]
+            self._came.put_nowait((spot, offset, rows))
+
+
+class TextSource(LoopSource):
+    """Lines over TCP; a subscription without a group begins at the log start, and what was read before is left out."""
+
+    async def begin(self, positions: Mapping[Spot, int]) -> None:
+        """Begin."""
+        host, _, port = random.choice(self.plan.addresses(self.region, "text")).rpartition(":")
+        tls = self.plan.tls()
+        context = tls.client() if tls else None
+        self._in, out = await asyncio.open_connection(host, int(port), ssl=context, limit=LINE_BYTES_MAX)
+        self._stack.callback(out.close)
+        self._positions = dict(positions)
+        self._coming: asyncio.Task[bytes] | None = None
+        lines = [f"AUTH {' '.join(self.plan.user)}"] if self.plan.user else []
+        lines += [f"SUBS {topic} -" for topic in dict.fromkeys(topic for topic, _ in positions)]
+        out.write("".join(f"{line}\n" for line in lines).encode())
+
+    async def next(self) -> list[Taken]:
+        """Return what has come."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(self._in.readline())
+        await asyncio.wait((self._coming,), timeout=WAIT_S)
+        if not self._coming.done():
+            return []
+        line, self._coming = self._coming.result(), None
+        if not line or line.startswith(b"ERR"):
+            raise ConnectionError(line.decode().strip() or "the broker closed the connection")
+        if not line.startswith(b"REC "):
+            return []
+        _, topic, where, offset, record = line.decode().split(" ", 4)
+        spot = (topic, int(where.partition(".")[2]))
+        if int(offset) < self._positions[spot]:
+            return []
+        return [Taken(*spot, int(offset), str(json.loads(record)["Body"]).encode())]
+
+
+SOURCES: Final[dict[str, type[Source]]] = {
+    "kafka": KafkaSource,
+    "group": GroupSource,
+    "native": NativeSource,
+    "queue": QueueSource,
+    "rest": RestSource,
+    "text": TextSource,
+}
+
+
+def kafka_settings(bootstrap: str, group: str = "") -> dict[str, Any]:
+    """Return settings of a consumer of librdkafka that hears of everything soon."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group or "georelay-load",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 100,
+        "fetch.error.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1_000,
+        "session.timeout.ms": 6_000,
+        "heartbeat.interval.ms": 500,
+        "log_level": 0,
+    }
+
+
+def ends_of(bootstraps: list[str], settings: Mapping[str, str], spots: list[Spot]) -> dict[Spot, int]:
+    """Return the highest end of each partition that any region knows; regions that do not answer are left out."""
+    found = dict.fromkeys(spots, 0)
+    for bootstrap in bootstraps:
+        consumer = Consumer(kafka_settings(bootstrap) | dict(settings))
+        try:
+            for topic, partition in spots:
+                _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_S)
+                found[topic, partition] = max(found[topic, partition], end)
+        except KafkaException:
+            continue
+        finally:
+            consumer.close()
+    return found

@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,9 @@ from georelay.process_guard import die_with_parent
 from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import CampaignError, find, load
 from loadtest.load.engine_values import written
-from loadtest.load.samples_core import bucket_ms
+from loadtest.load.live_core import Row, live_rows
+from loadtest.load.samples_core import Samples, bucket_ms
+from loadtest.load.web import add_sla_tab
 
 READY_S: Final = 90
 SPAWN_PER_S: Final = 1_000.0
@@ -39,7 +42,8 @@ EXIT_CANNOT: Final = 3
 NAP_S: Final = 1.0
 POLL_S: Final = 0.1
 HEARTBEATS_MISSED_MAX: Final = 10  # Locust calls a worker lost after three seconds; a busy machine needs longer
-END, SETTLED, NAMED = "campaign_end", "campaign_settled", "campaign_worker"
+SECONDS_MAX: Final = 10_000  # that the page judges the generator by
+END, SETTLED, NAMED, SECOND = "campaign_end", "campaign_settled", "campaign_worker", "campaign_second"
 
 
 def _campaign_option() -> argparse.ArgumentParser:
@@ -182,6 +186,9 @@ class LocustRun:
         self._workers_settled: set[str] = set()
         self._workers_known: set[str] = set()
         self._names: dict[str, str] = {}
+        self._began_s = 0.0
+        self._seconds: deque[dict[str, Any]] = deque(maxlen=SECONDS_MAX)
+        self._trouble: list[dict[str, Any]] = []
         self.results.mkdir(parents=True, exist_ok=True)
 
     def start_engines(self) -> None:
@@ -224,6 +231,7 @@ class LocustRun:
 
     def begin(self) -> None:
         """The first stage begins now."""
+        self._began_s = time.time()
         if not isinstance(self._environment.runner, WorkerRunner):
             self._write("began.json", {"wall_ns": time.time_ns()})
         for engine in self._engines:
@@ -267,6 +275,23 @@ class LocustRun:
             file.write(json.dumps({"worker": self.worker, "role": role, **row}) + "\n")
         for done in row["done"]:
             merge(self._environment.stats, done, int(row["second"]))
+        told = {"worker": self.worker, "role": role, **row, "done": []}
+        self.heard(told)
+        if isinstance(self._environment.runner, WorkerRunner):
+            self._environment.runner.send_message(SECOND, told)
+
+    def heard(self, second: dict[str, Any]) -> None:
+        """Keep how an engine did, here or at a worker, for the page."""
+        self._seconds.append(second)
+
+    def live_rows(self) -> list[Row]:
+        """Return the rows of the SLA tab."""
+        totals = {
+            (method, name): samples_of(entry) for (name, method), entry in self._environment.stats.entries.items()
+        }
+        return live_rows(
+            self.campaign, totals, self._seconds, self._trouble, began_s=self._began_s or time.time(), now_s=time.time()
+        )
 
     def engine_ended(self, role: str, told: dict[str, Any]) -> None:
         """Keep an engine's last words."""
@@ -274,8 +299,10 @@ class LocustRun:
 
     def trouble(self, what: str) -> None:
         """Note what makes the run invalid."""
+        row = {"second": time.time(), "what": what}
+        self._trouble.append(row)
         with (self.results / "trouble.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"second": time.time(), "what": what}) + "\n")
+            file.write(json.dumps(row) + "\n")
 
     def write_counts(self) -> None:
         """Write what Locust counted."""
@@ -327,6 +354,18 @@ def merge(stats: RequestStats, done: dict[str, Any], second: int) -> None:
     stats.total.extend(entry)
 
 
+def samples_of(entry: StatsEntry) -> Samples:
+    """Return what Locust has counted, as samples."""
+    return Samples(
+        n=entry.num_requests - entry.num_none_requests,
+        failed=entry.num_failures,
+        sum_ms=entry.total_response_time,
+        min_ms=entry.min_response_time,
+        max_ms=entry.max_response_time,
+        buckets=Counter(entry.response_times),
+    )
+
+
 _RUNS: dict[int, LocustRun] = {}
 
 
@@ -351,6 +390,8 @@ def _prepare(environment: Environment, **_: Any) -> None:
     locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
     run = _RUNS[id(environment)] = LocustRun(environment)
     runner = environment.runner
+    if environment.web_ui is not None:
+        add_sla_tab(environment.web_ui, run.live_rows)
     if isinstance(runner, MasterRunner):
 
         def settled(msg: Any, **_: Any) -> None:
@@ -360,7 +401,12 @@ def _prepare(environment: Environment, **_: Any) -> None:
             run.worker_named(msg.node_id, msg.data["worker"])
 
         runner.register_message(SETTLED, settled)
+
+        def second(msg: Any, **_: Any) -> None:
+            run.heard(msg.data)
+
         runner.register_message(NAMED, named)
+        runner.register_message(SECOND, second)
         return
     if isinstance(runner, WorkerRunner):
         runner.register_message(END, lambda **_: run.end())

@@ -33,12 +33,12 @@ from loadtest.campaign.mesh import (
     ForeignProducer,
     get_json,
     leader_of,
+    new_mesh,
     read_back,
     wait_until_whole,
 )
 from loadtest.campaign.producer import number_of
 from loadtest.campaign.region_read import replicas_differ
-from loadtest.campaign.runs import new_mesh
 from loadtest.campaign.verdict_core import RecordName, Verdict, judge
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory

@@ -27,8 +27,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, create_topic, get_json, wait_until_whole
-from loadtest.campaign.runs import new_mesh
+from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, create_topic, get_json, new_mesh, wait_until_whole
 from loadtest.groups.coordinator_log import read_generations
 from loadtest.groups.member_process import CLIENTS, GroupToJoin, MemberProcess, missing_for
 from loadtest.groups.verdict_core import Assigned, Event, Place, Read, Verdict, judge

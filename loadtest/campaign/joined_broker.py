@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 import time
 import tomllib
@@ -18,12 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed, get_json
+from loadtest.free_ports import HOST, free_ports
 
 PORT_NAMES: Final = ("kafka", "grpc", "peers", "link", "admin")
-HOST: Final = "127.0.0.1"
-# Below the range from which Linux takes the ports of outgoing connections.
-FIRST_PORT: Final = 15_000
-LAST_PORT: Final = 30_000
 STOP_SECONDS_MAX: Final = 15
 ANSWER_SECONDS_MAX: Final = 30
 SAID_CHARS_MAX: Final = 2_000
@@ -42,7 +37,7 @@ class BesideBroker:
         self.name = name
         self.data_dir = directory / "brokers" / name
         self.config_file = directory / "config" / f"{name}.toml"
-        ports = _free_ports(len(PORT_NAMES))
+        ports = free_ports(len(PORT_NAMES))
         self.listen = {name: f"{HOST}:{port}" for name, port in zip(PORT_NAMES, ports, strict=True)}
         self.code: Path | None = None  # folder of another version's code; None: this one's
         self._log_file = directory / "logs" / f"{name}.log"
@@ -125,7 +120,7 @@ class JoinedBroker(BesideBroker):
     def _pools(self, model: dict[str, Any]) -> dict[str, Any]:
         """Return the model's pools as this broker enters them: at its own address, by the model as seed."""
         pools = dict(model)
-        for name, port in zip(POOLS, _free_ports(len(POOLS)), strict=True):
+        for name, port in zip(POOLS, free_ports(len(POOLS)), strict=True):
             of_model = model[name]
             keyring = Path(of_model["keyring_file"])
             own_keyring = keyring.with_name(f"{self.name}.{name}.keyring")  # its own: it writes it
@@ -184,21 +179,3 @@ def _value(value: Any) -> str:
 def broker_id(region_number: int, number: int) -> int:
     """Return the number of a broker in its mesh."""
     return 1_000 * region_number + number
-
-
-def _free_ports(count: int) -> range:
-    """Return `count` free ports in a row. Raises CampaignFailed."""
-    for _ in range(100):
-        first = random.randrange(FIRST_PORT, LAST_PORT - count)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return range(first, first + count)
-    raise CampaignFailed(f"there are no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

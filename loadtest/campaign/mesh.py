@@ -17,7 +17,9 @@ from loadtest.campaign.producer import number_of
 from loadtest.campaign.verdict_core import UNTOLD, Acknowledgement, RecordName
 from loadtest.history.history_file import read_history
 from loadtest.history.operation import Operation
+from loadtest.mesh_process import MeshProcess
 
+BROKERS_PER_REGION: Final = 3
 READY_SECONDS_MAX: Final = 30
 CATCH_UP_SECONDS_MAX: Final = 30
 POLL_SECONDS: Final = 0.1
@@ -38,6 +40,13 @@ class RunningMesh(Protocol):
     @property
     def gateway(self) -> str:
         """Return the base URL at which topics are created."""
+
+
+def new_mesh(
+    directory: Path, regions: Sequence[str], *options: str, brokers_per_region: int = BROKERS_PER_REGION
+) -> MeshProcess:
+    """Return a mesh of three brokers per region, or as many as is said; not yet started."""
+    return MeshProcess(directory, regions=",".join(regions), brokers_per_region=brokers_per_region, arguments=options)
 
 
 async def get_json(url: str) -> dict[str, Any] | None:

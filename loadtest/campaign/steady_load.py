@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loadtest.campaign.changing_region import REGION, ChangingRegion
+from loadtest.campaign.changing_region import ChangingRegion
 from loadtest.campaign.mesh import ForeignProducer
 from loadtest.campaign.phases_core import Phase, PhaseReport, report
-from loadtest.campaign.region_read import read_region, replicas_differ
+from loadtest.campaign.region_read import read_everything, replicas_differ
 from loadtest.history.checker_core import check
-from loadtest.history.history_file import HistoryWriter, read_history
+from loadtest.history.history_file import read_history
 from loadtest.history.verdict import Verdict
 
 TOPIC: Final = "load"
@@ -84,13 +84,7 @@ class SteadyLoad:
         for producer in self.producers:
             producer.end_sending()
         counts = [await producer.finish() for producer in self.producers]
-        complete = self.directory / "complete.history"
-        writer = HistoryWriter(complete, "complete")
-        try:
-            for partition in range(self.partitions):
-                await read_region(writer, self.region.kafka, TOPIC, partition, site=REGION)
-        finally:
-            writer.close()
+        complete = await read_everything(self.region, TOPIC, self.partitions, self.directory / "complete.history")
         await self.compare_replicas()
         operations = read_history([complete, *(producer.history for producer in self.producers)])
         return WorkReport(

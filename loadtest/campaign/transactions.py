@@ -26,8 +26,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.campaign.mesh import CampaignFailed, create_topic, leader_of, wait_until_whole
-from loadtest.campaign.runs import new_mesh
+from loadtest.campaign.mesh import CampaignFailed, create_topic, leader_of, new_mesh, wait_until_whole
 from loadtest.campaign.transactions_verdict_core import (
     Fate,
     Name,

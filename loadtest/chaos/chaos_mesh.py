@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
-import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +14,10 @@ from loadtest.campaign.mesh import CampaignFailed
 from loadtest.chaos.broker_process import BrokerProcess
 from loadtest.chaos.control_file import HEALED
 from loadtest.chaos.wires import Wires
+from loadtest.free_ports import HOST, free_ports
 
 BROKERS_PER_REGION: Final = 3
 PORT_NAMES: Final = ("kafka", "grpc", "peers", "link", "admin")
-# Below the range from which Linux takes the ports of outgoing connections: a broker that is started again must find
-# its own ports free.
-FIRST_PORT: Final = 15_000
-LAST_PORT: Final = 30_000
-HOST: Final = "127.0.0.1"
 
 
 class ChaosMesh:
@@ -159,26 +153,8 @@ class ChaosMesh:
 
 
 def _addresses(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    first = _free_block(len(names) * len(PORT_NAMES))
+    first = free_ports(len(names) * len(PORT_NAMES))[0]
     return {
         name: {port: f"{HOST}:{first + row * len(PORT_NAMES) + place}" for place, port in enumerate(PORT_NAMES)}
         for row, name in enumerate(names)
     }
-
-
-def _free_block(count: int) -> int:
-    """Return the first of `count` free ports. Raises CampaignFailed."""
-    for _ in range(100):
-        first = random.randrange(FIRST_PORT, LAST_PORT - count)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise CampaignFailed(f"there are no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

@@ -21,9 +21,9 @@ from loadtest.campaign.mesh import (
     leader_of,
     wait_until_whole,
 )
+from loadtest.campaign.region_read import read_everything
 from loadtest.campaign.verdict_core import longest_gap_ms
 from loadtest.chaos.chaos_mesh import ChaosMesh
-from loadtest.chaos.complete_read import read_everything
 from loadtest.chaos.end_asker import EndAsker
 from loadtest.chaos.nemesis import Nemesis, Scene
 from loadtest.history.checker_core import check

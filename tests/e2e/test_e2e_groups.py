@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest.campaign.group_runs import REGION, Campaign
-from loadtest.campaign.runs import new_mesh
+from loadtest.campaign.mesh import new_mesh
 from loadtest.groups.member_process import missing_for
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,9 @@ import pytest
 from georelay.client.broker_connection import BrokerConnection
 from georelay.wire.api import ApiKey
 from georelay.wire.requests import FetchPartition, FetchRequest, FetchTopic
-from loadtest.campaign.mesh import leader_of
-from loadtest.campaign.runs import Load, cut_link, mesh_with_cuttable_links
+from loadtest.campaign.loading import judged, loading
+from loadtest.campaign.mesh import create_topic, leader_of, wait_until_whole
+from loadtest.load.links import LinkedMesh
 from loadtest.mesh_process import MeshProcess
 from region.log.errors import LogCorrupt
 from region.log.segment_reader import batches_sha256
@@ -27,8 +28,10 @@ pytestmark = pytest.mark.slow
 
 REGIONS = ("us", "eu")
 TOPIC = "orders"
-LOAD = Load(per_second=300, seconds=4, fault_after_seconds=1)
-CUT_SECONDS = 2.0
+PER_SECOND = 300
+SECONDS = 4
+CUT_AFTER_S = 1.0
+CUT_S = 2.0
 REPLICAS = 6
 FLIPS = 12
 FETCH_VERSION = 11
@@ -36,12 +39,20 @@ CATCH_UP_SECONDS_MAX = 10
 
 
 async def test_every_copy_is_equal_byte_for_byte_after_a_cut_link_healed(tmp_path: Path) -> None:
-    async with mesh_with_cuttable_links(tmp_path, REGIONS) as (mesh, links):
-        run = await cut_link(
-            mesh, links, TOPIC, regions=REGIONS, directory=tmp_path, load=LOAD, cut_seconds=CUT_SECONDS
-        )
-        assert run.verdict.is_exact, run
-        assert run.verdict.acked == run.verdict.sent > 0
+    async with LinkedMesh(tmp_path, regions=REGIONS, brokers_per_region=3) as mesh:
+        assert isinstance(mesh, LinkedMesh)
+        await wait_until_whole(mesh)
+        await create_topic(mesh, TOPIC, home=REGIONS[0])
+        await leader_of(mesh, REGIONS[1], TOPIC)  # known there too
+        load = loading(mesh, TOPIC, entries=REGIONS, directory=tmp_path, per_second=PER_SECOND, seconds=SECONDS)
+        async with load as producers:
+            await asyncio.sleep(CUT_AFTER_S)
+            await mesh.cut(*REGIONS)
+            await asyncio.sleep(CUT_S)
+            await mesh.heal(*REGIONS)
+            verdict = await judged(mesh, TOPIC, producers, tmp_path)
+        assert verdict.is_valid, verdict.describe()
+        assert verdict.acknowledged > 0 == verdict.refused == verdict.unknown
         fetched = {region: await _fetched_sha256(mesh, region) for region in REGIONS}
         assert len(set(fetched.values())) == 1, fetched
         expected = fetched[REGIONS[0]]

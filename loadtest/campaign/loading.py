@@ -1,0 +1,39 @@
+"""Foreign producers on a mesh while something is done to it, and the judgement of all they sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from loadtest.campaign.mesh import ForeignProducer, RunningMesh
+from loadtest.campaign.region_read import read_everything
+from loadtest.history.checker_core import check
+from loadtest.history.history_file import read_history
+from loadtest.history.verdict import Verdict
+
+
+@asynccontextmanager
+async def loading(
+    mesh: RunningMesh, topic: str, *, entries: Sequence[str], directory: Path, per_second: float, seconds: float
+) -> AsyncIterator[list[ForeignProducer]]:
+    """Run one producer in each region of `entries`; ready once each was answered. Raises CampaignFailed."""
+    producers = [ForeignProducer(f"{topic}-{region}", directory) for region in entries]
+    try:
+        for region, producer in zip(entries, producers, strict=True):
+            brokers = mesh.endpoints["regions"][region]["kafka"]
+            await producer.start(brokers, topic, per_second=per_second, seconds=seconds)
+        for producer in producers:
+            await producer.wait_for_acknowledgement()
+        yield producers
+    finally:
+        for producer in producers:
+            await producer.stop()
+
+
+async def judged(mesh: RunningMesh, topic: str, producers: Sequence[ForeignProducer], directory: Path) -> Verdict:
+    """Wait for the last answers, read everything in every region and judge it. Raises CampaignFailed."""
+    for producer in producers:
+        await producer.finish()
+    complete = await read_everything(mesh, topic, 1, directory / "complete.history")
+    return check(read_history([complete, *(producer.history for producer in producers)]))

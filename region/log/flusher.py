@@ -40,8 +40,8 @@ from region.log.staging import StagedSegment
 
 log = structlog.get_logger()
 
-SEQUENTIAL_SYNCS_MAX: Final = 3  # up to here one after the other is as fast as a pool
-SYNC_THREADS: Final = 4
+SYNC_ALL_FROM: Final = 4  # dirty logs: from here one sync of the whole file system costs less, where it is ours
+SYNC_THREADS: Final = 4  # besides the flusher's own, which syncs one log itself
 SPACE_CHECK_MS: Final = 250
 # Damage that strikes between an entry's own sync and that of its mark, and is followed by a power cut, cannot be told
 # from a torn tail. The shorter this is, the smaller that window; each sync costs the disk as much as one group commit.
@@ -343,16 +343,19 @@ class Flusher:
             dirty.log.truncate_suffix(write.truncate_from, before_cut=before_cut)
 
     def _sync(self, logs: Sequence[GroupLog]) -> None:
-        if len(logs) <= SEQUENTIAL_SYNCS_MAX:
-            self.stats.syncs += sum(group_log.sync() for group_log in logs)
-            return
-        if self._sync_all is not None and sum(group_log.is_dirty for group_log in logs) > SEQUENTIAL_SYNCS_MAX:
+        # Side by side they share commits of the file system's journal: four take hardly longer than one, where one
+        # after the other each waits for a commit of its own.
+        dirty = [group_log for group_log in logs if group_log.is_dirty]
+        if self._sync_all is not None and len(dirty) >= SYNC_ALL_FROM:
             self._sync_all()
             self.stats.syncs += 1 + sum(group_log.sync(all_synced=True) for group_log in logs)
             return
-        if self._pool is None:
+        others = dirty[1:]
+        if others and self._pool is None:
             self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
-        self.stats.syncs += sum(self._pool.map(_sync_one, logs))
+        under_way = [self._pool.submit(group_log.sync) for group_log in others] if self._pool is not None else []
+        self.stats.syncs += sum(group_log.sync() for group_log in logs if group_log not in others)
+        self.stats.syncs += sum(sync.result() for sync in under_way)
 
     def _note_marks(self, dirty: Sequence[_Dirty], now_ns: int) -> None:
         if self._marks is None:
@@ -398,7 +401,3 @@ def _do_chores(group_log: GroupLog) -> None:
         group_log.do_chores()
     except OSError as error:  # nothing depends on it: what was put away is removed at the next start
         log.warning("log.chores_failed", directory=str(group_log.directory), reason=str(error))
-
-
-def _sync_one(group_log: GroupLog) -> int:
-    return group_log.sync()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -195,6 +196,38 @@ def test_stats_count_what_was_done(broker: Broker) -> None:
     syncs = [kind for kind in broker.fs.kinds() if kind in {"sync", "sync_directory"}]
     assert (stats.cycles, stats.writes, stats.syncs) == (1, 2, len(syncs))
     assert stats.written_bytes == sum(event.size for event in writes)
+
+
+def test_the_logs_of_a_cycle_are_synced_side_by_side(
+    broker: Broker, recording_fs: RecordingFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3)
+    sync = recording_fs.fdatasync
+
+    def meet(handle: int) -> None:
+        together.wait(timeout=5)
+        sync(handle)
+
+    monkeypatch.setattr(recording_fs, "fdatasync", meet)
+    broker.run_cycle([broker.write(group) for group in (1, 2, 3)])
+    assert broker.tokens == [[(1, 1), (2, 1), (3, 1)]]
+    assert [broker.groups[group][0].durable_index for group in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_one_failed_sync_of_several_side_by_side_is_the_last_cycle(
+    broker: Broker, recording_fs: RecordingFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, done = recording_fs.fdatasync, itertools.count()
+
+    def fail_once(handle: int) -> None:
+        if next(done) == 1:
+            raise OSError(errno.EIO, "I/O error")
+        sync(handle)
+
+    monkeypatch.setattr(recording_fs, "fdatasync", fail_once)
+    with pytest.raises(StorageFailed, match="I/O error"):
+        broker.run_cycle([broker.write(group) for group in (1, 2, 3)])
+    assert broker.flusher.failed and broker.tokens == []
 
 
 def test_one_sync_of_the_file_system_does_for_many_files(

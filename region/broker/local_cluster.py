@@ -24,6 +24,7 @@ from region.broker.record_deletion import RecordDeletion
 from region.broker.storing import store
 from region.broker.stream_reports import producers_of, sizes_of
 from region.config import BrokerConfig
+from region.controller.catalog import StreamPlace
 from region.controller.definition_rules import define
 from region.controller.mesh_rows import RegionState
 from region.controller.service import ControllerService
@@ -196,18 +197,21 @@ class LocalCluster:
             return [name]
         return [f"{region}.{name}" for region in self._region_names.values()]
 
-    def _key(self, name: str, partition: int) -> StreamKey:
-        key = self._controller.catalog.stream_key(name, partition)
-        if key is None:
+    def _place(self, name: str, partition: int) -> StreamPlace:
+        place = self._controller.catalog.place(name, partition)
+        if place is None:
             view = self.topic(name)
             missing = f"topic '{name}'" if view is None else f"partition {partition} of topic '{name}'"
             raise UnknownTopic(f"{missing} does not exist")
-        return key
+        return place
 
     def stream(self, name: str, partition: int) -> HostedStream | None:
         """Return the stream when this broker hosts a replica of it."""
-        assignment = self._controller.catalog.assignment(name, partition)
-        return None if assignment is None else self._streams.get(assignment.group_id)
+        place = self._controller.catalog.place(name, partition)
+        return None if place is None else self._stream_at(place)
+
+    def _stream_at(self, place: StreamPlace) -> HostedStream | None:
+        return None if place.group_id is None else self._streams.get(place.group_id)
 
     def stream_of(self, key: StreamKey) -> HostedStream | None:
         """Return the hosted stream of a key."""
@@ -216,8 +220,11 @@ class LocalCluster:
 
     def leader_of(self, name: str, partition: int) -> int:
         """Return the broker that leads the partition inside this region, -1 while unknown."""
-        assignment = self._controller.catalog.assignment(name, partition)
-        return -1 if assignment is None else self._host.leaders.leader(assignment.group_id)
+        place = self._controller.catalog.place(name, partition)
+        return -1 if place is None else self._leader_at(place)
+
+    def _leader_at(self, place: StreamPlace) -> BrokerId:
+        return BrokerId(-1) if place.group_id is None else self._host.leaders.leader(place.group_id)
 
     def leader_of_key(self, key: StreamKey) -> BrokerId:
         """Return the broker that leads a stream inside this region, -1 while unknown."""
@@ -226,10 +233,7 @@ class LocalCluster:
 
     def home_of(self, name: str, partition: int) -> RegionNumber:
         """Return the region that sequences the partition now."""
-        home = self._controller.catalog.home_of(self._key(name, partition))
-        if home is None:
-            raise UnknownTopic(f"topic '{name}' does not exist")
-        return home
+        return self._place(name, partition).home
 
     def replicas_of(self, name: str, partition: int) -> Sequence[int]:
         """Return the brokers that hold replicas."""
@@ -247,12 +251,12 @@ class LocalCluster:
         stream = self.stream(name, partition)
         if stream is not None and stream.epoch >= FIRST_EPOCH:
             return stream.epoch
-        row = self._controller.state.home_row(self._key(name, partition))
+        row = self._controller.state.home_row(self._place(name, partition).key)
         return FIRST_EPOCH if row is None else row.epoch
 
     def epoch_table(self, name: str, partition: int) -> Sequence[EpochRow]:
         """Return control's history of a partition's home epochs, (epoch, start); () where the home never moved."""
-        row = self._controller.state.home_row(self._key(name, partition))
+        row = self._controller.state.home_row(self._place(name, partition).key)
         return () if row is None else row.table
 
     def check_topic(self, spec: TopicSpec) -> TopicSpec:
@@ -308,14 +312,13 @@ class LocalCluster:
         level: AskedLevel = REGION_LEVEL,
     ) -> asyncio.Future[Published]:
         """Publish one validated batch wherever its home is; see region.kafka.ports.Cluster."""
-        view = self.topic(name)
-        if view is not None and view.is_mirror_name:
+        place = self._place(name, partition)
+        if place.view.is_mirror_name:
             raise PolicyViolation(f"'{name}' is another region's stream: publish to '{name.partition('.')[2]}' instead")
-        key = self._key(name, partition)
-        home = self.home_of(name, partition)
+        home = place.home
         leader = BrokerId(-1)
         if home == self.region_number:
-            stream = self.stream(name, partition)
+            stream = self._stream_at(place)
             if stream is not None and stream.is_leader:
                 return store(
                     stream,
@@ -327,7 +330,7 @@ class LocalCluster:
                     routing=self.routing,
                     transactional_id=transactional_id,
                 )
-            leader = self.leader_of_key(key)
+            leader = self._leader_at(place)
             if leader < 0 or leader == self.broker_id:
                 raise NotLeader(
                     f"partition {partition} of '{name}' has no leader in region {self.region}, its home; nothing was "
@@ -342,7 +345,7 @@ class LocalCluster:
                 "a transaction holds partitions of one region, use a producer there"
             )
         return self._remote.forward(
-            key,
+            place.key,
             region=home,
             batch=bytes(raw),
             received_ns=received_ns,
@@ -356,7 +359,7 @@ class LocalCluster:
         self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False
     ) -> ReadAnswer:
         """Read decided records here or at another replica of this region."""
-        key = self._key(name, partition)
+        key = self._place(name, partition).key
         stream = self.stream(name, partition)
         if stream is not None and (stream.is_leader or (offset != LATEST and stream.is_visible_end_known)):
             return await read_stream(
@@ -385,7 +388,7 @@ class LocalCluster:
         if self.resolver is None:
             raise Unavailable("this broker does not run yet")
         question = Question(
-            key=self._key(name, partition),
+            key=self._place(name, partition).key,
             epoch=Epoch(epoch),
             offset=Offset(offset),
             durability=durability,
@@ -398,7 +401,7 @@ class LocalCluster:
         view = self.topic(name)
         if view is not None and view.is_mirror_name:
             raise PolicyViolation(f"'{name}' is another region's stream: delete its records under its own name there")
-        return await self._deletion.delete(self._key(name, partition), Offset(before))
+        return await self._deletion.delete(self._place(name, partition).key, Offset(before))
 
     # --- operators --------------------------------------------------------------------------------
 

@@ -1,17 +1,35 @@
 """The topic names of one region: plain names, and `<region>.<topic>` for topics that every region is home of.
 
 A view over the controller's state, rebuilt when its metadata epoch has moved; it holds nothing of its own.
+
+Rule: whatever a publish or a fetch asks of a name's partition is found once in a metadata epoch (`place`). What may
+change without moving that epoch is not kept: the replicas on their way, who leads, the replica on this broker.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from georelay.ids import RegionNumber, StreamKey
+from georelay.ids import GroupId, RegionNumber, StreamKey
 from region.controller.state_core import Assignment, ControllerState
 from region.controller.topic import INTERNAL_PREFIX, TOPIC_ID_BYTES, Homes, TopicDefinition, TopicView
 from region.controller.topology import RegionInfo, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """A name's partition, as of one metadata epoch.
+
+    Attributes:
+        home: the region that sequences it.
+        group_id: of its replicas in this region; None while, or where, there are none.
+    """
+
+    view: TopicView
+    key: StreamKey
+    home: RegionNumber
+    group_id: GroupId | None
 
 
 class TopicCatalog:
@@ -22,6 +40,7 @@ class TopicCatalog:
         self._built_at = -1
         self._views: dict[str, TopicView] = {}
         self._by_wire_id: dict[bytes, TopicView] = {}
+        self._places: dict[tuple[str, int], StreamPlace] = {}  # those that were asked for in this epoch
 
     @property
     def metadata_epoch(self) -> int:
@@ -47,15 +66,25 @@ class TopicCatalog:
 
     def stream_key(self, name: str, partition: int) -> StreamKey | None:
         """Return the stream behind a name's partition."""
-        view = self.topic(name)
-        if view is None or not 0 <= partition < view.partitions:
-            return None
-        return StreamKey(view.topic_id, view.origin, partition)
+        place = self.place(name, partition)
+        return None if place is None else place.key
+
+    def place(self, name: str, partition: int) -> StreamPlace | None:
+        """Return where a name's partition is; None for a topic or partition that does not exist."""
+        view = self._current().get(name)
+        place = self._places.get((name, partition))
+        if place is None and view is not None and 0 <= partition < view.partitions:
+            key = StreamKey(view.topic_id, view.origin, partition)
+            home, assignment = self.home_of(key), self._state.assignment(key)
+            assert home is not None, "a topic with a name has a home"
+            group_id = None if assignment is None else assignment.group_id
+            place = self._places[name, partition] = StreamPlace(view, key, home, group_id)
+        return place
 
     def assignment(self, name: str, partition: int) -> Assignment | None:
-        """Return group and voters of a name's partition in this region."""
-        key = self.stream_key(name, partition)
-        return None if key is None else self._state.assignment(key)
+        """Return group and voters of a name's partition in this region, as they are now."""
+        place = self.place(name, partition)
+        return None if place is None else self._state.assignment(place.key)
 
     def home_of(self, key: StreamKey) -> RegionNumber | None:
         """Return the region that sequences a stream, None when its topic is unknown here."""
@@ -77,6 +106,7 @@ class TopicCatalog:
             )
             self._views = {view.name: view for view in sorted(views, key=lambda view: view.name)}
             self._by_wire_id = {view.wire_id: view for view in views}
+            self._places = {}
             self._built_at = self._state.metadata_epoch
         return self._views
 

@@ -143,10 +143,14 @@ async def test_the_home_of_a_stream_is_what_control_says(control: Any, make_regi
     key = StreamKey((1).to_bytes(16, "big"), RegionNumber(0), 1)
     catalog = TopicCatalog(region.state)
     assert catalog.home_of(key) == 1
+    (name,) = [view.name for view in catalog.topics() if view.topic_id == key.topic_id]
+    before = catalog.place(name, 1)
+    assert before is not None and before.home == 1
     books.homes.remember(home_row(1, 1, index=60))
     epoch = region.state.metadata_epoch
     await pull(region, books)
-    assert catalog.home_of(key) == 2
+    after = catalog.place(name, 1)
+    assert after is not None and catalog.home_of(key) == after.home == 2
     assert region.state.home_row(key).index == 60
     assert region.state.metadata_epoch > epoch
 

@@ -73,3 +73,24 @@ def test_catalog_follows_the_state(topology: Make, definition: Make) -> None:
     state.apply(FormRegion(topology=topology(1)), RaftIndex(1))
     state.apply(DefineTopic(definition=definition("late")), RaftIndex(2))
     assert [view.name for view in catalog.topics()] == ["late"]
+
+
+def test_a_place_is_found_once_while_nothing_changes(catalog: TopicCatalog) -> None:
+    place = catalog.place("us.every", 1)
+    assert place is not None and catalog.place("us.every", 1) is place
+    assert (place.view.name, place.key, place.home) == ("us.every", StreamKey(EVERY, RegionNumber(1), 1), 1)
+    group = catalog.assignment("us.every", 1)
+    assert group is not None and place.group_id == group.group_id
+
+
+def test_there_is_no_place_behind_the_last_partition_or_without_a_topic(catalog: TopicCatalog) -> None:
+    assert [catalog.place(*asked) for asked in (("one", 2), ("one", -1), ("none", 0))] == [None] * 3
+
+
+def test_a_place_that_was_asked_for_too_early_is_found_later(topology: Make, definition: Make) -> None:
+    state = ControllerState()
+    catalog = TopicCatalog(state)
+    state.apply(FormRegion(topology=topology(2)), RaftIndex(1))
+    assert catalog.place("late", 0) is None
+    state.apply(DefineTopic(definition=definition("late", topic_id=3, index=1)), RaftIndex(2))
+    assert catalog.place("late", 0) is not None

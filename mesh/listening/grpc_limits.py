@@ -54,7 +54,7 @@ def connection_options(limits: AdmissionLimits) -> tuple[tuple[str, int], ...]:
         ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS_MAX),
         ("grpc.keepalive_time_ms", 60_000),  # a client that has gone silently is noticed
         ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 500),  # clients look every second whether we are there
         ("grpc.http2.max_ping_strikes", 5),
     )
 

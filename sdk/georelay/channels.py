@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX: Final = RECORD_BATCH_BYTES_MAX + MIB
 BROKER_METADATA: Final = "georelay-broker"
-KEEPALIVE_MS: Final = 10_000  # a broker that is gone without a word is noticed by this on an idle call
-KEEPALIVE_TIMEOUT_MS: Final = 5_000
+KEEPALIVE_MS: Final = 1_000  # a broker that is gone without a word is noticed by this
+KEEPALIVE_TIMEOUT_MS: Final = 1_500  # with the second before it less than three; no round trip on this planet is longer
 OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -34,6 +34,7 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),  # else only two, and then one a minute, on a call that is idle
     # One ping is under way at a time: one that measures the bandwidth would keep the keepalive's back for a minute.
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     # Clients of one process with different credentials or lives must not share a connection.

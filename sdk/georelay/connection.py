@@ -7,7 +7,9 @@ async with georelay.connect("http://127.0.0.1:8080") as mesh:
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,6 +22,8 @@ from georelay.durability import Durability, Resolution
 from georelay.positions import Position
 from georelay.producer import Producer, ProducerSettings
 from georelay.queue_consumer import PREFETCH, QueueConsumer
+from georelay.ranking import RankingFile
+from georelay.region_follower import RegionFollower
 from georelay.region_map import RegionMap
 from georelay.resolving import Resolver
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from georelay.tls import TlsContexts
 
 RESOLVE_PATH: Final = "/georelay.v1.Streams/Resolve"
+LOCATE_PATH: Final = "/georelay.v1.Streams/Locate"
+PING_TIMEOUT_S: Final = 3.0
 RESOLVE_TIMEOUT_S: Final = 15.0  # beyond the waiting that was asked for
 
 
@@ -38,6 +44,8 @@ def connect(
     tls: TlsContexts | None = None,
     region: str | None = None,
     direct: bool = True,
+    client: str = "",
+    cache_folder: str | Path | None = None,
 ) -> Connection:
     """Return a connection to a mesh, to be used as an async context manager.
 
@@ -47,29 +55,32 @@ def connect(
         tls: of `georelay.tls`; None for plain text, which brokers take on loopback only.
         region: work with this region only; None: the nearest that is ready, and the next one when it fails.
         direct: speak with the brokers' own addresses; False: only with those that `url` leads to.
+        client: name of this client for pins and `georelay route explain`, at most 128 characters; may be empty.
+        cache_folder: keep the regions there, for a start while the gateway is away; only this user may write to it.
+            None: they are kept in memory only.
 
     Raises (on entering):
         Unavailable: nobody answers. Unauthenticated. ConfigError: not such a URL.
     """
-    return Connection(url, user=user, token=token, tls=tls, region=region, direct=direct)
+    resolver = Resolver(
+        url,
+        region=region,
+        authorization=authorization(user, token),
+        tls=tls,
+        client=client,
+        kept=None if cache_folder is None else RankingFile(Path(cache_folder), url),
+    )
+    return Connection(Channels(user=user, token=token, tls=tls), resolver, direct=direct)
 
 
 class Connection:
     """A mesh as one client sees it. Not for several event loops."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        user: tuple[str, str] | None,
-        token: str | None,
-        tls: TlsContexts | None,
-        region: str | None,
-        direct: bool,
-    ) -> None:
-        self._channels = Channels(user=user, token=token, tls=tls)
-        resolver = Resolver(url, region=region, authorization=authorization(user, token), tls=tls)
-        self._region = RegionMap(self._channels, resolver, direct=direct)
+    def __init__(self, channels: Channels, resolver: Resolver, *, direct: bool) -> None:
+        self._channels = channels
+        self._resolver = resolver
+        self._region = RegionMap(channels, resolver, direct=direct)
+        self._follower = RegionFollower(self._region, resolver, ping=self._ping, rng=random.Random())
         self.admin = Admin(self._channels, self._region)
 
     async def __aenter__(self) -> Self:
@@ -78,7 +89,12 @@ class Connection:
         except BaseException:
             await self.close()
             raise
+        if self._resolver.is_told:
+            self._follower.start(is_cached=self._region.is_cached)
         return self
+
+    async def _ping(self, address: str) -> None:
+        await self._channels.ask(address, LOCATE_PATH, pb.LocateRequest(), pb.LocateResponse, timeout_s=PING_TIMEOUT_S)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -170,5 +186,6 @@ class Connection:
 
     async def close(self) -> None:
         """Let everything go; producers and consumers are closed before."""
+        await self._follower.close()
         await self._region.close()
         await self._channels.close()

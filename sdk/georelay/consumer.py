@@ -408,7 +408,8 @@ class Consumer:
         while True:
             try:
                 await self._region.locate(timeout_s=60.0)
-                await self._region.until_answered(self._subscribe_at, timeout_s=60.0)
+                # A member of a group stays while its region does: leaving would have records delivered again.
+                await self._region.until_answered(self._subscribe_at, timeout_s=60.0, follows=not self.settings.group)
             except GeorelayError as error:
                 if self._closing:
                     return

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -148,6 +148,10 @@ class Producer:
         self._room = asyncio.Event()  # something was answered
         self._closed = False
         self._transaction: Transaction | None = None
+        self._left: set[PublishStream] = set()  # of regions that were left, until what they sent is answered
+        region.on_left.append(self._region_left)
+        if settings.transactional_id:
+            region.stays = True  # all partitions of a transaction have their home where the client works
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,7 +227,8 @@ class Producer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(stream.close() for stream in list(self._streams.values())))
+        self._region.on_left.remove(self._region_left)
+        await asyncio.gather(*(stream.close() for stream in (*self._streams.values(), *self._left)))
         self._streams.clear()
 
     def transaction(self) -> Transaction:
@@ -365,10 +370,22 @@ class Producer:
         return stream
 
     def _stream_lost(self, stream: PublishStream, error: GeorelayError) -> None:
+        if stream in self._left:
+            self._left.remove(stream)
+            return
         log.info("publish_stream.lost", address=stream.address, error=str(error))
         if self._streams.get(stream.route) is stream:
             del self._streams[stream.route]
         self._region.suspect(stream.address)
+
+    def _region_left(self, addresses: Collection[str], _: bool) -> None:
+        """Publish over the new region from now on; what is out keeps its stream until it is answered."""
+        for route, stream in list(self._streams.items()):
+            if stream.address in addresses:
+                del self._streams[route]
+                stream.leave()
+                if not stream.is_over:
+                    self._left.add(stream)
 
     # --- identity ----------------------------------------------------------------------------------
 

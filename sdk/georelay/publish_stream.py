@@ -54,6 +54,7 @@ class PublishStream:
         self.route = route
         self.address = address = route.address
         self.is_over = False
+        self._is_left = False
         self._channels = channels
         self._lost = lost
         self._tag = 0
@@ -83,6 +84,14 @@ class PublishStream:
         self._queue.append(_Queued(publish, done, PUBLISH_OVERHEAD_BYTES + publish.ByteSize(), only_in))
         self._work.set()
         return done
+
+    def leave(self) -> None:
+        """End the call as soon as what was sent is answered; nothing more is to be published with it."""
+        self._is_left = True
+        if self._window.publishes and (self._sent or self._queue):
+            return
+        self._task.cancel()
+        self._fail(Unavailable(f"{self.address}: its region was left"))
 
     async def close(self) -> None:
         """End the call now; what is open gets its outcome."""
@@ -148,6 +157,8 @@ class PublishStream:
             self._sent_bytes -= row.size_bytes
             if not row.done.done():
                 row.done.set_result(acknowledgement)
+        if self._is_left and not (self._sent or self._queue):
+            raise Unavailable(f"{self.address}: its region was left")
         self._work.set()
 
     async def _write(self, call: object) -> None:

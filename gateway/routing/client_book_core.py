@@ -5,8 +5,11 @@ Rule 2: the kernel's round trips of the last WINDOW_S count by their minimum: a 
         makes single ones longer (measured: 65 ms on a path of 40 ms), nothing makes one shorter. Young connections
         count by the kernel's own minimum. A connection that acknowledged nothing for ACK_AGE_S_MAX says nothing of
         today.
-Rule 3: a prefix keeps the kernel's round trips of its last addresses, one of each, and counts by their median.
-Rule 4: CLIENTS_MAX are remembered, PREFIX_CLIENTS_MAX of one prefix; of these the longest silent one gives way when it
+Rule 3: of what a client observes a lower value counts at once, a higher one when the next one is high as well, and
+        then by OBSERVED_RISE: one late observation lasts for three evaluations, and made clients move between two
+        regions that are equally near.
+Rule 4: a prefix keeps the kernel's round trips of its last addresses, one of each, and counts by their median.
+Rule 5: CLIENTS_MAX are remembered, PREFIX_CLIENTS_MAX of one prefix; of these the longest silent one gives way when it
         has been silent for IDLE_S. Whoever finds no place is answered by what is measured, without a memory: a flood
         takes nobody's place.
 """
@@ -37,6 +40,7 @@ SPACING_S: Final = 1.0
 ACK_AGE_S_MAX: Final = 30.0
 OBSERVED_AGE_S_MAX: Final = 180.0
 OBSERVED_SAMPLES_MIN: Final = 3
+OBSERVED_RISE: Final = 1 / 3
 OBSERVED_REGIONS_MAX: Final = 4
 RTT_MS_MAX: Final = 10_000.0
 PREFIX_ADDRESSES: Final = 6
@@ -77,7 +81,8 @@ class _Prefix:
 
 
 class _Row(Memory):
-    """One client. `window`: pairs (taken at, rtt) of the kernel. `observed`: triples (region's number, rtt, at).
+    """One client. `window`: pairs (taken at, rtt) of the kernel. `observed`: fours (region's number, rtt that
+    counts, newest rtt, at).
 
     Arrays of 4-byte floats, seconds since the book began: to the second for a hundred days.
     """
@@ -93,7 +98,7 @@ class _Row(Memory):
 
 
 class ClientBook:
-    """The rows, and what their prefixes have in common. `began_s`: monotonic; the others: see rule 4."""
+    """The rows, and what their prefixes have in common. `began_s`: monotonic; the others: see rule 5."""
 
     def __init__(
         self, *, began_s: float = 0.0, clients_max: int = CLIENTS_MAX, prefix_clients_max: int = PREFIX_CLIENTS_MAX
@@ -125,7 +130,7 @@ class ClientBook:
         row.window = array("f", [*window[-2 * (WINDOW_SAMPLES - 1) :], at_s, rtt_ms])
         if row.prefix is not None:
             tag = float(_digest(client.address) & 0xFFFFFF)
-            others = [row for row in _triples(row.prefix.near) if row[0] != tag][1 - PREFIX_ADDRESSES :]
+            others = [row for row in _by(3, row.prefix.near) if row[0] != tag][1 - PREFIX_ADDRESSES :]
             row.prefix.near = array("f", [x for triple in (*others, (tag, rtt_ms, at_s)) for x in triple])
 
     def told(self, client: ClientKey, observations: Iterable[Observation], now_s: float) -> None:
@@ -135,10 +140,18 @@ class ClientBook:
         if not good:
             return
         row, at_s = self._row(client, now_s), now_s - self._began_s
-        new = {self._numbers[o.region]: (o.rtt_ms, at_s - o.age_s) for o in good[:OBSERVED_REGIONS_MAX]}
-        kept = {int(number): (rtt, at) for number, rtt, at in _triples(row.observed)} | new
-        newest = sorted(kept.items(), key=lambda item: item[1][1])[-OBSERVED_REGIONS_MAX:]
-        row.observed = array("f", [x for number, (rtt, at) in newest for x in (number, rtt, at)])
+        kept = {int(number): (counts, last, at) for number, counts, last, at in _by(4, row.observed)}
+        for observation in good[:OBSERVED_REGIONS_MAX]:
+            number, rtt_ms, taken_s = self._numbers[observation.region], observation.rtt_ms, at_s - observation.age_s
+            before_ms, last_ms, before_s = kept.get(number, (rtt_ms, rtt_ms, taken_s))
+            low_ms = min(rtt_ms, last_ms)
+            if taken_s - before_s > OBSERVED_AGE_S_MAX:
+                low_ms = rtt_ms
+            elif low_ms > before_ms:
+                low_ms = before_ms + OBSERVED_RISE * (low_ms - before_ms)
+            kept[number] = low_ms, rtt_ms, taken_s
+        newest = sorted(kept.items(), key=lambda item: item[1][2])[-OBSERVED_REGIONS_MAX:]
+        row.observed = array("f", [x for number, numbers in newest for x in (number, *numbers)])
 
     def know_regions(self, names: Iterable[str]) -> None:
         """Observations of these regions are taken in from now on."""
@@ -171,14 +184,14 @@ class ClientBook:
         row, at_s = self._rows.get(_digest(client.text)), now_s - self._began_s
         if row is None or row.observed is None:
             return {}
-        fresh = {int(n): rtt for n, rtt, at in _triples(row.observed) if at_s - at <= OBSERVED_AGE_S_MAX}
+        fresh = {int(n): rtt for n, rtt, _, at in _by(4, row.observed) if at_s - at <= OBSERVED_AGE_S_MAX}
         return {name: fresh[number] for name, number in self._numbers.items() if number in fresh}
 
     def prefix_ms(self, prefix: Prefix, now_s: float) -> float | None:
         """Return the median round trip of a prefix to this gateway."""
         known = self._prefixes.get(prefix)
         at_s = now_s - self._began_s
-        fresh = [rtt for _, rtt, at in _triples(known.near if known else None) if at_s - at <= PREFIX_AGE_S_MAX]
+        fresh = [rtt for _, rtt, at in _by(3, known.near if known else None) if at_s - at <= PREFIX_AGE_S_MAX]
         return median(fresh) if fresh else None
 
     def prefixes(self) -> list[Prefix]:
@@ -203,7 +216,7 @@ class ClientBook:
     # --- rows ------------------------------------------------------------------------------------------------
 
     def _row(self, client: ClientKey, now_s: float) -> _Row:
-        """Return the client's row, a new one if need be; one that is not kept when there is no place (rule 4)."""
+        """Return the client's row, a new one if need be; one that is not kept when there is no place (rule 5)."""
         key = _digest(client.text)
         row = self._rows.pop(key, None)
         if row is None:
@@ -260,8 +273,6 @@ def _digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _triples(numbers: array[float] | None) -> list[tuple[float, float, float]]:
-    """Return numbers by threes."""
-    if numbers is None:
-        return []
-    return [(numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3)]
+def _by(width: int, numbers: array[float] | None) -> list[tuple[float, ...]]:
+    """Return numbers by threes, or by fours."""
+    return [] if numbers is None else [tuple(numbers[i : i + width]) for i in range(0, len(numbers), width)]

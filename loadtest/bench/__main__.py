@@ -24,6 +24,7 @@ from loadtest.bench import (
     native,
     opening,
     paced,
+    resolve,
     secured,
     single,
     sla,
@@ -43,6 +44,7 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "single": single.run,
     "native": native.run,
     "calls": calls.run,
+    "resolve": resolve.run,
     "groups": groups.run,
     "active": active.run,
     "mirror": single.run,
@@ -53,7 +55,7 @@ PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "readers": trace_readers.run,
 }
 # Regions and brokers of each; the others have the default.
-MESHES = {"mirror": ("us,eu", 1), "live": ("us,eu", 1), "readers": ("us", 1)}
+MESHES = {"mirror": ("us,eu", 1), "resolve": ("us,eu", 1), "live": ("us,eu", 1), "readers": ("us", 1)}
 DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
     "open": (opening.run, "one data directory, no mesh"),

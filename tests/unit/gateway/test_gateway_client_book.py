@@ -137,3 +137,14 @@ def test_an_address_has_a_prefix(text: str, prefix: str) -> None:
 @pytest.mark.parametrize("text", ["10.1.2.3/24", "10.1.2.0/16", "x/24", "2001:db8::/32"])
 def test_what_is_not_quite_a_prefix_is_none(text: str) -> None:
     assert prefix_named(text) is None
+
+
+def test_what_a_client_observes_falls_at_once_and_rises_when_it_is_seen_twice() -> None:
+    book, ann = ClientBook(), ClientKey("ann", "10.0.0.1")
+    book.know_regions(["eu"])
+    seen = []
+    for at_s, rtt_ms in ((0, 40), (60, 140), (120, 41), (180, 46), (240, 46), (300, 30), (360, 33), (600, 90)):
+        book.told(ann, [Observation(region="eu", rtt_ms=rtt_ms, samples=3)], at_s)
+        seen.append(round(book.observed_ms(ann, at_s)["eu"], 1))
+    # Late once is nothing; the last one comes when those before are too old to count.
+    assert seen == [40, 40, 40.3, 40.6, 42.4, 30, 30, 90]

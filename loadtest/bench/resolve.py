@@ -1,0 +1,41 @@
+"""How long a gateway takes to say which region a client shall use: 1,000 questions a second, beside a running mesh."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from loadtest.bench.machine import cpu_seconds, resident_mib
+from loadtest.mesh_process import MeshProcess
+
+RATES: Final = (250, 500, 1_000)  # per second
+SECONDS: Final = 20
+WARM_UP_SECONDS: Final = 3
+GOAL_MS: Final = 5.0  # p99 at the last rate
+
+
+def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
+    """Return one report line for each rate."""
+    address, gateway = urlsplit(mesh.gateway).netloc, mesh.pid_of("gateway")
+    _ask(address, RATES[0], WARM_UP_SECONDS)
+    lines = []
+    for rate in RATES:
+        cpu_s = cpu_seconds(gateway)
+        found = _ask(address, rate, seconds)
+        used = (cpu_seconds(gateway) - cpu_s) / seconds
+        lines.append(
+            f"{rate} resolves/s due, {found['per_s']:.0f} answered {found['answers']}: p50 {found['p50_ms']:.2f} ms, "
+            f"p99 {found['p99_ms']:.2f} ms, max {found['p100_ms']:.1f} ms; gateway {used:.2f} cores, "
+            f"{resident_mib(gateway):.0f} MiB"
+        )
+    lines.append(f"goal: p99 <= {GOAL_MS:g} ms at {RATES[-1]}/s")
+    return lines
+
+
+def _ask(address: str, rate: int, seconds: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "loadtest.bench.resolve_client", address, str(rate), str(seconds)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found

@@ -28,6 +28,7 @@ from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
 from gateway.passthrough.carried_publishes import REQUEST_BYTES_MAX, CarriedPublishes, Lost, PublishStreams
 from gateway.passthrough.carried_stream import CarriedStream
+from gateway.routing.client_book_core import NAME_CHARS_MAX, NAME_HEADER, ClientKey
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
@@ -239,7 +240,8 @@ class BrokerPassthrough:
         waits = method == "Resolve" or DURABILITY_METADATA in given
         timeout_s = GEO_TIMEOUT_S if waits else ANSWER_TIMEOUT_S
         try:
-            candidates = self._router.candidates(region, stay_ns=STAY_NS if method == "Publish" else 0)
+            stay_ns = STAY_NS if method == "Publish" else 0
+            candidates = self._router.candidates(region, stay_ns=stay_ns, client=_client(context, given))
         except BadRequest as error:
             await self._abort(method, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
         is_carried = method == "Publish" and len(request) <= REQUEST_BYTES_MAX and PASSED_METADATA.isdisjoint(given)
@@ -307,7 +309,7 @@ class BrokerPassthrough:
         metadata = await self._admit(label, context, given)
         region = given.get(REGION_METADATA)
         try:
-            candidates = self._router.candidates(region)
+            candidates = self._router.candidates(region, client=_client(context, given))
         except BadRequest as error:
             await self._abort(label, context, grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error))
         for broker in self._preferred(candidates, given.get(BROKER_METADATA)):
@@ -348,7 +350,7 @@ class BrokerPassthrough:
     async def _subscribe(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         given = _given(context)
         metadata = await self._admit("Subscribe", context, given)
-        for broker in self._router.candidates():
+        for broker in self._router.candidates(client=_client(context, given)):
             channel = self._channel(broker)
             if not await _connected(channel):
                 self._metrics.failovers.labels("grpc").inc()
@@ -470,6 +472,12 @@ def _of_broker(metadata: Iterable[tuple[str, str | bytes]] | None) -> tuple[tupl
 def _given(context: grpc.aio.ServicerContext) -> dict[str, str]:
     """Return the metadata of a call, the first value of each name; once per call, since grpcio makes them anew."""
     return {name: str(value) for name, value in reversed(tuple(context.invocation_metadata() or ()))}
+
+
+def _client(context: grpc.aio.ServicerContext, given: Mapping[str, str]) -> ClientKey:
+    """Return who calls: the name it gives itself, at the address it calls from (of IPv6 its /64)."""
+    name = given.get(NAME_HEADER.lower(), "")[:NAME_CHARS_MAX]
+    return ClientKey(name, address_of(context.peer()).partition("/")[0])
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:

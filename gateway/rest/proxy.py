@@ -24,7 +24,7 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.metrics import GatewayMetrics
-from gateway.rest.caller import authorization_of
+from gateway.rest.caller import authorization_of, client_of
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
@@ -105,7 +105,7 @@ class Proxy:
         region = request.query.get("region")
         return await self._forward(
             request,
-            self._router.candidates(region),
+            self._router.candidates(region, client=client_of(request)),
             none_ready=f"region {region} is not ready" if region else "no region is ready; try again",
             advice="try again",
         )
@@ -114,7 +114,7 @@ class Proxy:
         """Answer a GET of records from one region (rule 5). Raises as `forward`."""
         if "region" in request.query:
             return await self.forward(request)
-        nearest = self._router.nearest
+        nearest = self._router.first_for(client_of(request))
         return await self._forward(
             request,
             self._router.candidates(nearest) if nearest is not None else (),
@@ -128,7 +128,7 @@ class Proxy:
 
         In another region than the one asked for (`?region=`, else the nearest) it is another thing or none.
         """
-        region = request.query.get("region", self._router.nearest)
+        region = request.query.get("region") or self._router.first_for(client_of(request))
         return await self._forward(
             request,
             self._router.candidates(region) if region is not None else (),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from gateway.rest.caller import authorization_of
+from gateway.rest.caller import authorization_of, client_of
 from gateway.rest.resolve import region_json, resolve_document
 from gateway.routing.client_book_core import NAME_CHARS_MAX, OBSERVED_REGIONS_MAX, ClientKey, Observation
 from gateway.routing.client_routes import ClientRoutes, Question, answer_json
@@ -128,11 +128,6 @@ class RoutesHttp:
         region = subject if kind is Kind.DRAIN else value if kind is Kind.PIN else ""
         if region:
             self._router.ranking(region)
-
-
-def client_of(request: web.BaseRequest, name: str) -> ClientKey:
-    """Return who asks: the name it gives itself, at the address it asks from."""
-    return ClientKey(name[:NAME_CHARS_MAX], request.remote or "")
 
 
 def _sample(request: web.Request) -> Any:

@@ -32,6 +32,7 @@ CLIENTS_MAX: Final = 100_000
 PREFIX_CLIENTS_MAX: Final = 10_000
 PREFIXES_MAX: Final = 20_000
 NAME_CHARS_MAX: Final = 128
+NAME_HEADER: Final = "Georelay-Client-Name"  # of a request over HTTP, or of a call's metadata in lower case
 FORGOTTEN_S: Final = 900.0
 IDLE_S: Final = 90.0  # clients ask every 36 s at the latest
 WINDOW_S: Final = 120.0

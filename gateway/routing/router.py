@@ -88,6 +88,10 @@ class Router:
         """Return the name of the region that comes first, None when no region is ready."""
         return next((region.name for region in self.ranking() if region.ready), None)
 
+    def first_for(self, client: ClientKey) -> str | None:
+        """Return the name of the region that comes first for what a client asks, None when no region is ready."""
+        return next((region.name for region in self._order(client) if region.ready), None)
+
     def candidates(
         self, region: str | None = None, *, stay_ns: int = 0, client: ClientKey | None = None
     ) -> tuple[BrokerEndpoints, ...]:
@@ -97,11 +101,15 @@ class Router:
             stay_ns: for so long the same broker is first; 0: the next one at every request.
             client: who asks; a pin of an operator counts before distance.
         """
-        order = self.ranking(region)
-        pin = self.rules.pin(client) if client is not None and region is None else ""
-        if pin:
-            order = (*(r for r in order if r.name == pin), *(r for r in order if r.name != pin))
+        order = self._order(client) if client is not None and region is None else self.ranking(region)
         return self.brokers_of(order, stay_ns=stay_ns)
+
+    def _order(self, client: ClientKey) -> tuple[RankedRegion, ...]:
+        """Return all regions, the one that the client is pinned to first, unless that drains."""
+        order, pin = self.ranking(), self.rules.pin(client)
+        if not pin or self.rules.draining_since_s(pin) is not None:
+            return order
+        return tuple(sorted(order, key=lambda region: region.name != pin))
 
     def brokers_of(self, order: tuple[RankedRegion, ...], *, stay_ns: int = 0) -> tuple[BrokerEndpoints, ...]:
         """Return the ready brokers of regions in this order, those of each region in turn."""

@@ -114,6 +114,8 @@ class Rules:
 
     def pin(self, client: ClientKey) -> str:
         """Return the region that a client, or else its prefix, is pinned to; "" when it is not."""
+        if not self._rules:
+            return ""
         prefix = prefix_of(client.address)
         for subject in (client.name, "" if prefix is None else str(prefix)):
             rule = self._rules.get((Kind.PIN.value, subject))

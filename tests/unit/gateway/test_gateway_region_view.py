@@ -154,6 +154,10 @@ def test_requests_of_a_pinned_client_go_to_its_region_while_that_is_ready() -> N
     assert [broker.id for broker in router.candidates(client=ClientKey("", "10.1.3.9"))] == [1001, 2001]
     view.on_probe(BrokerId(2001), Probe.REFUSED, now_ns=0)
     assert [broker.id for broker in router.candidates(client=ClientKey("", "10.1.2.9"))] == [1001]
+    measure(view, 2001, 90)
+    assert router.first_for(ClientKey("", "10.1.2.9")) == "eu"
+    router.rules.make(Kind.DRAIN, "eu", "clients", now_us=1, now_s=0, by="ann")
+    assert router.first_for(ClientKey("", "10.1.2.9")) == "us"
 
 
 def test_a_region_came_back_when_it_was_ready_away_and_ready_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from functools import partial
 from typing import Any
 
 import pytest
@@ -197,3 +198,18 @@ async def test_a_region_sheds_what_its_brokers_say_with_their_answers_to_probes(
             shed = {row["region"]: row["shed"] for row in told["regions"]}
             await asyncio.sleep(0.02)
     assert shed == {"us": 0.5, "eu": 0.0}
+
+
+async def test_a_pinned_client_is_carried_to_its_region_by_the_name_in_its_header(
+    start_mesh: Any, start_broker: Any
+) -> None:
+    async def at(name: str, request: web.Request) -> web.Response:
+        return web.json_response({"by": "User:ann"} if "routes" in request.path else {"region": name})
+
+    brokers = [await start_broker(partial(at, name)) for name in ("us", "eu")]
+    mesh = await start_mesh(us=[brokers[0]], eu=[brokers[1]])
+    for pinned in ("us", "eu"):
+        assert (await ask(mesh, "POST", "/v1/routes/pin", {"subject": "billing", "value": pinned}))[0] == 200
+        for path in ("/v1/topics", "/v1/topics/orders/records?partition=0", "/v1/groups"):
+            _, told = await ask(mesh, "GET", path, **{"Georelay-Client-Name": "billing"})
+            assert told == {"region": pinned}, path

@@ -2,12 +2,14 @@
 
 Rule 1: liveness is a fact about a broker pair. Every frame is a sign of life, whatever it is about.
 Rule 2: a beat costs what has changed. Whoever may change a group's term, commit index, members or leader says so
-        (`stirred`); the rows of all other groups are those of the beat before.
+        (`stirred`), and whoever changes what a leader believes of a follower; the rows of all other groups are those
+        of the beat before.
+Rule 3: a beat, or an answer, that says nothing new reaches the groups by one `Pulse`, and visits none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Final, Protocol
 
@@ -16,8 +18,8 @@ from region.multiraft.group import Group
 from region.multiraft.heartbeat import BeatReceiver, BeatSender, decode_ack, decode_beat, encode_ack, encode_beat
 from region.multiraft.leader_book import LeaderBook
 from region.multiraft.transport import FrameKind, Lane, Transport
+from region.raft.core import Pulse, Ticks
 
-_Followed = dict[GroupId, tuple[Group, Term]]  # rows of one connection to which a beat says only "I am alive"
 PEER_SILENT_TICKS: Final = 10  # without a frame for this long a broker counts as unreachable
 
 
@@ -38,21 +40,22 @@ class BeatOwner(Protocol):
 class Beats:
     """Beats of one broker, sent and received."""
 
-    def __init__(self, owner: BeatOwner, rng: Random) -> None:
+    def __init__(self, owner: BeatOwner, rng: Random, ticks: Ticks) -> None:
         self._owner = owner
         self._rng = rng
-        self._ticks = 0
+        self._ticks = ticks
         self._heard_at_tick: dict[BrokerId, int] = {}
         self.senders: dict[BrokerId, BeatSender] = {}
         self._stirred: set[GroupId] = set()  # since the last beat
         self._receivers: dict[object, BeatReceiver] = {}
-        self._followed: dict[object, _Followed] = {}
+        self._answers: dict[BrokerId, Pulse] = {}  # of followers; apart: led groups of which there may be news
+        self._leaders: dict[object, Pulse] = {}  # by connection; apart: groups that do not follow its peer, or not yet
         self.alive: set[BrokerId] = set()
         self.version = 0  # changes with every change of `alive`
 
     def heard(self, peer: BrokerId) -> None:
         """Note a sign of life."""
-        self._heard_at_tick[peer] = self._ticks
+        self._heard_at_tick[peer] = self._ticks.now
 
     def stirred(self, group_id: GroupId) -> None:
         """Have the next beat look at a group: what it tells of it may have changed, or it may be gone."""
@@ -61,22 +64,25 @@ class Beats:
     def connected(self, peer: BrokerId) -> None:
         """Begin with nothing: so does the reader of a new connection."""
         self.senders[peer] = BeatSender(self._rng.getrandbits(32))
+        self._answers[peer] = Pulse(self._ticks)
         self._stirred.update(self._owner.groups)
 
     def lost(self, peer: BrokerId) -> None:
         """The outgoing connection is gone: nobody is sent to a broker that just died."""
         self.senders.pop(peer, None)
+        self._answers.pop(peer, None)
         self._heard_at_tick.pop(peer, None)
         self.review()
 
     def connection_closed(self, connection: object) -> None:
         """Forget what an incoming connection has told."""
         self._receivers.pop(connection, None)
-        self._followed.pop(connection, None)
+        pulse = self._leaders.pop(connection, None)
+        for rider in () if pulse is None else pulse.riders():
+            rider.get_off()
 
     def tick(self, *, silent: bool) -> None:
         """Send one beat to every peer, unless this broker wants to be taken for dead; see who is alive."""
-        self._ticks += 1
         if not silent:
             self._send()
         self.review()
@@ -94,11 +100,14 @@ class Beats:
                 group.beat_rows(rows)
         for peer, sender in self.senders.items():
             beat = sender.next_beat(rows[peer], stirred)
+            apart = self._answers[peer].apart
+            apart -= stirred
+            apart.update(group_id for group_id, _, _ in rows[peer])
             transport.send(peer, Lane.CONTROL, FrameKind.BEAT, [encode_beat(beat)])
 
     def review(self) -> None:
         """See who was heard lately."""
-        alive = {peer for peer, tick in self._heard_at_tick.items() if self._ticks - tick <= PEER_SILENT_TICKS}
+        alive = {peer for peer, tick in self._heard_at_tick.items() if self._ticks.now - tick <= PEER_SILENT_TICKS}
         if alive == self.alive:
             return
         for lost in self.alive - alive:
@@ -113,32 +122,38 @@ class Beats:
         beat = decode_beat(body)
         receiver = self._receivers.setdefault(connection, BeatReceiver())
         receiver.follow(beat)
-        followed = self._followed.setdefault(connection, {})
+        pulse = self._leaders.get(connection)
+        if pulse is None:
+            pulse = self._leaders[connection] = Pulse(self._ticks)
         for group_id in beat.removed:
-            followed.pop(group_id, None)
+            self._get_off(group_id, pulse)
+            pulse.apart.discard(group_id)
         changed = {row[0] for row in beat.changed}
         for group_id in changed:
-            followed.pop(group_id, None)
-        _touch(followed, peer)
-        exceptions = self._follow(peer, receiver.told, changed, followed)
+            self._get_off(group_id, pulse)
+        pulse.apart |= changed
+        pulse.beat()
+        exceptions = self._follow(peer, receiver.told, changed, pulse)
         if self._owner.transport is not None:
             self._owner.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [encode_ack(beat.sequence, exceptions)])
+
+    def _get_off(self, group_id: GroupId, pulse: Pulse) -> None:
+        group = self._owner.groups.get(group_id)
+        if group is not None and pulse.carries(group.node):
+            group.node.get_off()
 
     def _follow(
         self,
         peer: BrokerId,
         told: Mapping[GroupId, tuple[Term, RaftIndex]],
-        changed: Container[GroupId],
-        followed: _Followed,
+        changed: Collection[GroupId],
+        pulse: Pulse,
     ) -> list[GroupId]:
-        """Take the rows of a beat that are not `followed`; return the groups that need more than "heard you"."""
+        """Take the rows of a beat that do not ride on it; return the groups that need more than "heard you"."""
         exceptions: list[GroupId] = []
-        if len(followed) == len(told):  # nearly always
-            return exceptions
         groups = self._owner.groups
-        for group_id, (term, commit) in told.items():
-            if group_id in followed:
-                continue
+        for group_id in tuple(pulse.apart):
+            term, commit = told[group_id]
             group = groups.get(group_id)
             if group is None or group.stopped or peer in group.unsafe:
                 exceptions.append(group_id)
@@ -147,7 +162,7 @@ class Beats:
                 exceptions.append(group_id)  # its own answer is a Raft message
                 self._owner.mark_dirty(group)
             else:
-                followed[group_id] = (group, term)
+                pulse.carry(group.node, group_id)
         return exceptions
 
     def beat_answered(self, peer: BrokerId, body: memoryview) -> None:
@@ -156,24 +171,24 @@ class Beats:
         sender = self.senders.get(peer)
         if sender is None:
             return
-        apart = set(exceptions)
-        for group_id, (term, _) in sender.answered(sequence).items():
+        told = sender.answered(sequence)
+        if not told:
+            return  # late, or of an earlier connection
+        pulse = self._answers[peer]
+        for group_id in exceptions:
             group = self._owner.groups.get(group_id)
-            if group_id in apart or group is None or group.stopped or peer in group.unsafe:
+            if group is not None and group_id in sender.told:
+                group.node.ignore_pulse(peer)
+                pulse.apart.add(group_id)
+        pulse.beat()
+        for group_id in (pulse.apart | self._stirred).difference(exceptions):
+            row, group = told.get(group_id), self._owner.groups.get(group_id)
+            if row is None or group is None or group.stopped or peer in group.unsafe:
                 continue
-            if not group.node.touch_peer(peer, term):
-                self.stirred(group_id)
-                self._owner.guard(group, group.step_heartbeat_answer, peer, term)
-                if group.node.has_ready():
-                    self._owner.mark_dirty(group)
-
-
-def _touch(followed: _Followed, peer: BrokerId) -> None:
-    """Let the beat of `peer` reach the groups that follow it; those that do not any more are left out."""
-    left = [
-        group_id
-        for group_id, (group, term) in followed.items()
-        if group.stopped or group.unsafe or not group.node.touch_leader(peer, term)
-    ]
-    for group_id in left:
-        del followed[group_id]
+            if group.node.touch_peer(peer, row[0], pulse):
+                pulse.apart.discard(group_id)
+                continue
+            self.stirred(group_id)
+            self._owner.guard(group, group.step_heartbeat_answer, peer, row[0])
+            if group.node.has_ready():
+                self._owner.mark_dirty(group)

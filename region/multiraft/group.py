@@ -51,6 +51,7 @@ from region.raft.core import (
     SnapshotRequest,
     SoftState,
     StorageWrite,
+    Ticks,
     TimeoutNow,
     VoteResponse,
 )
@@ -103,6 +104,7 @@ class Group:
         on_dirty: called whenever the host has something to take.
         on_corrupt: called when the own log was found to be damaged.
         wall_ms: stamps manifests; nothing depends on it.
+        ticks: the host's.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Group:
         joins_after: int = -1,
         on_corrupt: Callable[[Group], None] = lambda _: None,
         wall_ms: Callable[[], int] = lambda: 0,
+        ticks: Ticks | None = None,
     ) -> None:
         self.group_id = group_id
         self.disk = disk
@@ -169,6 +172,7 @@ class Group:
             membership_of=lambda entry: decode_membership(entry.payload),
             memberships=followed.memberships,
             lost=None if disk.lost is None else LastId(disk.lost.term, disk.lost.index),
+            ticks=ticks,
         )
         self._handed_out = self.node.last_index  # up to here storage was told of the log
         self._log_epoch = self.node.log.log_epoch  # grows with every truncation
@@ -189,6 +193,7 @@ class Group:
         """Neither tell nor hear these brokers: their disk was replaced, and they did not leave the group yet."""
         if unsafe != self.unsafe:
             self.unsafe = unsafe
+            self.node.get_off()
             for broker in unsafe:
                 self.node.distrust(broker)
             self._on_dirty(self)
@@ -458,6 +463,7 @@ class Group:
     def stop(self) -> None:
         """Serve no longer: nothing is promised, voted or applied from here on."""
         self.stopped = True
+        self.node.get_off()
         self._reads.fail_all()
 
     def corrupt_found(self, error: LogCorrupt) -> None:

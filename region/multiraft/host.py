@@ -45,10 +45,11 @@ from region.multiraft.leader_hints import LeaderHints
 from region.multiraft.log_end import GroupStopped
 from region.multiraft.machine import StateMachine
 from region.multiraft.quiet_commits import QuietCommits
+from region.multiraft.timers import Timers
 from region.multiraft.transport import Address, FrameKind, Lane, Part, Transport
 from region.multiraft.watchdog import Watchdog
 from region.multiraft.write_queue import FlushQueue, WriteQueue
-from region.raft.core import Append, AppendResponse, Message, Snapshot, StorageWrite
+from region.raft.core import Append, AppendResponse, Message, Snapshot, StorageWrite, Ticks
 from region.raft.wire import decode_message, encode_message
 
 log = structlog.get_logger()
@@ -101,7 +102,9 @@ class Host:
         self.watchdog = Watchdog(clock=clock, every_ms=watch_ms, idle_every_ms=watch_ms * WATCH_IDLE_FACTOR)
         self.appends_paused = False
         self.silent = False  # the disk hangs: others shall lead
-        self.beats = Beats(self, rng)
+        self._ticks = Ticks()
+        self._timers = Timers(self._ticks)
+        self.beats = Beats(self, rng, self._ticks)
         self._directory = directory
         self._hard_states = hard_states
         self._clock = clock
@@ -114,7 +117,6 @@ class Host:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._last_tick_ns = 0
-        self._ticks = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._halted = False
         self._tick_stall_ms_max = 0.0
@@ -223,7 +225,9 @@ class Host:
             joins_after=joins_after,
             on_corrupt=self._repair_soon,
             wall_ms=lambda: self._clock.wall_ns() // 1_000_000,
+            ticks=self._ticks,
         )
+        self._timers.opened(group)
         self.groups[group_id] = group
         if group.disk.corrupt_segments() or group.disk.damaged_manifests():
             self._repair_soon(group)
@@ -371,6 +375,8 @@ class Host:
                 self.mark_dirty(group)
                 break
         self.beats.stirred(group.group_id)  # again: a beat may have left since it was marked
+        if group.node.is_asking:
+            self._timers.asking(group)
         self._writes.submit_upkeep(group)
         if group.leadership_moved():
             self._hints.leader_changed(group)
@@ -427,6 +433,7 @@ class Host:
             group = self.groups.get(group_id)
             if group is not None:
                 group.node.report_unreachable(message.to)
+                self.beats.stirred(group_id)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as long as this host runs."""
@@ -460,17 +467,14 @@ class Host:
     def _tick(self) -> None:
         if self._halted:
             return
-        self._ticks += 1
+        self._ticks.now += 1
         self._judge_disk()
-        for group in list(self.groups.values()):
-            if group.stopped or group.adopting or group.node.idle_tick():
-                continue
-            self.beats.stirred(group.group_id)
-            self.guard(group, group.node.tick)
+        for group in self._timers.take():
+            self.guard(group, group.node.look_at_time)
             if group.node.has_ready():
                 self.mark_dirty(group)
         self.beats.tick(silent=self.silent)
-        if self._ticks % BULK_REVIEW_TICKS == 0:
+        if self._ticks.now % BULK_REVIEW_TICKS == 0:
             self.bulk.review()
 
     def _judge_disk(self) -> None:
@@ -479,7 +483,7 @@ class Host:
         if pace is DiskPace.HUNG and not self.silent:
             log.error("disk.hung", groups=len(self.groups))
         self.silent = pace is DiskPace.HUNG
-        if pace is not DiskPace.FINE and self._ticks % HAND_OVER_TICKS == 0:
+        if pace is not DiskPace.FINE and self._ticks.now % HAND_OVER_TICKS == 0:
             for group in self.groups.values():
                 if not group.stopped:
                     self.hand_over(group)
@@ -537,6 +541,7 @@ class Host:
                 continue
             if group.node.is_leader:
                 group.node.report_unreachable(peer)
+                self.beats.stirred(group.group_id)
             elif group.node.forget_leader(peer) and self._loop is not None:
                 self._campaigns.leader_lost(group, peer, self._loop)
 

@@ -22,6 +22,7 @@ from region.raft.core.progress import ProgressState, ProgressView
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.ready import Fetch, ReadState, Ready, SnapshotPoint, SnapshotRequest, StorageWrite
 from region.raft.core.roles import InvariantViolated, Role
+from region.raft.core.ticks import Pulse, Ticks
 from region.raft.core.types import (
     PENDING,
     HardState,
@@ -50,6 +51,7 @@ __all__ = [
     "Pending",
     "ProgressState",
     "ProgressView",
+    "Pulse",
     "RaftConfig",
     "RaftLog",
     "RaftNode",
@@ -64,6 +66,7 @@ __all__ = [
     "SoftState",
     "StableTag",
     "StorageWrite",
+    "Ticks",
     "TimeoutNow",
     "VoteRequest",
     "VoteResponse",

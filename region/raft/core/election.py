@@ -26,6 +26,7 @@ from region.raft.core.messages import Message, TimeoutNow, VoteRequest, VoteResp
 from region.raft.core.quorum import Outcome, Poll
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.roles import InvariantViolated, Role, RoleInput, next_role
+from region.raft.core.ticks import Pulse, Ticks
 from region.raft.core.types import NO_BROKER, NO_TERM, E, HardStateLike, LastId, Membership, RaftConfig, RandomSource
 
 
@@ -36,7 +37,6 @@ class Elector(Generic[E]):
         "_config",
         "_deadline",
         "_disk",
-        "_elapsed",
         "_leadership",
         "_lost",
         "_make_noop",
@@ -44,9 +44,12 @@ class Elector(Generic[E]):
         "_messages",
         "_next_beat",
         "_poll",
+        "_pulse",
         "_reads_lost",
         "_rng",
+        "_since",
         "_soft_dirty",
+        "_ticks",
         "commit_index",
         "id",
         "joins_after",
@@ -68,6 +71,7 @@ class Elector(Generic[E]):
         *,
         memberships: Sequence[tuple[int, Membership]] = (),
         lost: LastId | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
         if log.last_term > hard_state.term:
             raise InvariantViolated(f"the log ends in term {log.last_term}, the hard state in {hard_state.term}")
@@ -92,7 +96,9 @@ class Elector(Generic[E]):
         self.joins_after = config.joins_after  # the host may raise it when it learns more
         self._end_repair()
         self._soft_dirty = False  # role, term or leader may differ from what was shown
-        self._elapsed = 0  # ticks since the timer was last reset
+        self._ticks = Ticks() if ticks is None else ticks
+        self._since = 0  # tick in which the timer was last reset
+        self._pulse: Pulse | None = None  # says when the leader was last heard; only a follower of it has one
         self._deadline = 0  # of the timer, in ticks
         self._next_beat = 0
         self._reset_timer()
@@ -100,23 +106,36 @@ class Elector(Generic[E]):
     # Time
 
     def tick(self, n: int = 1) -> None:
-        """Let `n` ticks pass. After a stall the host drains its sockets first."""
-        self._elapsed += n
+        """Let `n` ticks pass and look at them; for a host with one group. After a stall it drains its sockets first."""
+        self._ticks.now += n
+        self.look_at_time()
+
+    def look_at_time(self) -> None:
+        """Do what is due by the ticks that have passed.
+
+        A host with many groups calls it when `ticks_left` has run out, and in every tick while `is_asking`.
+        """
         if self._leadership is not None:
             self._leadership.reads.ask_again()
         if self._elapsed >= self._deadline:
             self._timer_fired()
 
-    def idle_tick(self) -> bool:
-        """Let a tick pass that changes nothing but the time; False when it must be `tick`, and none has passed.
+    @property
+    def _elapsed(self) -> int:
+        """Ticks since the timer was last reset."""
+        pulse = self._pulse
+        since = self._since if pulse is None or pulse.at < self._since else pulse.at
+        return self._ticks.now - since
 
-        Nearly every tick of a broker's thousands of groups is one of these.
-        """
-        elapsed = self._elapsed + 1
-        if elapsed >= self._deadline or (self._leadership is not None and self._leadership.reads.is_asked):
-            return False
-        self._elapsed = elapsed
-        return True
+    @property
+    def ticks_left(self) -> int:
+        """Ticks until the timer fires, if it is not reset before; whoever resets it sets election_ticks or more."""
+        return self._deadline - self._elapsed
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question to the followers is not answered, and has to be asked again in the next tick."""
+        return self._leadership is not None and self._leadership.reads.is_asked
 
     def _timer_fired(self) -> None:
         if self._leadership is not None:
@@ -140,13 +159,13 @@ class Elector(Generic[E]):
             self._deadline = min(self._next_beat, self._config.election_ticks)
 
     def _restart_leader_timer(self) -> None:
-        self._elapsed = 0
+        self._since = self._ticks.now
         self._next_beat = self._config.heartbeat_ticks
         self._deadline = self._next_beat or self._config.election_ticks
 
     def _reset_timer(self) -> None:
         ticks = self._config.election_ticks
-        self._elapsed = 0
+        self._since = self._ticks.now
         self._deadline = self._rng.randrange(ticks, 2 * ticks)
 
     def _hears_leader(self) -> bool:
@@ -161,11 +180,29 @@ class Elector(Generic[E]):
         """Take a heartbeat that says nothing new; False when `step` must see it."""
         if term != self.term or from_ != self.leader_id or from_ == self.id:
             return False
-        self._elapsed = 0
+        self._since = self._ticks.now
         return True
 
-    def touch_peer(self, from_: BrokerId, term: Term) -> bool:
-        """Take the answer to a heartbeat from a follower that is up to date; False when `step` must see it."""
+    def ride(self, pulse: Pulse) -> None:
+        """Take every beat of `pulse` for one that `touch_leader` took; ends with the leader, or the term."""
+        self.get_off()
+        self._pulse = pulse
+
+    def get_off(self) -> None:
+        """Hear beats no longer but by `touch_leader` and `step`."""
+        pulse = self._pulse
+        if pulse is not None:
+            self._since = max(self._since, pulse.at)
+            self._pulse = None
+            pulse.left(self)
+
+    def touch_peer(self, from_: BrokerId, term: Term, pulse: Pulse | None = None) -> bool:
+        """Take the answer to a heartbeat from a follower that is up to date; False when `step` must see it.
+
+        Args:
+            pulse: whose beats count as further answers, until `ignore_pulse`; the host has to call that, or this,
+                again after everything that changes this group.
+        """
         leadership = self._leadership
         if leadership is None or term != self.term:
             return False
@@ -173,7 +210,14 @@ class Elector(Generic[E]):
         if progress is None:
             return False
         progress.recent_active = True
-        return progress.is_settled_at(self.log.last_index)
+        settled = progress.is_settled_at(self.log.last_index)
+        progress.pulse = pulse if settled else None
+        return settled
+
+    def ignore_pulse(self, from_: BrokerId) -> None:
+        """Hear a follower no longer but by its own answers."""
+        if self._leadership is not None:
+            self._leadership.ignore_pulse(from_)
 
     def _promise(self, message: Message[E], index: int = 0) -> None:
         self._disk.release(message, index, self._messages)
@@ -211,6 +255,7 @@ class Elector(Generic[E]):
         return self._memberships.names_above(self.id, index)
 
     def _change_role(self, given: RoleInput) -> None:
+        self.get_off()
         self.role = next_role(self.role, given)
         self._soft_dirty = True  # term and leader change only together with an input to the role
 
@@ -227,6 +272,7 @@ class Elector(Generic[E]):
         """
         if self.leader_id != leader_id or self.leader_id in (NO_BROKER, self.id):
             return False
+        self.get_off()
         self.leader_id = NO_BROKER
         self._soft_dirty = True
         return True
@@ -277,7 +323,7 @@ class Elector(Generic[E]):
         current = last >= LastId(self.log.last_term, self.log.last_index)
         granted = free and current and self._joined and not self._lacks_lost(last)
         if granted and not request.pre:
-            self._elapsed = 0
+            self._since = self._ticks.now
             if self.vote != request.from_:
                 self.vote = request.from_
                 self._disk.hard_state_changed()
@@ -313,7 +359,7 @@ class Elector(Generic[E]):
         self._change_role(RoleInput.VOTES_WON)
         self.leader_id = self.id
         self._poll = None
-        self._leadership = Leadership(self._config, self.membership, self.log, self.term)
+        self._leadership = Leadership(self._config, self.membership, self.log, self.term, self._ticks)
         self._restart_leader_timer()
         self.log.append([self._make_noop(self.term, RaftIndex(self.log.last_index + 1))])
 

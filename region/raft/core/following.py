@@ -40,7 +40,7 @@ class Follower(Elector[E]):
 
     def _hear_leader(self, leader_id: BrokerId) -> None:
         if self.leader_id == leader_id:
-            self._elapsed = 0
+            self._since = self._ticks.now
             return
         if self.leader_id != NO_BROKER:
             raise InvariantViolated(f"{self.leader_id} and {leader_id} both lead term {self.term}")

@@ -14,12 +14,13 @@ from typing import Generic
 
 from georelay.ids import BrokerId, Term
 from region.raft.core.messages import Append, AppendResponse, Heartbeat, Message, Snapshot, TimeoutNow
-from region.raft.core.progress import InflightWindow, Progress, ProgressState
+from region.raft.core.progress import InflightWindow, Progress, ProgressState, ProgressView
 from region.raft.core.quorum import is_quorum, quorum_index
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.reads import LeaderReads
 from region.raft.core.ready import Fetch, SnapshotPoint, SnapshotRequest
 from region.raft.core.roles import InvariantViolated
+from region.raft.core.ticks import Ticks
 from region.raft.core.types import NO_BROKER, PENDING, E, Membership, RaftConfig
 
 
@@ -27,10 +28,12 @@ class Leadership(Generic[E]):
     """The leader's volatile state. `first_own_index` is the noop that opens the term."""
 
     __slots__ = (
+        "_checked_at",
         "_config",
         "_log",
         "_membership",
         "_term",
+        "_ticks",
         "_told_to_lead",
         "due",
         "fetches",
@@ -41,11 +44,15 @@ class Leadership(Generic[E]):
         "transferee",
     )
 
-    def __init__(self, config: RaftConfig, membership: Membership, log: RaftLog[E], term: Term) -> None:
+    def __init__(
+        self, config: RaftConfig, membership: Membership, log: RaftLog[E], term: Term, ticks: Ticks | None = None
+    ) -> None:
         self._config = config
         self._membership = membership
         self._log = log
         self._term = term
+        self._ticks = Ticks() if ticks is None else ticks
+        self._checked_at = self._ticks.now  # tick of the last check of the quorum
         self.first_own_index = log.last_index + 1
         self.peers: dict[BrokerId, Progress] = {
             peer: self._new_progress() for peer in membership.members() if peer != config.id
@@ -124,6 +131,7 @@ class Leadership(Generic[E]):
 
     def distrust(self, peer: BrokerId) -> None:
         """Take back everything that is believed of a follower, until it says otherwise."""
+        self.ignore_pulse(peer)
         progress = self.peers.get(peer)
         if progress is not None and (progress.match or not progress.repairing):
             progress.match = 0
@@ -142,13 +150,26 @@ class Leadership(Generic[E]):
 
     def quorum_heard(self) -> bool:
         """Return whether a quorum was heard since the last call."""
-        own = self._config.id
+        own, since = self._config.id, self._checked_at
         peers = self.peers
-        heard = is_quorum(self._membership, lambda voter: voter == own or peers[voter].recent_active)
+        heard = is_quorum(self._membership, lambda voter: voter == own or peers[voter].heard_since(since))
         for progress in peers.values():
             progress.recent_active = False
             progress.grow_old()
+        self._checked_at = self._ticks.now
         return heard
+
+    def view(self, peer: BrokerId) -> ProgressView | None:
+        """Return what others may know of a follower; None for a stranger."""
+        progress = self.peers.get(peer)
+        return None if progress is None else progress.view(self._checked_at)
+
+    def ignore_pulse(self, peer: BrokerId) -> None:
+        """Hear a follower no longer but by its own answers."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.recent_active = progress.heard_since(self._checked_at)
+            progress.pulse = None
 
     # Commit
 

@@ -162,8 +162,7 @@ class Leader(Follower[E]):
 
     def progress(self, peer: BrokerId) -> ProgressView | None:
         """Return what is known of `peer`; None when this is no leader, or `peer` no other member."""
-        progress = None if self._leadership is None else self._leadership.peers.get(peer)
-        return None if progress is None else progress.view()
+        return None if self._leadership is None else self._leadership.view(peer)
 
     def report_unreachable(self, peer: BrokerId) -> None:
         """Note that frames to `peer` were dropped or its connection broke; a leader starts to probe it."""

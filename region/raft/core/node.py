@@ -34,6 +34,7 @@ from region.raft.core.messages import (
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.ready import Fetch, ReadState, Ready, SnapshotRequest
 from region.raft.core.roles import InvariantViolated, Role, RoleInput
+from region.raft.core.ticks import Ticks
 from region.raft.core.types import (
     NO_BROKER,
     E,
@@ -64,6 +65,7 @@ class RaftNode(Leader[E]):
         memberships: (index, membership) of the stored log, rising; the first may be that of a snapshot.
         lost: where the log ended before entries that this broker had acknowledged were found to be corrupt; None
             when nothing is known to be lost. See `repairing`.
+        ticks: of a host with many groups, who moves them; None: `tick` does.
 
     Read-only attributes: id, term, vote, role, leader_id (0: unknown), commit_index, applied_index, log,
     membership. Any input may raise InvariantViolated: then the group stops.
@@ -84,8 +86,9 @@ class RaftNode(Leader[E]):
         membership_of: Callable[[E], Membership] | None = None,
         memberships: Sequence[tuple[int, Membership]] = (),
         lost: LastId | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
-        super().__init__(config, log, hard_state, rng, make_noop, memberships=memberships, lost=lost)
+        super().__init__(config, log, hard_state, rng, make_noop, memberships=memberships, lost=lost, ticks=ticks)
         if applied_index is not None:
             if not log.first_index - 1 <= applied_index <= log.last_index:
                 raise InvariantViolated(f"applied {applied_index} of a log [{log.first_index}, {log.last_index}]")

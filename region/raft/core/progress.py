@@ -18,6 +18,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from region.raft.core.ready import Fetch, SnapshotRequest
+from region.raft.core.ticks import Pulse
 
 SNAPSHOT_SILENT_CHECKS: Final = 2  # election timeouts without news until a Snapshot is sent again
 BULK_SILENT_CHECKS: Final = 30  # election timeouts without progress until Appends are tried again
@@ -84,6 +85,7 @@ class Progress:
         "next",
         "nudged",
         "probe_sent",
+        "pulse",
         "recent_active",
         "repairing",
         "sent_commit",
@@ -99,7 +101,8 @@ class Progress:
         self.next = next_index  # first index of the next Append
         self.state = ProgressState.PROBE
         self.probe_sent = False  # PROBE: an Append is out and unanswered
-        self.recent_active = False  # heard of since the last quorum check
+        self.recent_active = False  # heard of since the last quorum check, but for what `pulse` says
+        self.pulse: Pulse | None = None  # of its answers to beats, while nothing is to be learnt from them
         self.nudged = False  # it answered a heartbeat while behind: one Append, even an empty one, is due
         self.sent_commit = 0  # highest commit index it was told in a way that it can use
         self.fetching: Fetch | None = None  # cold entries asked from the host
@@ -109,9 +112,13 @@ class Progress:
         self.snapshot_again = False  # SNAPSHOT: ask the host at the next sign of life
         self.silent_checks = 0  # SNAPSHOT, BULK: quorum checks since there was news
 
-    def view(self) -> ProgressView:
-        """Return what others may know."""
-        return ProgressView(self.state, self.match, self.next, self.recent_active, self.repairing)
+    def view(self, checked_at: int) -> ProgressView:
+        """Return what others may know; `checked_at` is the tick of the last quorum check."""
+        return ProgressView(self.state, self.match, self.next, self.heard_since(checked_at), self.repairing)
+
+    def heard_since(self, checked_at: int) -> bool:
+        """Return whether it was heard since the last quorum check, which was in tick `checked_at`."""
+        return self.recent_active or (self.pulse is not None and self.pulse.at >= checked_at)
 
     @property
     def counted(self) -> int:

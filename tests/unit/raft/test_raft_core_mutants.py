@@ -82,7 +82,7 @@ def follower(*, next_index: int = 5) -> Progress:
 def test_a_new_follower_was_not_heard_and_is_owed_nothing() -> None:
     found = follower()
     assert (found.recent_active, found.nudged, found.snapshot_again, found.silent_checks) == (False, False, False, 0)
-    assert found.view() == (ProgressState.PROBE, 0, 5, False, False)
+    assert found.view(0) == (ProgressState.PROBE, 0, 5, False, False)
 
 
 def test_an_acknowledgement_beyond_what_was_sent_moves_the_next_entry_behind_it() -> None:
@@ -226,7 +226,7 @@ def test_a_commit_is_told_once_what_the_follower_holds_lets_it_use_it(item: Any)
 
 def test_a_pre_vote_for_our_own_term_is_refused_by_who_has_a_leader(led: Any) -> None:
     for _ in range(100):
-        led.node(2)._elapsed += 1  # it has not heard its leader for long
+        led.node(2)._ticks.now += 1  # it has not heard its leader for long
     request = VoteRequest(from_=C, to=B, term=Term(1), last_index=99, last_term=Term(1), pre=True)
     led.node(2).step(request)
     led.pump()

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from georelay.ids import BrokerId, Term
+from georelay.ids import BrokerId, GroupId, Term
 from region.raft.core import (
     Append,
     AppendResponse,
     Heartbeat,
     HeartbeatResponse,
     InvariantViolated,
+    Pulse,
     Role,
     TimeoutNow,
     VoteRequest,
@@ -410,31 +411,76 @@ def test_a_broker_elected_by_votes_for_a_log_it_lost_is_impossible(cluster: Any)
     assert cluster.node(1).last_index == 1 and cluster.node(1).term == 1
 
 
-def test_an_idle_tick_passes_until_the_timer_is_due_and_then_takes_nothing(cluster: Any) -> None:
+def test_ticks_that_the_host_moves_reach_a_member_when_it_looks(cluster: Any) -> None:
     node = cluster.node(2)
-    passed = 0
-    while node.idle_tick():
-        passed += 1
-    assert passed == node._deadline - 1 and not node.idle_tick() and not node.has_ready()
-    node.tick()
+    node._ticks.now += node.ticks_left - 1
+    node.look_at_time()
+    assert node.ticks_left == 1 and not node.has_ready()
+    node._ticks.now += 1
+    node.look_at_time()
     assert node.has_ready()  # it asks for pre-votes
+    assert node.ticks_left >= node._config.election_ticks
 
 
-def test_idle_ticks_count_like_other_ticks(cluster: Any) -> None:
-    node = cluster.node(2)
-    assert node.idle_tick() and node.idle_tick()
-    node.tick(node._deadline - 3)
-    assert not node.has_ready()
-    node.tick()
-    assert node.has_ready()
-
-
-def test_no_tick_of_a_leader_is_idle_while_a_read_waits_for_its_quorum(led: Any) -> None:
+def test_a_leader_is_asking_while_a_read_waits_for_its_quorum(led: Any) -> None:
     node = led.node(1)
-    assert node.idle_tick()
+    assert not node.is_asking
     node.read_index(1)
     led.lost = lambda m: True
     led.pump()  # the question is lost
-    assert not node.idle_tick()
-    node.tick()
+    assert node.is_asking
+    node.look_at_time()
     assert node.has_ready()  # it asks again
+
+
+def test_beats_of_a_pulse_keep_a_follower_as_heartbeats_do(led: Any) -> None:
+    node = led.node(2)
+    pulse = Pulse(node._ticks)
+    pulse.carry(node, GroupId(1))
+    for _ in range(50):
+        node.tick()
+        pulse.beat()
+    assert node.leader_id == A and node.hears_leader and node.ticks_left == node._deadline
+    for _ in range(node._deadline):
+        assert node.leader_id == A
+        node.tick()
+    assert node.leader_id == 0 and pulse.apart == {1} and not pulse.carries(node)
+
+
+def test_a_follower_leaves_the_pulse_of_its_leader_with_the_term_and_is_reached_by_it_no_more(led: Any) -> None:
+    node = led.node(2)
+    pulse = Pulse(node._ticks)
+    pulse.carry(node, GroupId(1))
+    node.step(VoteRequest(from_=C, to=B, term=Term(2), last_index=9, last_term=Term(1), force=True))
+    assert not pulse.carries(node) and pulse.apart == {1}
+    left = node.ticks_left
+    node._ticks.now += 3
+    pulse.beat()
+    assert node.ticks_left == left - 3
+
+
+def test_a_follower_whose_answers_are_a_pulse_counts_for_the_quorum_of_its_leader_while_it_beats(led: Any) -> None:
+    leader = led.node(1)
+    pulse = Pulse(leader._ticks)
+    assert leader.touch_peer(B, Term(1), pulse)
+    for _ in range(30):
+        leader.tick()
+        pulse.beat()
+    assert leader.is_leader and leader.progress(B).recent_active and not leader.progress(C).recent_active
+    leader.tick(10)
+    assert leader.is_leader  # it was heard since the check before
+    leader.tick(10)
+    assert not leader.is_leader
+
+
+def test_a_leader_that_ignores_a_pulse_has_heard_what_came_before(led: Any) -> None:
+    leader = led.node(1)
+    pulse = Pulse(leader._ticks)
+    assert leader.touch_peer(B, Term(1), pulse)
+    leader.tick(10)
+    pulse.beat()
+    leader.ignore_pulse(B)
+    assert leader.progress(B).recent_active
+    leader.tick(10)
+    pulse.beat()
+    assert not leader.progress(B).recent_active

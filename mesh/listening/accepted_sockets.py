@@ -73,6 +73,9 @@ class AcceptedSockets:
 
     async def look(self, port: int) -> None:
         """Cut off what is over the limits."""
+        if descriptor_count() < self._limits.looked_from:
+            self._seen = {}
+            return
         loop = asyncio.get_running_loop()
         self._seen = await asyncio.to_thread(self._found, port, self._seen, loop.time())
         used = None if self._used is None else frozenset(self._used())
@@ -84,8 +87,6 @@ class AcceptedSockets:
     def _found(self, port: int, before: dict[int, _Seen], now_s: float) -> dict[int, _Seen]:
         """Return the sockets there are now. Runs in a thread."""
         found: dict[int, _Seen] = {}
-        if descriptor_count() < self._limits.looked_from:
-            return found
         for descriptor, what in own_sockets():
             row = before.get(descriptor)
             if row is None or row.what != what:

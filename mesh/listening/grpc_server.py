@@ -19,6 +19,7 @@ from georelay.tls import TlsContexts
 from georelay.tls_grpc import server_credentials
 from mesh.listening.accepted_sockets import AcceptedSockets
 from mesh.listening.admission_core import AdmissionCounters
+from mesh.listening.own_sockets import listening_on, socket_of
 
 log = structlog.get_logger()
 
@@ -54,6 +55,7 @@ class GrpcServer:
         self._tls = tls
         self._counters = counters or AdmissionCounters()
         self._server: Any = None
+        self._listener: list[tuple[int, str]] = []  # its sockets, where they could be told
         self._watching: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -82,6 +84,7 @@ class GrpcServer:
         else:
             self._port = int(server.add_secure_port(address, server_credentials(self._tls)))
         await server.start()
+        self._listener = listening_on(self._port)
         return server
 
     async def _watch(self) -> None:
@@ -102,7 +105,12 @@ class GrpcServer:
             await self._start_again()
 
     def _is_listening(self) -> bool:
-        """Return whether the port is taken: only a socket that listens keeps one with SO_REUSEADDR from binding."""
+        """Return whether its sockets are there, or the port is taken at least.
+
+        Only a socket that listens keeps one with SO_REUSEADDR from binding.
+        """
+        if self._listener and all(socket_of(descriptor) == what for descriptor, what in self._listener):
+            return True
         host = self._host.strip("[]")
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -15,7 +15,7 @@ from mesh.tracing.recorder import Recorder
 from region.controller.topic import INTERNAL_PREFIX
 
 PERIOD_S: Final = 1.0
-STREAMS_PER_TICK: Final = 1_000
+STREAMS_PER_TICK: Final = 100
 
 
 class WatchedStream(Protocol):

@@ -71,11 +71,14 @@ class LeaderBalancer:
         """Begin the hand-overs that are due."""
         preferred, draining = self._preferred(), self._draining()
         me = self._host.me
+        if not self._core.is_settled(self._clock.monotonic_ns(), draining):
+            return
         led = [
             LedGroup(group_id=group_id, preferred=preferred.get(group_id, ()), healthy=self._host.heirs_of(group))
             for group_id, group in self._host.groups.items()
+            if group.serves_as_leader
             if me in draining or preferred.get(group_id, (me,))[:1] != (me,)  # else it is where it belongs
-            if group.serves_as_leader and group.node.transferee == 0 and not group.membership.outgoing
+            if group.node.transferee == 0 and not group.membership.outgoing
         ]
         for move in self._core.plan(self._clock.monotonic_ns(), led, draining):
             begun = self._host.groups[move.group_id].transfer_leadership(move.to)

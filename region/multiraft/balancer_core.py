@@ -66,9 +66,9 @@ class BalancerCore:
     def plan(self, now_ns: int, led: Sequence[LedGroup], draining: frozenset[BrokerId]) -> list[LeaderMove]:
         """Return the hand-overs to begin now; each counts as tried."""
         self._forget_done(led)
-        drained = self._me in draining
-        if not drained and now_ns - self._active_since_ns < SETTLE_MS * _MS:
+        if not self.is_settled(now_ns, draining):
             return []
+        drained = self._me in draining
         interval_ns = (DRAIN_INTERVAL_MS if drained else PAIR_INTERVAL_MS) * _MS
         moves = []
         for group in led:
@@ -82,6 +82,10 @@ class BalancerCore:
             self._note_attempt(group.group_id, now_ns)
             moves.append(LeaderMove(group_id=group.group_id, to=to))
         return moves
+
+    def is_settled(self, now_ns: int, draining: frozenset[BrokerId]) -> bool:
+        """Return whether there may be hand-overs: this broker is drained, or active for SETTLE_MS."""
+        return self._me in draining or now_ns - self._active_since_ns >= SETTLE_MS * _MS
 
     def _forget_done(self, led: Sequence[LedGroup]) -> None:
         still_led = {group.group_id for group in led}

@@ -105,6 +105,10 @@ class Beats:
             apart.update(group_id for group_id, _, _ in rows[peer])
             transport.send(peer, Lane.CONTROL, FrameKind.BEAT, [encode_beat(beat)])
 
+    def unsettled(self) -> set[GroupId]:
+        """Return the groups led here whose followers may not hold everything; the same as before while they do."""
+        return set[GroupId]().union(*(pulse.apart for pulse in self._answers.values()))
+
     def review(self) -> None:
         """See who was heard lately."""
         alive = {peer for peer, tick in self._heard_at_tick.items() if self._ticks.now - tick <= PEER_SILENT_TICKS}

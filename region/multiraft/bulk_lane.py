@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Collection, Coroutine
 from concurrent.futures import Executor
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, GroupId
@@ -17,6 +17,8 @@ from region.multiraft.catch_up import BulkOffers, CatchUp
 from region.multiraft.group import Group
 from region.multiraft.repair import Repair
 from region.multiraft.transport import FrameKind, Lane, Transport
+
+DAMAGE_GROUPS: Final = 100  # of which one look sees whether they are damaged
 
 
 class BulkOwner(Protocol):
@@ -58,6 +60,7 @@ class BulkLane:
         behind_bytes: int,
     ) -> None:
         self._host = host
+        self._left: list[Group] = []  # not looked at for damage in this round
         self.server = BulkServer(groups=host.groups, executor=executor, send=self._send)
         self.client = BulkClient(executor=executor, clock=clock, send=self._send, bytes_per_s=bytes_per_s)
         self.offers = BulkOffers(clock=clock, send=self._send, behind_bytes=behind_bytes)
@@ -80,10 +83,20 @@ class BulkLane:
             hand_over=host.hand_over,
         )
 
-    def review(self) -> None:
-        """Offer to the followers that are far behind, and repair what anybody found to be damaged."""
-        self.offers.review(self._host.groups)
-        for group in self._host.groups.values():
+    def review(self, unsettled: Collection[GroupId]) -> None:
+        """Offer to the followers that are far behind, and repair what anybody found to be damaged.
+
+        Who finds damage says so at once; that everybody did is looked after in turn.
+
+        Args:
+            unsettled: groups led here in which a follower may be behind.
+        """
+        groups = self._host.groups
+        self.offers.review(groups, unsettled)
+        if not self._left:
+            self._left = list(groups.values())
+        looked_at, self._left = self._left[-DAMAGE_GROUPS:], self._left[:-DAMAGE_GROUPS]
+        for group in looked_at:
             if group.disk.is_damaged and not group.stopped and not self.repair.is_repairing(group.group_id):
                 self._host.spawn(self.repair.repair(group))
 

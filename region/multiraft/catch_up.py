@@ -12,7 +12,7 @@ Rule 2: whatever fails ends the fetch; the leader goes on with Appends, which fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 from random import Random
 from typing import Final, TypeVar
@@ -60,8 +60,8 @@ class BulkOffers:
         """Return whether that follower fetches at the moment."""
         return (group_id, peer) in self._fetching
 
-    def review(self, groups: Mapping[GroupId, Group]) -> None:
-        """Offer to those who are far behind; give up those who fell silent."""
+    def review(self, groups: Mapping[GroupId, Group], unsettled: Collection[GroupId]) -> None:
+        """Offer to those who are far behind, in `unsettled` groups alone; give up those who fell silent."""
         now_ns = self._clock.monotonic_ns()
         for (group_id, peer), (term, news_ns) in list(self._fetching.items()):
             group = groups.get(group_id)
@@ -69,8 +69,9 @@ class BulkOffers:
                 del self._fetching[group_id, peer]
             elif now_ns - news_ns > OFFER_NEWS_MS * _MS:
                 self._end(group, peer)
-        for group in groups.values():
-            if group.node.is_leader and not group.stopped and group.disk.sealed_index:
+        for group_id in unsettled:
+            group = groups.get(group_id)
+            if group is not None and group.node.is_leader and not group.stopped and group.disk.sealed_index:
                 for peer in group.node.peers:
                     self._consider(group, peer, now_ns)
 

@@ -475,7 +475,7 @@ class Host:
                 self.mark_dirty(group)
         self.beats.tick(silent=self.silent)
         if self._ticks.now % BULK_REVIEW_TICKS == 0:
-            self.bulk.review()
+            self.bulk.review(self.beats.unsettled())
 
     def _judge_disk(self) -> None:
         """Give leadership away while the own disk is slow; when it hangs, look dead, so that others lead."""

@@ -82,15 +82,15 @@ def test_every_sign_of_life_of_a_fetch_keeps_the_leader_from_sending_appends() -
     clock, led = SetClock(), LedGroup()
     offers = BulkOffers(clock=clock, send=lambda peer, frame: True, behind_bytes=10)
     group = cast("Group", led)
-    offers.review({GROUP: group})
+    offers.review({GROUP: group}, {GROUP})
     for _ in range(5):
         clock.now_ms += OFFER_NEWS_MS - 1
         offers.fetched(group, FOLLOWER, news(more=True))
-        offers.review({GROUP: group})
+        offers.review({GROUP: group}, {GROUP})
         assert offers.is_fetching(GROUP, FOLLOWER)
     assert (led.node.begun, led.node.ended) == (6, 0)  # the core counts its own patience from the last one
     clock.now_ms += OFFER_NEWS_MS + 1
-    offers.review({GROUP: group})
+    offers.review({GROUP: group}, {GROUP})
     assert (offers.is_fetching(GROUP, FOLLOWER), led.node.ended) == (False, 1)
 
 

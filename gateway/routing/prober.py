@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from typing import Final
 
-import aiohttp
 import structlog
 
-from gateway.routing.broker_connector import broker_connector
 from gateway.routing.broker_health import Probe
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
+from gateway.routing.probe_line import BadAnswer, NotReached, ProbeAnswer, ProbeLine
 from gateway.routing.region_view_core import RegionView
 from georelay.tls import TlsContexts
 from mesh.distance.shed_core import SHED_HEADER, share_from
@@ -28,18 +26,6 @@ INTERVAL_S_MAX: Final = 1.0
 PROBE_TIMEOUT_S: Final = 1.5  # longer than any RTT on this planet, short enough for a fail-over in seconds
 
 log = structlog.get_logger()
-
-
-class _Connection:
-    """Remembers whether the last request had to open a connection."""
-
-    def __init__(self) -> None:
-        self.opened = False
-        self.trace = aiohttp.TraceConfig()
-        self.trace.on_connection_create_end.append(self._on_opened)
-
-    async def _on_opened(self, *_: object) -> None:
-        self.opened = True
 
 
 class Prober:
@@ -55,7 +41,6 @@ class Prober:
         tls: TlsContexts | None = None,
     ) -> None:
         self._tls = tls
-        self._scheme = "http" if tls is None else "https"
         self._view = view
         self._monotonic_ns = monotonic_ns
         self._rng = rng
@@ -85,43 +70,31 @@ class Prober:
         self._tasks.clear()
 
     async def _probe_for_ever(self, region: RegionEndpoints, broker: BrokerEndpoints) -> None:
-        async with AsyncExitStack() as stack:
-            connection = _Connection()
-            session = await stack.enter_async_context(
-                aiohttp.ClientSession(
-                    connector=broker_connector(self._tls, limit=1, keepalive_timeout=10 * INTERVAL_S_MAX),
-                    timeout=aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S),
-                    trace_configs=[connection.trace],
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                )
-            )
-            while True:
-                await self._probe(session, connection, region, broker)
-                await asyncio.sleep(self._rng.uniform(*self._interval_s))
-
-    async def _probe(
-        self,
-        session: aiohttp.ClientSession,
-        connection: _Connection,
-        region: RegionEndpoints,
-        broker: BrokerEndpoints,
-    ) -> None:
-        connection.opened = False
-        started_ns = self._monotonic_ns()
-        rtt_ns: int | None = None
-        shed: float | None = None
+        line = ProbeLine(broker.admin, "/readyz", monotonic_ns=self._monotonic_ns, tls=self._tls)
         try:
-            async with session.get(f"{self._scheme}://{broker.admin}/readyz", allow_redirects=False) as response:
-                rtt_ns = self._monotonic_ns() - started_ns
-                await response.read()  # an unread body would close the connection
-                probe = Probe.OK if response.status == 200 else Probe.FAILED
-                shed = share_from(response.headers.get(SHED_HEADER))
-        except aiohttp.ClientConnectorError:
+            while True:
+                await self._probe(line, region, broker)
+                await asyncio.sleep(self._rng.uniform(*self._interval_s))
+        finally:
+            line.close()
+
+    async def _probe(self, line: ProbeLine, region: RegionEndpoints, broker: BrokerEndpoints) -> None:
+        answer: ProbeAnswer | None = None
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                answer = await line.ask()
+            probe = Probe.OK if answer.status == 200 else Probe.FAILED
+        except NotReached:
             probe = Probe.REFUSED
-        except (aiohttp.ClientError, TimeoutError):
+        except (BadAnswer, TimeoutError):
             probe = Probe.FAILED
         changed = self._view.on_probe(
-            broker.id, probe, now_ns=self._monotonic_ns(), rtt_ns=rtt_ns, warm=not connection.opened, shed=shed
+            broker.id,
+            probe,
+            now_ns=self._monotonic_ns(),
+            rtt_ns=None if answer is None else answer.rtt_ns,
+            warm=answer is not None and answer.warm,
+            shed=None if answer is None else share_from(answer.headers.get(SHED_HEADER.lower())),
         )
         if changed:
             log.info(

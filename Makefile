@@ -114,7 +114,10 @@ console: setup ## the console in Chromium before a mesh with real delays: every 
 	@test -e build/console/node_modules/axe-core/axe.min.js || npm install --silent --no-save --prefix build/console axe-core@4
 	@GEORELAY_CONSOLE=1 $(BIN)/python -m pytest -q -s tests/console
 
-openapi: setup ## schemathesis against every request of a mesh's own OpenAPI document (5 min; EXAMPLES=10 SEED=1); brings it from PyPI
+openapi: setup ## AsyncAPI document against its schema, schemathesis against every request of the OpenAPI document (5 min; EXAMPLES=10 SEED=1); brings both from npm and PyPI
+	@command -v npm >/dev/null || { echo "make openapi: npm is not installed; it brings AsyncAPI's schema" >&2; exit 2; }
+	@test -e build/asyncapi/node_modules/@asyncapi/specs/schemas/3.0.0.json || npm install --silent --no-save --prefix build/asyncapi @asyncapi/specs@6
+	@$(BIN)/python -m tests.openapi.asyncapi build/asyncapi/node_modules/@asyncapi/specs/schemas/3.0.0.json
 	@test -x build/openapi/bin/schemathesis || { $(PYTHON) -m venv build/openapi && build/openapi/bin/pip install -q "schemathesis>=4.32,<5"; }
 	@$(BIN)/python -m tests.openapi build/openapi/bin/schemathesis $(or $(EXAMPLES),10) $(SEED)
 

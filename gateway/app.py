@@ -27,6 +27,7 @@ from gateway.rest.live_view import LiveView
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
 from gateway.rest.routes_http import RoutesHttp
+from gateway.rest.sockets import SOCKETS_MAX, SocketRelay
 from gateway.routing.broker_connector import broker_connector
 from gateway.routing.client_book_core import ClientBook
 from gateway.routing.client_routes import ClientRoutes
@@ -203,6 +204,13 @@ class Gateway:
                 connections_max=BROKER_CONNECTIONS_MAX,
                 scheme=self._scheme,
             ),
+            sockets=SocketRelay(
+                self._router,
+                session=await self._session(connections_max=SOCKETS_MAX),
+                metrics=self._metrics,
+                callers=self._callers,
+                scheme=self._scheme,
+            ),
             status=StatusCollector(self._config.mesh_id, self._router, writes, scheme=self._scheme),
             sign_in=self._judge,
             metrics=self._metrics,
@@ -240,12 +248,10 @@ class Gateway:
     def _scheme(self) -> str:
         return "http" if self._upstream is None else "https"
 
-    async def _session(self) -> aiohttp.ClientSession:
+    async def _session(self, *, connections_max: int = BROKER_CONNECTIONS_MAX) -> aiohttp.ClientSession:
         return await self._stack.enter_async_context(
             aiohttp.ClientSession(
-                connector=broker_connector(
-                    self._upstream, limit=BROKER_CONNECTIONS_MAX, keepalive_timeout=BROKER_KEEPALIVE_S
-                ),
+                connector=broker_connector(self._upstream, limit=connections_max, keepalive_timeout=BROKER_KEEPALIVE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         )

@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from gateway.authentication import SignIn
 from gateway.console.console_http import ConsoleHttp
 from gateway.metrics import GatewayMetrics
+from gateway.rest.asyncapi_core import asyncapi
 from gateway.rest.caller import authorization_of
 from gateway.rest.live_view import LiveView
 from gateway.rest.openapi_core import openapi
@@ -19,6 +20,7 @@ from gateway.rest.problem import defect_problem, http_problem, problem_response
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
 from gateway.rest.routes_http import RoutesHttp
+from gateway.rest.sockets import SocketRelay
 from gateway.routing.router import Router
 from georelay.errors import GeorelayError
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
@@ -26,7 +28,16 @@ from mesh.tracing.pages_http import TracePages
 
 # What a load balancer asks, the same as at a broker, and what somebody needs who is to sign in.
 PUBLIC_PATHS: Final = frozenset(
-    {"/healthz", "/readyz", "/console", "/console/", "/console/{file}", "/console/session", "/v1/openapi.json"}
+    {
+        "/healthz",
+        "/readyz",
+        "/console",
+        "/console/",
+        "/console/{file}",
+        "/console/session",
+        "/v1/openapi.json",
+        "/v1/asyncapi.json",
+    }
 )
 # What no broker answers, and so none judges. Where brokers are, every client has to know: Kafka's tells them too.
 OWN_ROUTES: Final = frozenset({"/v1/resolve", "/v1/routes/{kind}"})
@@ -56,6 +67,7 @@ class RestApplication:
         *,
         router: Router,
         proxy: Proxy,
+        sockets: SocketRelay,
         status: StatusCollector,
         sign_in: SignIn,
         metrics: GatewayMetrics,
@@ -68,6 +80,7 @@ class RestApplication:
         self._routes = routes
         self._router = router
         self._proxy = proxy
+        self._sockets = sockets
         self._status = status
         self._sign_in = sign_in
         self._metrics = metrics
@@ -98,6 +111,7 @@ class RestApplication:
                 web.post("/v1/routes/{kind}", self._routes.decide),
                 web.get("/v1/status", self._collect_status, allow_head=False),
                 web.get("/v1/openapi.json", self._describe_api, allow_head=False),
+                web.get("/v1/asyncapi.json", self._describe_sockets, allow_head=False),
                 web.get("/v1/overview", console.overview, allow_head=False),
                 web.get("/console", console.redirect, allow_head=False),
                 web.get("/console/", console.page, allow_head=False),
@@ -173,6 +187,8 @@ class RestApplication:
                 web.post("/v1/quotas", forward),
                 web.get("/v1/topics/{topic}/records", self._proxy.read_records, allow_head=False),
                 web.post("/v1/topics/{topic}/records", forward),
+                web.get("/v1/topics/{topic}/events", self._proxy.read_records, allow_head=False),
+                web.get("/v1/socket", self._sockets.serve, allow_head=False),
                 web.get("/v1/topics/{topic}/resolve", forward, allow_head=False),
                 web.post("/v1/topics/{topic}/consumers/{consumer}", in_one_region),
                 web.get("/v1/topics/{topic}/consumers/{consumer}/records", in_one_region, allow_head=False),
@@ -198,6 +214,10 @@ class RestApplication:
 
     async def _describe_api(self, _: web.Request) -> web.Response:
         return web.Response(body=self._api, content_type="application/json", headers={"Cache-Control": "no-cache"})
+
+    async def _describe_sockets(self, _: web.Request) -> web.Response:
+        body = json.dumps(asyncapi()).encode()
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-cache"})
 
     async def _collect_status(self, request: web.Request) -> web.Response:
         return web.json_response(await self._status.collect(authorization_of(request)))

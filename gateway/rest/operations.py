@@ -85,6 +85,7 @@ QUERY: Final[Mapping[str, Schema]] = {
     "deadline_ms": _whole("how long to wait for that level", 1, 300_000),
     "epoch": _whole("home epoch of the record", 1),
     "partitions": _text("numbers of partitions, by comma"),
+    "read_only": _flag("whether nothing is published over it"),
     "client": _text("name of a client", maxLength=128),
     "address": _text("an address of a client"),
     "intent": _text("what the client means to do", enum=["read", "publish"]),
@@ -289,6 +290,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /healthz": Operation(summary="whether the process answers", media="text/plain"),
     "GET /readyz": Operation(summary="whether a region is ready", media="text/plain"),
     "GET /metrics": Operation(summary="metrics of this gateway", media="text/plain"),
+    "GET /v1/asyncapi.json": Operation(summary="what is said over /v1/socket, as AsyncAPI 3.0"),
     "GET /v1/openapi.json": Operation(summary="this document"),
     "GET /v1/resolve": Operation(
         summary="regions, the best one first: for this gateway, or for a client",
@@ -379,6 +381,17 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "POST /v1/topics/{topic}/consumers/{consumer}": Operation(
         summary="keep a position for each partition that has none", query=("region",), body="Object"
+    ),
+    "GET /v1/topics/{topic}/events": Operation(
+        summary="records as they come, as server-sent events; Last-Event-ID goes on behind an event",
+        query=("region", "partitions", "offset"),
+        media="text/event-stream",
+    ),
+    "GET /v1/socket": Operation(
+        summary="a WebSocket, see /v1/asyncapi.json: 101 where the request is a handshake",
+        query=("region", "read_only"),
+        status=101,
+        answer="",
     ),
     "GET /v1/topics/{topic}/consumers/{consumer}/records": Operation(
         summary="what a named consumer has not acknowledged",

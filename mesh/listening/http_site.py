@@ -3,23 +3,29 @@
 Rule 1: a connection must bring the head of its first request within FIRST_HEAD_S, and every later head, once begun,
         within HEAD_S; a body must come with at least BODY_BYTES_PER_S after its first BODY_S.
 Rule 2: bodies are read by handlers only, with aiohttp's flow control: a slow one holds a buffer, no more.
+Rule 3: a connection that has become a WebSocket (`watch`) is pinged after PING_S of silence and cut off after
+        SILENCE_S: the other end is gone, or does not read. One that we do not read is not judged.
+Rule 4: what is no request of HTTP is refused by a problem document as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from georelay.errors import BadRequest
 from georelay.limits import KIB
 from georelay.tls import TlsContexts
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
-
-log = structlog.get_logger()
 
 FIRST_HEAD_S: Final = 30.0
 HEAD_S: Final = 10.0
@@ -27,6 +33,21 @@ BODY_S: Final = 30.0
 BODY_BYTES_PER_S: Final = 100 * KIB
 IDLE_S: Final = 120.0  # between two requests; clients keep idle connections for a shorter time
 SWEEP_S: Final = 1.0
+PING_S: Final = 20.0
+SILENCE_S: Final = 60.0
+DETAIL_CHARS_MAX: Final = 200
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Socket:
+    """What is asked of a WebSocket's owner, and when it was last heard."""
+
+    heard: Callable[[int], None]
+    ping: Callable[[], None]
+    heard_s: float
+    is_pinged: bool = False
 
 
 class HttpConnection(RequestHandler):
@@ -38,6 +59,7 @@ class HttpConnection(RequestHandler):
     _body_bytes = 0
     _body_of: object = None
     _seen = False
+    _socket: _Socket | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to count."""
@@ -47,6 +69,11 @@ class HttpConnection(RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Note whether a head is begun and not whole."""
         self._body_bytes += len(data)
+        if self._socket is not None:
+            self._socket.heard_s, self._socket.is_pinged = self._loop.time(), False
+            self._socket.heard(len(data))
+            super().data_received(data)
+            return
         super().data_received(data)
         if self._messages or self._current_request is not None:
             self._seen = True
@@ -54,8 +81,33 @@ class HttpConnection(RequestHandler):
         elif not self._head_since_s:
             self._head_since_s = self._loop.time()
 
+    def watch(self, *, heard: Callable[[int], None], ping: Callable[[], None]) -> None:
+        """Treat it as a WebSocket from now on.
+
+        Args:
+            heard: told how many bytes came. ping: sends a ping.
+        """
+        self._socket = _Socket(heard, ping, self._loop.time())
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Refuse what aiohttp cannot read, in our words (rule 4)."""
+        refused = super().handle_error(request, status, exc, message)
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(refused, web.Response):
+            refused.body = _malformed(status, message or "it is no request of HTTP/1.1")
+            refused.content_type = "application/problem+json"
+            refused.charset = None
+        return refused
+
     def is_late(self, now_s: float) -> bool:
         """Return whether it was waited for long enough."""
+        if self._socket is not None:
+            return self._is_silent(self._socket, now_s)
         request = self._current_request
         if request is None:
             self._body_of = None
@@ -67,6 +119,30 @@ class HttpConnection(RequestHandler):
         if self._body_of is not request:
             self._body_of, self._body_since_s, self._body_bytes = request, now_s, 0
         return now_s - self._body_since_s > BODY_S + self._body_bytes / BODY_BYTES_PER_S
+
+    def _is_silent(self, socket: _Socket, now_s: float) -> bool:
+        """Return whether a WebSocket was silent for SILENCE_S; ping it before."""
+        if self._reading_paused:
+            socket.heard_s = now_s
+        silent_s: float = now_s - socket.heard_s
+        if silent_s > PING_S and not socket.is_pinged:
+            socket.is_pinged = True
+            socket.ping()
+        return silent_s > SILENCE_S
+
+
+def _malformed(status: int, message: str) -> bytes:
+    detail = message.partition("\n")[0][:DETAIL_CHARS_MAX]
+    document = {
+        "type": f"urn:georelay:error:{BadRequest.code}",
+        "title": "Bad request",
+        "status": status,
+        "detail": detail,
+        "code": BadRequest.code,
+        "outcome": BadRequest.outcome.value,
+        "retry": BadRequest.retry.value,
+    }
+    return json.dumps(document).encode()
 
 
 class HttpSite:

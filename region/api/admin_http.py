@@ -32,6 +32,7 @@ from region.api.brokers_http import BrokersHttp
 from region.api.clocks_http import ClocksHttp
 from region.api.consumers_http import ConsumersHttp
 from region.api.control_http import ControlHttp
+from region.api.events_http import EventsHttp
 from region.api.gossip_http import GossipHttp
 from region.api.groups_http import GroupsHttp
 from region.api.homes_http import HomesHttp
@@ -43,6 +44,7 @@ from region.api.queues_http import QueuesHttp
 from region.api.records_http import RecordsHttp, json_response
 from region.api.regions_http import RegionsHttp
 from region.api.security_http import SecurityHttp
+from region.api.sockets_http import SocketsHttp
 from region.api.topics_http import TopicsHttp
 from region.api.traces_http import TracesHttp
 from region.kafka.ports import Cluster, CredentialCheck
@@ -79,6 +81,8 @@ class AdminHttp:
         security: SecurityAdmin | None = None,
         groups: GroupsHttp | None = None,
         consumers: ConsumersHttp | None = None,
+        events: EventsHttp | None = None,
+        sockets: SocketsHttp | None = None,
         queues: QueuesHttp | None = None,
         bindings: BindingsHttp | None = None,
         clocks: ClocksHttp | None = None,
@@ -101,6 +105,8 @@ class AdminHttp:
         self._records = records
         self._groups = groups
         self._consumers = consumers
+        self._events = events
+        self._sockets = sockets
         self._queues = queues
         self._bindings = bindings
         self._gossip = gossip
@@ -154,6 +160,11 @@ class AdminHttp:
             app.add_routes(self._groups.routes())
         if self._consumers is not None:
             app.add_routes(self._consumers.routes())
+        if self._events is not None:
+            app.add_routes(self._events.routes())
+        if self._sockets is not None:
+            app.add_routes(self._sockets.routes())
+            app.on_shutdown.append(self._sockets.close)
         if self._queues is not None:
             app.add_routes(self._queues.routes())
         if self._bindings is not None:

@@ -66,9 +66,8 @@ class Bodies:
         async for chunk in request.content.iter_any():
             if len(body) + len(chunk) > bytes_max:
                 raise TooLarge(f"the body is over the limit of {bytes_max} bytes here")
-            if self._memory.is_full:
+            if not self.hold(request, len(chunk)):
                 raise Busy(f"requests of {self._memory.used_bytes} bytes wait for their answers here; try again later")
-            self._hold(request, len(chunk))
             body += chunk
         return bytes(body)
 
@@ -93,12 +92,16 @@ class Bodies:
         try:
             return await handler(request)
         finally:
-            self._hold(request, -request.get(_HELD, 0))
+            self.hold(request, -request.get(_HELD, 0))
 
-    def _hold(self, request: web.Request, size_bytes: int) -> None:
+    def hold(self, request: web.Request, size_bytes: int) -> bool:
+        """Count bytes of a request, or give some back (below 0); False: there is no room, and nothing was counted."""
+        if size_bytes > 0 and self._memory.is_full:
+            return False
         request[_HELD] = request.get(_HELD, 0) + size_bytes
         self.held_bytes += size_bytes
         self._memory.take(size_bytes)
+        return True
 
 
 BODIES: Final = web.AppKey("bodies", Bodies)

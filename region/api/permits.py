@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from region.kafka.ports import Cluster
+from georelay.errors import UnknownTopic
+from georelay.limits import TOPIC_NAME_CHARS_MAX
+from region.kafka.ports import Cluster, TopicView
 from region.security.access import Access, Operation, Principal, Resource
 
 
@@ -15,3 +17,11 @@ def check_topic(access: Access, cluster: Cluster, principal: Principal, operatio
     access.check(principal, operation, Resource.TOPIC, name)
     if cluster.auto_create_topics and cluster.topic(name) is None:
         access.check_create_topic(principal, name)
+
+
+def existing_topic(cluster: Cluster, name: str) -> TopicView:
+    """Return a topic for who only reads it (UnknownTopic): reading creates none."""
+    view = cluster.topic(name)
+    if view is None:
+        raise UnknownTopic(f"topic {name[:TOPIC_NAME_CHARS_MAX]!r} does not exist")
+    return view

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from georelay.errors import GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, UnknownTopic
@@ -18,7 +19,9 @@ from georelay.ids import RegionNumber
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import Coalescer, NewRecord
 from region.api.partitioning import Partitioner
+from region.kafka.client_batch import check_client_batch
 from region.kafka.ports import Cluster, Published, TopicView
+from region.kafka.refused_publishes import RefusedPublishes
 from region.security.access import ANONYMOUS, Access, Principal
 
 
@@ -61,6 +64,52 @@ async def require_topic(cluster: Cluster, name: str, asker: Asker) -> TopicView:
         return await cluster.ensure_topic(name, by=asker.access.share_of(asker.principal))
 
 
+def check_place(topic: TopicView, name: str, partition: int | None = None) -> None:
+    """Pass where clients may publish to a topic, and it has the partition (PolicyViolation, UnknownTopic)."""
+    if topic.is_mirror_name or topic.internal:
+        raise PolicyViolation(f"{name!r} is written by its home region only; publish to the plain name")
+    if partition is not None and not 0 <= partition < topic.partitions:
+        raise UnknownTopic(f"topic {topic.name!r} has partitions 0..{topic.partitions - 1}, not {partition}")
+
+
+class BatchPublisher:
+    """Publishes whole record batches of clients as they are."""
+
+    def __init__(self, cluster: Cluster, refused: RefusedPublishes, *, wall_ns: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._refused = refused
+        self._wall_ns = wall_ns
+
+    def begin(
+        self, topic: TopicView, name: str, partition: int, raw: bytes, level: AskedLevel, *, lane: object
+    ) -> Coroutine[Any, Any, list[RecordPlace]]:
+        """Hand a batch on before this returns, so that those of one `lane` keep their order; await it for the place.
+
+        Raises:
+            CorruptRecordBatch, TooLarge, PolicyViolation, UnknownTopic, and what Cluster.publish raises.
+        """
+        check_place(topic, name, partition)
+        topic.check_batch(len(raw))
+        header = check_client_batch(raw, is_transactional=False)
+        place = (name, partition, header.record_count)
+        try:
+            future = self._cluster.publish(
+                name,
+                partition,
+                header,
+                raw,
+                received_ns=self._wall_ns(),
+                entry_region=self._cluster.region_number,
+                lane=lane,
+                level=level,
+            )
+        except GeorelayError as error:
+            self._refused.note(*place, error)
+            raise
+        future.add_done_callback(partial(self._refused.note_end, *place))
+        return _gather(header.record_count, [(partition, range(header.record_count), future)], [])
+
+
 class RecordPublisher:
     """Publishes records for one broker's gRPC and HTTP listeners."""
 
@@ -98,8 +147,7 @@ class RecordPublisher:
 
         Raises as `publish`, here or from the result.
         """
-        if topic.is_mirror_name or topic.internal:
-            raise PolicyViolation(f"{name!r} is written by its home region only; publish to the plain name")
+        check_place(topic, name)
         positions = self._by_partition(topic, records)
         waits: list[tuple[int, Sequence[int], asyncio.Future[Published]]] = []
         refused: list[GeorelayError] = []

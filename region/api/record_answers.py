@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 from aiohttp import web
@@ -23,15 +23,17 @@ from georelay.limits import KIB, MIB
 from georelay.wire.batch import Record
 from region.api.record_json import record_json
 from region.api.unfolding import ON_LOOP_BYTES_MAX, POOL, Unreadable, weight_bytes
+from region.kafka.ports import EntryLike
 
 log = structlog.get_logger()
 
 ANSWER_BYTES_MAX: Final = 16 * MIB
 HELD_BYTES: Final = 256 * KIB
 PIECE_BYTES: Final = 256 * KIB
-EVENTS_BYTES: Final = 256 * KIB
+TEXTS_BYTES: Final = 256 * KIB
 SEND_S: Final = 30.0
 PASSED_OVER_BYTES: Final = 200  # about what the note on one takes
+PASSED_OVER: Final = "passed_over"
 ABOUT_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _SHORT: Final = b'\b\t\n\f\r"\\'  # two bytes in JSON text
 _LONG: Final = bytes(set(range(32)) - set(_SHORT))  # six
@@ -132,8 +134,26 @@ class RecordsAnswer:
                 self._request.transport.abort()
 
 
-class RecordEvents:
-    """Records as server-sent events, EVENTS_BYTES and a record of them at a time.
+class RecordsOut(Protocol):
+    """Where records that were read are put. count, size_bytes: so far; is_full: it takes no more."""
+
+    count: int
+    size_bytes: int
+    is_full: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is neither a record in it nor word of one that was passed over."""
+
+    async def add(self, records: Sequence[Record], about: Mapping[str, Any] = ...) -> int:
+        """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
+
+    def pass_over(self, rest: Unreadable, about: Mapping[str, Any] = ...) -> None:
+        """Say that offsets are not in it, and why."""
+
+
+class RecordTexts:
+    """Records as JSON texts, TEXTS_BYTES and a record of them at a time, for streams that do not end.
 
     Attributes:
         count, size_bytes: of the records so far. is_full: it takes no more.
@@ -144,12 +164,16 @@ class RecordEvents:
         self.size_bytes = 0
         self.is_full = False
         self._records_max = records_max
-        self._events: list[bytes] = []
+        self._rows: list[tuple[str, bytes]] = []  # (name of an event, JSON)
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is no event."""
-        return not self._events
+        """Return whether there is nothing to say."""
+        return not self._rows
+
+    def texts(self, name: str = "") -> list[bytes]:
+        """Return the JSON of what was said by that name, "" for records."""
+        return [text for said, text in self._rows if said == name]
 
     async def add(self, records: Sequence[Record], about: Mapping[str, Any] = ABOUT_NOTHING) -> int:
         """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
@@ -168,21 +192,55 @@ class RecordEvents:
 
     def pass_over(self, rest: Unreadable, about: Mapping[str, Any] = ABOUT_NOTHING) -> None:
         """Say that offsets are not sent, and why."""
-        self.say("passed_over", _json({**_passed_over(rest), **about}))
+        self.say(PASSED_OVER, _json({**_passed_over(rest), **about}))
 
-    def say(self, name: str, data: bytes) -> None:
-        """Add an event of that name, "" for records; `data` is JSON, which has no ends of lines."""
-        head = f"event: {name}\n".encode() if name else b""
-        self._events.append(head + b"data: " + data + b"\n\n")
-        self.size_bytes += len(self._events[-1])
-        self.is_full = self.size_bytes >= EVENTS_BYTES or self.count >= self._records_max
+    def say(self, name: str, text: bytes) -> None:
+        """Add JSON, which has no ends of lines, by that name, "" for records."""
+        self._rows.append((name, text))
+        self.size_bytes += len(text)
+        self.is_full = self.size_bytes >= TEXTS_BYTES or self.count >= self._records_max
 
-    def encode(self, last_id: str) -> bytes:
-        """Return the events; the last one has the id that a client comes back with."""
-        if not self._events:
+    def events(self, last_id: str) -> bytes:
+        """Return all as server-sent events; the last one has the id that a client comes back with."""
+        if not self._rows:
             return b": nothing\n\n"
-        *before, last = self._events
-        return b"".join([*before, f"id: {last_id}\n".encode(), last])
+        events = [
+            (f"event: {name}\n".encode() if name else b"") + b"data: " + text + b"\n\n" for name, text in self._rows
+        ]
+        events.insert(-1, f"id: {last_id}\n".encode())
+        return b"".join(events)
+
+
+class StoredBatches:
+    """Batches as they are stored, TEXTS_BYTES and a batch of them at a time.
+
+    Attributes:
+        batches: (partition, where reading goes on, batch), the first of which may begin before the position.
+        count, size_bytes: of records and of batches. is_full: it takes no more.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int, bytes]] = []
+        self.count = 0
+        self.size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it takes no more."""
+        return self.size_bytes >= TEXTS_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is none."""
+        return not self.batches
+
+    def add(self, partition: int, entry: EntryLike) -> int:
+        """Add one; return where reading goes on."""
+        following = entry.base_offset + entry.record_count
+        self.batches.append((partition, following, bytes(entry.payload)))
+        self.count += entry.record_count
+        self.size_bytes += len(entry.payload)
+        return following
 
 
 def _passed_over(rest: Unreadable) -> dict[str, Any]:

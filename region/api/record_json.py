@@ -62,11 +62,15 @@ def parse_records(body: bytes) -> list[tuple[NewRecord, int | None]]:
     Raises:
         BadRequest, TooLarge: the text names the field.
     """
-    value = parse_json(body)
+    return records_of(parse_json(body), "the body")
+
+
+def records_of(value: Any, what: str) -> list[tuple[NewRecord, int | None]]:
+    """Return the same for a JSON value; `what` names it in errors."""
     if isinstance(value, dict):
         return [_record(value, "record")]
     if not isinstance(value, list):
-        raise BadRequest("the body must be one record (an object) or an array of records")
+        raise BadRequest(f"{what} must be one record (an object) or an array of records")
     if not value:
         raise BadRequest("the array of records is empty")
     if len(value) > REST_RECORDS_MAX:

@@ -18,7 +18,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,7 @@ from region.api.permits import check_topic
 from region.api.principal import PRINCIPAL
 from region.api.publishing import Asker, RecordPlace, RecordPublisher
 from region.api.reading import EARLIEST, LATEST, StreamReader
-from region.api.record_answers import ABOUT_NOTHING, RecordEvents, RecordsAnswer
+from region.api.record_answers import ABOUT_NOTHING, RecordsAnswer, RecordsOut, StoredBatches
 from region.api.record_json import parse_records
 from region.api.unfolding import Unreadable, readable_chunks
 from region.kafka.ports import Cluster, EntryLike, ReadAnswer, TopicView, TraceRecorder, TraceSession
@@ -98,11 +98,12 @@ class RecordsHttp:
         places = await self._publisher.publish(topic, records, level, asker=self._asker(principal))
         await self._pause(self._quotas.produce(principal, body_bytes))
         self._seconds.observe(time.perf_counter() - started)
+        return json_response(self.placed(places, level), status=202 if any(at.is_pending for at in places) else 200)
+
+    def placed(self, places: Sequence[RecordPlace], level: AskedLevel) -> dict[str, Any]:
+        """Return the answer to a publish, and count its records."""
         self._records_in.inc(len(places))
-        if not level.is_geo:
-            return json_response({"records": [_region_row(at) for at in places]})
-        geo_rows = [self._geo_row(at) for at in places]
-        return json_response({"records": geo_rows}, status=202 if any(at.is_pending for at in places) else 200)
+        return {"records": [self._geo_row(at) if level.is_geo else _region_row(at) for at in places]}
 
     def _asker(self, principal: Principal) -> Asker:
         return Asker(access=self._access, principal=principal)
@@ -165,7 +166,7 @@ class RecordsHttp:
 
     async def take(
         self,
-        out: RecordsAnswer | RecordEvents,
+        out: RecordsOut | StoredBatches,
         view: TopicView,
         partition: int,
         start: int,
@@ -190,6 +191,10 @@ class RecordsHttp:
         if live_since_ns is not None:
             session.caught_up(live_since_ns)
         before = out.count
+        if isinstance(out, StoredBatches):
+            following = self._fill_batches(out, session, partition, answer)
+            self._records_out.inc(out.count - before)
+            return max(start, following)
         about = {"partition": partition}
         following = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}", about=about)
         self._records_out.inc(out.count - before)
@@ -231,7 +236,7 @@ class RecordsHttp:
 
     async def _fill(
         self,
-        out: RecordsAnswer | RecordEvents,
+        out: RecordsOut,
         session: TraceSession,
         start: int,
         answer: ReadAnswer,
@@ -259,6 +264,16 @@ class RecordsHttp:
             if out.is_full:
                 return position
         return max(position, answer.next_offset)  # past what is not shown: markers, aborted transactions
+
+    def _fill_batches(self, out: StoredBatches, session: TraceSession, partition: int, answer: ReadAnswer) -> int:
+        """Put stored batches into `out` until it is full; return where the next one begins."""
+        following = answer.next_offset
+        for entry in answer.entries:
+            if out.is_full:
+                return following
+            following = out.add(partition, entry)
+            self._delivered(session, entry, entry.record_count)
+        return max(following, answer.next_offset)
 
     def _delivered(self, session: TraceSession, entry: EntryLike, record_count: int) -> None:
         header = entry.header()

@@ -26,6 +26,7 @@ from region.api.coalescer import Coalescer
 from region.api.consumers_http import ConsumersHttp
 from region.api.control_http import ControlHttp, ControlRoom
 from region.api.coordination_admin import CoordinationAdmin
+from region.api.events_http import EventsHttp
 from region.api.gossip_http import GossipHttp
 from region.api.group_lag import GroupLag
 from region.api.group_metrics import GroupMetrics
@@ -37,14 +38,17 @@ from region.api.homes_http import HomesHttp
 from region.api.metrics import BrokerMetrics, HealthSnapshot
 from region.api.orphans import OrphanBranches
 from region.api.orphans_http import OrphansHttp
-from region.api.publishing import RecordPublisher
+from region.api.publishing import BatchPublisher, RecordPublisher
 from region.api.queue_metrics import QueueMetrics
 from region.api.queues_http import QueuesHttp
 from region.api.reading import StreamReader
 from region.api.records_http import RecordsHttp
 from region.api.regions_http import RegionsHttp
+from region.api.socket import SocketServices
+from region.api.sockets_http import SocketsHttp
 from region.api.streams.service import StreamsService
 from region.api.streams.services import StreamsServices
+from region.api.tails import Tails
 from region.api.traces_http import TracesHttp
 from region.api.unfolding_metrics import UnfoldingMetrics
 from region.audit.auditor import Auditor
@@ -213,14 +217,24 @@ class Edge:
             region_name=region_name,
         )
         sign_in = SignInService(credentials) if services.sign_in is None else services.sign_in
+        tails = Tails(records, cluster=cluster, reader=reader, wall_ns=clock.wall_ns)
+        events = EventsHttp(
+            tails, records, cluster=cluster, access=services.access, is_still_valid=sign_in.is_still_valid
+        )
         consumers = ConsumersHttp(
-            records,
-            coordinators=coordinators,
-            cluster=cluster,
-            reader=reader,
-            access=services.access,
-            wall_ns=clock.wall_ns,
-            is_still_valid=sign_in.is_still_valid,
+            records, tails=tails, events=events, coordinators=coordinators, cluster=cluster, access=services.access
+        )
+        sockets = SocketsHttp(
+            SocketServices(
+                cluster=cluster,
+                publisher=publisher,
+                batches=BatchPublisher(cluster, RefusedPublishes(cluster, recorder), wall_ns=clock.wall_ns),
+                records=records,
+                tails=tails,
+                access=services.access,
+                quotas=services.quotas,
+                is_still_valid=sign_in.is_still_valid,
+            )
         )
         self._http = AdminHttp(
             cluster=cluster,
@@ -248,6 +262,8 @@ class Edge:
             if orphans is None
             else OrphansHttp(orphans, publisher=publisher, access=services.access, region=cluster.region),
             consumers=consumers,
+            events=events,
+            sockets=sockets,
             records=records,
             shed=shed,
         )

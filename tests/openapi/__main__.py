@@ -17,7 +17,7 @@ from typing import Final
 from loadtest.mesh_process import MeshProcess
 
 CHECKS: Final = ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
-LEFT_OUT: Final = "/events$|^/console|^/v1/live$|^/metrics"
+LEFT_OUT: Final = "/events$|^/v1/socket$|^/console|^/v1/live$|^/metrics"
 ANSWER_S_MAX: Final = 45  # a read waits for 30 s when it is asked to
 RUN_S_MAX: Final = 240
 

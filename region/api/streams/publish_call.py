@@ -23,14 +23,14 @@ import structlog
 
 from georelay._pb import streams_pb2 as pb
 from georelay.durability import Durability
-from georelay.errors import BadRequest, GeorelayError, Outcome, OutcomeUnknown, PolicyViolation, TooLarge, UnknownTopic
+from georelay.errors import BadRequest, GeorelayError, Outcome, OutcomeUnknown, TooLarge
 from georelay.limits import MIB, REST_RECORDS_MAX
 from georelay.refusals import refusal_of
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
-from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
+from region.api.publishing import Asker, RecordPlace, RecordPublisher, check_place, require_topic
 from region.api.streams.outbox import Writer
 from region.kafka.client_batch import check_client_batch
 from region.kafka.ports import Cluster, Published, TopicView
@@ -188,13 +188,8 @@ class PublishCall:
             raise BadRequest("publish: neither a batch nor records")
         if not 0 <= publish.deadline_ms <= DEADLINE_MS_MAX:
             raise BadRequest(f"deadline_ms: {publish.deadline_ms} is outside 0..{DEADLINE_MS_MAX}")
-        if topic.is_mirror_name or topic.internal:
-            raise PolicyViolation(f"{topic.name!r} is written by its home region only; publish to the plain name")
         chooses = payload == "records" and publish.partition == CHOOSE
-        if not chooses and not 0 <= publish.partition < topic.partitions:
-            raise UnknownTopic(
-                f"topic {topic.name!r} has partitions 0..{topic.partitions - 1}, not {publish.partition}"
-            )
+        check_place(topic, topic.name, None if chooses else publish.partition)
 
     def _publish_batch(self, publish: pb.Publish) -> None:
         raw = publish.batch

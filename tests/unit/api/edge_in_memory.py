@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 from georelay.lane_core import LaneLimits
 from region.api.admin_http import AdminHttp
+from region.api.bodies import Bodies
 from region.api.broker_service import BrokerService
 from region.api.coalescer import Coalescer
+from region.api.consumers_http import ConsumersHttp
+from region.api.events_http import EventsHttp
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
-from region.api.publishing import RecordPublisher
+from region.api.publishing import BatchPublisher, RecordPublisher
 from region.api.reading import StreamReader
 from region.api.records_http import RecordsHttp
+from region.api.socket import SocketServices
+from region.api.sockets_http import SocketsHttp
+from region.api.tails import Tails
 from region.kafka.counters import KafkaCounters
+from region.kafka.refused_publishes import RefusedPublishes
+from region.security.access import Access, Principal
+from region.security.quotas import Quotas
 
 
 class Clock:
@@ -58,6 +68,55 @@ class Edge:
             recorder=recorder,
             metrics=self.metrics,
             wall_ns=self.clock,
+        )
+
+    def whole_admin(
+        self,
+        *,
+        access: Access | None = None,
+        coordinators: Any = None,
+        is_still_valid: Callable[[Principal], bool] = lambda _: True,
+        bodies: Bodies | None = None,
+    ) -> AdminHttp:
+        """Return another HTTP listener of the broker, with consumers, events and sockets."""
+        access = access or Access.open()
+        records = RecordsHttp(
+            cluster=self.cluster,
+            publisher=self.publisher,
+            reader=self.reader,
+            recorder=self.recorder,
+            metrics=self.metrics,
+            wall_ns=self.clock,
+            access=access,
+        )
+        tails = Tails(records, cluster=self.cluster, reader=self.reader, wall_ns=self.clock)
+        events = EventsHttp(tails, records, cluster=self.cluster, access=access, is_still_valid=is_still_valid)
+        refused = RefusedPublishes(self.cluster, self.recorder)
+        services = SocketServices(
+            cluster=self.cluster,
+            publisher=self.publisher,
+            batches=BatchPublisher(self.cluster, refused, wall_ns=self.clock),
+            records=records,
+            tails=tails,
+            access=access,
+            quotas=Quotas(),
+            is_still_valid=is_still_valid,
+        )
+        consumers = None
+        if coordinators is not None:
+            consumers = ConsumersHttp(
+                records, tails=tails, events=events, coordinators=coordinators, cluster=self.cluster, access=access
+            )
+        return AdminHttp(
+            cluster=self.cluster,
+            credentials=self.credentials,
+            metrics=self.metrics,
+            records=records,
+            consumers=consumers,
+            events=events,
+            sockets=SocketsHttp(services),
+            bodies=bodies,
+            access=access,
         )
 
 

@@ -13,13 +13,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from georelay.errors import NotLeader
 from georelay.wire.batch import Record
-from region.api import consumers_http
-from region.api.admin_http import AdminHttp
+from region.api import events_http, tails
 from region.api.consumer_requests import event_id
-from region.api.consumers_http import ConsumersHttp
 from region.api.reading import read_stream
-from region.api.record_answers import RecordEvents
-from region.api.records_http import RecordsHttp
+from region.api.record_answers import RecordTexts
 from region.api.unfolding import Unreadable
 from region.coordination.in_memory import InMemoryCoordinators
 from region.coordination.part import Part
@@ -61,33 +58,7 @@ async def serve(edge: Edge, cluster: Any, coordinators: InMemoryCoordinators) ->
     clients = []
 
     async def start(*, access: Access | None = None, is_still_valid: Any = lambda _: True) -> Any:
-        access = access or Access.open()
-        records = RecordsHttp(
-            cluster=cluster,
-            publisher=edge.publisher,
-            reader=edge.reader,
-            recorder=edge.recorder,
-            metrics=edge.metrics,
-            wall_ns=edge.clock,
-            access=access,
-        )
-        consumers = ConsumersHttp(
-            records,
-            coordinators=coordinators,
-            cluster=cluster,
-            reader=edge.reader,
-            access=access,
-            wall_ns=edge.clock,
-            is_still_valid=is_still_valid,
-        )
-        admin = AdminHttp(
-            cluster=cluster,
-            credentials=edge.credentials,
-            metrics=edge.metrics,
-            records=records,
-            consumers=consumers,
-            access=access,
-        )
+        admin = edge.whole_admin(access=access, coordinators=coordinators, is_still_valid=is_still_valid)
         client = TestClient(TestServer(admin.app()))
         await client.start_server()
         clients.append(client)
@@ -177,14 +148,14 @@ async def test_a_partition_that_other_brokers_have_is_looked_at_and_never_waited
             far.add(b"c")
         return await read_stream(far, offset, max_bytes=max_bytes, wait_ms=0)
 
-    monkeypatch.setattr(consumers_http, "ELSEWHERE_MS", 1)
+    monkeypatch.setattr(tails, "ELSEWHERE_MS", 1)
     monkeypatch.setattr(cluster, "stream", lambda name, partition: None if partition else cluster.streams[name, 0])
     monkeypatch.setattr(cluster, "read_records", elsewhere)
     assert values(await read(http, "?wait_ms=20000")) == [(1, "c")]
     assert set(waited) == {0}
     far.log_start = far.high_watermark
     await acknowledge(http, {"1": 1})
-    monkeypatch.setattr(consumers_http, "ELSEWHERE_MS", 60_000)
+    monkeypatch.setattr(tails, "ELSEWHERE_MS", 60_000)
     waited.clear()
     async with http.get(f"{BILLS}/events") as answer:
         for value in (b"a", b"b", b"c"):
@@ -247,7 +218,7 @@ async def test_a_partition_without_a_leader_is_waited_for_and_then_named(
         return await read_stream(*arguments, **settings)
 
     monkeypatch.setattr(edge.reader, "read", unled)
-    monkeypatch.setattr(consumers_http, "RETRY_S", 0.001)
+    monkeypatch.setattr(tails, "RETRY_S", 0.001)
     refused = await http.get(f"{BILLS}/records?partitions=0")
     assert (refused.status, (await refused.json())["code"]) == (503, "NOT_LEADER")
     assert values(await read(http, "?partitions=0&wait_ms=20000")) == [(0, "a")]
@@ -354,7 +325,7 @@ async def test_a_sleeper_that_comes_back_goes_on_behind_the_last_event_it_saw(ht
 async def test_a_stream_says_that_it_lives_and_ends_with_the_reason(
     serve: Serve, orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers_http, "SILENCE_MS", 50)
+    monkeypatch.setattr(events_http, "SILENCE_MS", 50)
     valid = [True]
     http = await serve(is_still_valid=lambda _: valid[0])
     async with http.get(f"{BILLS}/events") as answer:
@@ -369,7 +340,7 @@ async def test_a_stream_says_that_it_lives_and_ends_with_the_reason(
 async def test_streams_of_a_principal_beyond_as_many_as_are_free_are_refused(
     serve: Serve, orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers_http, "EVENT_STREAMS_MAX", 2)
+    monkeypatch.setattr(events_http, "EVENT_STREAMS_MAX", 2)
     http = await serve()
     async with http.get(f"{BILLS}/events") as answer:
         await answer.content.readline()
@@ -380,11 +351,11 @@ async def test_streams_of_a_principal_beyond_as_many_as_are_free_are_refused(
 
 
 async def test_the_last_of_several_events_has_the_id() -> None:
-    out = RecordEvents(records_max=9)
-    assert out.encode("0:1") == b": nothing\n\n"
+    out = RecordTexts(records_max=9)
+    assert out.events("0:1") == b": nothing\n\n"
     await out.add([Record(1, 5, None, b"a\nb", ()), Record(2, 5, None, b"c", ())], {"partition": 0})
     out.pass_over(Unreadable(3, 4, "it is damaged"), {"partition": 0})
-    first, second, third = out.encode(event_id({0: 4, 1: -1})).decode().removesuffix("\n\n").split("\n\n")
+    first, second, third = out.events(event_id({0: 4, 1: -1})).decode().removesuffix("\n\n").split("\n\n")
     assert json.loads(first.removeprefix("data: "))["value"] == "a\nb"
     assert json.loads(second.removeprefix("data: "))["partition"] == 0
     assert third.startswith('id: 0:4\nevent: passed_over\ndata: {"first":3,"following":4,')

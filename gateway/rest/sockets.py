@@ -1,0 +1,187 @@
+"""GET /v1/socket: carries the messages of a client's WebSocket to a broker of one region, and its messages back.
+
+Rule 1: messages pass as they are; each side is read as fast as the other one takes it, one message at a time.
+Rule 2: a socket stays in its region and at its broker: the nearest, or `?region=`. When the broker goes, the client is
+        told to come back (1012), and goes on by offset.
+Rule 3: a browser's session only reads over a socket: its handshake cannot carry what a change needs besides the
+        cookie.
+Rule 4: clients that are gone are found by pings, brokers by the kernel's keep-alive: a client that reads slowly holds
+        up the broker's pongs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Final
+
+import aiohttp
+import structlog
+from aiohttp import WSCloseCode, WSMsgType, web
+from yarl import URL
+
+from gateway.metrics import GatewayMetrics
+from gateway.rest.caller import AUTHORIZATION, authorization_of
+from gateway.routing.endpoints import BrokerEndpoints
+from gateway.routing.places import Callers, Places
+from gateway.routing.router import Router
+from georelay.credentials import CLIENT_HEADER
+from georelay.errors import AccessDenied, BadRequest, Busy, Unauthenticated, Unavailable
+from georelay.limits import MIB
+from mesh.listening.http_sockets import ANSWER_MESSAGE_BYTES_MAX, CLOSE_S, SocketMemory, new_socket
+
+log = structlog.get_logger()
+
+SOCKETS_MAX: Final = 20_000  # of one gateway; one caller has at most as many as stay free
+HELD_BYTES_MAX: Final = 256 * MIB  # of all clients' messages that no broker has taken yet
+CONNECT_S: Final = 2.0
+SEND_S: Final = 30.0
+KEEPALIVE_S: Final = 15
+KEEPALIVES: Final = 3
+_REFUSED: Final = {400: BadRequest, 401: Unauthenticated, 403: AccessDenied, 503: Busy}
+
+_NOT_SENT: Final = (None, 1005, WSCloseCode.ABNORMAL_CLOSURE)  # no code came
+
+_Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+
+
+class SocketRelay:
+    """The handler. `session` has a connection for each socket."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        session: aiohttp.ClientSession,
+        metrics: GatewayMetrics,
+        callers: Callers,
+        scheme: str = "http",
+    ) -> None:
+        self._router = router
+        self._session = session
+        self._metrics = metrics
+        self._callers = callers
+        self._scheme = scheme
+        self._places = Places(SOCKETS_MAX)
+        self._held_bytes = 0
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Carry messages until either side closes.
+
+        Raises:
+            BadRequest: no handshake, unknown region. Unavailable: no broker of the region took it. Busy: too many.
+        """
+        ws = new_socket()
+        if not ws.can_prepare(request).ok:
+            raise BadRequest("this is for WebSocket (RFC 6455, version 13): docs/protocol/websocket.md")
+        region = request.query.get("region", self._router.nearest)
+        candidates = self._router.candidates(region) if region is not None else ()
+        if not candidates:
+            raise Unavailable(f"region {region} is not ready" if region else "no region is ready; try again")
+        caller = self._callers.of(authorization_of(request), request.remote or "")
+        async with self._places.of(caller, patience_s=CONNECT_S):
+            broker_ws = await self._connect(request, candidates)
+            async with broker_ws:
+                await self._carry(request, ws, broker_ws)
+        return ws
+
+    async def _connect(
+        self, request: web.Request, candidates: tuple[BrokerEndpoints, ...]
+    ) -> aiohttp.ClientWebSocketResponse:
+        for broker in candidates:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    found = await self._session.ws_connect(
+                        _broker_url(self._scheme, request, broker),
+                        headers=_headers(request),
+                        max_msg_size=ANSWER_MESSAGE_BYTES_MAX,
+                        compress=0,
+                        timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+                    )
+            except aiohttp.WSServerHandshakeError as error:
+                if error.status in _REFUSED:
+                    raise _REFUSED[error.status](
+                        f"broker {broker.id} refused the socket: HTTP {error.status}"
+                    ) from error
+            except (aiohttp.ClientError, TimeoutError) as error:
+                log.info("socket.broker_not_reached", broker=broker.id, error=type(error).__name__)
+            else:
+                self._callers.let_in(authorization_of(request))
+                _keep_alive(found)
+                return found
+            self._metrics.failovers.labels("http").inc()
+        raise Unavailable(f"none of {len(candidates)} brokers took the socket; try again")
+
+    async def _carry(
+        self, request: web.Request, ws: web.WebSocketResponse, broker_ws: aiohttp.ClientWebSocketResponse
+    ) -> None:
+        await ws.prepare(request)
+        memory = SocketMemory(request, ws, self._take)
+        loop = asyncio.get_running_loop()
+        ways = [
+            loop.create_task(_pass_on(ws, broker_ws, memory), name="socket-to-broker"),
+            loop.create_task(_pass_on(broker_ws, ws, None), name="socket-to-client"),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            ended = await asyncio.gather(*ways, return_exceptions=True)
+            memory.close()
+        failed = next((error for error in ended if isinstance(error, ConnectionError | TimeoutError)), None)
+        if failed is not None:
+            log.info("socket.left", peer=request.remote, error=repr(failed))
+        if ws.closed or isinstance(ended[0], TimeoutError | ConnectionError):
+            await broker_ws.close(code=WSCloseCode.GOING_AWAY)
+        code = broker_ws.close_code
+        if isinstance(ended[1], TimeoutError) and request.transport is not None:
+            request.transport.abort()  # it does not read
+        elif not ws.closed:
+            is_lost = code in _NOT_SENT
+            await ws.close(
+                code=WSCloseCode.SERVICE_RESTART if is_lost else code or WSCloseCode.OK,
+                message=b"the broker is gone: come back and go on by offset" if is_lost else b"",
+            )
+
+    def _take(self, size_bytes: int) -> bool:
+        if size_bytes > 0 and self._held_bytes >= HELD_BYTES_MAX:
+            return False
+        self._held_bytes += size_bytes
+        return True
+
+
+async def _pass_on(source: _Socket, sink: _Socket, memory: SocketMemory | None) -> None:
+    """Send what comes from one side to the other until it closes. Raises ConnectionError, TimeoutError: of the sink."""
+    while (message := await source.receive()).type in (WSMsgType.TEXT, WSMsgType.BINARY):
+        async with asyncio.timeout(SEND_S):
+            if message.type is WSMsgType.TEXT:
+                await sink.send_str(message.data)
+            else:
+                await sink.send_bytes(message.data)
+        if memory is not None:
+            raw = message.data
+            memory.release(len(raw.encode()) if isinstance(raw, str) else len(raw))
+
+
+def _headers(request: web.Request) -> dict[str, str]:
+    authorization = authorization_of(request)
+    given = {} if authorization is None else {"Authorization": authorization}
+    return given | {CLIENT_HEADER: request.remote or ""}
+
+
+def _broker_url(scheme: str, request: web.Request, broker: BrokerEndpoints) -> URL:
+    query = {name: value for name, value in request.query.items() if name != "region"}
+    if AUTHORIZATION in request:  # of a session
+        query["read_only"] = "true"
+    return URL(f"{scheme}://{broker.admin}/v1/socket").with_query(query)
+
+
+def _keep_alive(ws: aiohttp.ClientWebSocketResponse) -> None:
+    """Let the kernel notice when the broker's host is gone."""
+    raw: Any = ws.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVES)

@@ -1,0 +1,140 @@
+"""GET /v1/topics/{topic}/events: records as server-sent events, for who only looks; named consumers' events as well.
+
+Rule 1: the `id` of the last event of a stretch says where the stream stands. Who comes back with it as `Last-Event-ID`,
+        as browsers do, goes on behind it; no broker keeps anything of it.
+Rule 2: a client that does not read is not read for, and is cut off after SEND_S.
+Rule 3: rights and the sign-in are asked for before each stretch, and at least every SILENCE_MS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from georelay.errors import BadRequest, Busy, GeorelayError, Unauthenticated
+from region.api.consumer_requests import STARTS, chosen_partitions, event_id, parse_event_id
+from region.api.permits import existing_topic
+from region.api.principal import PRINCIPAL
+from region.api.problem import problem_of
+from region.api.reading import EARLIEST
+from region.api.record_answers import SEND_S, RecordTexts
+from region.api.records_http import RecordsHttp, checked_query
+from region.api.tails import Tail, Tails
+from region.coordination.shares_core import Room, Shares
+from region.kafka.ports import Cluster
+from region.security.access import Access, Operation, Principal, Resource
+
+log = structlog.get_logger()
+
+EVENT_STREAMS_MAX: Final = 500  # of one broker
+EVENT_RECORDS: Final = 100  # written at a time
+SILENCE_MS: Final = 15_000  # after so long without a record a stream says that it lives
+PARAMETERS: Final = frozenset({"partitions", "offset", "region"})
+
+
+class EventsHttp:
+    """The handler, and what streams of other handlers are served by.
+
+    Args:
+        is_still_valid: whether what a principal signed in by still stands, asked while a stream lasts.
+    """
+
+    def __init__(
+        self,
+        tails: Tails,
+        records: RecordsHttp,
+        *,
+        cluster: Cluster,
+        access: Access,
+        is_still_valid: Callable[[Principal], bool] = lambda _: True,
+    ) -> None:
+        self._tails = tails
+        self._records = records
+        self._cluster = cluster
+        self._access = access
+        self._is_still_valid = is_still_valid
+        self._streams = Shares(EVENT_STREAMS_MAX)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what the admin listener serves."""
+        return [web.get("/v1/topics/{topic}/events", self._events)]
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Send records from `offset` on: earliest, or latest (the default)."""
+        topic, principal = request.match_info["topic"], request[PRINCIPAL]
+
+        def check() -> None:
+            self._access.check(principal, Operation.READ, Resource.TOPIC, topic)
+
+        check()
+        view = existing_topic(self._cluster, topic)
+        query = checked_query(request.query, self._cluster.region, PARAMETERS)
+        at = STARTS.get(query.get("offset", "latest"))
+        if at is None:
+            raise BadRequest("offset: give earliest or latest; a Last-Event-ID goes on where a stream ended")
+        positions = dict.fromkeys(chosen_partitions(query, view), EARLIEST)
+        seen = parse_event_id(request.headers.get("Last-Event-ID", ""))
+        for partition in positions:
+            if partition in seen:
+                positions[partition] = seen[partition]
+            elif at != EARLIEST:
+                positions[partition] = await self._tails.place(view, partition, at)
+        return await self.serve(request, Tail(view, positions), check)
+
+    async def serve(self, request: web.Request, tail: Tail, check: Callable[[], None]) -> web.StreamResponse:
+        """Send what a tail reads until the client leaves, or an event `error` says why it ended.
+
+        Args:
+            check: raises when the client may not read this any more.
+
+        Raises:
+            Busy: there are too many streams.
+        """
+        principal = request[PRINCIPAL]
+        self._check_room(principal)
+        self._streams.add(principal.name, 1)
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+            await response.prepare(request)
+            await response.write(b": georelay\n\n")
+            await self._send(response, tail, principal, check)
+        except (ConnectionError, TimeoutError) as error:
+            log.debug("event_stream.left", topic=tail.view.name, error=repr(error))
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._streams.add(principal.name, -1)
+        return response
+
+    def _check_room(self, principal: Principal) -> None:
+        room = self._streams.look(principal.name, 1)
+        if room is Room.FULL:
+            raise Busy(f"this broker has {EVENT_STREAMS_MAX} event streams, its maximum; ask another one or poll")
+        if room is Room.OWN_SHARE_FULL:
+            held = self._streams.held_by(principal.name)
+            raise Busy(f"{principal.name} has {held} event streams here, as many as are free: end some, or poll")
+
+    async def _send(
+        self, response: web.StreamResponse, tail: Tail, principal: Principal, check: Callable[[], None]
+    ) -> None:
+        try:
+            while True:
+                out = RecordTexts(records_max=EVENT_RECORDS)
+                tail.skipped = []
+                await self._tails.next(tail, out, wait_ms=SILENCE_MS)
+                check()
+                if not self._is_still_valid(principal):
+                    raise Unauthenticated("the sign-in has ended: sign in again")
+                for row in tail.skipped:
+                    out.say("skipped", json.dumps(row).encode())
+                raw = out.events(event_id(tail.positions))
+                async with asyncio.timeout(SEND_S):
+                    await response.write(raw)  # waits for a client that reads slowly
+                await self._records.pause_for(principal, len(raw))
+        except GeorelayError as error:
+            await response.write(b"event: error\ndata: " + problem_of(error) + b"\n\n")

@@ -1,0 +1,130 @@
+"""Sockets through the gateway: messages both ways, who asks, what becomes of the client when the broker goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from gateway.rest import sockets
+from georelay.credentials import CLIENT_HEADER
+from mesh.listening import http_sockets
+from tests.unit.gateway.conftest import ANN
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    """Say how it was asked, then say everything again; "bye" closes, "die" ends without a word."""
+    ws = web.WebSocketResponse()
+    await ws.prepare(request)
+    await ws.send_json({"path": request.path_qs, "headers": {k.lower(): v for k, v in request.headers.items()}})
+    async for message in ws:
+        if message.data == "bye":
+            await ws.close(code=WSCloseCode.GOING_AWAY, message=b"the broker stops")
+        elif message.data == "die":
+            assert request.transport is not None
+            request.transport.abort()
+        elif message.type is WSMsgType.TEXT:
+            await ws.send_str(message.data)
+        else:
+            await ws.send_bytes(message.data)
+    return ws
+
+
+async def open_socket(mesh: Any, path: str = "/v1/socket", **headers: str) -> Any:
+    ws = await mesh.client.ws_connect(mesh.url(path), headers=headers)
+    return ws, await ws.receive_json(timeout=5)
+
+
+async def test_messages_pass_both_ways_as_they_are(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(us=[await start_broker(echo)])
+    ws, _ = await open_socket(mesh)
+    await ws.send_str("häppy")
+    await ws.send_bytes(b"\x00\xff")
+    assert [(await ws.receive(timeout=5)).data for _ in range(2)] == ["häppy", b"\x00\xff"]
+    await ws.close()
+
+
+async def test_the_broker_learns_who_asks_and_not_for_which_region(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(us=[await start_broker()], eu=[await start_broker(echo)])
+    ws, hello = await open_socket(mesh, "/v1/socket?region=eu&read_only=true", Authorization=ANN)
+    assert hello["path"] == "/v1/socket?read_only=true"
+    assert hello["headers"]["authorization"] == ANN
+    assert hello["headers"][CLIENT_HEADER.lower()] == "127.0.0.1"
+    await ws.close()
+
+
+@pytest.mark.parametrize(("word", "code"), [("bye", WSCloseCode.GOING_AWAY), ("die", WSCloseCode.SERVICE_RESTART)])
+async def test_a_client_is_told_when_its_broker_goes(start_mesh: Any, start_broker: Any, word: str, code: int) -> None:
+    mesh = await start_mesh(us=[await start_broker(echo)])
+    ws, _ = await open_socket(mesh)
+    await ws.send_str(word)
+    closed = await ws.receive(timeout=5)
+    assert (closed.type, closed.data) == (WSMsgType.CLOSE, code)
+
+
+async def test_another_broker_of_the_region_is_asked_when_one_is_gone(start_mesh: Any, start_broker: Any) -> None:
+    gone = await start_broker(echo)
+    mesh = await start_mesh(us=[gone, await start_broker(echo)])
+    await gone.stop()
+    for _ in range(2):  # whichever is the first
+        ws, hello = await open_socket(mesh)
+        assert hello["path"] == "/v1/socket"
+        await ws.close()
+
+
+@pytest.mark.parametrize(("status", "shown"), [(401, 401), (403, 403), (503, 503), (404, 503)])
+async def test_a_refused_handshake_is_an_answer_of_http(
+    start_mesh: Any, start_broker: Any, status: int, shown: int
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    mesh = await start_mesh(us=[await start_broker(refuse)])
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await open_socket(mesh)
+    assert refused.value.status == shown
+
+
+async def test_pages_of_other_sites_open_no_socket(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(us=[await start_broker(echo)])
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await open_socket(mesh, Origin="http://elsewhere.example")
+    assert refused.value.status == 403
+    plain = await mesh.client.get(mesh.url("/v1/socket"))
+    assert (plain.status, "websocket.md" in (await plain.json())["detail"]) == (400, True)
+
+
+async def test_a_session_of_the_console_only_reads(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(users=True, us=[await start_broker(echo)])
+    answer = await mesh.client.post(mesh.url("/console/session"), json={"user": "ann", "password": "secret"})
+    cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    ws, hello = await open_socket(mesh, Cookie=cookie)
+    assert (hello["path"], hello["headers"]["authorization"]) == ("/v1/socket?read_only=true", ANN)
+    await ws.close()
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await open_socket(mesh)
+    assert refused.value.status == 401
+
+
+async def test_what_no_broker_has_taken_is_bounded(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = await start_mesh(us=[await start_broker(echo)])
+    ws, _ = await open_socket(mesh)
+    monkeypatch.setattr(sockets, "HELD_BYTES_MAX", 0)
+    await ws.send_str("x")
+    closed = await ws.receive(timeout=5)
+    assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.TRY_AGAIN_LATER)
+
+
+async def test_a_message_over_the_limit_closes_the_socket(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_sockets, "MESSAGE_BYTES_MAX", 10)
+    mesh = await start_mesh(us=[await start_broker(echo)])
+    ws, _ = await open_socket(mesh)
+    await ws.send_bytes(bytes(11))
+    closed = await ws.receive(timeout=5)
+    assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.MESSAGE_TOO_BIG)

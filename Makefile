@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
+.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi client accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -120,6 +120,10 @@ openapi: setup ## AsyncAPI document against its schema, schemathesis against eve
 	@$(BIN)/python -m tests.openapi.asyncapi build/asyncapi/node_modules/@asyncapi/specs/schemas/3.0.0.json
 	@test -x build/openapi/bin/schemathesis || { $(PYTHON) -m venv build/openapi && build/openapi/bin/pip install -q "schemathesis>=4.32,<5"; }
 	@$(BIN)/python -m tests.openapi build/openapi/bin/schemathesis $(or $(EXAMPLES),10) $(SEED)
+
+client: setup ## a client made of the OpenAPI document by a generator from PyPI publishes and reads (a minute)
+	@test -x build/client/bin/openapi-python-client || { $(PYTHON) -m venv build/client && build/client/bin/pip install -q "openapi-python-client>=0.29,<1"; }
+	@$(BIN)/python -m tests.openapi.generated build/client/bin build/client
 
 accounts: setup ## 1000 records/s in the WAN test bed, a link cut, a kill -9: the report against the clients' books (8 min; SECONDS=300)
 	@GEORELAY_ACCOUNTS=1 $(BIN)/python -m pytest -q tests/accounts

@@ -145,8 +145,7 @@ def asyncapi() -> dict[str, Any]:
         },
         "components": {
             "messages": messages,
-            "schemas": {name: SCHEMAS[name] for name in ("Problem", "Record", "Publish")}
-            | {"StoredRecord": _stored_record()},
+            "schemas": {name: SCHEMAS[name] for name in ("Problem", "Record", "Publish", "StoredRecord")},
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer", "description": "a token: georelay users token"},
@@ -161,14 +160,4 @@ def _operation(action: str, names: tuple[str, ...]) -> dict[str, Any]:
         "channel": {"$ref": "#/channels/socket"},
         "security": [{"$ref": f"#/components/securitySchemes/{scheme}"} for scheme in ("basic", "bearer")],
         "messages": [{"$ref": f"#/channels/socket/messages/{name}"} for name in names],
-    }
-
-
-def _stored_record() -> dict[str, Any]:
-    record = SCHEMAS["Record"]["properties"]
-    kept = {name: record[name] for name in ("key", "key_b64", "value", "value_b64", "headers", "headers_b64")}
-    return {
-        "type": "object",
-        "required": ["partition", "offset", "timestamp_ms", "headers"],
-        "properties": kept | {"partition": _PARTITION, "offset": _OFFSET, "timestamp_ms": {"type": "integer"}},
     }

@@ -95,6 +95,7 @@ QUERY: Final[Mapping[str, Schema]] = {
 }
 
 _HEADERS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "string"}}
+_OPTIONAL: Final[Schema] = {"type": ["string", "null"]}
 _NAME: Final = _text("name of a topic", maxLength=249)
 _REGION: Final = _text("name of a region", maxLength=40)
 _PARTITIONS: Final = _list(_whole("number of a partition", 0, 9_999), 10_000)
@@ -131,6 +132,16 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         partition=_whole("else by murmur2 of the key", 0, 9_999),
         timestamp_ms=_whole("else the broker's clock"),
     ),
+    "StoredRecord": {
+        "type": "object",
+        "required": ["offset", "timestamp_ms", "headers"],
+        "properties": {
+            **dict.fromkeys(("key", "value"), _OPTIONAL),
+            **{name: _text("what is not UTF-8, in base64") for name in ("key_b64", "value_b64")},
+            **{name: {"type": "object", "additionalProperties": _OPTIONAL} for name in ("headers", "headers_b64")},
+            **{name: {"type": "integer"} for name in ("partition", "offset", "timestamp_ms")},
+        },
+    },
     "Publish": {"oneOf": [_ref("Record"), _list(_ref("Record"), 10_000)]},
     "Published": {
         "type": "object",
@@ -151,7 +162,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "required": ["topic", "partition", "records", "next_offset", "high_watermark", "log_start"],
         "properties": {
             "topic": {"type": "string"},
-            "records": {"type": "array", "items": {"type": "object", "required": ["offset", "timestamp_ms"]}},
+            "records": {"type": "array", "items": _ref("StoredRecord")},
             **{name: {"type": "integer"} for name in ("partition", "next_offset", "high_watermark", "log_start")},
         },
     },
@@ -308,20 +319,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /v1/traces": Operation(summary="positions of this gateway's traces", query=("kinds",)),
     "GET /v1/traces/{kind}/end": Operation(
         summary="how far so many rows reach",
-        query=(
-            "from",
-            "until",
-            "rows",
-        ),
+        query=("from", "until", "rows"),
     ),
     "GET /v1/traces/{kind}": Operation(
         summary="a page of trace rows",
-        query=(
-            "from",
-            "until",
-            "rows",
-            "bytes",
-        ),
+        query=("from", "until", "rows", "bytes"),
         media="application/vnd.apache.arrow.stream",
     ),
     "GET /console": Operation(summary="to the console", status=302, answer=""),
@@ -349,35 +351,18 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "GET /v1/topics/{topic}/records": Operation(
         summary="committed records of one partition",
-        query=(
-            "region",
-            "partition",
-            "offset",
-            "max",
-            "wait_ms",
-        ),
+        query=("region", "partition", "offset", "max", "wait_ms"),
         answer="Records",
     ),
     "POST /v1/topics/{topic}/records": Operation(
         summary="publish one record, or several",
-        query=(
-            "region",
-            "durability",
-            "deadline_ms",
-        ),
+        query=("region", "durability", "deadline_ms"),
         body="Publish",
         answer="Published",
     ),
     "GET /v1/topics/{topic}/resolve": Operation(
         summary="which regions have a record",
-        query=(
-            "region",
-            "partition",
-            "epoch",
-            "offset",
-            "durability",
-            "wait_ms",
-        ),
+        query=("region", "partition", "epoch", "offset", "durability", "wait_ms"),
     ),
     "POST /v1/topics/{topic}/consumers/{consumer}": Operation(
         summary="keep a position for each partition that has none", query=("region",), body="Object"
@@ -395,19 +380,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "GET /v1/topics/{topic}/consumers/{consumer}/records": Operation(
         summary="what a named consumer has not acknowledged",
-        query=(
-            "region",
-            "max",
-            "wait_ms",
-            "partitions",
-        ),
+        query=("region", "max", "wait_ms", "partitions"),
     ),
     "GET /v1/topics/{topic}/consumers/{consumer}/events": Operation(
         summary="the same as server-sent events",
-        query=(
-            "region",
-            "partitions",
-        ),
+        query=("region", "partitions"),
         media="text/event-stream",
     ),
     "POST /v1/topics/{topic}/consumers/{consumer}/acknowledge": Operation(
@@ -415,18 +392,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "GET /v1/orphans": Operation(
         summary="orphan branches of one region",
-        query=(
-            "region",
-            "topic",
-        ),
+        query=("region", "topic"),
     ),
     "GET /v1/orphans/{topic}/{partition}/{epoch}": Operation(
         summary="a piece of a branch",
-        query=(
-            "region",
-            "offset",
-            "format",
-        ),
+        query=("region", "offset", "format"),
     ),
     "DELETE /v1/orphans/{topic}/{partition}/{epoch}": Operation(
         summary="let a branch, and older ones, be deleted", query=("region",)
@@ -436,33 +406,15 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "GET /v1/audit": Operation(
         summary="digest chains of all regions compared",
-        query=(
-            "region",
-            "topic",
-            "after",
-            "limit",
-            "replicas",
-        ),
+        query=("region", "topic", "after", "limit", "replicas"),
     ),
     "GET /v1/audit/deep": Operation(
         summary="one region recomputes a piece of its chain",
-        query=(
-            "region",
-            "topic",
-            "partition",
-            "origin",
-            "at",
-            "from",
-            "digest",
-        ),
+        query=("region", "topic", "partition", "origin", "at", "from", "digest"),
     ),
     "GET /v1/groups": Operation(
         summary="consumer groups of one region",
-        query=(
-            "region",
-            "states",
-            "lag",
-        ),
+        query=("region", "states", "lag"),
     ),
     "GET /v1/groups/{group}": Operation(summary="a group, its members, and where it stands", query=("region",)),
     "DELETE /v1/groups/{group}": Operation(summary="forget a group", query=("region",), status=204, answer=""),
@@ -479,13 +431,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "POST /v1/queues/{queue}/purge": Operation(summary="everything that is stored counts as done", query=("region",)),
     "POST /v1/queues/{queue}/records": Operation(
         summary="lease records to a consumer",
-        query=(
-            "region",
-            "consumer",
-            "max",
-            "wait_ms",
-            "session_timeout_ms",
-        ),
+        query=("region", "consumer", "max", "wait_ms", "session_timeout_ms"),
     ),
     "POST /v1/queues/{queue}/leases": Operation(
         summary="acknowledge, reject, extend or release leases", query=("region",), body="Object"
@@ -510,10 +456,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "GET /v1/homes": Operation(
         summary="which region sequences which partition",
-        query=(
-            "topic",
-            "region",
-        ),
+        query=("topic", "region"),
     ),
     "POST /v1/homes/move": Operation(summary="begin a planned move", body="Move", status=202, answer="MoveBegun"),
     "POST /v1/homes/failover": Operation(
@@ -526,58 +469,35 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "DELETE /v1/regions/{region}": Operation(summary="a drained region leaves", query=("force",)),
     "GET /v1/gossip/members": Operation(
         summary="members of a pool",
-        query=(
-            "region",
-            "pool",
-        ),
+        query=("region", "pool"),
     ),
     "GET /v1/gossip/rtt": Operation(
         summary="estimated round trip",
-        query=(
-            "region",
-            "pool",
-            "from",
-            "to",
-        ),
+        query=("region", "pool", "from", "to"),
     ),
     "GET /v1/gossip/keys": Operation(
         summary="keys of the pool by fingerprint",
-        query=(
-            "region",
-            "pool",
-        ),
+        query=("region", "pool"),
     ),
     "POST /v1/gossip/keys": Operation(
         summary="install, use or remove a key",
-        query=(
-            "region",
-            "pool",
-        ),
+        query=("region", "pool"),
         body="Object",
     ),
     "POST /v1/gossip/events": Operation(
         summary="tell every member something",
-        query=(
-            "region",
-            "pool",
-        ),
+        query=("region", "pool"),
         body="Object",
         status=202,
     ),
     "POST /v1/gossip/queries": Operation(
         summary="ask members something",
-        query=(
-            "region",
-            "pool",
-        ),
+        query=("region", "pool"),
         body="Object",
     ),
     "POST /v1/gossip/force-leave": Operation(
         summary="declare a member gone",
-        query=(
-            "region",
-            "pool",
-        ),
+        query=("region", "pool"),
         body="Object",
         status=202,
     ),

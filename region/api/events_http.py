@@ -18,15 +18,13 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, Busy, GeorelayError, Unauthenticated
 from region.api.consumer_requests import STARTS, chosen_partitions, event_id, parse_event_id
-from region.api.permits import existing_topic
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_of
-from region.api.reading import EARLIEST
 from region.api.record_answers import SEND_S, RecordTexts
 from region.api.records_http import RecordsHttp, checked_query
 from region.api.tails import Tail, Tails
 from region.coordination.shares_core import Room, Shares
-from region.kafka.ports import Cluster
+from region.kafka.ports import Cluster, TopicView
 from region.security.access import Access, Operation, Principal, Resource
 
 log = structlog.get_logger()
@@ -72,19 +70,16 @@ class EventsHttp:
             self._access.check(principal, Operation.READ, Resource.TOPIC, topic)
 
         check()
-        view = existing_topic(self._cluster, topic)
         query = checked_query(request.query, self._cluster.region, PARAMETERS)
         at = STARTS.get(query.get("offset", "latest"))
         if at is None:
             raise BadRequest("offset: give earliest or latest; a Last-Event-ID goes on where a stream ended")
-        positions = dict.fromkeys(chosen_partitions(query, view), EARLIEST)
         seen = parse_event_id(request.headers.get("Last-Event-ID", ""))
-        for partition in positions:
-            if partition in seen:
-                positions[partition] = seen[partition]
-            elif at != EARLIEST:
-                positions[partition] = await self._tails.place(view, partition, at)
-        return await self.serve(request, Tail(view, positions), check)
+
+        def chosen(view: TopicView) -> dict[int, int]:
+            return {partition: seen.get(partition, at) for partition in chosen_partitions(query, view)}
+
+        return await self.serve(request, await self._tails.begin(topic, chosen), check)
 
     async def serve(self, request: web.Request, tail: Tail, check: Callable[[], None]) -> web.StreamResponse:
         """Send what a tail reads until the client leaves, or an event `error` says why it ended.

@@ -147,15 +147,15 @@ class RecordsHttp:
         wait_ms = query_number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
         principal, topic = request[PRINCIPAL], request.match_info["topic"]
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)
-        view = await self._existing(topic, max(wait_ms, NEW_TOPIC_MS))
+        view = await self.existing(topic, max(wait_ms, NEW_TOPIC_MS))
         leader_until = asyncio.get_running_loop().time() + max(wait_ms, LEADER_WAIT_MS) / 1_000
-        start, end = await _led(leader_until, partial(self._start, view, partition, offset))
+        start, end = await led(leader_until, partial(self._start, view, partition, offset))
         session = self._recorder.open_session(
             topic=plain_name(view), origin=view.origin, partition=partition, offset=start
         )
         if end is not None and start >= end:
             session.caught_up(self._wall_ns())
-        answer = await _led(leader_until, partial(self._read, view, partition, start, wait_ms))
+        answer = await led(leader_until, partial(self._read, view, partition, start, wait_ms))
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
         out = RecordsAnswer(request, {"topic": view.name, "partition": partition}, records_max=max_records)
         next_offset = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
@@ -204,13 +204,7 @@ class RecordsHttp:
         """Let an answer of so many bytes wait until its reader's quota is kept."""
         await self._pause(self._quotas.fetch(principal, size_bytes))
 
-    @staticmethod
-    async def _pause(pause_ms: int) -> None:
-        """Let the answer wait until the caller's quota is kept."""
-        if pause_ms:
-            await asyncio.sleep(pause_ms / 1_000)
-
-    async def _existing(self, topic: str, wait_ms: int) -> TopicView:
+    async def existing(self, topic: str, wait_ms: int = NEW_TOPIC_MS) -> TopicView:
         """Return a topic, which another broker may have created just now. A GET creates none: a browser may send it."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_ms / 1_000
@@ -219,6 +213,12 @@ class RecordsHttp:
                 raise UnknownTopic(f"topic {topic!r} does not exist; create it with `georelay topics create {topic}`")
             await asyncio.sleep(NEW_TOPIC_POLL_S)
         return view
+
+    @staticmethod
+    async def _pause(pause_ms: int) -> None:
+        """Let the answer wait until the caller's quota is kept."""
+        if pause_ms:
+            await asyncio.sleep(pause_ms / 1_000)
 
     async def _start(self, view: TopicView, partition: int, offset: int) -> tuple[int, int | None]:
         """Return the offset that "earliest" or "latest" stands for, and the end for readers where it is known."""
@@ -288,7 +288,7 @@ class RecordsHttp:
         )
 
 
-async def _led(until: float, read: Callable[[], Awaitable[T]]) -> T:
+async def led(until: float, read: Callable[[], Awaitable[T]]) -> T:
     """Return what `read` returns; while nobody leads the partition, ask again `until` then (the loop's time).
 
     Raises:

@@ -34,9 +34,8 @@ from georelay.limits import REST_VALUES_MAX
 from mesh.listening.http_sockets import MESSAGE_BYTES_MAX
 from region.api.bodies import Bodies
 from region.api.consumer_requests import positions_json
-from region.api.permits import check_topic, existing_topic
+from region.api.permits import check_topic
 from region.api.publishing import Asker, BatchPublisher, RecordPlace, RecordPublisher, require_topic
-from region.api.reading import EARLIEST
 from region.api.record_answers import PASSED_OVER, SEND_S, RecordTexts, StoredBatches
 from region.api.records_http import RecordsHttp
 from region.api.socket_messages import (
@@ -195,16 +194,11 @@ class Socket:
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
             raise Busy(f"a socket has at most {SUBSCRIPTIONS_MAX} subscriptions: end one, or open another socket")
         self._check_reading(command.topic)
-        view = existing_topic(self._services.cluster, command.topic)
-        tails = self._services.tails
-        positions = {
-            partition: at if at >= 0 or at == EARLIEST else await tails.place(view, partition, at)
-            for partition, at in starts(command, view.partitions).items()
-        }
-        tail, credit = Tail(view, positions), Credit(command.credit_bytes)
-        await self._say(text_message("subscribed", command.id, topic=view.name, positions=positions_json(positions)))
+        tail = await self._services.tails.begin(command.topic, lambda view: starts(command, view.partitions))
+        credit, positions = Credit(command.credit_bytes), positions_json(tail.positions)
+        await self._say(text_message("subscribed", command.id, topic=tail.view.name, positions=positions))
         work = self._deliver(command, tail, credit)
-        task = asyncio.get_running_loop().create_task(work, name=f"socket-{view.name}")
+        task = asyncio.get_running_loop().create_task(work, name=f"socket-{command.topic}")
         self._subscriptions[command.id] = _Subscription(credit, task)
 
     async def _unsubscribe(self, command: Unsubscribe) -> None:

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Final
 
 from georelay.errors import GeorelayError, NotLeader, OffsetOutOfRange, Unavailable
-from region.api.reading import EARLIEST, StreamReader
+from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.record_answers import RecordsOut, StoredBatches
-from region.api.records_http import RecordsHttp
+from region.api.records_http import LEADER_WAIT_MS, RecordsHttp, led
 from region.kafka.ports import Cluster, TopicView
 
 RETRY_S: Final = 0.1  # while a partition has no leader
@@ -59,6 +59,23 @@ class Tails:
         self._reader = reader
         self._wall_ns = wall_ns
         self._turn = 0
+
+    async def begin(self, topic: str, chosen: Callable[[TopicView], dict[int, int]]) -> Tail:
+        """Return a tail of a topic; one that was made a moment ago is waited for, and its leaders too.
+
+        Args:
+            chosen: says where partitions begin: an offset, EARLIEST or LATEST.
+
+        Raises:
+            UnknownTopic; NotLeader, Unavailable: ask again; what `chosen` raises.
+        """
+        view = await self._records.existing(topic)
+        until_s = asyncio.get_running_loop().time() + LEADER_WAIT_MS / 1_000
+        positions = {
+            partition: await led(until_s, partial(self.place, view, partition, at)) if at == LATEST else at
+            for partition, at in chosen(view).items()
+        }
+        return Tail(view, positions)
 
     async def next(self, tail: Tail, out: TailOut, *, wait_ms: int) -> None:
         """Find the next records of any partition, waiting up to `wait_ms` for the first.

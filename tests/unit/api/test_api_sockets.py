@@ -336,3 +336,52 @@ async def test_a_request_that_cannot_be_read_is_refused_by_a_problem_document(ed
     await site.close()
     assert b"Content-Type: application/problem+json\r\n" in head + b"\r\n"
     assert json.loads(body)["code"] == "BAD_REQUEST"
+
+
+async def test_a_partition_without_a_leader_yet_is_waited_for(
+    open_socket: Open, orders: Any, edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, left = edge.reader.read, [2]
+
+    async def unled(*arguments: Any, **settings: Any) -> Any:
+        if left[0] > 0:
+            left[0] -= 1
+            raise NotLeader
+        return await read(*arguments, **settings)
+
+    monkeypatch.setattr(edge.reader, "read", unled)
+    client = await open_socket()
+    assert (await client.subscribe(**{"from": "latest"}))["positions"] == {"0": 0, "1": 0}
+
+
+# --- events -----------------------------------------------------------------------------------------
+
+
+async def event_lines(answer: Any, count: int) -> list[str]:
+    """Return so many lines that are not empty."""
+    lines: list[str] = []
+    async with asyncio.timeout(5):
+        while len(lines) < count:
+            line = (await answer.content.readline()).decode().rstrip("\n")
+            lines += [line] if line else []
+    return lines
+
+
+async def test_events_of_a_topic_begin_where_they_are_asked_to_and_go_on_behind_the_last(
+    edge: Edge, orders: Any
+) -> None:
+    orders((0, b"a"), (0, b"b"))
+    async with TestClient(TestServer(edge.whole_admin().app())) as client:
+        async with client.get("/v1/topics/orders/events?offset=earliest") as answer:
+            lines = await event_lines(answer, 4)
+            assert [json.loads(line[6:])["value"] for line in lines if line.startswith("data: ")] == ["a", "b"]
+            assert "id: 0:2,1:0" in lines
+        async with client.get("/v1/topics/orders/events", headers={"Last-Event-ID": "0:1"}) as answer:
+            assert json.loads((await event_lines(answer, 3))[-1][6:])["value"] == "b"
+        assert (await client.get("/v1/topics/orders/events?offset=7")).status == 400
+        assert (await client.get("/v1/topics/nowhere/events")).status == 404
+
+
+async def test_events_need_the_right_to_read(edge: Edge, orders: Any) -> None:
+    async with TestClient(TestServer(edge.whole_admin(access=Access(NothingAllowed())).app())) as client:
+        assert (await client.get("/v1/topics/orders/events")).status == 403

@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from deploy.lab.hosts import Host, release_disks
-from deploy.lab.layout import HostPlan, layout
+from deploy.lab.layout import Layout, layout
 from deploy.lab.needs import KEPT, ROOT, LabError, ansible, missing, root_file_system, run
 from deploy.lab.network import Wan, make_network
 from deploy.lab.operator import Operator
@@ -80,7 +80,7 @@ def _inside(options: argparse.Namespace, steps: Iterable[tuple[str, Act]]) -> in
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(scratch / "key")], "no SSH key")
         make_network(plan)
         wan = Wan() if plan.has_wan else None
-        hosts = _boot(plan.hosts, scratch)
+        hosts = _boot(plan, scratch)
         operator = Operator(scratch, hosts, members=plan.founders, release=release.resolve())
         newer = options.next or renamed_release(operator.release, scratch)
         operator.releases = {"next": newer.resolve(), "broken": broken_release(operator.release, scratch)}
@@ -93,18 +93,18 @@ def _inside(options: argparse.Namespace, steps: Iterable[tuple[str, Act]]) -> in
     return 0 if table.is_good else 1
 
 
-def _boot(plans: Sequence[HostPlan], scratch: Path) -> dict[str, Host]:
+def _boot(plan: Layout, scratch: Path) -> dict[str, Host]:
+    """Make all hosts, and boot the founders, one after the other: units of ten that boot at once fail now and then."""
     public_key, base = (scratch / "key.pub").read_text(), root_file_system()
     hosts = {
-        plan.name: Host(plan, base=base, folder=scratch / plan.name, index=index, public_key=public_key)
-        for index, plan in enumerate(plans, start=1)
+        host.name: Host(host, base=base, folder=scratch / host.name, index=index, public_key=public_key)
+        for index, host in enumerate(plan.hosts, start=1)
     }
-    for host in hosts.values():
-        host.boot()
-    for host in hosts.values():
-        host.wait_booted()
+    for name in plan.founders:
+        hosts[name].boot()
+        hosts[name].wait_booted()
     keys = [path.read_text() for path in base.glob("etc/ssh/ssh_host_*.pub")]
-    (scratch / "known_hosts").write_text("".join(f"{plan.address} {key}" for plan in plans for key in keys))
+    (scratch / "known_hosts").write_text("".join(f"{host.address} {key}" for host in plan.hosts for key in keys))
     return hosts
 
 

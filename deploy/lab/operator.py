@@ -25,6 +25,7 @@ from deploy.lab.needs import ROOT, LabError, ansible
 
 PLAYS: Final = ROOT / "deploy" / "ansible"
 CHANGED: Final = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+)", re.MULTILINE)
+TRACES_TO: Final = "/srv/traces"  # of each host: the lab has no bucket
 LOOK_S: Final = 0.4
 ACKNOWLEDGED_BYTES: Final = 8 * 50
 BROKER_ADMIN: Final = 9096
@@ -63,6 +64,13 @@ class Operator:
         """Return the hosts of one region that the inventory has now."""
         return [self.hosts[name] for name in self.members if self.hosts[name].plan.region == region]
 
+    def join(self, names: Iterable[str]) -> None:
+        """Boot hosts that were not there, and put them into the inventory. Raises LabError."""
+        for name in names:
+            self.hosts[name].boot()
+            self.hosts[name].wait_booted()
+            self.members.append(name)
+
     def play(self, name: str, *, interrupt_at: str = "", **variables: str) -> str:
         """Run a play and return what it printed; Ctrl-C comes when it prints `interrupt_at`.
 
@@ -78,7 +86,13 @@ class Operator:
         environment = {**os.environ, "ANSIBLE_CONFIG": str(PLAYS / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
         with log.open("w") as file:
             running = subprocess.Popen(
-                words, cwd=PLAYS, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                words,
+                cwd=PLAYS,
+                env=environment,
+                stdout=file,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         if interrupt_at:
             _interrupt(running, log, interrupt_at)
@@ -105,6 +119,7 @@ class Operator:
             "georelay_mesh_dir": str(self.scratch / "mesh"),
             "georelay_cli": str(self._georelay),
             "georelay_release": str(self.release),
+            "georelay_traces_to": TRACES_TO,
             "base_clock_service": "",  # a container may not set the clock
         }
         (folder / "hosts.yml").write_text(json.dumps(mesh))

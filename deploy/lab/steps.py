@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from deploy.lab.layout import HOME, JOINS, LATER, RETIRES
 from deploy.lab.needs import LabError, run
-from deploy.lab.operator import Operator, changes
+from deploy.lab.operator import TRACES_TO, Operator, changes
 from deploy.lab.table import Step, Table
 
 LOST: Final = f"broker-2.{HOME}"
@@ -126,7 +126,7 @@ def _broken(operator: Operator) -> None:
 
 
 def _add(operator: Operator) -> None:
-    operator.members += LATER
+    operator.join(LATER)
     operator.play("add-brokers", brokers=",".join(LATER))
     _unchanged(operator, "add-brokers", brokers=",".join(LATER))
 
@@ -181,6 +181,19 @@ def _logs(operator: Operator) -> None:
         raise LabError(f"no log of {', '.join(short)}")
 
 
+def _traces(operator: Operator) -> None:
+    for name in operator.members:
+        host, unit = operator.hosts[name], f"georelay-traces@{name.partition('-')[0]}"
+        if host.inside(["systemctl", "is-active", f"{unit}.timer"]).stdout.strip() != "active":
+            raise LabError(f"{name}: {unit}.timer is not active")
+        done = host.inside(["systemctl", "start", f"{unit}.service"])
+        if done.returncode != 0:
+            log = host.inside(["journalctl", "--unit", f"{unit}.service", "--output", "cat", "--lines", "3"]).stdout
+            raise LabError(f"{name}: {' '.join(log.split())}")
+        if not host.inside(["find", TRACES_TO, "-name", "*.parquet"]).stdout:
+            raise LabError(f"{name}: nothing was shipped to {TRACES_TO}")
+
+
 def _unreachable(operator: Operator) -> None:
     operator.hosts[LOST].cut_off(cut=True)
     try:
@@ -203,7 +216,7 @@ def _wrong_keys(operator: Operator) -> None:
     wrong = operator.scratch / "wrong-key"
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(wrong)], "no SSH key")
     ssh = {"ansible_ssh_private_key_file": str(wrong), "ansible_ssh_args": "-o ControlPath=none -o IdentitiesOnly=yes"}
-    _refused(operator, "site", "Permission denied (publickey)", **ssh)
+    _refused(operator, "site", "Permission denied", **ssh)
     _refused(operator, "health", "georelay status: ", georelay_password=f"admin:{wrong.name}")
 
 
@@ -228,7 +241,7 @@ def _home_back(operator: Operator) -> None:
 
 
 def _region_added(operator: Operator) -> None:
-    operator.members += [name for name, host in operator.hosts.items() if host.plan.region == JOINS]
+    operator.join(name for name, host in operator.hosts.items() if host.plan.region == JOINS)
     operator.play("add-region", region=JOINS)
     _unchanged(operator, "add-region", region=JOINS)
 
@@ -263,6 +276,7 @@ STEPS: Final[dict[str, Act]] = {
     "gossip keys rotated": _play("rotate-gossip-keys"),
     "mesh stopped and started": _stop_start,
     "logs fetched": _logs,
+    "traces shipped": _traces,
     "host unreachable": _unreachable,
     "disk full": _full_disk,
     "wrong keys": _wrong_keys,

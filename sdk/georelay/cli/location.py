@@ -102,7 +102,7 @@ def add_tls_options(command: Any) -> None:
     }
     for name, text in texts.items():
         option = copy(gateway)  # of the class that this typer uses
-        option.name, option.opts, option.secondary_opts = name, [f"--{name}"], []
+        option.name, option.opts, option.secondary_opts = f"tls_{name}", [f"--{name}"], []  # KEY is an argument of some
         option.metavar, option.help, option.default = "FILE", text, ""
         option.expose_value, option.callback = False, partial(_note_file, name)
         command.params.append(option)

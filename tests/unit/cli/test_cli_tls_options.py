@@ -49,3 +49,8 @@ def test_the_authority_of_the_endpoints_file_is_trusted(tmp_path: Path, capsys: 
     endpoints.write_text(json.dumps(document))
     assert run(["topics", "list", "--endpoints", str(endpoints)], []) == 1
     assert f"cannot read {tmp_path / 'gone.crt'}" in capsys.readouterr().err
+
+
+def test_a_key_of_a_pool_is_not_taken_for_the_file_of_a_tls_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["keys", "use", "1697b48f049f", "--gateway", "https://127.0.0.1:1"], []) == 1
+    assert "belong together" not in capsys.readouterr().err

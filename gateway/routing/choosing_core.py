@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
-from gateway.routing.distance_core import UNKNOWN, Estimate
+from gateway.routing.distance_core import UNKNOWN, Estimate, Source
 from mesh.distance.shed_core import SHED_MAX
 
 MARGIN_MS: Final = 5.0
@@ -205,7 +205,7 @@ def choose(asked: Asked, candidates: Sequence[Candidate], memory: Memory) -> Cho
         gain_ms = 0.0 if held.cost_ms == best.cost_ms else held.cost_ms - best.cost_ms
         margin_ms = _margin_ms(held, best)
         chosen, reason = _keep_or_move(asked, memory, held, best, is_better=gain_ms > margin_ms)
-    _follow(memory, chosen, now_s=asked.now_s)
+    _follow(memory, chosen, ranked, now_s=asked.now_s)
     return replace(
         _answer((chosen, *(v for v in ranked if v is not chosen)), reason, memory, panic=panic, now_s=asked.now_s),
         moved_from=before if before != chosen.name else "",
@@ -279,9 +279,11 @@ def _keep_or_move(
     return best, f"it was nearer {CONFIRMATIONS} times"
 
 
-def _follow(memory: Memory, chosen: Verdict, *, now_s: float) -> None:
-    """Let the memory have the region that was chosen."""
-    is_firm = chosen.estimate.source.is_of_the_client
+def _follow(memory: Memory, chosen: Verdict, ranked: Sequence[Verdict], *, now_s: float) -> None:
+    """Let the memory have the region that was chosen; a guess while the way to another that could be is not known."""
+    usable = [verdict for verdict in ranked if verdict.level < Obstacle.SILENT]
+    is_measured = all(verdict.estimate.source is not Source.NOTHING for verdict in usable)
+    is_firm = is_measured and chosen.estimate.source.is_of_the_client
     if memory.region != chosen.name:
         memory.region, memory.challenger, memory.confirmations = chosen.name, "", 0
         memory.since_s, memory.is_firm = now_s, is_firm

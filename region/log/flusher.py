@@ -350,11 +350,11 @@ class Flusher:
             self._sync_all()
             self.stats.syncs += 1 + sum(group_log.sync(all_synced=True) for group_log in logs)
             return
-        others = dirty[1:]
+        own, others = [*(group_log for group_log in logs if not group_log.is_dirty), *dirty[:1]], dirty[1:]
         if others and self._pool is None:
             self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         under_way = [self._pool.submit(group_log.sync) for group_log in others] if self._pool is not None else []
-        self.stats.syncs += sum(group_log.sync() for group_log in logs if group_log not in others)
+        self.stats.syncs += sum(group_log.sync() for group_log in own)
         self.stats.syncs += sum(sync.result() for sync in under_way)
 
     def _note_marks(self, dirty: Sequence[_Dirty], now_ns: int) -> None:

@@ -52,7 +52,7 @@ def test_a_campaign_is_run_broken_and_judged_record_by_record(tmp_path: Path) ->
     assert done.stdout.rstrip().endswith("PASS")
     (folder,) = (tmp_path / "out").iterdir()
     verdict = json.loads((folder / "verdict.json").read_text())
-    assert [line["what"] for line in verdict["lines"]] == ["history", "Locust and histories"]
+    assert [line["what"] for line in verdict["lines"]] == ["every reader has", "history", "Locust and histories"]
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [(event["what"], event["of"]) for event in events] == [("kill", "eu-1"), ("healed", "eu-1")]
     workers = {path.stem for path in folder.glob("seconds-*.jsonl")}

@@ -77,12 +77,14 @@ PAGES: Final = (
         "docs/operate/groups.md",
         before={
             "georelay groups describe billing": (
+                "georelay route pin 127.0.0.0/24 us; "  # a group is of one region: that of its consumer here
                 "georelay topics create orders --partitions 6; echo a | kcat -P -b {kafka_us} -t orders; "
                 "kcat -u -b {kafka_us} -X auto.offset.reset=earliest -G billing orders > read 2>&1 & echo $! > reader; "
                 "until grep -q ^a read; do sleep 0.1; done"
             ),
             "georelay groups reset-offsets billing --topic orders --shift-by": "kill $(cat reader); sleep 1",
         },
+        after="georelay route unpin 127.0.0.0/24",
     ),
     Page("docs/operate/orphan-branches.md"),
     Page(

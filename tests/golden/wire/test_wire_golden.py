@@ -271,6 +271,7 @@ def filled_field(row: Field, version: int, numbers: Iterator[int]) -> Any:
     number = next(numbers)
     plain = {
         Kind.BOOL: True,
+        Kind.UUID: TOPIC_ID,
         Kind.FLOAT64: number + 0.5,
         Kind.STRING: row.name or "text",
         Kind.BYTES: row.name.encode(),
@@ -311,6 +312,8 @@ def annotated(value: Any, version: int, flexible: bool, path: str = "") -> list[
 
 def annotated_field(row: Field, value: Any, version: int, flexible: bool, path: str) -> list[tuple[bytes, str]]:
     out = bytearray()
+    if row.kind is Kind.STRUCT and row.is_nullable(version) and row.at.tag < 0:
+        return [(b"\x01", f"{path}: it is there"), *annotated(value, version, flexible, path + ".")]
     if row.kind is Kind.STRUCT:
         return annotated(value, version, flexible, path + ".")
     if row.kind is Kind.ARRAY and value is not None:

@@ -21,7 +21,7 @@ from gateway.routing.choosing_core import (
     choose,
     hash_share,
 )
-from gateway.routing.distance_core import Estimate, Source
+from gateway.routing.distance_core import UNKNOWN, Estimate, Source
 
 KEY = "client-1@10.0.0.1"
 
@@ -103,6 +103,20 @@ def test_a_region_taken_on_a_guess_is_left_with_the_first_measurement() -> None:
     ]
     assert ask(memory, *guess).region == "us"
     assert ask(memory, region("us", 90), region("eu", 20), now_s=1001.0).region == "eu"
+
+
+def test_a_region_taken_before_the_way_to_another_was_known_is_left_as_soon_as_that_is_known() -> None:
+    memory = Memory()
+    unknown = replace(region("eu", 20), estimate=UNKNOWN)
+    assert ask(memory, region("us", 80), unknown).region == "us"
+    assert ask(memory, region("us", 80), region("eu", 20), now_s=1001.0).region == "eu"
+
+
+def test_a_region_that_cannot_be_used_and_was_never_measured_makes_nobody_a_guesser() -> None:
+    memory = Memory()
+    down = Candidate(state=RegionState(name="ap", is_ready=False))
+    assert ask(memory, region("us", 80), down).region == "us"
+    assert ask(memory, region("us", 80), region("eu", 20), now_s=1001.0).region == "us"
 
 
 @pytest.mark.parametrize("state", [{"is_ready": False}, {"is_ready": False, "is_refused": True}])

@@ -160,7 +160,8 @@ class ReadEngine:
         before: dict[tuple[str, int], int] = {}
         while time.monotonic() < deadline:
             ends = ends_of(bootstraps, plan.settings, places)
-            if ends == before and all(reader.progress.has(ends) for reader in self._readers):
+            is_told = len(ends) == len(places)  # else nothing says how much there is
+            if is_told and ends == before and all(reader.progress.has(ends) for reader in self._readers):
                 return True
             before = ends
             time.sleep(SAME_ENDS_S)

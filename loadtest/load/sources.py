@@ -324,16 +324,16 @@ def kafka_settings(bootstrap: str, group: str = "") -> dict[str, Any]:
 
 
 def ends_of(bootstraps: list[str], settings: Mapping[str, str], spots: list[Spot]) -> dict[Spot, int]:
-    """Return the highest end of each partition that any region knows; regions that do not answer are left out."""
-    found = dict.fromkeys(spots, 0)
+    """Return the highest end that any region tells of each partition; one of which none tells anything is not there."""
+    found: dict[Spot, int] = {}
     for bootstrap in bootstraps:
         consumer = Consumer(kafka_settings(bootstrap) | dict(settings))
         try:
             for topic, partition in spots:
                 _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_S)
-                found[topic, partition] = max(found[topic, partition], end)
+                found[topic, partition] = max(found.get((topic, partition), 0), end)
         except KafkaException:
-            continue
+            continue  # a region that is lost: the others tell, or the partition is missed
         finally:
             consumer.close()
     return found

@@ -1,6 +1,7 @@
 """A link carries opaque frames between two brokers, in order, until it closes; it never loses one silently.
 
-The carrier of this form is gRPC (link_grpc.py). What the frames mean is `link_endpoint.py`'s business.
+Carriers of this form: gRPC (link_grpc.py) between regions, the peer transport inside one. What the frames mean is
+`link_endpoint.py`'s business.
 """
 
 from __future__ import annotations
@@ -36,8 +37,18 @@ class Link(Protocol):
         """Names in the certificate of the dialling end, None without TLS or at the dialling end itself."""
 
     @property
+    def gather_ms(self) -> int:
+        """How long a link that is busy waits for more parts of a frame: the dearer a frame, the longer."""
+
+    @property
     def is_writable(self) -> bool:
         """Whether `send` may be called now: the frame before was taken by the carrier."""
+
+    def quiet_ns(self) -> int | None:
+        """Return for how long nothing was heard of the other end's broker by other means; None: there are none.
+
+        While there are, no signs of life are sent on the link.
+        """
 
     def start(self, receiver: LinkReceiver) -> None:
         """Begin to receive."""
@@ -63,3 +74,16 @@ class Listener(Protocol):
 
 
 MakeListener = Callable[[Callable[[Link], None]], Listener]  # told what to do with each accepted link
+
+
+class NearLinks(Protocol):
+    """What carries links between brokers of one region."""
+
+    def serve(self, accepted: Callable[[Link], None]) -> None:
+        """Take links from now on; `accepted` is told of each and must call its `start`."""
+
+    def stop(self) -> None:
+        """Take no more."""
+
+    def dial(self, target: BrokerAddress, *, otherwise: Dial) -> Link:
+        """Return a link to a broker; `otherwise` makes it to who is not of the region, or cannot do this."""

@@ -3,13 +3,15 @@
 Rule 1: nothing but OPEN, and the proof of the mesh's secret where there is one (link_proof_core), is sent or understood
         before both sides know each other; another mesh id or a protocol version that is too old is refused with a
         reason. The reason tells a stranger nothing that it did not say itself.
-Rule 2: parts are pushed on the next turn of the loop unless a frame left less than FLUSH_AFTER_MS ago: an idle link
-        adds no delay, a busy one sends at most 500 frames per second, each of up to FLUSH_BYTES. A frame costs
-        its carrier about 0.2 ms of CPU at either end however little it holds.
+Rule 2: parts are pushed on the next turn of the loop unless a frame left less than the carrier's gather_ms ago: an
+        idle link adds no delay, a busy one over gRPC sends at most 500 frames per second, each of up to FLUSH_BYTES. A
+        frame costs that carrier about 0.2 ms of CPU at either end however little it holds. The carrier inside a region
+        gathers what comes in one turn.
 Rule 3: what belongs to no session (signs of life, frames of mesh control, clocks) goes before records, and waits for no
         cap on the bytes of the link. It never leaves before OPEN, nor does a row of a HEARTBEAT before the WELCOME of
         its session (outbox_core).
-Rule 4: a link that was silent for dead_after_ms is closed; `tick` says when.
+Rule 4: a link that was silent for dead_after_ms is closed; `tick` says when. While its carrier hears the other broker
+        by other means, that is the sign of life, and none is sent here.
 Rule 5: both sides speak the lower of their two protocol versions (`peer_version`): the acceptor answers with it. A
         broker of version 1 refuses every other offer with code VERSION, so its dialler offers version 1 next.
 """
@@ -56,7 +58,6 @@ from mesh.replication.settings import (
     BULK_BYTES_MAX,
     CAPPED_OUTBOX_BYTES_MIN,
     CAPPED_OUTBOX_S,
-    FLUSH_AFTER_MS,
     FLUSH_BYTES,
     OUTBOX_BYTES_MAX,
     LinkSettings,
@@ -134,6 +135,7 @@ class LinkEndpoint:
         self.refused_code = ""  # of the LINK_REFUSED that ended it
         self._offer = offer
         self._link = link
+        self._gather_ns = link.gather_ms * _NS_PER_MS
         self._identity = identity
         self._proof = LinkProof(identity.secret, me=identity.broker_id, nonce=secrets.token_bytes(NONCE_BYTES))
         self._challenged: Open | None = None  # what the peer says it is, while its proof is awaited
@@ -234,11 +236,14 @@ class LinkEndpoint:
             heartbeat: sent at once when given.
         """
         now_ns = self._clock.monotonic_ns()
-        if now_ns - self._received_at_ns > self._dead_after_ns:
-            self.close(f"no sign of life for {(now_ns - self._received_at_ns) // _NS_PER_MS} ms")
+        quiet_ns, beaten_ns = now_ns - self._received_at_ns, self._link.quiet_ns() if self.is_open else None
+        if beaten_ns is not None:
+            quiet_ns = min(quiet_ns, beaten_ns)
+        if quiet_ns > self._dead_after_ns:
+            self.close(f"no sign of life for {quiet_ns // _NS_PER_MS} ms")
         elif heartbeat is not None:
             self.post(heartbeat)
-        elif self.is_open and now_ns - self._sent_at_ns >= self._keepalive_ns // 2:
+        elif self.is_open and beaten_ns is None and now_ns - self._sent_at_ns >= self._keepalive_ns // 2:
             self.post(Heartbeat(self._clock.wall_ns() // 1000))
 
     def close(self, reason: str) -> None:
@@ -366,10 +371,10 @@ class LinkEndpoint:
         since_ns = now_ns - self._sent_at_ns
         if (wait_ns := self._pace.wait_ns(now_ns)) and not self._outbox.has_urgent:
             self._flush = self._loop.call_later(wait_ns / 1e9, self._send_frame)
-        elif self._outbox.size_bytes >= FLUSH_BYTES or since_ns >= FLUSH_AFTER_MS * _NS_PER_MS or not self.is_open:
+        elif self._outbox.size_bytes >= FLUSH_BYTES or since_ns >= self._gather_ns or not self.is_open:
             self._flush = self._loop.call_soon(self._send_frame)
         else:
-            self._flush = self._loop.call_later(FLUSH_AFTER_MS / 1000 - since_ns / 1e9, self._send_frame)
+            self._flush = self._loop.call_later((self._gather_ns - since_ns) / 1e9, self._send_frame)
 
     def _send_frame(self) -> None:
         self._flush = None

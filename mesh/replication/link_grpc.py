@@ -34,7 +34,7 @@ from mesh.listening.admission_core import AdmissionCounters
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.link_ends_core import Endpoint, endpoint_of
 from mesh.replication.link import LinkReceiver
-from mesh.replication.settings import BrokerAddress
+from mesh.replication.settings import GATHER_MS, BrokerAddress
 
 log = structlog.get_logger()
 
@@ -64,6 +64,8 @@ DIALS_AT_ONCE_MAX: Final = 6  # beyond it the oldest is given up
 class _GrpcLink:
     """Reader and writer of one stream; both ends differ only in where the stream comes from."""
 
+    gather_ms = GATHER_MS
+
     def __init__(self, *, peer: str, peer_names: frozenset[str] | None = None) -> None:
         self._peer = peer
         self._peer_names = peer_names
@@ -87,6 +89,10 @@ class _GrpcLink:
     def is_writable(self) -> bool:
         """Return whether the carrier takes a frame now."""
         return self._frame is None and not self._reason
+
+    def quiet_ns(self) -> int | None:
+        """Return None: the link itself says whether the other end lives."""
+        return None
 
     def send(self, frame: bytes) -> None:
         """Hand over one frame."""

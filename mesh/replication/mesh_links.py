@@ -20,7 +20,7 @@ from mesh.replication.home_link import HomeLink
 from mesh.replication.home_session import HomeSession
 from mesh.replication.incoming_link import IncomingLink
 from mesh.replication.level import REGION_LEVEL, AskedLevel
-from mesh.replication.link import Dial, Link, MakeListener
+from mesh.replication.link import Dial, Link, MakeListener, NearLinks
 from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_grpc import DialledLink, LinkListener
 from mesh.replication.link_parts import Raft
@@ -56,6 +56,7 @@ class MeshLinks:
         directory, publisher, requests: the broker's side of what others ask of us.
         dial, make_listener: how to reach a broker, and how to be reached; others only in tests.
         parts: of the link listener; its TLS is also that of what is dialled. None: plain text, counted by nobody.
+        near: carries the links to and from brokers of the own region; None: they are as those to all others.
 
     Attributes:
         counters: what was counted since the start.
@@ -78,9 +79,13 @@ class MeshLinks:
         dial: Dial | None = None,
         make_listener: MakeListener | None = None,
         parts: ListenerParts | None = None,
+        near: NearLinks | None = None,
     ) -> None:
         tls, counters = (None, None) if parts is None else (parts.contexts, parts.counters)
         dial = dial or partial(DialledLink, tls=tls, mesh_id=identity.mesh_id)
+        self._near = near
+        if near is not None:
+            dial = partial(near.dial, otherwise=dial)
         make_listener = make_listener or partial(LinkListener, tls=tls, counters=counters)
         settings = settings or LinkSettings()
         self.on_raft: Callable[[BrokerId, bytes], None] | None = None
@@ -129,6 +134,8 @@ class MeshLinks:
             Unavailable: the address cannot be bound.
         """
         port = await self._listener.start(listen)
+        if self._near is not None:
+            self._near.serve(self._accept)
         self.spawn(self._tick_forever())
         return port
 
@@ -139,6 +146,8 @@ class MeshLinks:
             self.mirror_stopped(mirror)
         self._forwarder.close()
         self._outgoing.close()
+        if self._near is not None:
+            self._near.stop()
         for link in list(self._incoming):
             link.close("this broker stops")
         await self._listener.stop()

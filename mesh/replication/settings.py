@@ -10,7 +10,7 @@ from georelay.limits import KIB, LINK_INFLIGHT_BYTES_MAX, MIB
 from mesh.listening.mesh_secret import MeshSecret
 
 FLUSH_BYTES: Final = 256 * KIB  # a frame is closed at this size; a larger single batch travels alone
-FLUSH_AFTER_MS: Final = 2  # a busy link waits so long for more parts
+GATHER_MS: Final = 2  # a busy link over gRPC waits so long for more parts: a frame costs about 0.2 ms at either end
 OUTBOX_BYTES_MAX: Final = 1 * MIB  # encoded and not yet handed to the carrier; beyond it sessions wait
 BULK_BYTES_MAX: Final = FLUSH_BYTES  # of it for sessions that are behind: the tail waits for this and a frame at most
 CAPPED_OUTBOX_S: Final = 0.25  # with a cap on the link no more waits than is sent within this

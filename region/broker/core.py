@@ -59,6 +59,7 @@ from region.log.flusher import Flusher
 from region.log.group_log import GroupLog
 from region.multiraft.group import Group
 from region.multiraft.host import Host
+from region.multiraft.peer_links import PeerLinks
 from region.multiraft.peers import PeerTransport
 from region.multiraft.transport import Transport
 from region.topics.committed_tail import TailBudget
@@ -230,6 +231,7 @@ class BrokerCore:
             address_of=lambda broker: kafka_address(self.controller.state.brokers.get(broker)),
             older_regions=lambda level: self.controller.state.older_regions(level),
         )
+        self._near = PeerLinks(self.host.quiet_ns)
         port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
         self.links = make_links(
             identity=identity_of(config, self._secret),
@@ -240,6 +242,7 @@ class BrokerCore:
             clock=self._clock,
             settings=link_settings(config),
             parts=None if self._listeners is None else self._listeners["link"],
+            near=self._near,
         )
         self.links.region_name = region_names(self.controller, self._topology)
         self._remote.use(self.links)
@@ -350,6 +353,7 @@ class BrokerCore:
             registered_disk=self._registered_disk,
             listeners=self._listeners,
             secret=self._secret,
+            links=self._near,
         )
         await self.host.start(transport)
         if self.entrance.is_settled:

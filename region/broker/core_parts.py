@@ -23,6 +23,7 @@ from region.controller.service import ControllerService
 from region.controller.topic import TopicDefaults
 from region.controller.topology import Topology
 from region.multiraft.host import Host
+from region.multiraft.peer_links import PeerLinks
 from region.multiraft.transport import Transport
 
 log = structlog.get_logger()
@@ -117,6 +118,7 @@ def make_transport(
     registered_disk: Callable[[BrokerId], str | None],
     listeners: Listeners | None,
     secret: MeshSecret | None,
+    links: PeerLinks,
 ) -> Transport:
     """Return the connections with the other brokers of the region."""
     peers = None if listeners is None else listeners["peers"]
@@ -135,5 +137,6 @@ def make_transport(
         registered_disk=registered_disk,
         tls=None if peers is None else peers.contexts,
         secret=secret,
+        links=links,
         counters=None if peers is None else peers.counters,
     )

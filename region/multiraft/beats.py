@@ -57,6 +57,13 @@ class Beats:
         """Note a sign of life."""
         self._heard_at_tick[peer] = self._ticks.now
 
+    def quiet_ns(self, peer: BrokerId, *, tick_ms: int) -> int | None:
+        """Return for how long a peer was not heard; None while it was never heard, or cannot hear us."""
+        heard_at_tick = self._heard_at_tick.get(peer)
+        if heard_at_tick is None or peer not in self.senders:
+            return None
+        return (self._ticks.now - heard_at_tick) * tick_ms * 1_000_000
+
     def stirred(self, group_id: GroupId) -> None:
         """Have the next beat look at a group: what it tells of it may have changed, or it may be gone."""
         self._stirred.add(group_id)

@@ -273,6 +273,10 @@ class Host:
         """Return whether a broker of this region was heard lately."""
         return broker == self.me or broker in self.beats.alive
 
+    def quiet_ns(self, broker: BrokerId) -> int | None:
+        """Return for how long a broker of this region was not heard; None while no beats go both ways."""
+        return None if self.silent else self.beats.quiet_ns(broker, tick_ms=self.tick_ms)
+
     @property
     def liveness_version(self) -> int:
         """Return a number that changes whenever `is_alive` does."""

@@ -14,12 +14,12 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from georelay.ids import BrokerId
-from georelay.limits import KIB, PEER_FRAME_BYTES_MAX
+from georelay.ids import BrokerId, region_of
+from georelay.limits import LINK_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name, certificate_names
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
+from region.multiraft.frame_reader import FrameReader
 from region.multiraft.peer_hello import (
-    HEAD,
     HELLO_BYTES_MAX,
     NOT_PROVED,
     Hello,
@@ -28,15 +28,13 @@ from region.multiraft.peer_hello import (
     decode_hello,
     encode_challenge,
 )
+from region.multiraft.peer_links import PeerLink, PeerLinks
 from region.multiraft.transport import Address, FrameKind, Lane, PeerReceiver
 
 log = structlog.get_logger()
 
 HELLO_TIMEOUT_MS: Final = 2_000
 INCOMING_MAX: Final = 256
-READ_BUFFER_BYTES: Final = 256 * KIB
-LARGE_FRAME_BYTES: Final = 64 * KIB  # received into a buffer of its own
-assert LARGE_FRAME_BYTES < READ_BUFFER_BYTES
 
 
 class IncomingOwner(Protocol):
@@ -50,6 +48,7 @@ class IncomingOwner(Protocol):
     appends_paused: bool
     tls: TlsContexts | None
     secret: MeshSecret | None
+    links: PeerLinks
 
     @property
     def peers(self) -> Mapping[BrokerId, Address]:
@@ -65,20 +64,13 @@ class IncomingOwner(Protocol):
         """Note that a connection is lost."""
 
 
-class IncomingConnection(asyncio.BufferedProtocol):
-    """Accepting side of one connection.
-
-    Small frames are handled where they were received; the body of a large one is received straight into a
-    buffer of its own, so that a megabyte of log entries is not moved before it is decoded.
-    """
+class IncomingConnection(FrameReader):
+    """Accepting side of one connection."""
 
     def __init__(self, owner: IncomingOwner) -> None:
+        super().__init__()
         self._owner = owner
-        self._buffer = bytearray(READ_BUFFER_BYTES)
-        self._filled = 0
-        self._large: bytearray | None = None
-        self._large_filled = 0
-        self._large_kind = 0
+        self._link: PeerLink | None = None  # on lane LINK
         self._peer: BrokerId | None = None
         self._lane: Lane | None = None
         self._disk = b""
@@ -101,13 +93,23 @@ class IncomingConnection(asyncio.BufferedProtocol):
         self._owner.incoming.add(self)
         self._deadline = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_MS / 1000, self._hello_missing)
 
+    def pause_writing(self) -> None:
+        if self._link is not None:
+            self._link.paused()
+
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.resumed()
+
     def _hello_missing(self) -> None:
         if self._peer is None:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self._owner.incoming.discard(self)
-        self._large = None  # whatever still refers to this object must not keep megabytes
+        if self._link is not None:
+            self._link.lost("the other end closed the connection" if exc is None else str(exc))
         if self._deadline is not None:
             self._deadline.cancel()
         self._owner.receiver.connection_closed(self)
@@ -118,53 +120,22 @@ class IncomingConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
-        if self._large is not None:
-            return memoryview(self._large)[self._large_filled :]
-        return memoryview(self._buffer)[self._filled :]
+    def frame_bytes_max(self) -> int:
+        """Return how long a frame may be now."""
+        if self._peer is None:
+            return HELLO_BYTES_MAX
+        return PEER_FRAME_BYTES_MAX if self._link is None else 1 + LINK_FRAME_BYTES_MAX
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Handle the frames that are whole now."""
-        try:
-            if self._large is not None:
-                self._large_filled += nbytes
-                if self._large_filled == len(self._large):
-                    body, self._large = memoryview(self._large), None
-                    self._handle(self._large_kind, body)
-            else:
-                self._filled += nbytes
-                self._take_frames()
-        except ValueError as error:
-            log.warning("peer.refused", peer=self._peer, reason=str(error))
-            self.close()
+    def garbage_received(self, error: ValueError) -> None:
+        """Close: nothing after it would be understood."""
+        log.warning("peer.refused", peer=self._peer, reason=str(error))
+        self.close()
 
-    def _take_frames(self) -> None:
-        view = memoryview(self._buffer)
-        position, filled = 0, self._filled
-        while filled - position >= HEAD.size:
-            length, kind = HEAD.unpack_from(view, position)
-            limit = HELLO_BYTES_MAX if self._peer is None else PEER_FRAME_BYTES_MAX
-            if not 1 <= length <= limit:
-                raise PeerProtocolError(f"frame of {length} bytes, the limit is {limit}")
-            start, end = position + HEAD.size, position + 4 + length
-            if end <= filled:
-                position = end
-                # Whoever handles a frame copies what it keeps: the buffer is used again.
-                self._handle(kind, view[start:end])
-            elif length > LARGE_FRAME_BYTES:
-                self._large = bytearray(end - start)
-                self._large_filled, self._large_kind = filled - start, kind
-                self._large[: filled - start] = view[start:filled]
-                position = filled
-            else:
-                break
-        rest = filled - position
-        if position and rest:
-            self._buffer[:rest] = bytes(view[position:filled])
-        self._filled = rest
-
-    def _handle(self, kind: int, body: memoryview) -> None:
+    def frame_received(self, kind: int, body: memoryview) -> None:
+        """Handle one frame: the greeting, then what it is followed by. Raises ValueError on garbage."""
+        if self._link is not None:
+            self._link.received(kind, body)
+            return
         if self._peer is not None:
             self._owner.receiver.frame_received(self._peer, FrameKind(kind), body, self)
             return
@@ -177,11 +148,17 @@ class IncomingConnection(asyncio.BufferedProtocol):
         if kind != FrameKind.HELLO:
             raise PeerProtocolError("the first frame is not a hello")
         hello = decode_hello(body, me=self._owner.me, mesh_id=self._owner.mesh_id)
-        if hello.sender not in self._owner.peers:
+        if not self._is_expected(hello):
             raise PeerProtocolError(f"broker {hello.sender} is not of this region")
         self._check_certificate(hello.sender)
         if not self._challenge(hello):
             self._hear(hello)
+
+    def _is_expected(self, hello: Hello) -> bool:
+        """Return whether its sender may be here; a link may come from a broker that asks to be taken in."""
+        if hello.lane is Lane.LINK:
+            return region_of(hello.sender) == region_of(self._owner.me) and hello.sender != self._owner.me
+        return hello.sender in self._owner.peers
 
     def _challenge(self, hello: Hello) -> bool:
         """Ask who says HELLO to prove the secret; return whether it was asked. Raises PeerProtocolError."""
@@ -201,7 +178,7 @@ class IncomingConnection(asyncio.BufferedProtocol):
     def _hear(self, hello: Hello) -> None:
         """Believe from now on what comes."""
         peer, lane, disk = hello.sender, hello.lane, hello.disk
-        if not self._owner.admits(peer, disk):
+        if lane is not Lane.LINK and not self._owner.admits(peer, disk):
             self.close()
             return
         for older in [other for other in self._owner.incoming if (other._peer, other._lane) == (peer, lane)]:
@@ -210,6 +187,10 @@ class IncomingConnection(asyncio.BufferedProtocol):
         if hello.port and self._transport is not None:
             self._owner.greeted(peer, (self._transport.get_extra_info("peername")[0], hello.port))
         self.follow_pause()
+        if lane is Lane.LINK and self._transport is not None:
+            tls = self._transport.get_extra_info("ssl_object")
+            names = None if self._owner.tls is None else certificate_names(tls)
+            self._link = self._owner.links.accept(self._transport, peer, names)
 
     def _check_certificate(self, peer: BrokerId) -> None:
         """Refuse a broker whose certificate is another's. Raises PeerProtocolError."""
@@ -234,7 +215,7 @@ class IncomingConnection(asyncio.BufferedProtocol):
 
     def check_disk(self) -> None:
         """Close when the peer turns out to have the wrong disk."""
-        if self._peer is not None and not self._owner.admits(self._peer, self._disk):
+        if self._peer is not None and self._link is None and not self._owner.admits(self._peer, self._disk):
             self.close()
 
 

@@ -2,8 +2,8 @@
 
 Every broker dials every other broker twice: CONTROL carries beats, votes and small answers, APPEND carries
 log entries, so that a full append socket never delays a heartbeat. A third one, BULK, is dialled when it is first
-used: whole segments never stand before log entries. A connection is used one way: the dialling
-side sends, the accepting side only receives (answers travel on its own connections).
+used: whole segments never stand before log entries. Such a connection is used one way: the dialling
+side sends, the accepting side only receives (answers travel on its own connections). Lane LINK is peer_links.py's.
 
 Frame: u32 length of what follows | u8 kind | body. The first frame must be HELLO; anything else, another mesh,
 another protocol version or a frame over the limit closes the connection.
@@ -39,6 +39,7 @@ from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.mesh_secret import MeshSecret
 from region.multiraft.peer_hello import PeerProtocolError, decode_hello, encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
+from region.multiraft.peer_links import PeerLinks
 from region.multiraft.peer_outgoing import OutgoingConnection
 from region.multiraft.transport import Address, FrameKind, Lane, Part, PeerReceiver
 
@@ -56,6 +57,7 @@ PEER_LIMITS: Final = AdmissionLimits(
     handshake_s=2.0,
 )
 _DIALLED_AT_ONCE: Final = (Lane.CONTROL, Lane.APPEND)
+_ONE_WAY: Final = (*_DIALLED_AT_ONCE, Lane.BULK)
 
 
 class PeerTransport:
@@ -66,6 +68,7 @@ class PeerTransport:
         registered_disk: the uuid that a broker is registered with, None while nothing is known of it.
         tls: None for plain text.
         secret: what brokers prove to each other; None: nothing.
+        links: get this transport to dial on, and what is accepted on lane LINK. None: that is refused.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class PeerTransport:
         secret: MeshSecret | None = None,
         limits: AdmissionLimits = PEER_LIMITS,
         counters: AdmissionCounters | None = None,
+        links: PeerLinks | None = None,
     ) -> None:
         self.me = me
         self.mesh_id = mesh_id
@@ -98,6 +102,8 @@ class PeerTransport:
         self._listen = listen
         self.tls = tls
         self.secret = secret
+        self.links = PeerLinks(lambda _: None) if links is None else links
+        self.links.transport = self
         self._acceptor = Acceptor(
             lambda: IncomingConnection(self), name="peers", limits=limits, counters=counters, contexts=tls
         )
@@ -151,7 +157,7 @@ class PeerTransport:
             known.tell(address, source)
             return
         addresses = self._peers[broker] = Addresses(address, source)
-        for lane in Lane:
+        for lane in _ONE_WAY:
             connection = self._outgoing[broker, lane] = OutgoingConnection(self, broker, lane, addresses)
             if self._listening and lane in _DIALLED_AT_ONCE:
                 connection.start()
@@ -160,7 +166,7 @@ class PeerTransport:
         """Close every connection with this broker and hear it no more."""
         if self._peers.pop(broker, None) is None:
             return
-        for lane in Lane:
+        for lane in _ONE_WAY:
             connection = self._outgoing.pop((broker, lane))
             self._dropped_before += connection.frames_dropped
             leaving = asyncio.ensure_future(connection.stop())

@@ -29,6 +29,8 @@ class FrameKind(enum.IntEnum):
     BULK = 5
     CHALLENGE = 6
     PROOF = 7
+    ACCEPTED = 8
+    LINK = 9
 
 
 class Lane(enum.IntEnum):
@@ -37,6 +39,7 @@ class Lane(enum.IntEnum):
     CONTROL = 0
     APPEND = 1
     BULK = 2  # opened when it is first used
+    LINK = 3  # both ways; one connection for each link that is dialled
 
 
 class PeerReceiver(Protocol):

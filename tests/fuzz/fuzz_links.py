@@ -135,11 +135,14 @@ class Carrier:
 
     peer = "fuzz"
     peer_names = None
+    gather_ms = 2
     is_writable = True
 
     def __init__(self) -> None:
         self.receiver: Any = None
         self.reason = ""
+
+    def quiet_ns(self) -> None: ...
 
     def start(self, receiver: Any) -> None:
         self.receiver = receiver

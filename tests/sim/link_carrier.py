@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from georelay.ids import BrokerId
+from mesh.replication.settings import GATHER_MS
 from tests.sim.clockwork import NS_PER_MS, SimLoop
 from tests.sim.network import Network
 
@@ -69,6 +70,8 @@ class SimListener:
 class SimLink:
     """One end of a link."""
 
+    gather_ms = GATHER_MS
+
     def __init__(self, carrier: LinkCarrier, broker: BrokerId, loop: SimLoop, address: str) -> None:
         self.broker = broker
         self.loop = loop
@@ -86,6 +89,10 @@ class SimLink:
         self._draining = self._stalled = False
         self._closed = False
         carrier.links[self] = None
+
+    def quiet_ns(self) -> int | None:
+        """Return None: the link itself says whether the other end lives."""
+        return None
 
     @property
     def is_writable(self) -> bool:

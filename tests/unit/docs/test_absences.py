@@ -94,11 +94,6 @@ def test_the_search_for_file_writes_finds_the_ones_of_the_log(modules: Callable[
     assert {"fdatasync", "ftruncate"} <= found
 
 
-def test_no_grpc_between_brokers_of_a_region(modules: Callable[..., list[Module]]) -> None:
-    inside = modules("region/raft", "region/multiraft", "region/log", "region/topics", "region/controller")
-    assert importers(inside, "grpc") == []
-
-
 def test_nothing_between_produce_fetch_and_mirror_reads_or_unpacks_a_record(
     modules: Callable[..., list[Module]],
 ) -> None:

@@ -83,11 +83,14 @@ class Carrier:
 
     peer = "measured"
     peer_names = None
+    gather_ms = 2
 
     def __init__(self) -> None:
         self.is_writable = True
         self.receiver: Any = None
         self.frame: bytes | None = None
+
+    def quiet_ns(self) -> None: ...
 
     def start(self, receiver: Any) -> None:
         self.receiver = receiver

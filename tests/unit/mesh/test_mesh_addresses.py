@@ -63,11 +63,14 @@ class Carrier:
     """A link whose other end the test plays."""
 
     peer_names = None
+    gather_ms = 2
     is_writable = True
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.receiver: LinkReceiver | None = None
+
+    def quiet_ns(self) -> None: ...
 
     def start(self, receiver: LinkReceiver) -> None:
         self.receiver = receiver

@@ -71,11 +71,14 @@ class SlowLink:
 
     peer = "test"
     peer_names = None
+    gather_ms = 2
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.is_writable = True
         self.receiver: Any = None
+
+    def quiet_ns(self) -> None: ...
 
     def start(self, receiver: Any) -> None:
         self.receiver = receiver

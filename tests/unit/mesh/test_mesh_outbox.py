@@ -87,11 +87,17 @@ class SlowLink:
 
     peer = "test"
     peer_names = None
+    gather_ms = 2
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.is_writable = True
+        self.quiet: int | None = None
+        self.closed = ""
         self.receiver: Any = None
+
+    def quiet_ns(self) -> int | None:
+        return self.quiet
 
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
@@ -101,7 +107,7 @@ class SlowLink:
         self.frames.append(frame)
 
     def close(self, reason: str) -> None:
-        raise AssertionError(reason)
+        self.closed = reason
 
     async def carry(self) -> list[Part]:
         """Let the frame that is on its way arrive; return its parts."""
@@ -243,3 +249,27 @@ async def test_a_heartbeat_about_many_sessions_is_sorted_without_comparing_its_r
     assert sorted(row[0] for beat in beats for row in beat.rows) == list(range(400))
     assert {row[0] % 2 for row in beats[0].rows} == {1}, "what is free overtakes what is held"
     assert Row.compared == 0
+
+
+# --- signs of life ------------------------------------------------------------------------------------
+
+
+async def test_a_link_whose_carrier_hears_the_other_broker_sends_no_signs_of_life_and_lives_by_what_it_hears() -> None:
+    endpoint, link, clock = accepted()
+    link.receiver.frame_received(encode_frame(PEER))
+    await link.carry()
+    for _ in range(10):
+        clock.now_ns += SECOND
+        link.quiet = SECOND // 5
+        endpoint.tick()
+    await asyncio.sleep(0)
+    assert (link.frames, link.closed) == ([], "")
+    link.quiet = None  # nothing is heard there any more: the link says itself that this end lives
+    link.receiver.frame_received(encode_frame(Heartbeat(1)))
+    clock.now_ns += SECOND
+    endpoint.tick()
+    assert kinds(await link.carry()) == [Heartbeat]
+    link.quiet = 2 * SECOND
+    clock.now_ns += SECOND
+    endpoint.tick()
+    assert link.closed == "no sign of life for 2000 ms"

@@ -44,6 +44,7 @@ class IncomingOwner(Protocol):
     mesh_id: str
     receiver: PeerReceiver
     incoming: set[IncomingConnection]
+    linked: set[IncomingConnection]
     stopped: bool
     appends_paused: bool
     tls: TlsContexts | None
@@ -87,7 +88,7 @@ class IncomingConnection(FrameReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop has transport classes of its own: isinstance would refuse them.
         self._transport = cast("asyncio.Transport", transport)
-        if self._owner.stopped or len(self._owner.incoming) >= INCOMING_MAX:
+        if self._owner.stopped or len(self._owner.incoming) + len(self._owner.linked) >= INCOMING_MAX:
             self.close()
             return
         self._owner.incoming.add(self)
@@ -108,6 +109,7 @@ class IncomingConnection(FrameReader):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._owner.incoming.discard(self)
+        self._owner.linked.discard(self)
         if self._link is not None:
             self._link.lost("the other end closed the connection" if exc is None else str(exc))
         if self._deadline is not None:
@@ -181,7 +183,8 @@ class IncomingConnection(FrameReader):
         if lane is not Lane.LINK and not self._owner.admits(peer, disk):
             self.close()
             return
-        for older in [other for other in self._owner.incoming if (other._peer, other._lane) == (peer, lane)]:
+        others = self._owner.linked if lane is Lane.LINK else self._owner.incoming
+        for older in [other for other in others if (other._peer, other._lane) == (peer, lane)]:
             older.close()  # its broker has gone without a word: nothing of the past is read any more
         self._peer, self._lane, self._disk = peer, lane, disk
         if hello.port and self._transport is not None:
@@ -190,6 +193,8 @@ class IncomingConnection(FrameReader):
         if lane is Lane.LINK and self._transport is not None:
             tls = self._transport.get_extra_info("ssl_object")
             names = None if self._owner.tls is None else certificate_names(tls)
+            self._owner.incoming.discard(self)
+            self._owner.linked.add(self)
             self._link = self._owner.links.accept(self._transport, peer, names)
 
     def _check_certificate(self, peer: BrokerId) -> None:
@@ -215,7 +220,7 @@ class IncomingConnection(FrameReader):
 
     def check_disk(self) -> None:
         """Close when the peer turns out to have the wrong disk."""
-        if self._peer is not None and self._link is None and not self._owner.admits(self._peer, self._disk):
+        if self._peer is not None and not self._owner.admits(self._peer, self._disk):
             self.close()
 
 

@@ -94,6 +94,7 @@ class PeerTransport:
         self.receiver = receiver
         self.rng = rng
         self.incoming: set[IncomingConnection] = set()
+        self.linked: set[IncomingConnection] = set()  # of lane LINK, whatever its disk and whether it is a peer
         self.stopped = False
         self.appends_paused = False
         self._registered_disk = registered_disk
@@ -138,14 +139,15 @@ class PeerTransport:
         self.stopped = True
         await self._acceptor.close()
         await asyncio.gather(*(connection.stop() for connection in self._outgoing.values()), *self._leaving)
-        for accepted in list(self.incoming):
+        for accepted in [*self.incoming, *self.linked]:
             accepted.close()
         self.connection_gone()
         await self._all_gone.wait()  # an aborted connection says so in the next turn
 
     def connection_gone(self) -> None:
         """Note that a connection is lost; the last one ends `stop`."""
-        if self.stopped and not self.incoming and not any(connection.is_up for connection in self._outgoing.values()):
+        is_accepted = bool(self.incoming or self.linked)
+        if self.stopped and not is_accepted and not any(each.is_up for each in self._outgoing.values()):
             self._all_gone.set()
 
     def add_peer(self, broker: BrokerId, address: Address, source: Source) -> None:

@@ -15,7 +15,6 @@ from mesh.replication.link import Dial, Link
 from mesh.replication.settings import BrokerAddress
 from region.log.filesystem import OsFileSystem
 from region.multiraft.peer_links import PeerLinks
-from region.multiraft.transport import Lane
 
 TOPIC: Final = "orders"
 OLDER: Final = BrokerId(1001)
@@ -32,7 +31,7 @@ def link_connections(bed: Any) -> int:
 
 def near_links(broker: Any) -> set[BrokerId]:
     """Return the brokers whose links are open on the peer listener."""
-    return {each.peer for each in broker.core.host.transport.incoming if each._lane is Lane.LINK}
+    return {each.peer for each in broker.core.host.transport.linked}
 
 
 async def publish_from_each(bed: Any) -> list[int]:

@@ -188,7 +188,7 @@ async def test_a_link_that_nobody_reads_takes_no_more_and_delays_no_log_entries(
     dialled = here.dial(PEER)
     await dialled.send(b"hello")
     accepted = await there.accepted.get()
-    connection = next(each for each in there.transport.incoming if each._lane is Lane.LINK)
+    connection = next(iter(there.transport.linked))
     assert connection._transport is not None
     connection._transport.pause_reading()
     sent = 0
@@ -263,7 +263,7 @@ async def test_a_link_opens_once_the_other_broker_serves_links(start: Start) -> 
     while not there.links._waiting:
         await asyncio.sleep(0.002)
     given_up.link.close("no patience")
-    while there.transport.hears(ME) and any(each._lane is Lane.LINK for each in there.transport.incoming):
+    while there.transport.linked:
         await asyncio.sleep(0.002)
     dialled = here.dial(PEER)
     while all(transport.is_closing() for transport, _ in there.links._waiting):

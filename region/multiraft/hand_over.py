@@ -46,15 +46,32 @@ def hand_over(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
 async def hand_all_over(groups: Iterable[Group], is_alive: Callable[[BrokerId], bool], *, clock: Clock) -> None:
     """Give every leadership away before this broker stops, and wait until it is taken, for a second at most.
 
-    Each group is tried once: where all brokers stop, leadership would go round between them.
+    Who was elected a moment ago has no heir yet and is asked again. Each group is given away once: where all brokers
+    stop, leadership would go round between them.
     """
-    begun = [group for group in groups if hand_over(group, is_alive)]
+    held = [group for group in groups if group.node.is_leader]
+    begun: list[Group] = []
     until_ns = clock.monotonic_ns() + LAST_HAND_OVER_MS_MAX * 1_000_000
-    # What ends a group's leadership tells nobody: it may be any message of any of them.
-    while (left := sum(_is_being_taken(group, is_alive) for group in begun)) and clock.monotonic_ns() < until_ns:  # noqa: ASYNC110
+    while True:
+        waiting = []
+        for group in held:
+            if hand_over(group, is_alive):
+                begun.append(group)
+            elif _may_have_an_heir(group, is_alive):
+                waiting.append(group)
+        held = waiting
+        left = len(held) + sum(_is_being_taken(group, is_alive) for group in begun)
+        if not left or clock.monotonic_ns() >= until_ns:
+            break
+        # What ends a group's leadership tells nobody: it may be any message of any of them.
         await asyncio.sleep(LAST_HAND_OVER_LOOK_S)
     if begun:
         log.info("leadership.given_up", groups=len(begun), not_taken=left)
+
+
+def _may_have_an_heir(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
+    node = group.node
+    return node.is_leader and any(node.progress(voter) and is_alive(voter) for voter in group.membership.voters)
 
 
 def _is_being_taken(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:

@@ -22,6 +22,7 @@ from region.devmesh.bytecode import compile_packages
 from region.devmesh.certificates import DevPki, prepare
 from region.devmesh.directory import locked, mesh_secret, read_record, replace_file, write_record
 from region.devmesh.gossip_keys import prepare_keys
+from region.devmesh.nursery import Nursery
 from region.devmesh.overrides import parse_overrides, read_overrides
 from region.devmesh.placement import hosts_in
 from region.devmesh.plan_core import (
@@ -221,7 +222,10 @@ class _Session:
         self._layout = layout
         self._endpoints = endpoints
         self._progress = progress
-        self._supervisor = Supervisor(options.directory, restart=options.restart, on_exit=self._child_ended)
+        self._nursery = Nursery(options.directory / "logs" / "nursery.log")
+        self._supervisor = Supervisor(
+            options.directory, restart=options.restart, on_exit=self._child_ended, nursery=self._nursery
+        )
         self._is_up = False
         self._asked_to_stop = asyncio.Event()
         self._early_exit: asyncio.Future[ChildExit] = asyncio.get_running_loop().create_future()
@@ -253,8 +257,11 @@ class _Session:
 
     async def _bring_up(self, specs: list[ChildSpec]) -> None:
         self._progress.preparing(self._layout)
+        if sum(self._nursery.makes(spec.argv) for spec in specs) > 1:
+            await self._nursery.start()
         for spec in specs:
             await self._supervisor.start(spec)
+        await self._supervisor.all_started()
         waiting = {spec.name: spec for spec in specs}
         try:
             async with asyncio.timeout(self._options.ready_timeout_s):

@@ -4,7 +4,8 @@ Rule 1: children are started from the main thread, because the kernel's kill-on-
 Rule 2: a child has its own session, so Ctrl-C reaches the supervisor only and it stops them in one way.
 Rule 3: nobody's password is on a command line or in an environment: children read files.
 Rule 4: without `restart`, a child that ended is started again when somebody makes run/NAME.start.
-Rule 5: with `restart`, a child that ended stays down while run/NAME.hold is there, and starts at once when it is gone.
+Rule 5: the first processes are forked by a nursery where there is one; what starts again is run from its program.
+Rule 6: with `restart`, a child that ended stays down while run/NAME.hold is there, and starts at once when it is gone.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from region.devmesh.nursery import ForkedProcess, Nursery
 
 STOP_TIMEOUT_S: Final = 10.0  # from SIGTERM to SIGKILL; leaving the pools of gossip takes about 3 s of it
 RESTART_DELAY_S: Final = 0.5  # doubled for each restart of one child, up to RESTART_DELAY_S_MAX
@@ -25,6 +28,8 @@ HOLD_POLL_S: Final = 0.1
 STEADY_S: Final = 30.0  # a child that ran for so long begins again with the first delay
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024  # at start a longer log moves to NAME.log.1
 LOG_TAIL_BYTES: Final = 4_096
+
+Child = asyncio.subprocess.Process | ForkedProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +69,24 @@ class Supervisor:
         directory: holds logs/ and run/; also the children's working directory.
         restart: start a child again that ended by itself.
         on_exit: told of each child that ended by itself.
+        nursery: forks what it can, until `all_started`; None: every child is run from its program.
     """
 
-    def __init__(self, directory: Path, *, restart: bool, on_exit: Callable[[ChildExit], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        restart: bool,
+        on_exit: Callable[[ChildExit], None],
+        nursery: Nursery | None = None,
+    ) -> None:
+        self._nursery = nursery
         self._directory = directory
         self._restart = restart
         self._on_exit = on_exit
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._processes: dict[str, Child] = {}
         self._watchers: set[asyncio.Task[None]] = set()
-        self._starts: set[asyncio.Task[asyncio.subprocess.Process]] = set()
+        self._starts: set[asyncio.Task[Child]] = set()
         self._stopping = False
 
     @property
@@ -89,10 +103,17 @@ class Supervisor:
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
 
+    async def all_started(self) -> None:
+        """End the nursery: it is for the first start."""
+        nursery, self._nursery = self._nursery, None
+        if nursery is not None:
+            await nursery.stop()
+
     async def stop(self) -> None:
         """Stop all children: SIGTERM, and SIGKILL for those that still run after STOP_TIMEOUT_S."""
         self._stopping = True
         await asyncio.gather(*self._starts, return_exceptions=True)  # half started, a child has no pid to signal
+        await self.all_started()
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -108,21 +129,32 @@ class Supervisor:
         """Kill all children at once: the user asked twice."""
         self._signal(signal.SIGKILL)
 
-    async def _start_process(self, spec: ChildSpec) -> asyncio.subprocess.Process:
+    async def _start_process(self, spec: ChildSpec) -> Child:
         start = asyncio.create_task(self._spawn(spec))
         self._starts.add(start)
         start.add_done_callback(self._starts.discard)
         return await start
 
-    async def _spawn(self, spec: ChildSpec) -> asyncio.subprocess.Process:
+    async def _spawn(self, spec: ChildSpec) -> Child:
         log_path = self.log_path(spec.name)
         with contextlib.suppress(FileNotFoundError):
             if log_path.stat().st_size > LOG_BYTES_MAX:
                 log_path.replace(log_path.with_name(log_path.name + ".1"))
+        process: Child | None = None
+        if self._nursery is not None and self._nursery.makes(spec.argv):
+            process = await self._nursery.fork(spec.argv, log_path=log_path, directory=self._directory)
+        if process is None:
+            process = await self._run(spec.argv, log_path)
+        self._processes[spec.name] = process
+        pid_path(self._directory, spec.name).write_text(f"{process.pid}\n", encoding="ascii")
+        start_path(self._directory, spec.name).unlink(missing_ok=True)
+        return process
+
+    async def _run(self, argv: Sequence[str], log_path: Path) -> Child:
         descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *spec.argv,
+            return await asyncio.create_subprocess_exec(
+                *argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
@@ -131,12 +163,8 @@ class Supervisor:
             )
         finally:
             os.close(descriptor)
-        self._processes[spec.name] = process
-        pid_path(self._directory, spec.name).write_text(f"{process.pid}\n", encoding="ascii")
-        start_path(self._directory, spec.name).unlink(missing_ok=True)
-        return process
 
-    async def _watch(self, spec: ChildSpec, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, spec: ChildSpec, process: Child) -> None:
         delay_s = RESTART_DELAY_S
         loop = asyncio.get_running_loop()
         while True:

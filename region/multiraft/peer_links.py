@@ -183,6 +183,7 @@ class PeerLink:
     def opened(self, transport: asyncio.Transport) -> None:
         """Both sides know each other: frames may go."""
         transport.set_write_buffer_limits(high=WAITING_BYTES)
+        _cut_off_when_unread(transport)  # the accepting side too: beats on another lane say nothing of this connection
         self._transport = transport
 
     def received(self, kind: int, body: memoryview) -> None:
@@ -318,7 +319,7 @@ class _DialledConnection(FrameReader):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)  # uvloop has classes of its own
-        stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
+        _cut_off_when_unread(stream)
         self._link.connected(stream)
         owner = self._owner
         stream.write(
@@ -375,6 +376,10 @@ class _DialledConnection(FrameReader):
             self._link.lost(self._garbage or _end_of(exc))
         else:
             self._link.unanswered()
+
+
+def _cut_off_when_unread(transport: asyncio.Transport) -> None:
+    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
 
 
 def _end_of(error: Exception | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -179,6 +180,16 @@ async def test_what_one_end_closes_both_hear_once(start: Start) -> None:
     assert await dialled.closed == "enough" and "closed" in await accepted.closed
     dialled.link.close("again")
     dialled.link.send(b"into nothing")
+
+
+async def test_both_ends_cut_a_connection_off_that_takes_no_byte_for_ten_seconds(start: Start) -> None:
+    here, there = await start()
+    dialled = here.dial(PEER)
+    await dialled.send(b"hello")
+    accepted = await there.accepted.get()
+    for end in (dialled, accepted):
+        option = end.link._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert option == 10_000
 
 
 async def test_a_link_that_nobody_reads_takes_no_more_and_delays_no_log_entries(

@@ -249,11 +249,15 @@ class Link:
     peer = "127.0.0.1:1"
     peer_names = None
     is_writable = True
+    gather_ms = 0
 
     def __init__(self) -> None:
         self.receiver: Any = None
         self.sent = 0
         self.closed = False
+
+    def quiet_ns(self) -> int | None:
+        return None
 
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
@@ -319,7 +323,9 @@ def peer_inputs() -> list[bytes]:
     hello = encode_hello(lane=Lane.APPEND, sender=PEER, to=ME, disk=uuid.UUID(int=1).bytes, mesh_id=MESH)
     frames = b"".join(HEAD.pack(1 + 40, kind) + bytes(range(40)) for kind in FrameKind)
     stranger = encode_hello(lane=Lane.BULK, sender=BrokerId(2001), to=ME, disk=bytes(16), mesh_id="other")
-    return [hello, hello + frames, stranger, frames, HEAD.pack(60 << 20, FrameKind.RAFT)]
+    link = encode_hello(lane=Lane.LINK, sender=PEER, to=ME, disk=bytes(16), mesh_id=MESH)
+    links = [link + HEAD.pack(1 + len(frame), FrameKind.LINK) + frame for frame in link_inputs()]
+    return [hello, hello + frames, stranger, frames, HEAD.pack(60 << 20, FrameKind.RAFT), link + frames, *links]
 
 
 def link_inputs() -> list[bytes]:

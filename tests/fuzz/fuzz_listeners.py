@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -63,8 +64,8 @@ Feed = Callable[[bytes], Awaitable[str]]
 class Wire(asyncio.Transport):
     """A connection that swallows what is written."""
 
-    def __init__(self, protocol: Any) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
+    def __init__(self, protocol: Any, **extra: Any) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), **extra})
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self.written_bytes = 0
@@ -197,7 +198,7 @@ class Surfaces:
         """Feed one connection of a broker that has not said who it is, or that says it is 1002."""
         transport: Any = self._broker.core.host.transport
         connection = IncomingConnection(transport)
-        wire = Wire(connection)
+        wire = Wire(connection, socket=SimpleNamespace(setsockopt=lambda *_: None))
         connection.connection_made(wire)
         feed_buffered(connection, raw)
         outcome = "closed" if wire.ended else "heard" if connection.peer is not None else "waits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,9 @@ class Kept:
         self.written = b""
 
     def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def get_extra_info(self, _: str) -> Any:
+        return SimpleNamespace(setsockopt=lambda *_: None)
 
     def write(self, data: bytes) -> None:
         self.written += data

@@ -85,6 +85,7 @@ class GatewayMetrics:
             ["method"],
             registry=self._registry,
         )
+        self.sockets = Gauge("georelay_gateway_sockets", "Open WebSockets", registry=self._registry)
 
     def register(self, collector: Collector) -> None:
         """Show what another collector reads."""

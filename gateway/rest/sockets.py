@@ -28,6 +28,7 @@ from gateway.routing.router import Router
 from georelay.credentials import CLIENT_HEADER
 from georelay.errors import AccessDenied, BadRequest, Busy, Unauthenticated, Unavailable
 from georelay.limits import MIB
+from mesh.listening.acceptor import cut_off
 from mesh.listening.http_sockets import ANSWER_MESSAGE_BYTES_MAX, CLOSE_S, SocketMemory, new_socket
 
 log = structlog.get_logger()
@@ -82,7 +83,8 @@ class SocketRelay:
         async with self._places.of(caller, patience_s=CONNECT_S):
             broker_ws = await self._connect(request, candidates)
             async with broker_ws:
-                await self._carry(request, ws, broker_ws)
+                with self._metrics.sockets.track_inprogress():
+                    await self._carry(request, ws, broker_ws)
         return ws
 
     async def _connect(
@@ -135,8 +137,8 @@ class SocketRelay:
         if ws.closed or isinstance(ended[0], TimeoutError | ConnectionError):
             await broker_ws.close(code=WSCloseCode.GOING_AWAY)
         code = broker_ws.close_code
-        if isinstance(ended[1], TimeoutError) and request.transport is not None:
-            request.transport.abort()  # it does not read
+        if isinstance(ended[1], TimeoutError):
+            cut_off(request.transport)  # it does not read
         elif not ws.closed:
             is_lost = code in _NOT_SENT
             await ws.close(

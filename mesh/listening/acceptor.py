@@ -206,6 +206,20 @@ class _Counted:
             self._protocol.connection_lost(error)
 
 
+def cut_off(transport: asyncio.WriteTransport | None) -> None:
+    """End a connection whose other end does not read. It is told (RST), and what waits for it in the kernel goes.
+
+    After a mere abort() the kernel would keep that, and the connection, for minutes.
+    """
+    if transport is None:
+        return
+    raw: Any = transport.get_extra_info("socket")
+    if raw is not None:
+        with contextlib.suppress(OSError):  # it is closed already
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()
+
+
 def _reset(connection: socket.socket) -> None:
     """Close without a farewell: nothing of it stays in the kernel."""
     with contextlib.suppress(OSError):

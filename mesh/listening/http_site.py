@@ -24,7 +24,7 @@ from aiohttp.web_protocol import RequestHandler
 from georelay.errors import BadRequest
 from georelay.limits import KIB
 from georelay.tls import TlsContexts
-from mesh.listening.acceptor import Acceptor
+from mesh.listening.acceptor import Acceptor, cut_off
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 
 FIRST_HEAD_S: Final = 30.0
@@ -202,5 +202,5 @@ class HttpSite:
             if connection.transport is not None and connection.is_late(now_s):
                 self._acceptor.counters.refuse(Refusal.TOO_SLOW)
                 log.info("http_connection.too_slow", listener=self._name, peer=str(connection.peername))
-                connection.transport.abort()
+                cut_off(connection.transport)
         self._sweeper = loop.call_later(SWEEP_S, self._sweep)

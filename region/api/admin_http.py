@@ -124,6 +124,8 @@ class AdminHttp:
         self._parts = parts
         self._shed = shed
         self._site: HttpSite | None = None
+        if sockets is not None:
+            metrics.registry.register(sockets)
 
     def app(self) -> web.Application:
         """Return the application."""

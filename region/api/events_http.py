@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from georelay.errors import BadRequest, Busy, GeorelayError, Unauthenticated
+from mesh.listening.acceptor import cut_off
 from region.api.consumer_requests import STARTS, chosen_partitions, event_id, parse_event_id
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_of
@@ -100,8 +101,7 @@ class EventsHttp:
             await self._send(response, tail, principal, check)
         except (ConnectionError, TimeoutError) as error:
             log.debug("event_stream.left", topic=tail.view.name, error=repr(error))
-            if request.transport is not None:
-                request.transport.abort()
+            cut_off(request.transport)
         finally:
             self._streams.add(principal.name, -1)
         return response

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from georelay.limits import KIB, MIB
 from georelay.wire.batch import Record
+from mesh.listening.acceptor import cut_off
 from region.api.record_json import record_json
 from region.api.unfolding import ON_LOOP_BYTES_MAX, POOL, Unreadable, weight_bytes
 from region.kafka.ports import EntryLike
@@ -130,8 +131,7 @@ class RecordsAnswer:
         except (TimeoutError, ConnectionError) as error:  # the status has left: there is nobody to tell
             self._has_left = self.is_full = True
             log.info("http_reader.left", peer=self._request.remote, error=repr(error))
-            if self._request.transport is not None:
-                self._request.transport.abort()
+            cut_off(self._request.transport)
 
 
 class RecordsOut(Protocol):

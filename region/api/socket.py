@@ -31,6 +31,7 @@ from georelay.errors import (
     UnknownTopic,
 )
 from georelay.limits import REST_VALUES_MAX
+from mesh.listening.acceptor import cut_off
 from mesh.listening.http_sockets import MESSAGE_BYTES_MAX
 from region.api.bodies import Bodies
 from region.api.consumer_requests import positions_json
@@ -313,6 +314,4 @@ class Socket:
 
     def _cut_off(self, error: Exception) -> None:
         log.info("socket.left", peer=self._principal.host, error=repr(error))
-        transport = self._ws.get_extra_info("transport")
-        if transport is not None:
-            transport.abort()
+        cut_off(self._ws.get_extra_info("transport"))

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 import structlog
 from aiohttp import WSCloseCode, web
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from georelay.errors import BadRequest, Busy
+from mesh.listening.acceptor import cut_off
 from mesh.listening.http_sockets import SocketMemory, new_socket
 from region.api.bodies import BODIES
 from region.api.principal import PRINCIPAL
@@ -27,7 +31,7 @@ SOCKETS_MAX: Final = 20_000  # of one broker
 PARAMETERS: Final = frozenset({"region", "read_only"})
 
 
-class SocketsHttp:
+class SocketsHttp(Collector):
     """The handler."""
 
     def __init__(self, services: SocketServices) -> None:
@@ -35,10 +39,9 @@ class SocketsHttp:
         self._shares = Shares(SOCKETS_MAX)
         self._open: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
 
-    @property
-    def count(self) -> int:
-        """Return how many are open."""
-        return self._shares.used
+    def collect(self) -> Iterator[Metric]:
+        """Yield how many are open."""
+        yield GaugeMetricFamily("georelay_sockets_open", "WebSockets open now", self._shares.used)
 
     def routes(self) -> list[web.RouteDef]:
         """Return what the admin listener serves."""
@@ -75,8 +78,7 @@ class SocketsHttp:
             ).run()
         except (ConnectionError, TimeoutError) as error:
             log.info("socket.left", peer=request.remote, error=repr(error))
-            if request.transport is not None:
-                request.transport.abort()
+            cut_off(request.transport)
         finally:
             self._shares.add(principal.name, -1)
         return ws

@@ -102,6 +102,18 @@ async def test_what_is_there_is_sent_and_then_what_comes(open_socket: Open, orde
     assert [row["value"] for row in (await client.next())["records"]] == ["b"]
 
 
+async def test_open_sockets_are_counted(edge: Edge, open_socket: Open) -> None:
+    def shown() -> float | None:
+        return edge.metrics.registry.get_sample_value("georelay_sockets_open")
+
+    client = await open_socket()
+    assert shown() == 1
+    await client.ws.close()
+    async with asyncio.timeout(5):
+        while shown() != 0:  # its end is worked on behind the close
+            await asyncio.sleep(0)
+
+
 async def test_who_comes_back_with_offsets_goes_on_there(open_socket: Open, orders: Any) -> None:
     orders((0, b"a"), (0, b"b"), (1, b"c"))
     client = await open_socket()

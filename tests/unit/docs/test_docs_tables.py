@@ -31,6 +31,7 @@ METRIC_SOURCES = (
     "region/api/group_metrics.py",
     "region/api/queue_metrics.py",
     "region/api/binding_metrics.py",
+    "region/api/sockets_http.py",
     "region/api/unfolding_metrics.py",
     "region/broker/clocks.py",
     "region/broker/trace_metrics.py",

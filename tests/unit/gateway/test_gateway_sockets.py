@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -44,6 +45,21 @@ async def test_messages_pass_both_ways_as_they_are(start_mesh: Any, start_broker
     await ws.send_bytes(b"\x00\xff")
     assert [(await ws.receive(timeout=5)).data for _ in range(2)] == ["häppy", b"\x00\xff"]
     await ws.close()
+
+
+async def test_open_sockets_are_counted(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await start_mesh(us=[await start_broker(echo)])
+
+    async def shown() -> str:
+        text: str = await (await mesh.client.get(mesh.url("/metrics"))).text()
+        return next(row for row in text.splitlines() if row.startswith("georelay_gateway_sockets "))
+
+    ws, _ = await open_socket(mesh)
+    assert await shown() == "georelay_gateway_sockets 1.0"
+    await ws.close()
+    async with asyncio.timeout(5):
+        while await shown() != "georelay_gateway_sockets 0.0":  # its end is worked on behind the close
+            await asyncio.sleep(0)
 
 
 async def test_the_broker_learns_who_asks_and_not_for_which_region(start_mesh: Any, start_broker: Any) -> None:

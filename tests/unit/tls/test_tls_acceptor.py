@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from aiohttp import web
 
 from georelay.tls import ClientAuth, certificate_names
 from mesh.listening import http_site
-from mesh.listening.acceptor import Acceptor
+from mesh.listening.acceptor import Acceptor, cut_off
 from mesh.listening.admission_core import AdmissionLimits, Refusal
 from mesh.listening.http_site import HttpSite
 
@@ -230,3 +231,17 @@ async def test_a_slow_answer_and_an_idle_connection_are_not_the_clients_fault(si
         await asyncio.sleep(0.4)
     assert site[0]._acceptor.counters.refused == {}
     writer.close()
+
+
+async def test_who_does_not_read_is_told_that_it_was_cut_off(start: Start) -> None:
+    class Flood(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            transport.write(bytes(16 * 1024 * 1024))  # more than the kernel takes
+            asyncio.get_running_loop().call_later(0.01, cut_off, transport)
+
+    _, port = await start(factory=Flood)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        async with asyncio.timeout(5):
+            while client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == b"\x01":  # established; nothing is read
+                await asyncio.sleep(0.005)
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "reset"

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.free_ports import free_ports
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
@@ -79,7 +79,7 @@ def main() -> int:
 async def _drill() -> None:
     with scratch_directory("georelay-alerts-") as directory:
         async with MeshProcess(directory, regions="us,eu,ap", brokers_per_region=1, arguments=("--tls",)) as mesh:
-            live_port, port = await asyncio.to_thread(_free_ports)
+            live_port, port = await asyncio.to_thread(free_ports, 2)
             commands = _live(mesh, directory, live_port), _prometheus(mesh, directory, live_port, port)
             with _running(*commands), _traffic(mesh):
                 prometheus = Prometheus(port)
@@ -159,13 +159,6 @@ async def _until(condition: Callable[[], bool], otherwise: Callable[[], str]) ->
 
 def _georelay(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "georelay.cli", *arguments], check=True, capture_output=True)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
 
 
 def _live(mesh: MeshProcess, directory: Path, port: int) -> list[str]:

@@ -21,19 +21,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Final
 
-import uvloop
 from rich.console import Console
 
 from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, report_run, transactions, upgrade
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.membership_runs import MEMBERSHIP_RUNS, Work
-from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.phases_table import print_report
 from loadtest.scratch import scratch_directory
 
-TABLE_WIDTH_CHARS: Final = 140
 OTHERS: Final = {
     "bit-flip": bit_flip.main,
     "flood": flood.main,
@@ -73,9 +70,7 @@ async def run_work(options: argparse.Namespace, console: Console) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser("campaign", __doc__)
     parser.add_argument("campaign", choices=[*MEMBERSHIP_RUNS, *OTHERS])
     parser.add_argument("--runs", type=int, default=1, help="how often (default 1)")
     parser.add_argument("--rate", type=float, default=1_000, help="records per second (default 1000)")
@@ -83,7 +78,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--quiet-seconds", type=float, default=5, help="measured between changes (default 5)")
     parser.add_argument("--bulk-mib", type=int, default=1024, help="what reassign moves (default 1024)")
     parser.add_argument("--bulk-mb-per-s", type=int, default=0, help="how fast it may (default: what brokers do)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
@@ -96,16 +90,7 @@ def main() -> int:
         parser().error("--runs and --rate must be positive")
     if options.partitions < 1 or options.bulk_mib < 1 or options.bulk_mb_per_s < 0:
         parser().error("--partitions and --bulk-mib must be positive and --bulk-mb-per-s not negative")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH_CHARS)
-    try:
-        return uvloop.run(run_work(options, console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run_work, options)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import (
     CampaignFailed,
     ForeignProducer,
@@ -51,7 +51,6 @@ SEALED_MIN: Final = 3  # before the first flip
 WHOLE_SECONDS_MAX: Final = 150  # a scrub of a running broker begins once a minute
 SEND_SECONDS_MAX: Final = 24 * 3600
 READ_PAUSE_SECONDS: Final = 0.05
-TABLE_WIDTH_CHARS: Final = 140
 HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 REFUSAL: Final = "georelay-broker: "
 FOUND_BY: Final = {
@@ -374,27 +373,13 @@ def table_of(results: Sequence[FlipResult], seed: int, rate: float) -> Table:
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; return the exit code: 1 when something was lost, doubled or wrong, 2 when it could not run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign bit-flip",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign bit-flip", __doc__)
     parser.add_argument(
         "--runs", type=int, default=len(KINDS), help=f"how often (default {len(KINDS)}, each kind once)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is random here (default 1)")
     parser.add_argument("--rate", type=float, default=200, help="records per second (default 200)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     options = parser.parse_args(arguments)
     if options.runs < 1 or options.rate <= 0:
         parser.error("--runs and --rate must be positive")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH_CHARS)
-    try:
-        return uvloop.run(run_flips(options, console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run_flips, options)

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench.batched import create_topic
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.flooder import PARENT_VARIABLE
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.mesh_process import MeshProcess
@@ -37,7 +37,6 @@ TOPIC: Final = "probe"
 FACTOR_MAX: Final = 2.0
 NOISE_MS: Final = 10.0
 SETTLE_SECONDS: Final = 3.0
-TABLE_WIDTH_CHARS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,24 +195,10 @@ async def run(options: argparse.Namespace, console: Console) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign flood",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign flood", __doc__)
     parser.add_argument("--attempts", type=int, default=100_000, help="connections attempted (default 100000)")
     parser.add_argument("--attempts-per-s", type=float, default=4_000, help="how fast (default 4000)")
     parser.add_argument("--rate", type=float, default=200, help="records per second of the probe (default 200)")
     parser.add_argument("--seconds", type=float, default=10, help="of each quiet phase (default 10)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     options = parser.parse_args(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH_CHARS)
-    try:
-        return uvloop.run(run(options, console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run, options, width_chars=120)

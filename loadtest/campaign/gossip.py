@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.scratch import scratch_directory
 
@@ -295,11 +295,7 @@ async def run(options: argparse.Namespace, console: Console) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign gossip",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign gossip", __doc__)
     parser.add_argument("--members", type=int, default=50, help="default 50")
     parser.add_argument("--profile", default="lan", help="lan (default), wan, tuned-wan or local")
     parser.add_argument("--plain", dest="encrypted", action="store_false", help="without keys")
@@ -307,17 +303,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--settle-s", type=float, default=10, help="before the steady state is measured (default 10)")
     parser.add_argument("--steady-s", type=float, default=20, help="how long it is (default 20)")
     parser.add_argument("--patience-s", type=float, default=120, help="for anything to get around (default 120)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the keyring (default: the system's)")
     options = parser.parse_args(arguments)
     if options.members < 10:
         parser.error("--members must be at least 10")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    try:
-        return asyncio.run(run(options, console))
-    except (CampaignFailed, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run, options, width_chars=120, run=asyncio.run)

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, create_topic, get_json, new_mesh, wait_until_whole
 from loadtest.groups.coordinator_log import read_generations
 from loadtest.groups.member_process import CLIENTS, GroupToJoin, MemberProcess, missing_for
@@ -38,7 +38,6 @@ PARTITIONS: Final = 12
 MIXED: Final = "mixed"  # every client in one group
 STABLE_SECONDS_MAX: Final = 60
 DRAIN_SECONDS_MAX: Final = 90
-TABLE_WIDTH_CHARS: Final = 150
 
 
 @dataclass(slots=True, kw_only=True)
@@ -305,11 +304,7 @@ async def run_groups(options: argparse.Namespace, console: Console) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; return the exit code: 1 when a rule was broken, 2 when it could not run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign groups",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign groups", __doc__)
     names = (*CLIENTS, MIXED)
     parser.add_argument("--clients", type=lambda text: text.split(","), default=list(names), help=",".join(names))
     parser.add_argument("--members", type=lambda text: [int(n) for n in text.split(",")], default=[1, 3, 5])
@@ -321,18 +316,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--rate", type=float, default=500, help="records per second (default 500)")
     parser.add_argument("--seconds", type=float, default=20, help="how long is sent in each run (default 20)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     options = parser.parse_args(arguments)
     unknown = set(options.clients) - set(names)
     if unknown or options.rate <= 0 or options.seconds < 6 or min(options.members) < 1:
         parser.error(f"clients are {', '.join(names)}; --rate and --members are positive, --seconds at least 6")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH_CHARS)
-    try:
-        return uvloop.run(run_groups(options, console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run_groups, options, width_chars=150)

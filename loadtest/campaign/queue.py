@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
 import georelay
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import CampaignFailed, create_topic, wait_until_whole
 from loadtest.campaign.queue_consumer import POISON
 from loadtest.campaign.queue_history import read_events
@@ -280,7 +280,7 @@ async def run_queue(options: argparse.Namespace, console: Console) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.campaign queue", description=__doc__)
+    parser = new_parser("campaign queue", __doc__)
     parser.add_argument("--records", type=int, default=10_000)
     parser.add_argument("--consumers", type=int, default=3)
     parser.add_argument("--poison", type=float, default=0.01, help="share of records that every consumer rejects")
@@ -292,17 +292,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--kill-consumer-s", type=float, default=3.0, help="about how often one is killed with -9")
     parser.add_argument("--kill-coordinator-s", type=float, default=10.0, help="how often its broker is; 0: never")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scratch", type=Path, default=None)
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; return the exit code."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
-    try:
-        return uvloop.run(run_queue(parser().parse_args(arguments), console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
+    return carry_out(run_queue, parser().parse_args(arguments))

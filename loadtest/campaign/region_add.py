@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
 from confluent_kafka import KafkaError, Producer
 from rich.console import Console
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.joined_broker import NewRegion
 from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, create_topic, get_json, wait_until_whole
 from loadtest.campaign.phases_core import Phase, report
@@ -243,11 +243,7 @@ async def run_region_add(options: argparse.Namespace, console: Console) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign region-add",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign region-add", __doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="that are there before (default 1000000)")
     parser.add_argument("--rate", type=float, default=1_000, help="records per second meanwhile (default 1000)")
     parser.add_argument("--partitions", type=int, default=4, help="of each topic (default 4)")
@@ -256,18 +252,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--regions", type=lambda text: text.split(","), default=["us", "eu", "ap"], help="default us,eu,ap"
     )
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; return the exit code."""
     options = parser().parse_args(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
-    try:
-        return uvloop.run(run_region_add(options, console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
+    return carry_out(run_region_add, options)

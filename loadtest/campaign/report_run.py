@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -36,6 +35,8 @@ from loadtest.campaign.clock_verdict_core import (
     faults_of_corrections,
     wrong_verdicts,
 )
+from loadtest.campaign.command_line import carry_out, new_parser
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.campaign.report_verdict_core import PairLine, StreamBook, compare, faults_of_integrity
 from loadtest.mesh_process import MeshProcess
@@ -52,11 +53,6 @@ CUT_AT, KILL_AT = 0.25, 0.65  # shares of the load's time
 CLIENT_S_MAX: Final = 3_600.0
 LINE_BYTES_MAX: Final = 1 << 26
 REPORT_FAILED: Final = (2, 4)
-TABLE_CHARS: Final = 200
-
-
-class CannotRun(Exception):
-    """The campaign itself could not go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +187,7 @@ class ReportRun:
         reading.stdin.close()
         self.consumed = (await counting)["regions"]
         if await reading.wait():
-            raise CannotRun(f"the readers ended with {reading.returncode}")
+            raise CampaignFailed(f"the readers ended with {reading.returncode}")
 
     async def _create_topics(self) -> None:
         made = set()
@@ -212,7 +208,7 @@ class ReportRun:
         settings = os.environ | ({"GEORELAY_USER": user} if user else {})
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=settings, check=False)
         if done.returncode:
-            raise CannotRun(f"georelay topics {' '.join(words)}: {done.stderr.strip()}")
+            raise CampaignFailed(f"georelay topics {' '.join(words)}: {done.stderr.strip()}")
 
     async def _start(self, role: str, plan: dict[str, Any]) -> asyncio.subprocess.Process:
         path = self.mesh.directory / f"{role}.json"
@@ -232,7 +228,7 @@ class ReportRun:
             document: dict[str, Any] = json.loads(await _line(process))
             code = await process.wait()
         if code:
-            raise CannotRun(f"the producers ended with {code}")
+            raise CampaignFailed(f"the producers ended with {code}")
         return document
 
     async def _count(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
@@ -334,7 +330,7 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout is not None
     line = await process.stdout.readline()
     if not line:
-        raise CannotRun("a client ended before it was asked to")
+        raise CampaignFailed("a client ended before it was asked to")
     return line
 
 
@@ -347,7 +343,7 @@ def report_of(traces: Path, out: Path, targets: Path | None, say: Any) -> tuple[
         [sys.executable, "-P", "-m", "georelay.cli", *words], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise CannotRun(f"georelay report ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        raise CampaignFailed(f"georelay report ended with {done.returncode}: {done.stderr.strip()[-500:]}")
     seconds = time.monotonic() - began
     say(f"georelay report took {seconds:.0f} s")
     document: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
@@ -455,7 +451,7 @@ async def running(options: argparse.Namespace, scratch: Path) -> AsyncIterator[M
     unknown = set(options.clocks) - set(mesh.regions)
     if unknown:
         regions = ", ".join(mesh.regions)
-        raise CannotRun(f"--clocks: there is no region {', '.join(sorted(unknown))}; there are {regions}")
+        raise CampaignFailed(f"--clocks: there is no region {', '.join(sorted(unknown))}; there are {regions}")
     async with mesh:
         yield mesh
 
@@ -512,11 +508,7 @@ def parse_clocks(text: str) -> dict[str, int]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign report", __doc__)
     parser.add_argument("--rate", type=int, default=1_000, help="records per second in all (default 1000)")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long is sent (default 300)")
     parser.add_argument("--cut-seconds", type=float, default=20.0, help="how long a link stays cut; 0: it does not")
@@ -529,7 +521,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--targets", type=Path, default=None, help="what the report judges by (default: its own)")
     parser.add_argument("--out", type=Path, default=Path("out") / "report-campaign", help="folder of the report")
     parser.add_argument("--data", type=Path, default=None, help="folder for the mesh and its traces, which stays")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
@@ -538,15 +529,6 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.rate < 1 or options.seconds <= 0 or options.cut_seconds < 0:
         parser().error("--rate and --seconds must be positive and --cut-seconds not negative")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_CHARS)
     if options.data is not None:
         options.data.mkdir(parents=True, exist_ok=True)
-    try:
-        return uvloop.run(run_report_campaign(options, console))
-    except (CannotRun, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run_report_campaign, options, width_chars=200)

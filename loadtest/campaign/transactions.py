@@ -26,6 +26,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import CampaignFailed, create_topic, leader_of, new_mesh, wait_until_whole
 from loadtest.campaign.transactions_verdict_core import (
     Fate,
@@ -45,7 +46,6 @@ PARTITIONS: Final = 3
 INPUT, OUTPUT, GROUP = "txn-input", "txn-output", "transform"
 QUIET_S: Final = 3.0  # a reader that got nothing for so long at the end has everything
 END_S: Final = 120.0
-TABLE_WIDTH_CHARS: Final = 140
 
 
 class Worker:
@@ -291,11 +291,7 @@ def _pipeline_table(verdict: PipelineVerdict) -> Table:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign transactions",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign transactions", __doc__)
     parser.add_argument("--transactions", type=int, default=10_000, help="of all writers together (default 10000)")
     parser.add_argument("--writers", type=int, default=4, help="processes (default 4)")
     parser.add_argument("--kills", type=int, default=20, help="of brokers and writers in turn (default 20)")
@@ -303,7 +299,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--pipeline-kills", type=int, default=20, help="of brokers and the pipeline (default 20)")
     parser.add_argument("--pause", type=float, default=3, help="seconds before each kill (default 3)")
     parser.add_argument("--patience", type=float, default=1_800, help="seconds for all writers to end (default 1800)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
@@ -312,13 +307,4 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if min(options.transactions, options.writers, options.records) < 1 or options.pause <= 0:
         parser().error("--transactions, --writers, --records and --pause must be positive")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH_CHARS)
-    try:
-        return asyncio.run(run(options, console))
-    except (CampaignFailed, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(run, options, run=asyncio.run)

@@ -19,11 +19,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.joined_broker import BesideBroker, broker_id, toml_of
 from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, get_json
 from loadtest.campaign.old_version import unpack_version
@@ -263,23 +263,13 @@ async def run(options: argparse.Namespace, console: Console) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.campaign upgrade",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("campaign upgrade", __doc__)
     parser.add_argument("--from", dest="commit", required=True, help="commit of the older version")
     parser.add_argument("--rate", type=float, default=200, help="records per second of both regions (default 200)")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run it."""
     options = parser().parse_args(arguments)
-    console = Console(soft_wrap=True)
-    try:
-        return uvloop.run(run(options, console))
-    except (CampaignFailed, TimeoutError, OSError) as error:
-        console.print(f"the campaign could not run: {error}", markup=False)
-        return 2
+    return carry_out(run, options, soft_wrap=True)

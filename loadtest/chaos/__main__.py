@@ -18,19 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.chaos.chaos_mesh import ChaosMesh
 from loadtest.chaos.chaos_run import ChaosRun, Load, run_once
 from loadtest.chaos.nemesis import NEMESES
 from loadtest.chaos.report_core import Goal, Outcome, Row, goal_text, row_of
-from loadtest.history.operation import HistoryError
 
-TABLE_WIDTH_CHARS: Final = 160
 KEPT_LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
@@ -165,12 +163,7 @@ def keep_logs(directory: Path, target: Path) -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     faults = "\n".join(f"  {name.ljust(16)}{nemesis.text}" for name, nemesis in NEMESES.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.chaos",
-        description=__doc__,
-        epilog=f"nemeses:\n{faults}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("chaos", __doc__, epilog=f"nemeses:\n{faults}")
     parser.add_argument("--runs", type=int, default=2, help="of each nemesis (default 2)")
     parser.add_argument("--minutes", type=float, default=0, help="rounds of all nemeses for so long instead of --runs")
     parser.add_argument("--seed", type=int, default=1, help="chooses targets, times and order (default 1)")
@@ -190,7 +183,6 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--keep", type=Path, default=Path("out/chaos"), help="logs and histories of runs that failed")
     parser.add_argument("--require-goals", action="store_true", help="a goal that is missed is a failure")
-    parser.add_argument("--scratch", type=Path, default=None, help="directory for the data (default: the system's)")
     return parser
 
 
@@ -211,16 +203,7 @@ def main() -> int:
     options.nemesis = options.nemesis or [name for name in fitting if not NEMESES[name].must_fail]
     if unfit := set(options.nemesis) - set(fitting):
         parser().error(f"--nemesis {', '.join(sorted(unfit))} needs more --regions")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH_CHARS)
-    try:
-        return uvloop.run(campaign(options, console))
-    except (HistoryError, RuntimeError, OSError) as error:
-        console.print(f"the campaign could not run: {error!r}", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(campaign, options, width_chars=160)
 
 
 if __name__ == "__main__":

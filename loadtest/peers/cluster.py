@@ -127,15 +127,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listened on a moment ago."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
 def listens(address: str) -> bool:
     """Return whether somebody takes connections there."""
     host, _, port = address.partition(":")

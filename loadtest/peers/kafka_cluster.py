@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from loadtest.peers.cluster import NODES, Cluster, Foreign, Node, free_ports, listens
+from loadtest.free_ports import free_ports
+from loadtest.peers.cluster import NODES, Cluster, Foreign, Node, listens
 from loadtest.peers.installation import Installed
 
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -25,7 +26,8 @@ SYNCED: Final = {**REPLICATED, "flush.messages": "1"}
 @contextlib.contextmanager
 def running(folder: Path, installed: Installed, *, settings: Mapping[str, str]) -> Iterator[Cluster]:
     """Start three brokers in a folder; `settings` are of the topics."""
-    ports, controllers = free_ports(NODES), free_ports(NODES)
+    all_ports = free_ports(2 * NODES)
+    ports, controllers = all_ports[:NODES], all_ports[NODES:]
     voters = ",".join(f"{row + 1}@127.0.0.1:{controllers[row]}" for row in range(NODES))
     with Foreign(folder) as foreign:
         nodes = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from loadtest.peers.cluster import NODES, Cluster, Foreign, Node, free_ports
+from loadtest.free_ports import free_ports
+from loadtest.peers.cluster import NODES, Cluster, Foreign, Node
 from loadtest.peers.installation import Installed
 
 
@@ -20,7 +21,8 @@ def version(installed: Installed) -> str:
 @contextlib.contextmanager
 def running(folder: Path, installed: Installed, *, sync_always: bool) -> Iterator[Cluster]:
     """Start three servers in a folder; `sync_always`: a sync of the file before each acknowledgement."""
-    ports, routes = free_ports(NODES), free_ports(NODES)
+    all_ports = free_ports(2 * NODES)
+    ports, routes = all_ports[:NODES], all_ports[NODES:]
     with Foreign(folder) as foreign:
         nodes = []
         for row in range(NODES):
@@ -37,7 +39,7 @@ def running(folder: Path, installed: Installed, *, sync_always: bool) -> Iterato
         yield Cluster(protocol="nats", nodes=nodes, packages=installed.packages)
 
 
-def _config(name: str, port: int, routes: list[int], row: int, store: Path, sync_always: bool) -> str:
+def _config(name: str, port: int, routes: Sequence[int], row: int, store: Path, sync_always: bool) -> str:
     others = ", ".join(f'"nats://127.0.0.1:{route}"' for route in routes)
     sync = "sync_interval: always" if sync_always else ""
     return (

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from loadtest.peers.cluster import NODES, READY_SECONDS_MAX, Cluster, Foreign, Node, free_ports
+from loadtest.free_ports import free_ports
+from loadtest.peers.cluster import NODES, READY_SECONDS_MAX, Cluster, Foreign, Node
 from loadtest.peers.installation import Installed, write_erl
 
 COOKIE: Final = "GEORELAYPEERS"  # lets nodes of one loopback meet; nothing is kept behind it
@@ -23,7 +24,8 @@ def version(installed: Installed) -> str:
 @contextlib.contextmanager
 def running(folder: Path, installed: Installed) -> Iterator[Cluster]:
     """Start three nodes in a folder."""
-    ports, distribution, (epmd,) = free_ports(NODES), free_ports(NODES), free_ports(1)
+    epmd, *others = free_ports(1 + 2 * NODES)
+    ports, distribution = others[:NODES], others[NODES:]
     names = [f"rabbit{epmd}n{row + 1}@localhost" for row in range(NODES)]
     programs = folder / "bin"
     programs.mkdir(parents=True)

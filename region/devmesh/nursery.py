@@ -6,7 +6,8 @@ standard input and answers with the pid of the process that it made. It ends at 
 
 Rule 1: it forks only while it has one thread, and before any event loop.
 Rule 2: what it forked is a child of PARENT, not of it: a process between both ends at once, and PARENT adopts orphans.
-        The new process goes on only then, so that it dies with PARENT as one that PARENT has started does.
+        The new process goes on only then, so that it dies with PARENT as one that PARENT has started does, and only
+        once PARENT is told of it: a broker that nobody knows of would keep its data from the one that is run instead.
 Rule 3: a forked process shows the command line that it would have been started with (`ps`, /proc), and has a session,
         a working directory and a log of its own.
 Rule 4: only the first start of a mesh is made so. A process that starts again is run from its program, as any is.
@@ -33,6 +34,7 @@ from georelay.process_guard import adopt_orphans, die_with_parent, leave_out, re
 START_TIMEOUT_S: Final = 60.0
 MODULES: Final = {"region": ("region.app",), "gateway": ()}  # what their __main__ imports only later
 _READY: Final = b"ready\n"
+_BEGIN: Final = b"!"
 _ROOM_BYTES: Final = 4_096  # for command lines
 _STAT_ARG_START: Final = 45  # of the fields behind the name in /proc/self/stat
 
@@ -149,8 +151,10 @@ def main() -> None:
     os.write(answers, _READY)
     for line in _lines():
         request = json.loads(line)
-        pid = _fork(int(parent), request, programs, answers)
+        pid, begin = _fork(int(parent), request, programs, answers)
         os.write(answers, b"%d\n" % pid)
+        os.write(begin, _BEGIN)
+        os.close(begin)
 
 
 def _lines() -> Any:
@@ -161,8 +165,11 @@ def _lines() -> Any:
         yield from lines
 
 
-def _fork(parent: int, request: dict[str, Any], programs: dict[str, ModuleType], answers: int) -> int:
-    """Return the pid of a new child of `parent` that runs what is asked for; `answers` is not for it."""
+def _fork(parent: int, request: dict[str, Any], programs: dict[str, ModuleType], answers: int) -> tuple[int, int]:
+    """Return the pid of a new child of `parent`, and where _BEGIN lets it run what is asked for.
+
+    It ends when that is closed without. `answers` is not for it.
+    """
     told, tell = os.pipe()
     begin, let_begin = os.pipe()
     between = os.fork()
@@ -173,9 +180,9 @@ def _fork(parent: int, request: dict[str, Any], programs: dict[str, ModuleType],
             os._exit(0)
         for handle in (answers, told, tell, let_begin):
             os.close(handle)
-        os.read(begin, 1)  # its end: the process between is gone, and `parent` is ours
+        may_begin = os.read(begin, 1) == _BEGIN  # the process between is gone by then, and `parent` is ours
         os.close(begin)
-        if os.getppid() != parent:
+        if not may_begin or os.getppid() != parent:
             os._exit(1)
         _become(request, programs)
     for handle in (tell, begin):
@@ -183,8 +190,7 @@ def _fork(parent: int, request: dict[str, Any], programs: dict[str, ModuleType],
     os.waitpid(between, 0)
     pid = int(os.read(told, 32))
     os.close(told)
-    os.close(let_begin)
-    return pid
+    return pid, let_begin
 
 
 def _become(request: dict[str, Any], programs: dict[str, ModuleType]) -> None:

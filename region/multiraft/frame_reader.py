@@ -7,6 +7,7 @@ own, so that a megabyte of log entries is not moved before it is decoded.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final
 
 from georelay.limits import KIB
@@ -17,7 +18,7 @@ LARGE_FRAME_BYTES: Final = 64 * KIB  # received into a buffer of its own
 assert LARGE_FRAME_BYTES < READ_BUFFER_BYTES
 
 
-class FrameReader(asyncio.BufferedProtocol):
+class FrameReader(asyncio.BufferedProtocol, ABC):
     """One end of a connection that receives peer frames."""
 
     def __init__(self) -> None:
@@ -27,17 +28,17 @@ class FrameReader(asyncio.BufferedProtocol):
         self._large_filled = 0
         self._large_kind = 0
 
+    @abstractmethod
     def frame_bytes_max(self) -> int:
         """Return how long a frame may be now, its kind included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frame_received(self, kind: int, body: memoryview) -> None:
         """Handle a frame; `body` is valid during the call only. Raises ValueError on garbage."""
-        raise NotImplementedError
 
+    @abstractmethod
     def garbage_received(self, error: ValueError) -> None:
         """Close: what came is no frame, or none that anybody takes."""
-        raise NotImplementedError
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Keep nothing: whatever still refers to this object must not keep megabytes."""

@@ -68,7 +68,7 @@ class PeerTransport:
         registered_disk: the uuid that a broker is registered with, None while nothing is known of it.
         tls: None for plain text.
         secret: what brokers prove to each other; None: nothing.
-        links: get this transport to dial on, and what is accepted on lane LINK. None: that is refused.
+        links: get this transport to dial on, and what comes on lane LINK. None: that waits, nobody serves it.
     """
 
     def __init__(

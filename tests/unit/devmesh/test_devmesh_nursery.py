@@ -104,6 +104,27 @@ def test_a_forked_process_dies_with_its_parent_however_that_ends(here: Path) -> 
         assert not Path(f"/proc/{pid}").exists()
 
 
+UNTOLD = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from georelay.process_guard import adopt_orphans
+from region.devmesh import nursery
+adopt_orphans(True)
+log = Path(sys.argv[1]) / "a.log"
+request = {"argv": [sys.executable, "-P", "-m", "child"], "log": str(log), "directory": sys.argv[1]}
+ran = {"child": SimpleNamespace(main=lambda: 0)}
+pid, begin = nursery._fork(os.getpid(), request, ran, os.dup(1))
+os.close(begin)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), log.exists())
+"""
+
+
+def test_a_process_of_which_the_parent_was_not_told_runs_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", UNTOLD, str(tmp_path)], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("1 False\n", "")
+
+
 THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
 
 

@@ -32,6 +32,7 @@ from georelay.errors import ConfigError
 from georelay.process_guard import adopt_orphans, die_with_parent, leave_out, refuse_foreign_packages
 
 START_TIMEOUT_S: Final = 60.0
+END_TIMEOUT_S: Final = 5.0
 MODULES: Final = {"region": ("region.app",), "gateway": ()}  # what their __main__ imports only later
 _READY: Final = b"ready\n"
 _BEGIN: Final = b"!"
@@ -120,9 +121,15 @@ class Nursery:
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        assert process.stdin is not None
+        process.stdin.close()  # it ends by itself: killed, it could not let run what it has just told of
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
         adopt_orphans(False)
 
 
@@ -155,6 +162,7 @@ def main() -> None:
         os.write(answers, b"%d\n" % pid)
         os.write(begin, _BEGIN)
         os.close(begin)
+    os._exit(0)  # to take apart what was imported takes longer than to fork it
 
 
 def _lines() -> Any:

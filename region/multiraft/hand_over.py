@@ -12,6 +12,7 @@ from georelay.clock import Clock
 from georelay.ids import BrokerId
 from region.multiraft.group import Group
 from region.raft.core import ProgressState
+from region.raft.core.types import NO_BROKER
 
 log = structlog.get_logger()
 
@@ -46,21 +47,17 @@ def hand_over(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
 async def hand_all_over(groups: Iterable[Group], is_alive: Callable[[BrokerId], bool], *, clock: Clock) -> None:
     """Give every leadership away before this broker stops, and wait until it is taken, for a second at most.
 
-    Who was elected a moment ago has no heir yet and is asked again. Each group is given away once: where all brokers
-    stop, leadership would go round between them.
+    Who was elected a moment ago has no heir yet and is asked again; another broker may hand a group to this one
+    meanwhile. Each group is given away once: where all brokers stop, leadership would go round between them.
     """
-    held = [group for group in groups if group.node.is_leader]
-    begun: list[Group] = []
+    kept, begun = list(groups), list[Group]()
     until_ns = clock.monotonic_ns() + LAST_HAND_OVER_MS_MAX * 1_000_000
     while True:
-        waiting = []
-        for group in held:
-            if hand_over(group, is_alive):
-                begun.append(group)
-            elif _may_have_an_heir(group, is_alive):
-                waiting.append(group)
-        held = waiting
-        left = len(held) + sum(_is_being_taken(group, is_alive) for group in begun)
+        kept, offered = [], kept
+        for group in offered:
+            (begun if hand_over(group, is_alive) else kept).append(group)
+        left = sum(_may_have_an_heir(group, is_alive) for group in kept)
+        left += sum(_is_being_taken(group, is_alive) for group in begun)
         if not left or clock.monotonic_ns() >= until_ns:
             break
         # What ends a group's leadership tells nobody: it may be any message of any of them.
@@ -75,5 +72,7 @@ def _may_have_an_heir(group: Group, is_alive: Callable[[BrokerId], bool]) -> boo
 
 
 def _is_being_taken(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
-    heir = group.node.transferee
-    return group.node.is_leader and heir != 0 and is_alive(heir)
+    node = group.node
+    if not node.is_leader:
+        return node.leader_id == NO_BROKER  # the heir asks for votes, ours among them
+    return node.transferee != NO_BROKER and is_alive(node.transferee)

@@ -89,6 +89,15 @@ async def test_a_forked_process_is_ours_and_looks_as_if_it_had_been_run(here: Pa
     assert await made.fork(argv("late"), log_path=here / "late.log", directory=here) is None
 
 
+async def test_what_was_forked_last_runs_though_the_nursery_is_told_to_end_at_once(here: Path) -> None:
+    for row in range(3):
+        made = Nursery(here / "nursery.log")
+        await made.start()
+        process = await made.fork(argv("ends"), log_path=here / f"{row}.log", directory=here)
+        await made.stop()
+        assert process is not None and await process.wait() == 7
+
+
 def test_a_forked_process_dies_with_its_parent_however_that_ends(here: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(here)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

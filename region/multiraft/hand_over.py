@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from georelay.clock import Clock
-from georelay.ids import BrokerId
+from georelay.ids import BrokerId, GroupId, Term
 from region.multiraft.group import Group
 from region.raft.core import ProgressState
 from region.raft.core.types import NO_BROKER
@@ -47,32 +47,34 @@ def hand_over(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
 async def hand_all_over(groups: Iterable[Group], is_alive: Callable[[BrokerId], bool], *, clock: Clock) -> None:
     """Give every leadership away before this broker stops, and wait until it is taken, for a second at most.
 
-    Who was elected a moment ago has no heir yet and is asked again; another broker may hand a group to this one
-    meanwhile. Each group is given away once: where all brokers stop, leadership would go round between them.
+    Who was elected a moment ago has no heir yet and is asked again, and so is one whose heir did not stand for
+    election in time; another broker may hand a group to this one meanwhile. A group that comes back is kept: where all
+    brokers stop, leadership would go round between them.
     """
-    kept, begun = list(groups), list[Group]()
+    offered, given_in = list(groups), dict[GroupId, Term]()
     until_ns = clock.monotonic_ns() + LAST_HAND_OVER_MS_MAX * 1_000_000
     while True:
-        kept, offered = [], kept
         for group in offered:
-            (begun if hand_over(group, is_alive) else kept).append(group)
-        left = sum(_may_have_an_heir(group, is_alive) for group in kept)
-        left += sum(_is_being_taken(group, is_alive) for group in begun)
+            if _is_ours_to_give(group, given_in) and hand_over(group, is_alive):
+                given_in[group.group_id] = group.node.term
+        left = sum(_is_left(group, given_in, is_alive) for group in offered)
         if not left or clock.monotonic_ns() >= until_ns:
             break
         # What ends a group's leadership tells nobody: it may be any message of any of them.
         await asyncio.sleep(LAST_HAND_OVER_LOOK_S)
-    if begun:
-        log.info("leadership.given_up", groups=len(begun), not_taken=left)
+    if given_in:
+        log.info("leadership.given_up", groups=len(given_in), not_taken=left)
 
 
-def _may_have_an_heir(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
+def _is_ours_to_give(group: Group, given_in: Mapping[GroupId, Term]) -> bool:
+    """Return whether this broker leads, and not because somebody gave the group back."""
+    return group.node.is_leader and given_in.get(group.group_id, group.node.term) == group.node.term
+
+
+def _is_left(group: Group, given_in: Mapping[GroupId, Term], is_alive: Callable[[BrokerId], bool]) -> bool:
+    """Return whether waiting may help the group to another leader."""
     node = group.node
-    return node.is_leader and any(node.progress(voter) and is_alive(voter) for voter in group.membership.voters)
-
-
-def _is_being_taken(group: Group, is_alive: Callable[[BrokerId], bool]) -> bool:
-    node = group.node
-    if not node.is_leader:
-        return node.leader_id == NO_BROKER  # the heir asks for votes, ours among them
-    return node.transferee != NO_BROKER and is_alive(node.transferee)
+    if node.is_leader:
+        may_lead = (voter for voter in group.membership.voters if node.progress(voter) and is_alive(voter))
+        return _is_ours_to_give(group, given_in) and any(may_lead)
+    return group.group_id in given_in and node.leader_id == NO_BROKER  # the heir asks for votes, ours among them

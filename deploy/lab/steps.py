@@ -231,8 +231,7 @@ def _home_lost(operator: Operator) -> None:
 def _home_back(operator: Operator) -> None:
     for host in operator.of_region(HOME):
         host.boot()
-    for host in operator.of_region(HOME):
-        host.wait_booted()
+        host.wait_booted()  # one after the other: units of hosts that boot at once fail now and then
     _healthy(operator)
     operator.asker = f"gateway-1.{HOME}"
     operator.await_verb("home", "move", "orders", HOME, wait_s=FOUND_S)

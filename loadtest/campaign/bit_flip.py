@@ -34,17 +34,20 @@ from loadtest.campaign.mesh import (
     get_json,
     leader_of,
     new_mesh,
-    read_back,
     wait_until_whole,
 )
-from loadtest.campaign.producer import number_of
-from loadtest.campaign.region_read import replicas_differ
-from loadtest.campaign.verdict_core import RecordName, Verdict, judge
+from loadtest.campaign.producer import key_of, name_of
+from loadtest.campaign.region_read import read_region, replicas_differ
+from loadtest.history.checker_core import check
+from loadtest.history.history_file import HistoryWriter, read_history
+from loadtest.history.operation import Kind
+from loadtest.history.verdict import Verdict
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
 REGION: Final = "us"
 TOPIC: Final = "flipped"
+KEY: Final = key_of(TOPIC, 0)
 BROKERS: Final = (1, 2, 3)
 SEGMENT_BYTES: Final = 32 * 1024
 SEALED_MIN: Final = 3  # before the first flip
@@ -134,12 +137,12 @@ class FlipResult:
 class Flips:
     """The runs on one mesh."""
 
-    def __init__(self, mesh: MeshProcess, rng: random.Random, producer: ForeignProducer) -> None:
+    def __init__(self, mesh: MeshProcess, rng: random.Random, shown: HistoryWriter) -> None:
         self._mesh = mesh
         self._rng = rng
-        self._producer = producer
+        self._shown = shown  # by the damaged brokers
+        self._end = 1
         self.group = 0
-        self.shown: list[tuple[int, RecordName]] = []  # by the damaged brokers
 
     def home(self, broker: str) -> Path:
         """Return a broker's data directory."""
@@ -242,14 +245,17 @@ class Flips:
         async with aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http:
             while True:
                 await asyncio.sleep(READ_PAUSE_SECONDS)
-                end = max(1, len(self._producer.acknowledgements()))
-                query = {"offset": str(self._rng.randrange(end)), "max": "100"}
+                offset, began_ns = self._rng.randrange(self._end), time.monotonic_ns()
+                query = {"offset": str(offset), "max": "100"}
                 try:
                     async with http.get(url, params=query) as answer:
                         body = await answer.json(content_type=None)
                 except (aiohttp.ClientError, TimeoutError, ValueError):
                     continue  # it is down
-                self.shown += [(row["offset"], number_of(row["value"].encode())) for row in body.get("records", ())]
+                rows = [(row["offset"], name_of(row["value"].encode())) for row in body.get("records", ())]
+                self._end = max(self._end, body.get("high_watermark", 0))
+                number = self._shown.invoke(Kind.FETCH, KEY, site=broker, position=offset, at_ns=began_ns)
+                self._shown.fetched(number, rows)
 
     # -- what the broker says --------------------------------------------------------------------------
 
@@ -317,7 +323,8 @@ async def run_flips(options: argparse.Namespace, console: Console) -> int:
     with scratch_directory("georelay-campaign-", options.scratch) as scratch:
         async with new_mesh(scratch, [REGION], "--restart") as mesh:
             producer = ForeignProducer("load", scratch)
-            flips = Flips(mesh, rng, producer)
+            shown = HistoryWriter(scratch / "shown.history", "shown")
+            flips = Flips(mesh, rng, shown)
             try:
                 await wait_until_whole(mesh)
                 await flips.create_topic()
@@ -330,28 +337,30 @@ async def run_flips(options: argparse.Namespace, console: Console) -> int:
                     results.append(result)
                     console.print(f"run {number + 1}: {_text(result)}", markup=False, highlight=False)
                 producer.end_sending()
-                verdict, wrong = await _verdict(flips, mesh, producer)
+                failed = (await producer.finish())["failed"]
+                verdict, differ = await _verdict(flips, mesh, [producer.history, scratch / "shown.history"], scratch)
             finally:
                 await producer.stop()
+                shown.close()
                 if results:
                     console.print(table_of(results, options.seed, options.rate))
-    console.print(f"{verdict}; wrong records shown: {wrong} of {len(flips.shown):,}", markup=False, highlight=False)
-    return 0 if verdict.is_exact and not wrong else 1
+    said = f"{verdict.describe()}; given up: {failed}; replicas that differ: {', '.join(differ) or 'none'}"
+    console.print(said, markup=False, highlight=False)
+    return 0 if verdict.is_valid and not failed and not differ else 1
 
 
-async def _verdict(flips: Flips, mesh: MeshProcess, producer: ForeignProducer) -> tuple[Verdict, int]:
-    counts = await producer.finish()
-    found = await read_back(mesh.endpoints["regions"][REGION]["kafka"], TOPIC)
+async def _verdict(
+    flips: Flips, mesh: MeshProcess, histories: Sequence[Path], scratch: Path
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Read everything back; return the verdict on it and on what was shown, and whose replica is another one."""
+    complete = scratch / "complete.history"
+    writer = HistoryWriter(complete, "complete")
+    try:
+        end = await read_region(writer, mesh.endpoints["regions"][REGION]["kafka"], TOPIC, 0, site=REGION)
+    finally:
+        writer.close()
     folders = {f"{REGION}-{n}": flips.home(f"{REGION}-{n}") / "groups" / str(flips.group) for n in BROKERS}
-    differ = await replicas_differ(folders, below=len(found) - 1)
-    verdict = judge(
-        sent=counts["sent"],
-        failed=counts["failed"],
-        acknowledgements=producer.acknowledgements(),
-        found=found,
-        mirrors={broker: [] for broker in differ},
-    )
-    return verdict, sum(found[offset] != record for offset, record in flips.shown)
+    return check(read_history([complete, *histories])), await replicas_differ(folders, below=end - 1)
 
 
 def _text(result: FlipResult) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from loadtest.campaign.joined_broker import JoinedBroker
-from loadtest.campaign.mesh import CampaignFailed, get_json
+from loadtest.campaign.mesh import CampaignFailed, georelay, get_json
 from loadtest.mesh_process import MeshProcess
 
 REGION: Final = "us"
 SETTLE_SECONDS_MAX: Final = 180
+COMMAND_S_MAX: Final = 2 * SETTLE_SECONDS_MAX  # one that waits ends by itself first
 LOOK_SECONDS: Final = 0.1
 
 
@@ -78,18 +77,9 @@ class ChangingRegion:
 
     async def command(self, *arguments: str) -> str:
         """Run `georelay ARGUMENTS` and return what it printed. Raises CampaignFailed."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "georelay.cli", *arguments),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "GEORELAY_GATEWAY": self.gateway, "COLUMNS": "140"},
-        )
-        output, _ = await process.communicate()
-        text = output.decode("utf-8", "replace").rstrip()
-        self._say(f"$ georelay {' '.join(arguments)}\n{text}")
-        if process.returncode:
-            raise CampaignFailed(f"georelay {' '.join(arguments)} ended with {process.returncode}: {text}")
-        return text
+        said = await georelay(*arguments, within_s=COMMAND_S_MAX, GEORELAY_GATEWAY=self.gateway, COLUMNS="140")
+        self._say(f"$ georelay {' '.join(arguments)}\n{said.rstrip()}")
+        return said.rstrip()
 
     async def create_topic(self, name: str, *, partitions: int) -> None:
         """Create a topic with the default number of replicas, at most one per broker."""

@@ -1,9 +1,10 @@
-"""What a campaign does with a running mesh: topics, leaders, readiness, reading everything back."""
+"""What a campaign does with a running mesh: topics, leaders, readiness, producers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,17 +13,13 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
-from georelay.client.stream_reader import EARLIEST, StreamReader
-from loadtest.campaign.producer import number_of
-from loadtest.campaign.verdict_core import UNTOLD, Acknowledgement, RecordName
-from loadtest.history.history_file import read_history
-from loadtest.history.operation import Operation
 from loadtest.mesh_process import MeshProcess
 
 BROKERS_PER_REGION: Final = 3
 READY_SECONDS_MAX: Final = 30
-CATCH_UP_SECONDS_MAX: Final = 30
 POLL_SECONDS: Final = 0.1
+COMMAND_S: Final = 60.0
+CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
 HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 
 
@@ -47,6 +44,39 @@ def new_mesh(
 ) -> MeshProcess:
     """Return a mesh of three brokers per region, or as many as is said; not yet started."""
     return MeshProcess(directory, regions=",".join(regions), brokers_per_region=brokers_per_region, arguments=options)
+
+
+async def run_command(words: Sequence[str], *, within_s: float = COMMAND_S, **environment: str) -> tuple[int, str, str]:
+    """Run a command to its end; return its exit code, output and errors. Raises CampaignFailed: it does not end.
+
+    Args:
+        environment: set beside that of this process.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | environment,
+    )
+    try:
+        async with asyncio.timeout(within_s):
+            said, why = await process.communicate()
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise CampaignFailed(f"{' '.join(words)} did not end within {within_s:g} s") from error
+    assert process.returncode is not None, "it has ended"
+    return process.returncode, said.decode("utf-8", "replace"), why.decode("utf-8", "replace")
+
+
+async def georelay(*words: str, within_s: float = COMMAND_S, **environment: str) -> str:
+    """Run `georelay WORDS` as anybody would; return what it prints. Raises CampaignFailed with its last line."""
+    code, said, why = await run_command((*CLI, *words), within_s=within_s, **environment)
+    if code:
+        last = ["it said nothing", *(why or said).strip().splitlines()][-1]
+        raise CampaignFailed(f"georelay {' '.join(words)}: {last}")
+    return said
 
 
 async def get_json(url: str) -> dict[str, Any] | None:
@@ -95,30 +125,6 @@ async def wait_until_whole(mesh: RunningMesh, *, within_s: float = READY_SECONDS
 
 def _is_whole(status: dict[str, Any] | None, brokers: int) -> bool:
     return status is not None and status["ready"] and sum(row["alive"] for row in status["brokers"]) == brokers
-
-
-async def read_back(brokers: Sequence[str], topic: str, *, at_least: int = 0) -> list[RecordName]:
-    """Return every record of partition 0 in a region, by offset, up to its high watermark.
-
-    Args:
-        at_least: wait until the region has this many, CATCH_UP_SECONDS_MAX at most; then return what is there.
-    """
-    reader = StreamReader(brokers=list(brokers), topic=topic, partition=0, offset=EARLIEST, max_wait_ms=100)
-    found: list[RecordName] = []
-    try:
-        async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
-            async for batch in reader.batches():
-                for record in batch.records:
-                    if record.offset != len(found):
-                        raise CampaignFailed(f"offset {record.offset} of {topic} follows {len(found) - 1}")
-                    found.append(number_of(record.value or b""))
-                if max(batch.high_watermark, at_least) <= len(found):
-                    break
-    except TimeoutError:
-        return found
-    finally:
-        reader.close()
-    return found
 
 
 class ForeignProducer:
@@ -172,18 +178,3 @@ class ForeignProducer:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
-
-    def acknowledgements(self) -> list[Acknowledgement]:
-        """Return what it was told, in that order."""
-        sends = read_history([self.history]) if self.history.exists() else []
-        return [
-            acknowledgement_of(send) for send in sorted(sends, key=lambda send: send.completed_ns or 0) if send.is_ok
-        ]
-
-
-def acknowledgement_of(send: Operation) -> Acknowledgement:
-    """Return an acknowledged send as the judge of the campaigns wants it."""
-    assert send.completed_ns is not None and send.value is not None, send
-    name, _, number = send.value.rpartition(":")
-    offset = UNTOLD if send.offset is None else send.offset
-    return Acknowledgement(record=(name, int(number)), offset=offset, at_ns=send.completed_ns)

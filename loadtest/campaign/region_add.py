@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +22,16 @@ from rich.console import Console
 from georelay.client.stream_reader import EARLIEST, StreamReader
 from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.joined_broker import NewRegion
-from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, create_topic, get_json, wait_until_whole
+from loadtest.campaign.mesh import (
+    CLI,
+    CampaignFailed,
+    ForeignProducer,
+    create_topic,
+    georelay,
+    get_json,
+    run_command,
+    wait_until_whole,
+)
 from loadtest.campaign.phases_core import Phase, report
 from loadtest.campaign.phases_table import table_of
 from loadtest.campaign.producer import value_of
@@ -147,7 +154,8 @@ class RegionAdd:
         self._end("before")
         model = mesh.directory / "mesh" / "config" / f"{home}-1.toml"
         joined = NewRegion(mesh.directory / "mesh", model, region=NEW_REGION, region_number=len(options.regions) + 1)
-        await self._command("region", "add", NEW_REGION, str(joined.region_number), "--seed", joined.seed)
+        words = ("region", "add", NEW_REGION, str(joined.region_number), "--seed", joined.seed)
+        self._say(f"$ georelay {' '.join(words)}\n{(await georelay(*words, **self._environment)).rstrip()}")
         self._begin()
         began = time.monotonic()
         await joined.start()
@@ -193,12 +201,13 @@ class RegionAdd:
 
     async def _audit(self, topic: str) -> bool:
         for _ in range(AUDIT_TRIES):
-            code, said = await self._georelay("audit", topic, "--deep")
+            words = (*CLI, "audit", topic, "--deep")
+            code, said, why = await run_command(words, within_s=FILL_SECONDS_MAX, **self._environment)
             if code in (0, 1):
                 self._say(f"$ georelay audit {topic} --deep\n{said}(exit code {code})")
                 return code == 0
             await asyncio.sleep(1)
-        raise CampaignFailed(f"the audit of {topic} reaches no end: {said}")
+        raise CampaignFailed(f"the audit of {topic} reaches no end: {said}{why}")
 
     async def _wait_for(self, admins: Sequence[str], topic: str, wanted: dict[int, int]) -> None:
         deadline = time.monotonic() + FILL_SECONDS_MAX
@@ -215,21 +224,9 @@ class RegionAdd:
     def _end(self, name: str) -> None:
         self._phases.append(Phase(name=name, from_ns=self._began_ns, to_ns=time.monotonic_ns()))
 
-    async def _command(self, *arguments: str) -> None:
-        code, said = await self._georelay(*arguments)
-        self._say(f"$ georelay {' '.join(arguments)}\n{said.rstrip()}")
-        if code:
-            raise CampaignFailed(f"georelay {arguments[0]} ended with {code}")
-
-    async def _georelay(self, *arguments: str) -> tuple[int, str]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "georelay.cli", *arguments),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "GEORELAY_GATEWAY": self._mesh.gateway, "COLUMNS": "140"},
-        )
-        output, _ = await process.communicate()
-        return process.returncode or 0, output.decode("utf-8", "replace")
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"GEORELAY_GATEWAY": self._mesh.gateway, "COLUMNS": "140"}
 
 
 async def run_region_add(options: argparse.Namespace, console: Console) -> int:

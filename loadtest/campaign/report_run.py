@@ -36,7 +36,7 @@ from loadtest.campaign.clock_verdict_core import (
     wrong_verdicts,
 )
 from loadtest.campaign.command_line import carry_out, new_parser
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import CampaignFailed, georelay
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.campaign.report_verdict_core import PairLine, StreamBook, compare, faults_of_integrity
 from loadtest.mesh_process import MeshProcess
@@ -190,25 +190,17 @@ class ReportRun:
             raise CampaignFailed(f"the readers ended with {reading.returncode}")
 
     async def _create_topics(self) -> None:
-        made = set()
+        made, name = set(), getattr(self.mesh, "credentials", "")
+        user = {"GEORELAY_USER": name} if name else {}
         for stream in self.streams:
             if stream.topic in made:
                 continue
             made.add(stream.topic)
             home = ("--home", stream.region) if stream.homes == "one" else ()
             strict = ("--set", f"min.insync.regions={stream.regions_min}") if stream.regions_min > 1 else ()
-            words = ("create", stream.topic, "--partitions", "1", "--homes", stream.homes, *home, *strict)
-            await asyncio.to_thread(self._topics, *words)
+            words = ("topics", "create", stream.topic, "--partitions", "1", "--homes", stream.homes, *home, *strict)
+            await georelay(*words, "--endpoints", str(self.mesh.directory / "endpoints.json"), **user)
         await asyncio.sleep(SETTLE_SECONDS)
-
-    def _topics(self, *words: str) -> None:
-        command = [sys.executable, "-P", "-m", "georelay.cli", "topics", *words]
-        command += ["--endpoints", str(self.mesh.directory / "endpoints.json")]
-        user = getattr(self.mesh, "credentials", "")
-        settings = os.environ | ({"GEORELAY_USER": user} if user else {})
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=settings, check=False)
-        if done.returncode:
-            raise CampaignFailed(f"georelay topics {' '.join(words)}: {done.stderr.strip()}")
 
     async def _start(self, role: str, plan: dict[str, Any]) -> asyncio.subprocess.Process:
         path = self.mesh.directory / f"{role}.json"

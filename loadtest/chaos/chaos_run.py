@@ -6,7 +6,6 @@ import asyncio
 import random
 import sys
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,17 +15,16 @@ from typing import Any, Final
 from loadtest.campaign.mesh import (
     CampaignFailed,
     ForeignProducer,
-    acknowledgement_of,
     create_topic,
     leader_of,
     wait_until_whole,
 )
 from loadtest.campaign.region_read import read_everything
-from loadtest.campaign.verdict_core import longest_gap_ms
 from loadtest.chaos.chaos_mesh import ChaosMesh
 from loadtest.chaos.end_asker import EndAsker
 from loadtest.chaos.nemesis import Nemesis, Scene
 from loadtest.history.checker_core import check
+from loadtest.history.evidence_core import silences_ms
 from loadtest.history.history_file import read_history
 from loadtest.history.operation import Kind, Operation
 from loadtest.history.verdict import Verdict
@@ -232,10 +230,5 @@ async def run_once(
 
 def longest_silence_ms(operations: Sequence[Operation]) -> float:
     """Return the longest time between two acknowledgements of one producer and partition, over all of them."""
-    acknowledged: dict[str, list[Operation]] = defaultdict(list)
-    for operation in operations:
-        if operation.kind is Kind.PRODUCE and operation.is_ok:
-            acknowledged[operation.key].append(operation)
-    return max(
-        (longest_gap_ms([acknowledgement_of(send) for send in sends]) for sends in acknowledged.values()), default=0.0
-    )
+    sends = (each for each in operations if each.kind is Kind.PRODUCE and each.is_ok)
+    return max(silences_ms(((send.key, send.process), send) for send in sends).values(), default=0.0)

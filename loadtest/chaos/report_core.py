@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadtest.campaign.verdict_core import median_and_worst
 from loadtest.history.verdict import Category, Verdict
 
 LOST: Final = (Category.LOST_WRITE, Category.UNSEEN, Category.VANISHED)
@@ -86,7 +86,7 @@ class Row:
 
 def row_of(nemesis: str, outcomes: Sequence[Outcome], goal: Goal, *, must_fail: bool = False) -> Row:
     """Add up at least one run."""
-    median, worst = median_and_worst([outcome.gap_ms for outcome in outcomes])
+    gaps_ms = [outcome.gap_ms for outcome in outcomes]
 
     def total(*categories: Category) -> int:
         return sum(outcome.verdict.count(*categories) for outcome in outcomes)
@@ -102,8 +102,8 @@ def row_of(nemesis: str, outcomes: Sequence[Outcome], goal: Goal, *, must_fail: 
         stale=total(*STALE),
         wrong=total(*WRONG),
         complaints=sum(outcome.complaints for outcome in outcomes),
-        median_gap_ms=median,
-        worst_gap_ms=worst,
+        median_gap_ms=statistics.median(gaps_ms),
+        worst_gap_ms=max(gaps_ms),
         goal=goal,
         must_fail=must_fail,
     )

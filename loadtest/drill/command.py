@@ -70,8 +70,9 @@ def drill(
     Starts a mesh of its own in a WAN test bed (`--loopback`: without one), or breaks a running one (`--endpoints`).
     Ends with 1 when a promise was broken.
     """
+    from loadtest.campaign.mesh import CampaignFailed
     from loadtest.drill.drill_run import DrillPlan, carry_out
-    from loadtest.drill.mesh import DrillFailed, MeshAccess
+    from loadtest.drill.mesh import MeshAccess
 
     access = None
     if endpoints is not None:
@@ -102,7 +103,7 @@ def drill(
         if access is not None:
             _confirm(access.endpoints_file, kind, yes=yes)
         is_kept = carry_out(plan, say=typer.echo)
-    except DrillFailed as error:
+    except CampaignFailed as error:
         raise CommandFailed(str(error)) from error
     if not is_kept:
         raise typer.Exit(EXIT_BROKEN)

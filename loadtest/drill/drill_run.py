@@ -17,9 +17,10 @@ from typing import Any, Final
 import structlog
 
 from georelay.client.gateway_http import GatewayError
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill import evidence, scripts
 from loadtest.drill.drill_core import Findings
-from loadtest.drill.mesh import DrillFailed, DrillMesh, MeshAccess
+from loadtest.drill.mesh import DrillMesh, MeshAccess
 from loadtest.drill.own_mesh import PAIRS, REGIONS, OwnMesh
 from loadtest.drill.report_core import document_of, markdown_of, rto_s
 from loadtest.drill.run_result import RunResult
@@ -50,7 +51,7 @@ class DrillPlan:
 
 
 def carry_out(plan: DrillPlan, *, say: Say) -> bool:
-    """Do it, and return whether every promise was kept. Raises DrillFailed."""
+    """Do it, and return whether every promise was kept. Raises CampaignFailed."""
     # Its clients lose connections all the time, as they should; that is counted, not logged.
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -66,11 +67,11 @@ async def _carry_out(plan: DrillPlan, say: Say) -> bool:
     async with _opened(plan) as mesh:
         hows = _ways(plan, mesh)
         say(f"mesh {mesh.mesh_id}: {', '.join(mesh.regions)}, {_where(plan, mesh)}")
-        failure: DrillFailed | None = None
+        failure: CampaignFailed | None = None
         for number in range(plan.runs):
             try:
                 result = await _one(plan, mesh, number, hows[number % len(hows)], began)
-            except DrillFailed as error:
+            except CampaignFailed as error:
                 failure = error
                 break
             results.append(result)
@@ -102,7 +103,7 @@ async def _opened(plan: DrillPlan) -> AsyncIterator[DrillMesh]:
         try:
             await own.__aenter__()
         except RuntimeError as error:
-            raise DrillFailed(str(error)) from error
+            raise CampaignFailed(str(error)) from error
         try:
             yield own.opened()
         finally:
@@ -110,22 +111,22 @@ async def _opened(plan: DrillPlan) -> AsyncIterator[DrillMesh]:
 
 
 def _ways(plan: DrillPlan, mesh: DrillMesh) -> list[str]:
-    """Return how the runs break it, in turn. Raises DrillFailed for what cannot be done to this mesh."""
+    """Return how the runs break it, in turn. Raises CampaignFailed for what cannot be done to this mesh."""
     if plan.kind == LINK_CUT:
         if not mesh.can_cut:
-            raise DrillFailed("a link is cut in a WAN test bed only: leave out --loopback, or name the --bed")
+            raise CampaignFailed("a link is cut in a WAN test bed only: leave out --loopback, or name the --bed")
         return ["link"]
     if not mesh.can_kill and not (plan.kind == REGION_LOSS and plan.how == How.CUT):
-        raise DrillFailed("brokers of a running mesh: name its --data, or the commands with --break and --mend")
+        raise CampaignFailed("brokers of a running mesh: name its --data, or the commands with --break and --mend")
     if plan.kind != REGION_LOSS:
         if any(len(mesh.brokers_of(region)) < VOTERS_MIN for region in mesh.regions):
-            raise DrillFailed("broker-loss needs three brokers per region: with fewer the region is lost")
+            raise CampaignFailed("broker-loss needs three brokers per region: with fewer the region is lost")
         return ["kill"]
     if len(mesh.regions) < VOTERS_MIN:
-        raise DrillFailed("region-loss needs three regions: of two nobody can take over by itself")
+        raise CampaignFailed("region-loss needs three regions: of two nobody can take over by itself")
     wanted = plan.how or ("both" if mesh.can_cut else "kill")
     if wanted != How.KILL and not mesh.can_cut:
-        raise DrillFailed("a region is cut off in a WAN test bed only: --how kill, or leave out --loopback")
+        raise CampaignFailed("a region is cut off in a WAN test bed only: --how kill, or leave out --loopback")
     return [How.KILL, How.CUT] if wanted == "both" else [wanted]
 
 
@@ -179,7 +180,7 @@ def _where(plan: DrillPlan, mesh: DrillMesh) -> str:
     return f"loopback, {count}" if plan.is_loopback else f"test bed {plan.pairs or PAIRS}, {count}, TLS"
 
 
-def _head(plan: DrillPlan, mesh: DrillMesh, began: datetime, failure: DrillFailed | None) -> dict[str, Any]:
+def _head(plan: DrillPlan, mesh: DrillMesh, began: datetime, failure: CampaignFailed | None) -> dict[str, Any]:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return {
         "kind": plan.kind,

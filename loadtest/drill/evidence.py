@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 from georelay import GeorelayError, Retry, Start
 from georelay.client.gateway_http import GatewayError, GatewayHttp, JsonObject
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill.load import name_of
-from loadtest.drill.mesh import DrillFailed, DrillMesh
+from loadtest.drill.mesh import DrillMesh
 from loadtest.drill.values import Branch, Home, StoredRecord
 
 CONTROL_S: Final = 60.0
@@ -25,7 +26,7 @@ MOVE_RETRY_S: Final = 0.5
 
 
 async def until_control(mesh: DrillMesh, voters: int) -> str:
-    """Wait until mesh control has so many voters that all answer; return the region that leads it (DrillFailed)."""
+    """Wait until mesh control has so many voters that all answer; return the region that leads it (CampaignFailed)."""
     why = ""
     deadline = time.monotonic() + CONTROL_S
     while time.monotonic() < deadline:
@@ -42,7 +43,7 @@ async def until_control(mesh: DrillMesh, voters: int) -> str:
                 return leader
             why = f"{len(alive)} of {len(rows)} voters answer, leader {leader or 'unknown'}"
         await asyncio.sleep(POLL_S)
-    raise DrillFailed(f"mesh control is not whole after {CONTROL_S:g} s: {why}")
+    raise CampaignFailed(f"mesh control is not whole after {CONTROL_S:g} s: {why}")
 
 
 def leading_region(answer: JsonObject) -> str:
@@ -53,7 +54,7 @@ def leading_region(answer: JsonObject) -> str:
 
 
 async def create_topic(mesh: DrillMesh, name: str, *, home: str, settings: dict[str, str]) -> None:
-    """Create a topic of one partition, and wait until every region has heard of it (GatewayError, DrillFailed)."""
+    """Create a topic of one partition, and wait until every region has heard of it (GatewayError, CampaignFailed)."""
     body = {"name": name, "partitions": 1, "homes": "one", "home": home, "settings": settings}
     async with mesh.gateway() as client:
         await client.post("/v1/topics", body)
@@ -61,7 +62,7 @@ async def create_topic(mesh: DrillMesh, name: str, *, home: str, settings: dict[
     for region in mesh.regions:
         while not await _knows(mesh, region, name):
             if time.monotonic() > deadline:
-                raise DrillFailed(f"{region} has not heard of topic {name} within {READ_S:g} s")
+                raise CampaignFailed(f"{region} has not heard of topic {name} within {READ_S:g} s")
             await asyncio.sleep(POLL_S)
 
 
@@ -89,14 +90,14 @@ async def delete_topic(mesh: DrillMesh, name: str) -> None:
 
 
 async def home_of(mesh: DrillMesh, topic: str, *, seen_from: str) -> Home:
-    """Return the present home as a region knows it: one that is cut off does not know better (DrillFailed)."""
+    """Return the present home as a region knows it: one that is cut off does not know better (CampaignFailed)."""
     answer = await _asked(partial(mesh.admin, seen_from), "/v1/homes", {"topic": topic})
     row = answer["homes"][0]
     return Home(region=str(row["home"]), epoch=int(row["epoch"]), start=int(row["start"]))
 
 
 async def move_home(mesh: DrillMesh, topic: str, to: str) -> tuple[float, list[str]]:
-    """Move the home as planned, again until it is there; return the seconds and what was refused (DrillFailed)."""
+    """Move the home as planned, again until it is there; return the seconds and what was refused (CampaignFailed)."""
     began = time.monotonic()
     elsewhere = next((region for region in mesh.regions if region != to), to)
     refusals: list[str] = []
@@ -110,7 +111,7 @@ async def move_home(mesh: DrillMesh, topic: str, to: str) -> tuple[float, list[s
             return time.monotonic() - began, refusals
         refusals.append(refused or "it stayed where it was")
         await asyncio.sleep(MOVE_RETRY_S)
-    raise DrillFailed(f"the home of {topic} did not move to {to} within {MOVE_S:g} s: {refusals[-1:]}")
+    raise CampaignFailed(f"the home of {topic} did not move to {to} within {MOVE_S:g} s: {refusals[-1:]}")
 
 
 async def _moved(client: GatewayHttp, topic: str, to: str, *, deadline: float) -> str:
@@ -124,7 +125,7 @@ async def _moved(client: GatewayHttp, topic: str, to: str, *, deadline: float) -
 
 
 async def branches_of(mesh: DrillMesh, topic: str) -> list[Branch]:
-    """Return every orphan branch of the topic in every region, with its records (DrillFailed)."""
+    """Return every orphan branch of the topic in every region, with its records (CampaignFailed)."""
     found = []
     for region in mesh.regions:
         answer = await _asked(mesh.gateway, "/v1/orphans", {"region": region, "topic": topic})
@@ -164,7 +165,7 @@ async def _asked(opened: Callable[[], GatewayHttp], path: str, query: dict[str, 
                 return await client.get(path, query)
         except GatewayError as error:
             if error.retry is Retry.NEVER or time.monotonic() > deadline:
-                raise DrillFailed(f"{path}: {error}") from error
+                raise CampaignFailed(f"{path}: {error}") from error
             await asyncio.sleep(POLL_S)
 
 
@@ -183,14 +184,14 @@ async def end_of(mesh: DrillMesh, region: str, topic: str) -> int:
 
 
 async def until_equal(mesh: DrillMesh, topic: str) -> int:
-    """Wait until all regions end at one offset, and return it (DrillFailed)."""
+    """Wait until all regions end at one offset, and return it (CampaignFailed)."""
     deadline = time.monotonic() + READ_S
     while True:
         ends = {region: await end_of(mesh, region, topic) for region in mesh.regions}
         if len(set(ends.values())) == 1 and min(ends.values()) > 0:
             return min(ends.values())
         if time.monotonic() > deadline:
-            raise DrillFailed(f"after {READ_S:g} s the regions still end at different offsets: {ends}")
+            raise CampaignFailed(f"after {READ_S:g} s the regions still end at different offsets: {ends}")
         await asyncio.sleep(POLL_S)
 
 
@@ -207,7 +208,7 @@ async def read_back(mesh: DrillMesh, region: str, topic: str, end: int) -> list[
             return found  # what is missing is counted
         except GeorelayError as error:
             if error.retry not in (Retry.LATER, Retry.REFRESH):
-                raise DrillFailed(f"{topic} cannot be read in {region}: {error}") from error
+                raise CampaignFailed(f"{topic} cannot be read in {region}: {error}") from error
             await asyncio.sleep(POLL_S)
 
 

@@ -15,8 +15,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,15 +24,11 @@ from typing import Any, Final
 import georelay
 from georelay.client.gateway_http import GatewayError, GatewayHttp
 from georelay.tls import TlsContexts, client_contexts
+from loadtest.campaign.mesh import CLI, CampaignFailed, run_command
+from loadtest.campaign.mesh import georelay as run_georelay
 
-COMMAND_S: Final = 60
 READY_S: Final = 90.0
 POLL_S: Final = 0.1
-CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
-
-
-class DrillFailed(Exception):
-    """The drill itself could not go on: nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ class DrillMesh:
             self.regions: list[str] = list(self.endpoints["regions"])
             self.mesh_id = str(self.endpoints["mesh"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DrillFailed(f"{access.endpoints_file} is no file of `georelay up --endpoints`") from error
+            raise CampaignFailed(f"{access.endpoints_file} is no file of `georelay up --endpoints`") from error
         self.tls: TlsContexts | None = None
         if "ca" in self.endpoints:
             cert, key = (Path(str(self.endpoints[name])) for name in ("cert", "key"))
@@ -108,19 +102,17 @@ class DrillMesh:
 
     async def cli(self, *words: str) -> tuple[int, str, str]:
         """Run `georelay WORDS` on it; return exit code, stdout and stderr."""
-        environment = dict(os.environ)
-        if self.access.user:
-            environment["GEORELAY_USER"] = self.access.user
-        return await _run((*CLI, *words, "--endpoints", str(self.access.endpoints_file)), environment)
+        user = {"GEORELAY_USER": self.access.user} if self.access.user else {}
+        return await run_command((*CLI, *words, "--endpoints", str(self.access.endpoints_file)), **user)
 
     async def until_ready(self, regions: Sequence[str] = (), *, timeout_s: float = READY_S) -> None:
-        """Wait until every broker of these regions (none named: of all) is ready. Raises DrillFailed."""
+        """Wait until every broker of these regions (none named: of all) is ready. Raises CampaignFailed."""
         deadline = time.monotonic() + timeout_s
         for region in regions or self.regions:
             for row in range(len(self.endpoints["regions"][region]["admin"])):
                 while not await self._is_ready(region, row):
                     if time.monotonic() > deadline:
-                        raise DrillFailed(f"broker {row + 1} of {region} is not ready after {timeout_s:g} s")
+                        raise CampaignFailed(f"broker {row + 1} of {region} is not ready after {timeout_s:g} s")
                     await asyncio.sleep(POLL_S)
 
     async def _is_ready(self, region: str, row: int) -> bool:
@@ -137,20 +129,20 @@ class DrillMesh:
         return [f"{region}-{row + 1}" for row in range(len(self.endpoints["regions"][region]["kafka"]))]
 
     async def kill(self, brokers: Sequence[str]) -> int:
-        """Kill brokers at once so that they stay down; return when, monotonic nanoseconds. Raises DrillFailed."""
+        """Kill brokers at once so that they stay down; return when, monotonic nanoseconds. Raises CampaignFailed."""
         run = self.access.run_directory
         if self.access.break_command:
             at_ns = time.monotonic_ns()
             await asyncio.gather(*(self._command(self.access.break_command, broker) for broker in brokers))
             return at_ns
         if run is None:
-            raise DrillFailed("brokers on other machines: name the commands with --break and --mend")
+            raise CampaignFailed("brokers on other machines: name the commands with --break and --mend")
         try:
             pids = [int((run / f"{broker}.pid").read_text()) for broker in brokers]
             for broker in brokers:
                 (run / f"{broker}.hold").touch()
         except (OSError, ValueError) as error:
-            raise DrillFailed(f"no pid of a broker in {run}: {error}") from error
+            raise CampaignFailed(f"no pid of a broker in {run}: {error}") from error
         at_ns = time.monotonic_ns()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -166,43 +158,22 @@ class DrillMesh:
                 (self.access.run_directory / f"{broker}.hold").unlink(missing_ok=True)
 
     async def cut(self, *regions: str) -> int:
-        """Cut a pair of regions, or one from all others; return when. Raises DrillFailed."""
+        """Cut a pair of regions, or one from all others; return when. Raises CampaignFailed."""
         return await self._wan("cut", *regions)
 
     async def heal(self, *regions: str) -> int:
-        """Undo that; return when. Raises DrillFailed."""
+        """Undo that; return when. Raises CampaignFailed."""
         return await self._wan("heal", *regions)
 
     async def _wan(self, *words: str) -> int:
         if not self.access.bed:
-            raise DrillFailed("links are cut in a WAN test bed only: `georelay up --wan`")
-        code, said, why = await _run((*CLI, "wan", *words, "--name", self.access.bed, "--json"), dict(os.environ))
-        if code:
-            raise DrillFailed(f"georelay wan {' '.join(words)}: {why.strip()}")
+            raise CampaignFailed("links are cut in a WAN test bed only: `georelay up --wan`")
+        said = await run_georelay("wan", *words, "--name", self.access.bed, "--json")
         return int(json.loads(said)["at_ns"])
 
     async def _command(self, template: str, broker: str) -> None:
         region = broker.rpartition("-")[0]
         words = [word.replace("{broker}", broker).replace("{region}", region) for word in shlex.split(template)]
-        code, _, why = await _run(words, dict(os.environ))
+        code, _, why = await run_command(words)
         if code:
-            raise DrillFailed(f"{words[0]} ended with {code}: {why.strip()[-200:]}")
-
-
-async def _run(words: Sequence[str], environment: dict[str, str]) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
-    try:
-        async with asyncio.timeout(COMMAND_S):
-            said, why = await process.communicate()
-    except TimeoutError as error:
-        process.kill()
-        await process.wait()
-        raise DrillFailed(f"{words[0]} did not end within {COMMAND_S} s") from error
-    assert process.returncode is not None, "it has ended"
-    return process.returncode, said.decode("utf-8", "replace"), why.decode("utf-8", "replace")
+            raise CampaignFailed(f"{words[0]} ended with {code}: {why.strip()[-200:]}")

@@ -16,10 +16,11 @@ from typing import Final
 
 from georelay import Durability
 from georelay.client.gateway_http import GatewayError
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill import evidence
 from loadtest.drill.drill_core import broken_promises, judge
 from loadtest.drill.load import Publisher, Reader
-from loadtest.drill.mesh import DrillFailed, DrillMesh
+from loadtest.drill.mesh import DrillMesh
 from loadtest.drill.run_result import RunResult
 from loadtest.drill.values import Observed
 
@@ -94,11 +95,11 @@ class Script:
 async def run(
     mesh: DrillMesh, script: Script, *, topic: str, home: str, how: str, control_leader: str, load: Load
 ) -> RunResult:
-    """Play a script once. Raises DrillFailed when nothing could be measured."""
+    """Play a script once. Raises CampaignFailed when nothing could be measured."""
     try:
         await evidence.create_topic(mesh, topic, home=home, settings=dict(script.settings))
     except GatewayError as error:
-        raise DrillFailed(f"topic {topic} was not created: {error}") from error
+        raise CampaignFailed(f"topic {topic} was not created: {error}") from error
     async with AsyncExitStack() as stack:
         scene = await _opened(stack, mesh, topic, home=home, load=load)
         await asyncio.sleep(load.before_s)
@@ -155,7 +156,7 @@ async def _opened(stack: AsyncExitStack, mesh: DrillMesh, topic: str, *, home: s
         for publisher in publishers.values():
             await publisher.until_acknowledged(timeout_s=FIRST_ANSWER_S)
     except TimeoutError as error:
-        raise DrillFailed(
+        raise CampaignFailed(
             f"a publisher got no acknowledgement within {FIRST_ANSWER_S:g} s: before any fault"
         ) from error
     return Scene(mesh=mesh, topic=topic, home=home, load=load, publishers=publishers, readers=readers, epoch=0)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from georelay.client.gateway_http import GatewayError
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill import evidence
-from loadtest.drill.mesh import DrillFailed
 from loadtest.drill.scene import AWAY_GEO, AWAY_REGION, HOME, How, Scene, Script, rest_of_fault
 
 AUTOMATIC: Final[Mapping[str, str]] = {"failover": "auto", "min.insync.regions": "2", "protect.k": "2"}
@@ -91,7 +91,7 @@ async def _leader(scene: Scene) -> str:
         if leader:
             return leader
         await asyncio.sleep(evidence.POLL_S)
-    raise DrillFailed(f"{scene.topic} has no leader in {scene.home}")
+    raise CampaignFailed(f"{scene.topic} has no leader in {scene.home}")
 
 
 def _since_s(at_ns: int) -> float:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
 
 from loadtest.history.operation import HistoryError, Kind, Operation, Outcome
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,3 +104,14 @@ def gather(operations: Iterable[Operation]) -> list[Evidence]:
     for evidence in by_key.values():
         evidence.close()
     return [by_key[key] for key in sorted(by_key)]
+
+
+def silences_ms(acknowledged: Iterable[tuple[Name, Operation]]) -> dict[Name, float]:
+    """Return the longest time between two acknowledgements of each name, 0 with one only."""
+    moments: dict[Name, list[int]] = defaultdict(list)
+    for name, send in acknowledged:
+        moments[name].append(send.completed_ns or 0)
+    return {
+        name: max((later - earlier for earlier, later in pairwise(sorted(found))), default=0) / 1e6
+        for name, found in moments.items()
+    }

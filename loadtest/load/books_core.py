@@ -7,13 +7,13 @@ Rule 2: counts agree when each is equal, record by record: no rounding, no toler
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.campaign.offset_ranges_core import OffsetRanges
+from loadtest.history.evidence_core import silences_ms
 from loadtest.history.operation import Kind, Operation, Outcome
 from loadtest.load.engine_values import ABORT, method_of, origin_of
 
@@ -50,7 +50,7 @@ class Books:
 def books_of(operations: Iterable[Operation]) -> Books:
     """Count; complete reads at the end are nobody's deliveries."""
     books = Books()
-    acked_ns: dict[str, list[int]] = defaultdict(list)
+    acked: list[tuple[str, Operation]] = []
     for operation in operations:
         topic = operation.key.rpartition("/")[0]
         if operation.kind is Kind.PRODUCE and operation.note == ABORT:
@@ -61,7 +61,7 @@ def books_of(operations: Iterable[Operation]) -> Books:
                 books.failed[topic] += 1
                 continue
             books.acked[topic] += 1
-            acked_ns[operation.key].append(operation.completed_ns or 0)
+            acked.append((operation.key, operation))
             if operation.offset is not None:
                 books.acked_at[operation.key].add(operation.offset)
         elif operation.kind is Kind.FETCH and not operation.final:
@@ -70,9 +70,7 @@ def books_of(operations: Iterable[Operation]) -> Books:
                 read.add(offset)
                 origin = origin_of(value.rpartition(":")[0])
                 books.pairs[method_of(operation.process), origin, operation.site] += 1
-    for key, moments in acked_ns.items():
-        moments.sort()
-        gap_ms = max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0) / 1e6
+    for key, gap_ms in silences_ms(acked).items():
         if gap_ms > books.longest_silence_ms:
             books.longest_silence_ms, books.silent_key = gap_ms, key
     return books

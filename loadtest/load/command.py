@@ -36,16 +36,16 @@ def run(
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
     _need_extra()
+    from loadtest.campaign.mesh import CampaignFailed
     from loadtest.load.campaign_file import CampaignError, find, load
     from loadtest.load.locust_processes import RunOptions
     from loadtest.load.runner import run_campaign
-    from loadtest.load.stage import CannotRun
 
     try:
         file = find(campaign)
         options = RunOptions(campaign_file=file, out=out, web=web, has_workers=workers)
         code = asyncio.run(run_campaign(load(file), options, typer.echo))
-    except (CampaignError, CannotRun) as error:
+    except (CampaignError, CampaignFailed) as error:
         raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
     raise typer.Exit(code)
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from loadtest.bench.client_settings import environment
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.load.campaign import Campaign
-from loadtest.load.stage import CannotRun, Stage
+from loadtest.load.stage import Stage
 
 LOCUSTFILE: Final = Path(__file__).resolve().parent.parent / "locustfile.py"
 HOST: Final = "127.0.0.1"
@@ -54,7 +55,7 @@ class LocustProcesses:
         self._workers: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self) -> None:
-        """Start them and wait until the load begins. Raises CannotRun."""
+        """Start them and wait until the load begins. Raises CampaignFailed."""
         words = ["--html", str(self._folder / "locust.html")]
         if self._options.web:
             host, _, port = self._options.web.rpartition(":")
@@ -75,16 +76,16 @@ class LocustProcesses:
         while not (self._folder / "began.json").exists():
             for name, process in {"local": self._first, **self._workers}.items():
                 if process.returncode is not None:
-                    raise CannotRun(f"Locust did not begin: {self._last_words(name)}")
+                    raise CampaignFailed(f"Locust did not begin: {self._last_words(name)}")
             if time.monotonic() > deadline:
-                raise CannotRun(f"Locust did not begin within {START_S} s; its logs are in {self._folder}")
+                raise CampaignFailed(f"Locust did not begin within {START_S} s; its logs are in {self._folder}")
             await asyncio.sleep(POLL_S)
 
     async def ended(self) -> None:
-        """Wait for the end of the load. Raises CannotRun: Locust failed."""
+        """Wait for the end of the load. Raises CampaignFailed: Locust failed."""
         assert self._first is not None, "not started"
         if code := await self._first.wait():
-            raise CannotRun(f"Locust ended with {code}: {self._last_words('local')}")
+            raise CampaignFailed(f"Locust ended with {code}: {self._last_words('local')}")
 
     async def stop(self) -> None:
         """Give what still runs a moment to end by itself, then end it."""

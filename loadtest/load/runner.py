@@ -17,12 +17,13 @@ from typing import Any, Final
 
 from loadtest.bench.client_settings import environment
 from loadtest.bench.machine import describe
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.engine_values import written
 from loadtest.load.locust_processes import LocustProcesses, RunOptions
 from loadtest.load.page import page_of
 from loadtest.load.results import Results
-from loadtest.load.stage import CannotRun, Stage, opened
+from loadtest.load.stage import Stage, opened
 from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
 COMPLETE_S: Final = 600
@@ -31,7 +32,7 @@ Say = Callable[[str], None]
 
 
 async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int:
-    """Run it and return the exit code: 0 pass, 1 breach, 2 invalid. Raises CannotRun."""
+    """Run it and return the exit code: 0 pass, 1 breach, 2 invalid. Raises CampaignFailed."""
     folder = options.out / f"{campaign.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True)
     shutil.copy(options.campaign_file, folder / f"{campaign.name}.toml")
@@ -120,9 +121,9 @@ async def _read_completely(campaign: Campaign, folder: Path, stage: Stage) -> No
     except TimeoutError as error:
         process.kill()
         await process.wait()
-        raise CannotRun(f"not everything could be read within {COMPLETE_S} s") from error
+        raise CampaignFailed(f"not everything could be read within {COMPLETE_S} s") from error
     if code:
-        raise CannotRun(f"the complete read ended with {code}")
+        raise CampaignFailed(f"the complete read ended with {code}")
 
 
 def _keep_traces(folder: Path) -> None:
@@ -136,13 +137,13 @@ def _keep_traces(folder: Path) -> None:
 
 
 def _report(folder: Path) -> None:
-    """Make the report of the traces as anybody would. Raises CannotRun."""
+    """Make the report of the traces as anybody would. Raises CampaignFailed."""
     words = ("report", "--traces", str(folder / "traces"), "--out", str(folder / "report"), "--fail-on", "never")
     done = subprocess.run(
         (sys.executable, "-P", "-m", "georelay.cli", *words), capture_output=True, text=True, check=False
     )
     if done.returncode not in REPORT_DONE:
-        raise CannotRun(f"georelay report ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        raise CampaignFailed(f"georelay report ended with {done.returncode}: {done.stderr.strip()[-300:]}")
 
 
 def _circumstances(folder: Path) -> dict[str, Any]:

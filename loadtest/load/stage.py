@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +19,7 @@ from georelay.pki.directory import PkiDirectory
 from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
 from loadtest.bench.machine import cpu_seconds
 from loadtest.campaign.joined_broker import JoinedBroker
-from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.mesh import COMMAND_S, CampaignFailed, georelay
 from loadtest.chaos.control_file import ControlFile
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
@@ -29,17 +28,11 @@ from loadtest.load.links import LinkedMesh
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
-CLI: Final = (sys.executable, "-P", "-m", "georelay.cli")
-COMMAND_S: Final = 60
 DRAIN_S: Final = 180
 SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
 BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step")
-
-
-class CannotRun(Exception):
-    """The campaign could not be run; the text is one line."""
 
 
 class Stage:
@@ -64,10 +57,12 @@ class Stage:
             self.endpoints: Mapping[str, Any] = json.loads(endpoints_file.read_text(encoding="utf-8"))
             self.regions = tuple(self.endpoints["regions"])
         except (OSError, ValueError, KeyError) as error:
-            raise CannotRun(f"{endpoints_file}: no mesh there; `georelay up --endpoints FILE` writes it") from error
+            raise CampaignFailed(
+                f"{endpoints_file}: no mesh there; `georelay up --endpoints FILE` writes it"
+            ) from error
 
     async def create(self, topics: tuple[Topic, ...]) -> None:
-        """Create topics. Raises CannotRun."""
+        """Create topics. Raises CampaignFailed."""
         for topic in topics:
             words = ["topics", "create", topic.name, "--partitions", str(topic.partitions)]
             words += ["--home", topic.home] if topic.home else []
@@ -75,18 +70,12 @@ class Stage:
             await self.cli(*words)
 
     async def cli(self, *words: str, seconds: float = COMMAND_S) -> str:
-        """Run `georelay WORDS` on the mesh and return what it prints. Raises CannotRun."""
-        environment = os.environ | ({"GEORELAY_USER": self._user} if self._user else {})
-        command = (*CLI, *words, "--endpoints", str(self.endpoints_file))
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=seconds, env=environment, check=False
-        )
-        if done.returncode:
-            raise CannotRun(f"georelay {' '.join(words[:3])}: {_last_line(done.stderr)}")
-        return str(done.stdout)
+        """Run `georelay WORDS` on the mesh and return what it prints. Raises CampaignFailed."""
+        user = {"GEORELAY_USER": self._user} if self._user else {}
+        return await georelay(*words, "--endpoints", str(self.endpoints_file), within_s=seconds, **user)
 
     async def break_it(self, fault: Fault) -> None:
-        """Do what a fault says, for as long as it says, and note when it was done and undone. Raises CannotRun."""
+        """Do what a fault says, for as long as it says, and note when it was done and undone. Raises CampaignFailed."""
         what = fault.what
         if what.startswith(LEADER_OF):
             what = await self.leader_of(what.removeprefix(LEADER_OF))
@@ -96,7 +85,7 @@ class Stage:
         self.note(what="healed", of=what)
 
     async def leader_of(self, topic: str) -> str:
-        """Return the broker that leads the first partition of a topic at its home. Raises CannotRun."""
+        """Return the broker that leads the first partition of a topic at its home. Raises CampaignFailed."""
         assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
         mesh, tls = self._mesh, self._mesh.ssl_context or True
         async with aiohttp.ClientSession(headers=mesh.headers) as http:
@@ -104,7 +93,7 @@ class Stage:
             async def described(address: str) -> dict[str, Any]:
                 async with http.get(f"{mesh.scheme}://{address}/v1/topics/{topic}", ssl=tls) as answer:
                     if answer.status != HTTPStatus.OK:
-                        raise CannotRun(f"{address} does not know who leads {topic}: {answer.status}")
+                        raise CampaignFailed(f"{address} does not know who leads {topic}: {answer.status}")
                     return dict(await answer.json())
 
             # Each region tells its own leader, and the gateway asks the nearest one.
@@ -112,7 +101,7 @@ class Stage:
             of_home = await described(mesh.endpoints["regions"][home]["admin"][0])
             leader = int(of_home["partition_states"][0]["leader"])
         if leader <= 0:
-            raise CannotRun(f"{topic} has no leader now")
+            raise CampaignFailed(f"{topic} has no leader now")
         return f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
 
     def hold_file(self, name: str) -> Path:
@@ -120,7 +109,7 @@ class Stage:
         return self._directory / "run" / f"{name}.hold"
 
     async def wan(self, *words: str) -> None:
-        """Change links: a test bed's, or cut and heal those on this machine. Raises CannotRun."""
+        """Change links: a test bed's, or cut and heal those on this machine. Raises CampaignFailed."""
         if isinstance(self._mesh, LinkedMesh):
             await {"cut": self._mesh.cut, "heal": self._mesh.heal}[words[0]](*words[1:])
             return
@@ -128,20 +117,20 @@ class Stage:
         try:
             await self._mesh.wan_at_ns(*words)
         except RuntimeError as error:
-            raise CannotRun(f"georelay wan {' '.join(words)}: {_last_line(str(error))}") from error
+            raise CampaignFailed(f"georelay wan {' '.join(words)}: {_last_line(str(error))}") from error
 
     async def tell(self, broker: str, **settings: Any) -> None:
-        """Tell a breakable broker what is broken. Raises CannotRun: it does not obey."""
+        """Tell a breakable broker what is broken. Raises CampaignFailed: it does not obey."""
         if broker not in self._controls:
             self._controls[broker] = ControlFile(control_path(self._directory / "config" / f"{broker}.toml"))
         control = self._controls[broker]
         control.set(**settings)
         if not await control.obeyed(lambda: True):
-            raise CannotRun(f"{broker} does not obey its control file {control.path}")
+            raise CampaignFailed(f"{broker} does not obey its control file {control.path}")
 
     @contextlib.asynccontextmanager
     async def one_broker_more(self, region: str) -> AsyncIterator[None]:
-        """Let a broker join a region; afterwards drain it, remove it and stop it. Raises CannotRun."""
+        """Let a broker join a region; afterwards drain it, remove it and stop it. Raises CampaignFailed."""
         first_id = BROKERS_OF_REGION * (self.regions.index(region) + 1)
         number = len(list((self._directory / "config").glob(f"{region}-*.toml"))) + 1
         broker = JoinedBroker(self._directory, self._directory / "config" / f"{region}-1.toml", number)
@@ -153,8 +142,6 @@ class Stage:
             await self.cli(
                 "broker", "remove", identity, "--wait", "--timeout", str(DRAIN_S), seconds=DRAIN_S + COMMAND_S
             )
-        except CampaignFailed as error:
-            raise CannotRun(str(error)) from error
         finally:
             await broker.stop()
 
@@ -211,7 +198,7 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
-    """Run the mesh of a campaign. Raises CannotRun."""
+    """Run the mesh of a campaign. Raises CampaignFailed."""
     topology = campaign.topology
     if topology.kind == "endpoints":
         yield Stage(
@@ -242,7 +229,7 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
             settings = mesh.client_settings if isinstance(mesh, WanMesh) else tls_settings(mesh)
             yield Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
     except RuntimeError as error:
-        raise CannotRun(f"the mesh could not be started: {_last_line(str(error))}") from error
+        raise CampaignFailed(f"the mesh could not be started: {_last_line(str(error))}") from error
 
 
 def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) -> MeshProcess:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from loadtest.bench.batched import ask
 from loadtest.bench.client_settings import Settings
 from loadtest.bench.machine import IdleWatch, cpu_seconds
+from loadtest.campaign.mesh import georelay
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.floors_core import Conditions, Rtts, parse_pairs
 
@@ -91,27 +92,14 @@ class WanMesh(MeshProcess):
     ) -> None:
         """Create a topic of one partition, and wait a moment until every region has heard of it."""
         words = ["topics", "create", name, "--partitions", "1", "--homes", homes, *(("--home", home) if home else ())]
-        await asyncio.to_thread(self._georelay, *words)
+        await self._georelay(*words)
         if config:
             pairs = [f"{key}={value}" for key, value in config.items()]
-            await asyncio.to_thread(self._georelay, "topics", "alter", name, *pairs)
+            await self._georelay("topics", "alter", name, *pairs)
 
-    def _georelay(self, *words: str) -> None:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "georelay.cli",
-            *words,
-            "--endpoints",
-            str(self.directory / "endpoints.json"),
-        ]
-        environment = os.environ | {"GEORELAY_USER": self.credentials}
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, env=environment, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"georelay {' '.join(words)}: {done.stderr.strip()}")
+    async def _georelay(self, *words: str) -> None:
+        endpoints = str(self.directory / "endpoints.json")
+        await georelay(*words, "--endpoints", endpoints, within_s=COMMAND_SECONDS_MAX, GEORELAY_USER=self.credentials)
 
     def congestion_control(self) -> str:
         """Return what the kernel uses on the links of a broker: "cubic", or "bbr 1, cubic 3" where they differ."""

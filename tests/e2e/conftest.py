@@ -23,8 +23,12 @@ from georelay.ids import BrokerId, GroupId
 from georelay.wire.api import ApiKey
 from georelay.wire.batch import build_batch
 from georelay.wire.requests import PartitionProduceData, ProduceRequest, TopicProduceData
-from loadtest.campaign.producer import value_of
-from loadtest.campaign.verdict_core import Acknowledgement
+from loadtest.campaign.producer import key_of, value_of
+from loadtest.campaign.region_read import read_region
+from loadtest.history.checker_core import check
+from loadtest.history.history_file import HistoryWriter, read_history
+from loadtest.history.operation import Kind, Operation, Outcome
+from loadtest.history.verdict import Verdict
 from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
@@ -496,34 +500,63 @@ class RegionBed:
         self,
         name: str,
         numbers: Sequence[int],
-        acknowledgements: list[Acknowledgement],
+        sends: list[Operation],
         *,
         lanes: int = 4,
         on_answer: Callable[[GroupId, int], None] = lambda _group, _next_offset: None,
     ) -> None:
-        """Publish one batch per number over several connections; end quietly when the brokers are gone."""
+        """Publish one batch per number over several connections; end quietly when the brokers are gone.
+
+        Args:
+            sends: what was sent and what came of it is added here, each lane being a process.
+        """
         leader = await self.leader()
         stream = leader.cluster.stream(TOPIC, 0)
         assert stream is not None
         host, _, port = leader.config.listen.kafka.rpartition(":")
 
-        async def lane(mine: Sequence[int]) -> None:
+        async def lane(row: int) -> None:
             connection = await BrokerConnection.dial(host, int(port))
             try:
-                for number in mine:
-                    offset = await _produce(connection, value_of(name, number))
-                    if offset is None:
-                        return
-                    on_answer(stream.group_id, offset + 1)
-                    acknowledgements.append(
-                        Acknowledgement(record=(name, number), offset=offset, at_ns=time.monotonic_ns())
-                    )
+                for number in numbers[row::lanes]:
+                    offset, began_ns = None, time.monotonic_ns()
+                    try:
+                        offset = await _produce(connection, value_of(name, number))
+                        if offset is None:
+                            return
+                        on_answer(stream.group_id, offset + 1)
+                    finally:
+                        sends.append(_sent(f"{name}/{row}", f"{name}:{number}", number, began_ns, offset))
             except (ConnectionError, GeorelayError):
                 return  # nothing more is acknowledged; what was is what counts
             finally:
                 connection.close()
 
-        await asyncio.gather(*(lane(numbers[row::lanes]) for row in range(lanes)))
+        await asyncio.gather(*(lane(row) for row in range(lanes)))
+
+    async def judged(self, sends: Sequence[Operation]) -> Verdict:
+        """Read everything back, and judge what was sent by it."""
+        complete = self.directory / "complete.history"
+        writer = HistoryWriter(complete, "complete")
+        try:
+            await read_region(writer, self.kafka, TOPIC, 0, site=REGION)
+        finally:
+            writer.close()
+        return check([*sends, *read_history([complete])])
+
+
+def _sent(process: str, value: str, number: int, began_ns: int, offset: int | None) -> Operation:
+    return Operation(
+        process=process,
+        number=number,
+        kind=Kind.PRODUCE,
+        key=key_of(TOPIC, 0),
+        value=value,
+        invoked_ns=began_ns,
+        completed_ns=None if offset is None else time.monotonic_ns(),
+        outcome=Outcome.UNKNOWN if offset is None else Outcome.OK,
+        offset=offset,
+    )
 
 
 async def _produce(connection: BrokerConnection, value: bytes) -> int | None:

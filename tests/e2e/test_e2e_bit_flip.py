@@ -26,9 +26,8 @@ from georelay.ids import CONTROLLER_GROUP, GroupId
 from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.batch import iterate_records, split_batches
 from georelay.wire.requests import FetchPartition, FetchRequest, FetchTopic
-from loadtest.campaign.mesh import read_back
-from loadtest.campaign.producer import value_of
-from loadtest.campaign.verdict_core import Acknowledgement
+from loadtest.campaign.producer import name_of
+from loadtest.history.operation import Operation
 from region.app import Broker
 from region.controller.topic import TopicSpec
 from region.log.filesystem import OsFileSystem
@@ -60,7 +59,7 @@ class WoundedRegion:
     def __init__(self, bed: RegionBed, rng: random.Random) -> None:
         self.bed = bed
         self.rng = rng
-        self.acknowledgements: list[Acknowledgement] = []
+        self.sends: list[Operation] = []
         self.wrong: list[str] = []  # what a reader was shown and should not have been
         self.reads: dict[str, int] = {"kafka": 0, "http": 0}
         self.running: list[bool] = []
@@ -141,7 +140,7 @@ class WoundedRegion:
         return rows
 
     async def publish(self, name: str, count: int) -> None:
-        await self.bed.publish(name, range(count), self.acknowledgements)
+        await self.bed.publish(name, range(count), self.sends)
 
     # -- damage -----------------------------------------------------------------------------------
 
@@ -172,16 +171,18 @@ class WoundedRegion:
                 assert isinstance(outcome, asyncio.CancelledError), outcome
         assert self.wrong == []
 
-    def _known(self) -> dict[int, bytes]:
-        return {ack.offset: value_of(*ack.record) for ack in self.acknowledgements}
+    def _known(self) -> dict[int, str]:
+        return {send.offset: str(send.value) for send in self.sends if send.offset is not None}
 
     def _check(self, how: str, records: Sequence[tuple[int, bytes]]) -> None:
         known = self._known()
         self.reads[how] += len(records)
-        self.wrong += [f"{how}: offset {at}" for at, value in records if known.get(at, value) != value]
+        self.wrong += [
+            f"{how}: offset {at}" for at, value in records if known.get(at, name_of(value)) != name_of(value)
+        ]
 
     def _somewhere(self) -> int:
-        return self.rng.randrange(max(1, len(self.acknowledgements)))
+        return self.rng.randrange(max(1, len(self.sends)))
 
     async def _read_by_kafka(self, number: int) -> None:
         host, _, port = self.config(number).listen.kafka.rpartition(":")
@@ -225,8 +226,8 @@ class WoundedRegion:
 
     async def assert_nothing_lost(self) -> None:
         """Compare what the region shows, and what each replica has on disk, with what was acknowledged."""
-        found = await read_back(self.bed.kafka, TOPIC)
-        assert [ack for ack in self.acknowledgements if found[ack.offset] != ack.record] == []
+        verdict = await self.bed.judged(self.sends)
+        assert verdict.is_valid, verdict.describe()
         await self.stop_all()
         for group_id in (CONTROLLER_GROUP, self._stream_group):
             logs = [

@@ -18,8 +18,7 @@ from structlog.testing import capture_logs
 
 from georelay.errors import GeorelayError
 from georelay.ids import GroupId
-from loadtest.campaign.mesh import read_back
-from loadtest.campaign.verdict_core import Acknowledgement
+from loadtest.history.operation import Operation
 from region.app import Broker
 from region.controller.assignment import Assignment
 from region.controller.topic import TopicSpec
@@ -40,7 +39,7 @@ class LossyRegion:
 
     def __init__(self, bed: RegionBed) -> None:
         self.bed = bed
-        self.acknowledgements: list[Acknowledgement] = []
+        self.sends: list[Operation] = []
         self.running = [False] * 3
         self.group_id = GroupId(0)
 
@@ -66,7 +65,7 @@ class LossyRegion:
                 await self.stop(number)
 
     async def publish(self, name: str, count: int) -> None:
-        await self.bed.publish(name, range(count), self.acknowledgements)
+        await self.bed.publish(name, range(count), self.sends)
 
     async def number_of(self, *, leads: bool) -> int:
         leader = self.bed.brokers.index(await self.bed.leader())
@@ -101,8 +100,8 @@ class LossyRegion:
         flip(marks, row * MARK_ROW_BYTES + 9)
 
     async def assert_nothing_lost(self) -> None:
-        found = await read_back(self.bed.kafka, TOPIC)
-        assert [ack for ack in self.acknowledgements if found[ack.offset] != ack.record] == []
+        verdict = await self.bed.judged(self.sends)
+        assert verdict.is_valid, verdict.describe()
         await self.stop_all()
         logs = [[entry.frame for entry in read_group(self.folder(number))] for number in range(3)]
         common = min(map(len, logs))  # who stopped last may have led alone, and noted that

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.campaign.mesh import acknowledgement_of
 from loadtest.campaign.producer import name_of, number_of, value_of
-from loadtest.history.operation import Kind, Operation, Outcome
 
 
 def test_a_value_is_named_after_its_producer_and_number() -> None:
@@ -24,12 +22,3 @@ def test_a_flipped_bit_anywhere_makes_it_another_value() -> None:
 @pytest.mark.parametrize("value", [b"", b"a", b"a:b:", b"a:7:", value_of("a", 7)[:-1], value_of("a", 7) + b"."])
 def test_bytes_that_are_no_value_of_ours_are_shown_in_hex(value: bytes) -> None:
     assert name_of(value) == f"bytes:{value[:64].hex()}"
-
-
-def test_an_acknowledged_send_is_an_acknowledgement() -> None:
-    send = Operation(
-        process="a", number=0, kind=Kind.PRODUCE, key="t/0", value="a:7", offset=3, outcome=Outcome.OK,
-        invoked_ns=1, completed_ns=2,
-    )  # fmt: skip
-    row = acknowledgement_of(send)
-    assert (row.record, row.offset, row.at_ns) == (("a", 7), 3, 2)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from georelay.cli.application import run
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.drill import command
 from loadtest.drill.drill_run import DrillPlan, carry_out
-from loadtest.drill.mesh import DrillFailed, DrillMesh, MeshAccess
+from loadtest.drill.mesh import DrillMesh, MeshAccess
 
 REGIONS = ("us", "eu", "ap")
 
@@ -76,13 +77,13 @@ def test_what_cannot_be_done_to_a_mesh_is_refused_before_anything_is_broken(
     endpoints: Path, kind: str, how: str, why: str
 ) -> None:
     plan = DrillPlan(kind=kind, how=how, running=MeshAccess(endpoints_file=endpoints))
-    with pytest.raises(DrillFailed, match=why):
+    with pytest.raises(CampaignFailed, match=why):
         carry_out(plan, say=print)
 
 
 def test_the_loss_of_a_broker_needs_others_in_its_region(endpoints: Path, tmp_path: Path) -> None:
     plan = DrillPlan(kind="broker-loss", running=MeshAccess(endpoints_file=endpoints, run_directory=tmp_path))
-    with pytest.raises(DrillFailed, match="three brokers per region"):
+    with pytest.raises(CampaignFailed, match="three brokers per region"):
         carry_out(plan, say=print)
 
 
@@ -104,7 +105,7 @@ async def test_a_killed_broker_is_held_down_until_it_is_brought_back(endpoints: 
 async def test_nothing_is_killed_when_one_of_the_pids_is_not_known(endpoints: Path, tmp_path: Path) -> None:
     (tmp_path / "us-1.pid").write_text(f"{os.getpid()}\n")
     mesh = DrillMesh(MeshAccess(endpoints_file=endpoints, run_directory=tmp_path))
-    with pytest.raises(DrillFailed, match="no pid of a broker"):
+    with pytest.raises(CampaignFailed, match="no pid of a broker"):
         await mesh.kill(["us-1", "us-2"])
     assert not (tmp_path / "us-1.hold").exists()
 

@@ -35,9 +35,7 @@ def run(mesh: MeshProcess, *, records: int = RECORDS_PER_PRODUCER, runs: int = R
             watch.start()
             cpu_before, syncs_before = sum(map(cpu_seconds, pids)), sync_count(mesh)
             outcomes = produce(bootstrap, topic, records, idempotent=idempotent)
-            acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
-            if acknowledged != records * PRODUCERS:
-                raise RuntimeError(f"only {acknowledged} of {records * PRODUCERS} records were acknowledged")
+            acknowledged = records * PRODUCERS
             rates.append(acknowledged / max(outcome["seconds"] for outcome in outcomes))
             costs.append((sum(map(cpu_seconds, pids)) - cpu_before) / acknowledged * 1e5)
             syncs.append((sync_count(mesh) - syncs_before) / acknowledged * 1e3)
@@ -101,6 +99,9 @@ def produce(
 
     Args:
         settings: how they connect.
+
+    Raises:
+        RuntimeError: not every record was acknowledged.
     """
     numbers = (records, int(idempotent), rate_per_second, linger_ms)
     arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, topic, *map(str, numbers)]
@@ -111,4 +112,7 @@ def produce(
         if process.returncode:
             raise RuntimeError(f"a producer ended with {process.returncode}")
         outcomes.append(json.loads(output))
+    acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
+    if acknowledged != records * PRODUCERS:
+        raise RuntimeError(f"only {acknowledged} of {records * PRODUCERS} records were acknowledged")
     return outcomes

@@ -130,7 +130,7 @@ def _batched(mesh: MeshProcess) -> tuple[int, float]:
     try:
         assert reader.stdout is not None
         reader.stdout.readline()  # "ready"
-        outcomes = batched.produce(
+        batched.produce(
             bootstrap,
             "batched",
             records // batched.PRODUCERS,
@@ -141,10 +141,8 @@ def _batched(mesh: MeshProcess) -> tuple[int, float]:
         said, _ = reader.communicate(timeout=CLIENT_SECONDS_MAX)
     finally:
         reader.kill()
-    acknowledged = sum(int(outcome["acknowledged"]) for outcome in outcomes)
-    read = json.loads(said)["records"]
-    if acknowledged != records or read != records:
-        raise RuntimeError(f"of {records} records {acknowledged} were acknowledged and {read} were read")
+    if (read := json.loads(said)["records"]) != records:
+        raise RuntimeError(f"of {records} records {read} were read")
     return records, 0.0
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from loadtest.campaign.mesh import ForeignProducer, RunningMesh
+from loadtest.campaign.mesh import ForeignProducer, Reachable
 from loadtest.campaign.region_read import read_everything
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import read_history
@@ -15,14 +15,25 @@ from loadtest.history.verdict import Verdict
 
 @asynccontextmanager
 async def loading(
-    mesh: RunningMesh, topic: str, *, entries: Sequence[str], directory: Path, per_second: float, seconds: float
+    mesh: Reachable,
+    topic: str,
+    *,
+    entries: Sequence[str],
+    directory: Path,
+    per_second: float,
+    seconds: float,
+    partitions: int = 1,
 ) -> AsyncIterator[list[ForeignProducer]]:
-    """Run one producer in each region of `entries`; ready once each was answered. Raises CampaignFailed."""
-    producers = [ForeignProducer(f"{topic}-{region}", directory) for region in entries]
+    """Run one producer in each region of `entries`; ready once each was answered. Raises CampaignFailed.
+
+    Args:
+        per_second: records of each producer. seconds: how long at most.
+    """
+    producers = [ForeignProducer(f"{topic}-{region}-{row + 1}", directory) for row, region in enumerate(entries)]
     try:
         for region, producer in zip(entries, producers, strict=True):
             brokers = mesh.endpoints["regions"][region]["kafka"]
-            await producer.start(brokers, topic, per_second=per_second, seconds=seconds)
+            await producer.start(brokers, topic, per_second=per_second, seconds=seconds, partitions=partitions)
         for producer in producers:
             await producer.wait_for_acknowledgement()
         yield producers
@@ -31,7 +42,7 @@ async def loading(
             await producer.stop()
 
 
-async def judged(mesh: RunningMesh, topic: str, producers: Sequence[ForeignProducer], directory: Path) -> Verdict:
+async def judged(mesh: Reachable, topic: str, producers: Sequence[ForeignProducer], directory: Path) -> Verdict:
     """Wait for the last answers, read everything in every region and judge it. Raises CampaignFailed."""
     for producer in producers:
         await producer.finish()

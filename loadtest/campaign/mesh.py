@@ -27,12 +27,16 @@ class CampaignFailed(Exception):
     """The campaign itself could not go on: nothing was measured."""
 
 
-class RunningMesh(Protocol):
-    """A mesh as a campaign uses it."""
+class Reachable(Protocol):
+    """A mesh whose brokers can be reached."""
 
     @property
     def endpoints(self) -> Mapping[str, Any]:
         """Return what `georelay up` writes into its endpoint file."""
+
+
+class RunningMesh(Reachable, Protocol):
+    """A mesh as a campaign uses it."""
 
     @property
     def gateway(self) -> str:

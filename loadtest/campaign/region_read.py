@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
-from loadtest.campaign.mesh import CampaignFailed, RunningMesh
+from loadtest.campaign.mesh import CampaignFailed, Reachable
 from loadtest.campaign.producer import key_of, name_of
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
@@ -25,7 +25,7 @@ MAX_WAIT_MS: Final = 100
 NICENESS: Final = 19  # whoever compares must not disturb what is measured
 
 
-async def read_everything(mesh: RunningMesh, topic: str, partitions: int, history: Path) -> Path:
+async def read_everything(mesh: Reachable, topic: str, partitions: int, history: Path) -> Path:
     """Read all of a topic in its home, the first region, then in the others as far as there; return the history.
 
     A region that does not come so far in time is recorded as it is: the checker judges it.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loadtest.campaign.changing_region import ChangingRegion
+from loadtest.campaign.changing_region import REGION, ChangingRegion
+from loadtest.campaign.loading import loading
 from loadtest.campaign.mesh import ForeignProducer
 from loadtest.campaign.phases_core import Phase, PhaseReport, report
 from loadtest.campaign.region_read import read_everything, replicas_differ
@@ -108,15 +109,14 @@ async def steady_load(
         CampaignFailed: nothing is acknowledged.
     """
     await region.create_topic(TOPIC, partitions=partitions)
-    producers = [ForeignProducer(f"load-{number + 1}", directory) for number in range(PRODUCERS)]
-    try:
-        for producer in producers:
-            await producer.start(
-                region.kafka, TOPIC, per_second=per_second / PRODUCERS, seconds=SECONDS_MAX, partitions=partitions
-            )
-        for producer in producers:
-            await producer.wait_for_acknowledgement()
+    load = loading(
+        region,
+        TOPIC,
+        entries=[REGION] * PRODUCERS,
+        directory=directory,
+        per_second=per_second / PRODUCERS,
+        seconds=SECONDS_MAX,
+        partitions=partitions,
+    )
+    async with load as producers:
         yield SteadyLoad(region=region, partitions=partitions, directory=directory, say=say, producers=producers)
-    finally:
-        for producer in producers:
-            await producer.stop()

@@ -14,8 +14,8 @@ import asyncio
 import os
 import secrets
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,12 +25,13 @@ from rich.console import Console
 
 from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.joined_broker import BesideBroker, broker_id, toml_of
-from loadtest.campaign.mesh import CampaignFailed, ForeignProducer, get_json
+from loadtest.campaign.loading import loading
+from loadtest.campaign.mesh import CampaignFailed, get_json
 from loadtest.campaign.old_version import unpack_version
 from loadtest.campaign.producer import name_of
-from loadtest.campaign.region_read import read_region
+from loadtest.campaign.region_read import read_everything
 from loadtest.history.checker_core import check
-from loadtest.history.history_file import HistoryWriter, read_history
+from loadtest.history.history_file import read_history
 from loadtest.history.verdict import Verdict
 from loadtest.scratch import scratch_directory
 
@@ -132,6 +133,11 @@ class Upgrade:
         ]
         self._readers: dict[str, SteadyReader] = {}
 
+    @property
+    def endpoints(self) -> Mapping[str, Any]:
+        """Return where clients connect, the home first."""
+        return {"regions": {region: {"kafka": self._kafka(region)} for region in REGIONS}}
+
     async def run(self) -> Verdict:
         """Return the judgement of everything that clients were told and that the regions hold."""
         old = await asyncio.to_thread(unpack_version, self._options.commit, self._directory / "old")
@@ -145,7 +151,16 @@ class Upgrade:
             await self._wait_until_whole()
             self._say(f"all brokers run {self._options.commit}")
             await self._create_topic()
-            producers = await stack.enter_async_context(self._producers())
+            load = loading(
+                self,
+                TOPIC,
+                entries=list(REGIONS),
+                directory=self._directory,
+                per_second=self._options.rate / len(REGIONS),
+                seconds=SECONDS_MAX,
+                partitions=PARTITIONS,
+            )
+            producers = await stack.enter_async_context(load)
             for region in REGIONS:
                 self._readers[region] = SteadyReader(self._kafka(region))
                 stack.callback(self._readers[region].stop)
@@ -155,7 +170,8 @@ class Upgrade:
                 producer.end_sending()
             counts = [await producer.finish() for producer in producers]
             self._say(f"sent {sum(row['sent'] for row in counts)}, given up {sum(row['failed'] for row in counts)}")
-            verdict = await self._judge(producers)
+            complete = await read_everything(self, TOPIC, PARTITIONS, self._directory / "complete.history")
+            verdict = check(read_history([complete, *(producer.history for producer in producers)]))
         twice = sum(reader.twice for reader in self._readers.values())
         if twice or any(row["failed"] for row in counts):
             raise CampaignFailed(f"readers saw {twice} records twice; producers: {counts}")
@@ -211,39 +227,6 @@ class Upgrade:
         admin = AdminClient({"bootstrap.servers": ",".join(self._kafka(HOME)), "log_level": 0})
         made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], request_timeout=30)[TOPIC]
         await asyncio.to_thread(made.result, READY_SECONDS_MAX)
-
-    @asynccontextmanager
-    async def _producers(self) -> AsyncIterator[list[ForeignProducer]]:
-        producers = {region: ForeignProducer(f"at-{region}", self._directory) for region in REGIONS}
-        try:
-            for region, producer in producers.items():
-                await producer.start(
-                    self._kafka(region),
-                    TOPIC,
-                    per_second=self._options.rate / len(REGIONS),
-                    seconds=SECONDS_MAX,
-                    partitions=PARTITIONS,
-                )
-            for producer in producers.values():
-                await producer.wait_for_acknowledgement()
-            yield list(producers.values())
-        finally:
-            for producer in producers.values():
-                await producer.stop()
-
-    async def _judge(self, producers: Sequence[ForeignProducer]) -> Verdict:
-        complete = self._directory / "complete.history"
-        writer = HistoryWriter(complete, "complete")
-        try:
-            for partition in range(PARTITIONS):
-                end = await read_region(writer, self._kafka(HOME), TOPIC, partition, site=HOME)
-                for region in REGIONS:
-                    if region != HOME:
-                        kafka = self._kafka(region)
-                        await read_region(writer, kafka, TOPIC, partition, site=region, at_least=end)
-        finally:
-            writer.close()
-        return check(read_history([complete, *(producer.history for producer in producers)]))
 
 
 async def run(options: argparse.Namespace, console: Console) -> int:

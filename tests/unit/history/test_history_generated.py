@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.history.checker_core import check
-from loadtest.history.linearizability_core import linearize
-from loadtest.history.models_core import AppendLog, log_calls
 from loadtest.history.operation import Kind, Operation, Outcome
 from loadtest.history.verdict import Category
+from tests.unit.history.linearizability import linearize
+from tests.unit.history.models import AppendLog, log_calls
 
 KEY = "orders/0"
 seeds = st.integers(min_value=0, max_value=2**32 - 1)

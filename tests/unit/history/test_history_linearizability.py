@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.history.linearizability_core import Call, linearize
-from loadtest.history.models_core import AppendLog, Register, log_calls
 from loadtest.history.operation import Kind, Operation, Outcome
+from tests.unit.history.linearizability import Call, linearize
+from tests.unit.history.models import AppendLog, Register, log_calls
 
 
 def write(value: object, begin: int, end: int | None) -> Call:

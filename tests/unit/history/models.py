@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
-from loadtest.history.linearizability_core import Call
 from loadtest.history.operation import Kind, Operation, Outcome
+from tests.unit.history.linearizability import Call
 
 LogState: TypeAlias = tuple[Hashable, ...]
 

@@ -141,7 +141,7 @@ class Flips:
         self._mesh = mesh
         self._rng = rng
         self._shown = shown  # by the damaged brokers
-        self._end = 1
+        self._known_end = 1
         self.group = 0
 
     def home(self, broker: str) -> Path:
@@ -245,7 +245,7 @@ class Flips:
         async with aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http:
             while True:
                 await asyncio.sleep(READ_PAUSE_SECONDS)
-                offset, began_ns = self._rng.randrange(self._end), time.monotonic_ns()
+                offset, began_ns = self._rng.randrange(self._known_end), time.monotonic_ns()
                 query = {"offset": str(offset), "max": "100"}
                 try:
                     async with http.get(url, params=query) as answer:
@@ -253,7 +253,7 @@ class Flips:
                 except (aiohttp.ClientError, TimeoutError, ValueError):
                     continue  # it is down
                 rows = [(row["offset"], name_of(row["value"].encode())) for row in body.get("records", ())]
-                self._end = max(self._end, body.get("high_watermark", 0))
+                self._known_end = max(self._known_end, body.get("high_watermark", 0))
                 number = self._shown.invoke(Kind.FETCH, KEY, site=broker, position=offset, at_ns=began_ns)
                 self._shown.fetched(number, rows)
 

@@ -77,7 +77,8 @@ class ChangingRegion:
 
     async def command(self, *arguments: str) -> str:
         """Run `georelay ARGUMENTS` and return what it printed. Raises CampaignFailed."""
-        said = await georelay(*arguments, within_s=COMMAND_S_MAX, GEORELAY_GATEWAY=self.gateway, COLUMNS="140")
+        where = {"GEORELAY_GATEWAY": self.gateway, "COLUMNS": "140"}
+        said = await georelay(*arguments, within_s=COMMAND_S_MAX, environment=where)
         self._say(f"$ georelay {' '.join(arguments)}\n{said.rstrip()}")
         return said.rstrip()
 

@@ -50,7 +50,9 @@ def new_mesh(
     return MeshProcess(directory, regions=",".join(regions), brokers_per_region=brokers_per_region, arguments=options)
 
 
-async def run_command(words: Sequence[str], *, within_s: float = COMMAND_S, **environment: str) -> tuple[int, str, str]:
+async def run_command(
+    words: Sequence[str], *, within_s: float = COMMAND_S, environment: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
     """Run a command to its end; return its exit code, output and errors. Raises CampaignFailed: it does not end.
 
     Args:
@@ -61,7 +63,7 @@ async def run_command(words: Sequence[str], *, within_s: float = COMMAND_S, **en
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=os.environ | environment,
+        env={**os.environ, **(environment or {})},
     )
     try:
         async with asyncio.timeout(within_s):
@@ -74,9 +76,9 @@ async def run_command(words: Sequence[str], *, within_s: float = COMMAND_S, **en
     return process.returncode, said.decode("utf-8", "replace"), why.decode("utf-8", "replace")
 
 
-async def georelay(*words: str, within_s: float = COMMAND_S, **environment: str) -> str:
+async def georelay(*words: str, within_s: float = COMMAND_S, environment: Mapping[str, str] | None = None) -> str:
     """Run `georelay WORDS` as anybody would; return what it prints. Raises CampaignFailed with its last line."""
-    code, said, why = await run_command((*CLI, *words), within_s=within_s, **environment)
+    code, said, why = await run_command((*CLI, *words), within_s=within_s, environment=environment)
     if code:
         last = ["it said nothing", *(why or said).strip().splitlines()][-1]
         raise CampaignFailed(f"georelay {' '.join(words)}: {last}")

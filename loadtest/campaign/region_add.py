@@ -155,7 +155,7 @@ class RegionAdd:
         model = mesh.directory / "mesh" / "config" / f"{home}-1.toml"
         joined = NewRegion(mesh.directory / "mesh", model, region=NEW_REGION, region_number=len(options.regions) + 1)
         words = ("region", "add", NEW_REGION, str(joined.region_number), "--seed", joined.seed)
-        self._say(f"$ georelay {' '.join(words)}\n{(await georelay(*words, **self._environment)).rstrip()}")
+        self._say(f"$ georelay {' '.join(words)}\n{(await georelay(*words, environment=self._environment)).rstrip()}")
         self._begin()
         began = time.monotonic()
         await joined.start()
@@ -202,7 +202,7 @@ class RegionAdd:
     async def _audit(self, topic: str) -> bool:
         for _ in range(AUDIT_TRIES):
             words = (*CLI, "audit", topic, "--deep")
-            code, said, why = await run_command(words, within_s=FILL_SECONDS_MAX, **self._environment)
+            code, said, why = await run_command(words, within_s=FILL_SECONDS_MAX, environment=self._environment)
             if code in (0, 1):
                 self._say(f"$ georelay audit {topic} --deep\n{said}(exit code {code})")
                 return code == 0

@@ -199,7 +199,7 @@ class ReportRun:
             home = ("--home", stream.region) if stream.homes == "one" else ()
             strict = ("--set", f"min.insync.regions={stream.regions_min}") if stream.regions_min > 1 else ()
             words = ("topics", "create", stream.topic, "--partitions", "1", "--homes", stream.homes, *home, *strict)
-            await georelay(*words, "--endpoints", str(self.mesh.directory / "endpoints.json"), **user)
+            await georelay(*words, "--endpoints", str(self.mesh.directory / "endpoints.json"), environment=user)
         await asyncio.sleep(SETTLE_SECONDS)
 
     async def _start(self, role: str, plan: dict[str, Any]) -> asyncio.subprocess.Process:

@@ -103,7 +103,7 @@ class DrillMesh:
     async def cli(self, *words: str) -> tuple[int, str, str]:
         """Run `georelay WORDS` on it; return exit code, stdout and stderr."""
         user = {"GEORELAY_USER": self.access.user} if self.access.user else {}
-        return await run_command((*CLI, *words, "--endpoints", str(self.access.endpoints_file)), **user)
+        return await run_command((*CLI, *words, "--endpoints", str(self.access.endpoints_file)), environment=user)
 
     async def until_ready(self, regions: Sequence[str] = (), *, timeout_s: float = READY_S) -> None:
         """Wait until every broker of these regions (none named: of all) is ready. Raises CampaignFailed."""

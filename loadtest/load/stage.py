@@ -72,7 +72,7 @@ class Stage:
     async def cli(self, *words: str, seconds: float = COMMAND_S) -> str:
         """Run `georelay WORDS` on the mesh and return what it prints. Raises CampaignFailed."""
         user = {"GEORELAY_USER": self._user} if self._user else {}
-        return await georelay(*words, "--endpoints", str(self.endpoints_file), within_s=seconds, **user)
+        return await georelay(*words, "--endpoints", str(self.endpoints_file), within_s=seconds, environment=user)
 
     async def break_it(self, fault: Fault) -> None:
         """Do what a fault says, for as long as it says, and note when it was done and undone. Raises CampaignFailed."""

@@ -98,8 +98,9 @@ class WanMesh(MeshProcess):
             await self._georelay("topics", "alter", name, *pairs)
 
     async def _georelay(self, *words: str) -> None:
-        endpoints = str(self.directory / "endpoints.json")
-        await georelay(*words, "--endpoints", endpoints, within_s=COMMAND_SECONDS_MAX, GEORELAY_USER=self.credentials)
+        where = ("--endpoints", str(self.directory / "endpoints.json"))
+        user = {"GEORELAY_USER": self.credentials}
+        await georelay(*words, *where, within_s=COMMAND_SECONDS_MAX, environment=user)
 
     def congestion_control(self) -> str:
         """Return what the kernel uses on the links of a broker: "cubic", or "bbr 1, cubic 3" where they differ."""

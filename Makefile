@@ -27,7 +27,7 @@ PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-r
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py sdk/build_hook.py proto/broker.proto proto/georelay/v1/admin.proto proto/georelay/v1/streams.proto proto/georelay/v1/carried.proto tools/setup.sh
+$(STAMP): pyproject.toml constraints.txt hatch_build.py sdk/build_hook.py proto/broker.proto proto/georelay/v1/admin.proto proto/georelay/v1/streams.proto proto/georelay/v1/carried.proto proto/georelay/v1/routes.proto tools/setup.sh
 	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 

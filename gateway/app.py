@@ -37,6 +37,7 @@ from gateway.routing.known_brokers_core import KnownBrokers
 from gateway.routing.places import Callers
 from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
+from gateway.routing.resolving import Resolving
 from gateway.routing.router import Router
 from gateway.traces import GatewayTraces, trace_pages
 from georelay.credentials import Credentials
@@ -124,6 +125,9 @@ class Gateway:
             self._stack.push_async_callback(self._traces.close)
         judge = self._judge = self._given_sign_in or await self._ask_brokers()
         self._callers = Callers(required=lambda: judge.required)
+        self._asking = await self._session()
+        self._asked = AskedBrokers(self._router, self._asking, scheme=self._scheme)
+        self._resolving = Resolving(self._config.mesh_id, self._router, self._routes, home_of=self._asked.home_of)
         listen = self._config.listen
         return GatewayPorts(
             http=await self._start_http(listen.http),
@@ -187,13 +191,17 @@ class Gateway:
         return sign_in
 
     async def _start_http(self, address: str) -> int:
-        reads, writes = await self._session(), await self._session()
-        asked = AskedBrokers(self._router, writes, scheme=self._scheme)
+        reads, writes, asked = await self._session(), self._asking, self._asked
         live = LiveView(Path(self._config.live_file) if self._config.live_file else None)
         application = RestApplication(
             router=self._router,
             routes=RoutesHttp(
-                self._config.mesh_id, self._router, self._routes, permit=asked.permit, home_of=asked.home_of
+                self._config.mesh_id,
+                self._router,
+                self._routes,
+                resolving=self._resolving,
+                permit=asked.permit,
+                home_of=asked.home_of,
             ),
             proxy=Proxy(
                 self._router,
@@ -278,6 +286,7 @@ class Gateway:
             self._metrics,
             self._judge,
             callers=self._callers,
+            resolving=self._resolving,
             parts=self._listeners["grpc"],
             upstream=self._upstream,
         )

@@ -19,7 +19,8 @@ from typing import Any, Final
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SDK: Final = Path(__file__).resolve().parent
-CONTRACTS: Final = ("georelay/v1/admin.proto", "georelay/v1/streams.proto", "georelay/v1/carried.proto")  # below proto/
+NAMES: Final = ("admin", "streams", "carried", "routes")
+CONTRACTS: Final = tuple(f"georelay/v1/{name}.proto" for name in NAMES)  # below proto/
 PACKAGE: Final = "georelay/_pb"  # below the SDK's folder
 _NOTE: Final = '"""Generated from proto/ by the build hook; do not edit."""\n'
 

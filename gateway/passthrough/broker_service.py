@@ -10,6 +10,7 @@ take STREAMS_PER_BROKER_MAX of these, and no caller takes those of all others (g
 Rule 4: publishes of a few bytes go by one stream to each broker (gateway.passthrough.carried_publishes), with the same
 outcomes.
 Rule 5: status, details and trailing metadata of the broker go back as they are; cancelling goes through.
+Beside them it answers `georelay.v1.Routes` itself (gateway.passthrough.routes_service), with the rights of HTTP.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from prometheus_client import Counter
 
 from gateway.authentication import SignIn
 from gateway.metrics import GatewayMetrics
+from gateway.passthrough import routes_service
 from gateway.passthrough.carried_publishes import REQUEST_BYTES_MAX, CarriedPublishes, Lost, PublishStreams
 from gateway.passthrough.carried_stream import CarriedStream
 from gateway.routing.client_book_core import NAME_CHARS_MAX, NAME_HEADER, ClientKey
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
+from gateway.routing.resolving import Resolving
 from gateway.routing.router import Router
 from georelay.credentials import CLIENT_HEADER
-from georelay.errors import BadRequest, Busy, OutcomeUnknown, Unauthenticated, Unavailable
+from georelay.errors import BadRequest, Busy, GeorelayError, OutcomeUnknown, Unauthenticated, Unavailable
 from georelay.limits import KIB, RECORD_BATCH_BYTES_MAX
 from georelay.tls import TlsContexts
 from georelay.tls_grpc import channel_credentials
@@ -142,6 +145,7 @@ class BrokerPassthrough:
         sign_in: SignIn,
         *,
         callers: Callers,
+        resolving: Resolving,
         parts: ListenerParts | None = None,
         upstream: TlsContexts | None = None,
     ) -> None:
@@ -152,6 +156,7 @@ class BrokerPassthrough:
         self._sign_in = sign_in
         self._counts: dict[tuple[str, grpc.StatusCode], Counter] = {}
         self._callers = callers
+        self._resolving = resolving
         self._stream_places: dict[str, Places] = {}  # by the broker's address
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._publishes = PublishStreams()
@@ -218,6 +223,7 @@ class BrokerPassthrough:
             ADMIN_SERVICE: {method: self._unary(ADMIN_SERVICE, method) for method in ADMIN_METHODS},
             STREAMS_SERVICE: {method: self._unary(STREAMS_SERVICE, method) for method in STREAMS_METHODS},
             REFLECTION_SERVICE: {},
+            routes_service.SERVICE: {routes_service.METHOD: grpc.unary_unary_rpc_method_handler(self._resolve)},
         }
         for service, method in STREAMED_BOTH_WAYS:
             methods[service][method] = self._both_ways(service, method)
@@ -271,6 +277,23 @@ class BrokerPassthrough:
                 self._publishes.succeeded(broker.grpc, channel, metadata)
             return answer
         return await self._abort_unavailable(method, context)
+
+    async def _resolve(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """Answer georelay.v1.Routes/Resolve: no broker judges it, so whoever asks is judged here."""
+        label = f"Routes.{routes_service.METHOD}"  # "Resolve" alone is that of Streams
+        given = _given(context)
+        authorization, peer = given.get(AUTHORIZATION), context.peer()
+        try:
+            await self._sign_in.authenticate_header(authorization, address_of(peer))
+            name = _client(context, given).name
+            answer = await routes_service.resolve(
+                self._resolving, request, peer=peer, name=name, authorization=authorization
+            )
+        except GeorelayError as error:
+            await self._abort(label, context, routes_service.status_of(error), str(error), trailers_of(error))
+            raise  # not reached: the call has ended
+        self._succeeded(label, given)
+        return answer
 
     def _succeeded(self, method: str, given: Mapping[str, str]) -> None:
         self._callers.let_in(given.get(AUTHORIZATION))

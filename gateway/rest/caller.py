@@ -18,7 +18,6 @@ def authorization_of(request: web.BaseRequest) -> str | None:
     return of_session if of_session is not None else request.headers.get("Authorization")
 
 
-def client_of(request: web.BaseRequest, name: str | None = None) -> ClientKey:
-    """Return who asks: the name it gives itself, here or in a header, at the address it asks from."""
-    name = request.headers.get(NAME_HEADER, "") if name is None else name
-    return ClientKey(name[:NAME_CHARS_MAX], request.remote or "")
+def client_of(request: web.BaseRequest) -> ClientKey:
+    """Return who asks: the name it gives itself in a header, at the address it asks from."""
+    return ClientKey(request.headers.get(NAME_HEADER, "")[:NAME_CHARS_MAX], request.remote or "")

@@ -11,6 +11,7 @@ import aiohttp
 
 from gateway.rest.proxy import read_bounded
 from gateway.routing.region_view_core import RankedBroker, RankedRegion
+from gateway.routing.resolving import milliseconds, region_json
 from gateway.routing.router import Router
 
 RESOLVE_TTL_S: Final = 30
@@ -23,18 +24,6 @@ def resolve_document(mesh_id: str, ranked: tuple[RankedRegion, ...]) -> dict[str
         "mesh": mesh_id,
         "ttl_s": RESOLVE_TTL_S,
         "regions": [region_json(region) for region in ranked],
-    }
-
-
-def region_json(region: RankedRegion) -> dict[str, Any]:
-    """Return a region with the addresses of its brokers; `rtt_ms` is from this gateway."""
-    return {
-        "region": region.name,
-        "rtt_ms": _milliseconds(region.rtt_ns),
-        "ready": region.ready,
-        "kafka": [broker.endpoints.kafka for broker in region.brokers],
-        "grpc": [broker.endpoints.grpc for broker in region.brokers],
-        "http": [broker.endpoints.admin for broker in region.brokers],
     }
 
 
@@ -59,7 +48,7 @@ class StatusCollector:
             "region": region.name,
             "number": region.number,
             "ready": region.ready,
-            "rtt_ms": _milliseconds(region.rtt_ns),
+            "rtt_ms": milliseconds(region.rtt_ns),
             "brokers": sorted(brokers, key=lambda broker: broker["id"]),
         }
 
@@ -80,7 +69,7 @@ class StatusCollector:
         return {
             "id": broker.endpoints.id,
             "ready": broker.ready,
-            "rtt_ms": _milliseconds(broker.rtt_ns),
+            "rtt_ms": milliseconds(broker.rtt_ns),
             "kafka": broker.endpoints.kafka,
             "admin": broker.endpoints.admin,
             "status": status,
@@ -101,7 +90,3 @@ def reason_of(failure: Exception) -> str:
     if isinstance(failure, aiohttp.ServerDisconnectedError):
         return "the connection ended without an answer"
     return str(failure) or type(failure).__name__
-
-
-def _milliseconds(rtt_ns: int | None) -> float | None:
-    return None if rtt_ns is None else round(rtt_ns / 1e6, 3)

@@ -1,8 +1,7 @@
 """Where clients are sent, over HTTP: resolving, explaining, and what operators decide.
 
-Rule 1: who is asked for decides only for itself: a client is its name at the address that it asks from.
-Rule 2: a decision is judged and written down by a broker first (ALTER on the cluster, docs/operate/security.md); only
-        then it is in force here.
+Rule: a decision is judged and written down by a broker first (ALTER on the cluster, docs/operate/security.md); only
+      then it is in force here.
 """
 
 from __future__ import annotations
@@ -14,22 +13,20 @@ from typing import Any, Final
 from aiohttp import web
 
 from gateway.rest.caller import authorization_of, client_of
-from gateway.rest.resolve import region_json, resolve_document
-from gateway.routing.client_book_core import NAME_CHARS_MAX, OBSERVED_REGIONS_MAX, ClientKey, Observation
-from gateway.routing.client_routes import ClientRoutes, Question, answer_json
+from gateway.rest.resolve import resolve_document
+from gateway.routing.client_book_core import NAME_CHARS_MAX, ClientKey
+from gateway.routing.client_routes import ClientRoutes
+from gateway.routing.resolving import QUESTION_BYTES_MAX, Asker, HomeOf, Resolving
 from gateway.routing.router import Router
 from gateway.routing.rules_core import Kind
 from georelay.errors import BadRequest
-from georelay.fields import FieldError, Fields, parse_object
+from georelay.fields import FieldError, Fields, JsonObject, parse_object
 from mesh.distance.tcp_info import sample_of
 
-BODY_BYTES_MAX: Final = 16 * 1024
-OBSERVED_MAX: Final = 64
-TOPIC_CHARS_MAX: Final = 249
+ASKED_IN_QUERY: Final = ("client", "topic", "intent")
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For")  # who sets these has ended the client's TCP
 
 Permit = Callable[[str | None, str, dict[str, str]], Awaitable[str]]
-HomeOf = Callable[[str, str | None], Awaitable[str]]
 
 
 class RoutesHttp:
@@ -37,47 +34,50 @@ class RoutesHttp:
 
     Args:
         permit: asks a broker for the right to a decision and has it written down; returns who decided.
-        home_of: returns the home of a topic as a broker says to whom asks, "" where every region is home.
+        resolving: answers who asks for itself. home_of: as in gateway.routing.resolving.
     """
 
-    def __init__(self, mesh_id: str, router: Router, routes: ClientRoutes, *, permit: Permit, home_of: HomeOf) -> None:
+    def __init__(
+        self,
+        mesh_id: str,
+        router: Router,
+        routes: ClientRoutes,
+        *,
+        resolving: Resolving,
+        permit: Permit,
+        home_of: HomeOf,
+    ) -> None:
         self._mesh_id = mesh_id
         self._router = router
         self._routes = routes
+        self._resolving = resolving
         self._permit = permit
         self._home_of = home_of
 
     async def resolve(self, request: web.Request) -> web.Response:
         """Answer GET /v1/resolve: for ?client= its regions, else every region, best first for this gateway."""
-        if "client" not in request.query:
-            ranked = self._router.ranking(request.query.get("region"))
-            return web.json_response(resolve_document(self._mesh_id, ranked))
         query = request.query
-        return await self._answer(request, query["client"], (), query.get("topic", ""), query.get("intent", "read"))
+        if "client" not in query:
+            return web.json_response(resolve_document(self._mesh_id, self._router.ranking(query.get("region"))))
+        return await self._answer(request, {name: query[name] for name in ASKED_IN_QUERY if name in query})
 
     async def resolve_for(self, request: web.Request) -> web.Response:
         """Answer POST /v1/resolve: {client, observed, topic, intent}, all of which may be left out."""
         try:
-            fields = Fields(parse_object(await _body(request), bytes_max=BODY_BYTES_MAX), "the body")
-            name = fields.text("client", chars_max=NAME_CHARS_MAX) if fields.has("client") else ""
-            topic = fields.text("topic", chars_max=TOPIC_CHARS_MAX) if fields.has("topic") else ""
-            intent = fields.text("intent", chars_max=10) if fields.has("intent") else "read"
-            rows = fields.items("observed", count_max=OBSERVED_MAX) if fields.has("observed") else []
-            observed = tuple(_observation(row) for row in rows)[:OBSERVED_REGIONS_MAX]
-            fields.done()
+            asked = parse_object(await _body(request), bytes_max=QUESTION_BYTES_MAX)
         except FieldError as error:
             raise BadRequest(str(error)) from error
-        return await self._answer(request, name, observed, topic, intent)
+        return await self._answer(request, asked)
 
-    async def _answer(
-        self, request: web.Request, name: str, observed: tuple[Observation, ...], topic: str, intent: str
-    ) -> web.Response:
-        if intent not in ("read", "publish"):
-            raise BadRequest("intent: give read or publish")
-        home = await self._home_of(topic, authorization_of(request)) if topic and intent == "publish" else ""
-        question = Question(client=client_of(request, name), sample=_sample(request), observed=observed, home=home)
-        choice, ttl_s = self._routes.resolve(question)
-        document = answer_json(self._mesh_id, choice, ttl_s, self._router.seen(), region_json)
+    async def _answer(self, request: web.Request, asked: JsonObject) -> web.Response:
+        client = client_of(request)
+        asker = Asker(
+            name=client.name,
+            address=client.address,
+            authorization=authorization_of(request),
+            sample=_sample(request),
+        )
+        document = await self._resolving.answer(asker, asked)
         return web.json_response(document, headers={"Cache-Control": "no-store"})
 
     async def list(self, _: web.Request) -> web.Response:
@@ -105,7 +105,7 @@ class RoutesHttp:
         if kind is None:
             raise BadRequest(f"{request.match_info['kind'][:40]!r}: known are {', '.join(known)}")
         try:
-            fields = Fields(parse_object(await _body(request), bytes_max=BODY_BYTES_MAX), "the body")
+            fields = Fields(parse_object(await _body(request), bytes_max=QUESTION_BYTES_MAX), "the body")
             subject = fields.text("subject", chars_min=1, chars_max=NAME_CHARS_MAX)
             value = fields.text("value", chars_max=40)
             fields.done()
@@ -138,19 +138,7 @@ def _sample(request: web.Request) -> Any:
 
 
 async def _body(request: web.Request) -> bytes:
-    raw = await request.content.read(BODY_BYTES_MAX + 1)
-    while len(raw) <= BODY_BYTES_MAX and not request.content.at_eof():
-        raw += await request.content.read(BODY_BYTES_MAX + 1 - len(raw))
+    raw = await request.content.read(QUESTION_BYTES_MAX + 1)
+    while len(raw) <= QUESTION_BYTES_MAX and not request.content.at_eof():
+        raw += await request.content.read(QUESTION_BYTES_MAX + 1 - len(raw))
     return raw
-
-
-def _observation(row: object) -> Observation:
-    fields = Fields(row, "an observation")
-    found = Observation(
-        region=fields.text("region", chars_max=40),
-        rtt_ms=fields.integer("rtt_us", low=1, high=10_000_000) / 1000,
-        samples=fields.integer("samples", low=1, high=1000),
-        age_s=fields.integer("age_s", low=0, high=86_400) if fields.has("age_s") else 0.0,
-    )
-    fields.done()
-    return found

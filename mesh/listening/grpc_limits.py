@@ -251,5 +251,10 @@ def _codecs(handler: Any) -> tuple[Any, Any]:
 
 def address_of(peer: str) -> str:
     """Return the address in gRPC's "ipv4:10.0.0.1:53100" or "ipv6:%5B::1%5D:53100"."""
-    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
-    return group_of(host or peer)
+    return group_of(host_of(peer) or peer)
+
+
+def host_of(peer: str) -> str:
+    """Return the IP address in gRPC's name of a peer: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""

@@ -15,7 +15,7 @@ from georelay._pb import admin_pb2
 from georelay.errors import BadRequest, GeorelayError, UnknownTopic
 from georelay.ids import BROKERS_PER_REGION_MAX
 from georelay.limits import ADMIN_BODY_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX
-from region.api.bounded_messages import reader_of
+from mesh.listening.bounded_messages import reader_of
 from region.api.brokers_http import check_broker_id, check_peers
 from region.api.coordination_admin import CoordinationAdmin
 from region.api.grpc_calls import GrpcCalls

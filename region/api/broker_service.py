@@ -27,9 +27,9 @@ from georelay import errors
 from georelay.durability import Durability
 from georelay.errors import BadRequest, DurabilityPending, GeorelayError, OffsetOutOfRange, Retry
 from georelay.limits import ADMIN_BODY_BYTES_MAX, KIB
+from mesh.listening.bounded_messages import reader_of
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api._pb import broker_pb2
-from region.api.bounded_messages import reader_of
 from region.api.coalescer import NewRecord
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics

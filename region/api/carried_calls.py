@@ -25,9 +25,9 @@ from georelay._pb import carried_pb2 as pb
 from georelay.credentials import CLIENT_HEADER
 from georelay.errors import BadRequest, Busy, GeorelayError
 from georelay.limits import MIB
+from mesh.listening.bounded_messages import reader_of
 from mesh.listening.grpc_limits import CallLimits
 from mesh.listening.grpc_requests import RequestLimits
-from region.api.bounded_messages import reader_of
 from region.api.grpc_calls import GrpcCalls
 from region.api.streams.outbox import Writer
 from region.security.access import Principal

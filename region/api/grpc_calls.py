@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
-from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -23,7 +22,7 @@ from georelay.credentials import CLIENT_HEADER
 from georelay.errors import GeorelayError
 from georelay.tls import PrincipalFrom, principal_of_call
 from mesh.listening import grpc_health
-from mesh.listening.grpc_limits import trailers_of
+from mesh.listening.grpc_limits import host_of, trailers_of
 from region.api import grpc_reflection
 from region.api.metrics import BrokerMetrics
 from region.kafka.ports import CredentialCheck
@@ -84,12 +83,6 @@ _WORD: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def grpc_status(error: GeorelayError) -> str:
     """Return the name of the gRPC status code for an error; INTERNAL for what has no row."""
     return next((GRPC_STATUS[kind] for kind in type(error).__mro__ if kind in GRPC_STATUS), "INTERNAL")
-
-
-def host_of(peer: str) -> str:
-    """Return the IP address in gRPC's name of a peer: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"."""
-    kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
 
 class GrpcCalls:

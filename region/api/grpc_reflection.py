@@ -14,11 +14,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from georelay._pb import admin_pb2, carried_pb2, streams_pb2
+from georelay._pb import admin_pb2, carried_pb2, routes_pb2, streams_pb2
 from region.api._pb import broker_pb2
 
 SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
-_CONTRACTS: Final = (broker_pb2, admin_pb2, streams_pb2, carried_pb2, health_pb2, reflection_pb2)
+_CONTRACTS: Final = (broker_pb2, admin_pb2, streams_pb2, carried_pb2, routes_pb2, health_pb2, reflection_pb2)
 
 
 def contracts_pool() -> DescriptorPool:

@@ -44,6 +44,7 @@ from region.api.queues_http import QueuesHttp
 from region.api.reading import StreamReader
 from region.api.records_http import RecordsHttp
 from region.api.regions_http import RegionsHttp
+from region.api.routes_service import RoutesService
 from region.api.socket import SocketServices
 from region.api.sockets_http import SocketsHttp
 from region.api.streams.service import StreamsService
@@ -270,7 +271,9 @@ class Edge:
         carried = CarriedCalls(calls, broker_service.publish_handler())
         grpc_host, grpc_port = split_address(listen.grpc)
         self._grpc = GrpcListener(
-            grpc_handlers([broker_service, admin_service, streams_service, carried], ready=cluster.ready),
+            grpc_handlers(
+                [broker_service, admin_service, streams_service, RoutesService(), carried], ready=cluster.ready
+            ),
             host=grpc_host,
             port=grpc_port,
             parts=listeners["grpc"],

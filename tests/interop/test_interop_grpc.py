@@ -211,6 +211,7 @@ print(json.dumps(next(subscribe(stub)).body.decode()))
         ("broker.proto", "my_company_broker.proto", "region.api._pb.broker_pb2", "SubscribeRequest(topics={'a': 5})"),
         ("georelay/v1/streams.proto", "streams.proto", "georelay._pb.streams_pb2", "FindOffsetsRequest(since_us=5)"),
         ("georelay/v1/admin.proto", "admin.proto", "georelay._pb.admin_pb2", "CreateTopicRequest(name='a')"),
+        ("georelay/v1/routes.proto", "routes.proto", "georelay._pb.routes_pb2", "RegionsRequest(client='a')"),
     ],
 )
 def test_stubs_of_a_user_load_beside_ours_in_one_process(

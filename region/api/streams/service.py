@@ -15,7 +15,7 @@ import structlog
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import GeorelayError
 from georelay.limits import ADMIN_BODY_BYTES_MAX
-from region.api.bounded_messages import reader_of
+from mesh.listening.bounded_messages import reader_of
 from region.api.grpc_calls import GrpcCalls
 from region.api.streams.locating import find_offsets, locate
 from region.api.streams.producers import Producers

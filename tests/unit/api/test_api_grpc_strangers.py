@@ -17,9 +17,9 @@ from georelay.errors import TooLarge
 from georelay.limits import ADMIN_BODY_BYTES_MAX, GRPC_FIELDS_MAX
 from mesh.listening import grpc_limits
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
+from mesh.listening.bounded_messages import has_more_fields, nested_of, reader_of
 from mesh.listening.grpc_limits import OPEN_CALLS_MAX, OPEN_CALLS_PER_ADDRESS_MAX, CallLimits
 from region.api._pb import broker_pb2
-from region.api.bounded_messages import has_more_fields, nested_of, reader_of
 from region.api.grpc_listener import GrpcListener
 from region.api.grpc_services import grpc_handlers
 from tests.unit.api.test_api_security import PASSWORD, Guarded, guarded

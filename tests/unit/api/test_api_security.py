@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay._pb import admin_pb2, streams_pb2
 from georelay.credentials import basic
 from georelay.errors import GeorelayError
+from mesh.listening.grpc_limits import host_of
 from region.api._pb import broker_pb2
 from region.api.admin_http import OPEN_PATHS, AdminHttp
 from region.api.admin_service import AdminService
@@ -23,7 +24,7 @@ from region.api.coalescer import Coalescer
 from region.api.coordination_admin import CoordinationAdmin
 from region.api.group_lag import GroupLag
 from region.api.groups_http import GroupsHttp
-from region.api.grpc_calls import GrpcCalls, host_of
+from region.api.grpc_calls import GrpcCalls
 from region.api.grpc_listener import GrpcListener
 from region.api.grpc_services import grpc_handlers
 from region.api.metrics import BrokerMetrics

@@ -254,7 +254,7 @@ class Flips:
                     continue  # it is down
                 rows = [(row["offset"], name_of(row["value"].encode())) for row in body.get("records", ())]
                 self._known_end = max(self._known_end, body.get("high_watermark", 0))
-                number = self._shown.invoke(Kind.FETCH, KEY, site=broker, position=offset, at_ns=began_ns)
+                number = self._shown.invoke(Kind.FETCH, KEY, site=REGION, position=offset, at_ns=began_ns)
                 self._shown.fetched(number, rows)
 
     # -- what the broker says --------------------------------------------------------------------------

@@ -147,6 +147,41 @@ def test_the_console_explains_where_a_client_goes(browser: Browser) -> None:
     browser.shoot(PICTURES / "explain-1280-light.png")
 
 
+def test_a_client_is_pinned_by_a_form_and_the_pin_is_taken_back(browser: Browser, mesh: ConsoleMesh) -> None:
+    go(browser, "clients")
+    browser.type("input[name=subject]", "10.1.2.0/24")
+    browser.choose("select[name=region]", "eu")
+    browser.click("Pin…")
+    browser.until("/curl .*routes\\/pin/.test(document.querySelector('dialog').innerText)")
+    browser.click("Pin", "dialog")
+    browser.until("/10\\.1\\.2\\.0\\/24/.test(document.querySelector('main table').innerText)")
+    rules = mesh.ask("GET", "/v1/routes")["rules"]
+    assert [(rule["kind"], rule["subject"], rule["value"]) for rule in rules] == [("pin", "10.1.2.0/24", "eu")]
+    browser.click("Take back…")
+    browser.click("Take back", "dialog")
+    browser.until("/nothing was decided/.test(document.body.innerText)")
+
+
+def test_a_topic_says_whose_leaders_it_names_and_homes_are_counted_alike_on_all_pages(browser: Browser) -> None:
+    go(browser, "topics/orders")
+    browser.until("/leader in (us|eu|ap)/i.test(document.body.innerText)")
+    go(browser, "")
+    told = "[...document.querySelectorAll('.map .under')].map((one) => parseInt(one.textContent)).sort().join()"
+    browser.until(f"/[0-9]/.test({told})")
+    over_all = browser.js(f"return {told}")
+    go(browser, "homes")
+    on_page = "[...document.querySelectorAll('.card .answer')].map((one) => parseInt(one.textContent)).sort().join()"
+    browser.until(f"{on_page} === {over_all!r}")
+
+
+def test_a_table_that_is_cut_on_a_phone_scrolls_in_its_own_box_and_shows_a_shadow(browser: Browser) -> None:
+    browser.look(width=390)
+    go(browser, "topics/orders")
+    box = "document.querySelector('main .scroll')"
+    assert browser.js(f"return {box}.scrollWidth > {box}.clientWidth")
+    assert browser.js(f"return getComputedStyle({box}).backgroundImage").count("gradient") == 4
+
+
 def test_the_page_is_small_and_quick(browser: Browser, mesh: ConsoleMesh) -> None:
     browser.cdp("Network.clearBrowserCache")
     browser.open(f"{mesh.gateway}/console/")

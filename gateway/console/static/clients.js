@@ -9,10 +9,17 @@ const view = { client: "", address: "", topic: "", found: null, note: "" };
 const decide = async (context, kind, subject, value, explain) => {
   const verb = value ? { pin: "Pin", drain: "Drain", freeze: "Freeze" }[kind] : "Take back";
   if (await act({ title: `${verb}: ${kind} ${subject}`, explain: h("p", {}, explain), method: "POST", path: `/v1/routes/${kind}`, body: { subject, value }, button: verb })) {
-    notice("decided; the other gateways follow");
+    notice("decided, at this gateway: decide at each");
     context.reload();
   }
 };
+
+function pin(event, context) {
+  event.preventDefault();
+  const form = new FormData(event.target);
+  const subject = form.get("subject"), region = form.get("region");
+  return decide(context, "pin", subject, region, `${subject} is sent to ${region} while that can be used, however far it is.`);
+}
 
 async function explain(event, context) {
   event.preventDefault();
@@ -55,6 +62,11 @@ export const clientsPage = {
     h("div.buttons", {},
       doer(data.frozen ? "Let clients move again…" : "Freeze switching…", { onclick: () => decide(context, "freeze", "switching", data.frozen ? "" : "frozen", data.frozen ? "Clients are moved by cost again." : "Until it is taken back no client is moved to another region, unless its own is gone.") }, "plain"),
       context.regions.map((name) => doer(`Drain ${name}…`, { onclick: () => decide(context, "drain", name, "clients", `New clients go elsewhere, and those of ${name} follow. Its homes stay.`) }, "plain"))),
+    h("h2", {}, "Pin a client, or a prefix of addresses, to a region"),
+    h("form.inline", { onsubmit: (event) => pin(event, context) },
+      field("Client or prefix", h("input", { name: "subject", required: true, maxlength: "128", autocomplete: "off", spellcheck: "false", placeholder: "billing-7 or 10.1.2.0/24" })),
+      field("Region", h("select", { name: "region" }, context.regions.map((name) => h("option", {}, name)))),
+      doer("Pin…", { type: "submit" }, "main")),
     h("h2", {}, "Why does a client go where it goes?"),
     h("form.inline", { onsubmit: (event) => explain(event, context) },
       field("Client", h("input", { name: "client", value: view.client, autocomplete: "off", placeholder: "its name" })),

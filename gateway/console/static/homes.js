@@ -71,7 +71,14 @@ async function move(event, context) {
 
 function counts(homes, context) {
   const of = (region) => homes.filter((row) => row.home === region && !row.topic.includes("__georelay"));
-  return h("div.cards", {}, context.regions.map((region) => h("article.card", { "data-key": region }, h("h2", {}, region), h("p.answer", {}, many(of(region).length, "home")), h("p.soft", {}, many(new Set(of(region).map((row) => row.topic)).size, "topic")))));
+  return h("div.cards", {}, context.regions.map((region) => {
+    // The number of the overview: it has the streams of topics with homes=every too, which are listed nowhere below.
+    const movable = of(region).length;
+    const all = Math.max(movable, context.overview?.regions.find((one) => one.name === region)?.homes ?? 0);
+    return h("article.card", { "data-key": region }, h("h2", {}, region),
+      h("p.answer", {}, many(all, "home")),
+      h("p.soft", {}, `${many(movable, "partition")} of ${many(new Set(of(region).map((row) => row.topic)).size, "topic")} can move`, all > movable ? `; ${number(all - movable)} of topics that every region is home of: these stay` : ""));
+  }));
 }
 
 function page({ homes, is_all }, context) {

@@ -72,6 +72,9 @@ function detail({ topic, homes }, context) {
     ];
   });
   const settings = Object.entries(topic.settings);
+  // A region shows its own brokers: those of the one that this gateway has asked, not those of the home.
+  const broker = topic.partition_states.flatMap((state) => [...state.replicas, state.leader]).find((id) => id > 0);
+  const answering = broker === undefined ? "this region" : context.regionName(Math.floor(broker / 1000));
   return [
     h("p.crumb", {}, h("a", { href: "#/topics" }, "Topics"), " / "),
     h("h1", {}, topic.name),
@@ -80,7 +83,7 @@ function detail({ topic, homes }, context) {
       h("dt", {}, "kept"), h("dd", {}, topic.retention_ms === -1 && topic.retention_bytes === -1 ? "for ever" : `${kept(topic.retention_ms, ms)}; per partition: ${kept(topic.retention_bytes, bytes)}`),
       h("dt", {}, "settings"), h("dd", {}, settings.length ? settings.map(([name, value]) => h("code.block", {}, `${name}=${value}`)) : "all at their default"),
       h("dt", {}, "id"), h("dd", {}, h("code", {}, topic.topic_id))),
-    table([{ title: "partition", number: true }, "home", { title: "epoch", number: true }, "leader", "replicas", { title: "log start", number: true }, { title: "high watermark", number: true }, { title: "records", number: true }, "", ""], rows, { caption: `Partitions of ${topic.name}` }),
+    table([{ title: "partition", number: true }, "home", { title: "epoch", number: true }, `leader in ${answering}`, `replicas in ${answering}`, { title: "log start", number: true }, { title: "high watermark", number: true }, { title: "records", number: true }, "", ""], rows, { caption: `Partitions of ${topic.name}` }),
     h("div.buttons", {},
       topic.homes === "one" ? h("a.button", { href: `#/homes?topic=${encodeURIComponent(topic.name)}` }, "Move its homes") : null,
       doer("Delete topic…", { onclick: async () => {

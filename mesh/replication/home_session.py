@@ -306,8 +306,13 @@ class HomeSession:
 
     @property
     def is_serving(self) -> bool:
-        """Return whether this broker still leads the stream at its home."""
+        """Return whether mirrors may still be served from here."""
         return self._log.is_serving
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it ended at a home that is none any more: what was measured here says nothing now."""
+        return self._closed and not self._log.is_home
 
     def lag_us(self) -> int:
         """Return now - append time of the oldest record that the mirror has not committed, 0 when it has all."""

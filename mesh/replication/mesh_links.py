@@ -120,6 +120,7 @@ class MeshLinks:
         self._mirrors: dict[StreamKey, MirrorSession] = {}
         self._served: dict[tuple[StreamKey, RegionNumber], HomeSession] = {}
         self._regions_served: set[RegionNumber] = set()
+        self._regions_left: set[RegionNumber] = set()
         self._clock_answerer: Callable[[ClockAsk], ClockAnswer] | None = None
         self._listener = make_listener(self._accept)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -173,14 +174,15 @@ class MeshLinks:
             mirror.tick()
         self._forwarder.tick()
         for name, session in list(self._served.items()):
-            if not session.is_serving:
-                del self._served[name]  # the new leader measures the lag from now on
+            if not session.is_serving or session.is_over:
+                del self._served[name]  # the new leader, or the new home, measures the lag from now on
 
     # --- the broker's side ------------------------------------------------------------------------
 
     def know_brokers(self, region: RegionNumber, brokers: Sequence[BrokerAddress], source: Source) -> None:
-        """Learn where brokers of a region are reached, beside what others said of it."""
-        self._outgoing.know(region, brokers, source)
+        """Learn where brokers of a region are reached, beside what others said of it; nothing of one that left."""
+        if region not in self._regions_left:
+            self._outgoing.know(region, brokers, source)
 
     def link_is_open(self, broker: BrokerId) -> bool:
         """Return whether there is an open link to a broker now."""
@@ -208,15 +210,23 @@ class MeshLinks:
         return True
 
     def forget_region(self, region: RegionNumber) -> None:
-        """Dial a region no more: it left the mesh."""
+        """Dial a region no more, for good, and measure no lag of it or behind it: it left the mesh."""
+        self._regions_left.add(region)
         self._outgoing.forget(region)
+        for key in [key for key, session in self._mirrors.items() if session.log.source == region]:
+            self.mirror_stopped(key)
+        for name in [name for name in self._served if name[1] == region]:
+            del self._served[name]
+        self._regions_served.discard(region)
 
     def is_linked(self, region: RegionNumber) -> bool:
         """Return whether a link to any broker of `region` is open."""
         return any(link.is_open for link in self._outgoing.of_region(region))
 
     def mirror_started(self, mirror: MirrorLog) -> None:
-        """This broker leads a mirror: keep a session to its home."""
+        """This broker leads a mirror: keep a session to its home, unless that has left and has nothing to say."""
+        if mirror.source in self._regions_left:
+            return
         if mirror.key in self._mirrors:
             if self._mirrors[mirror.key].log is mirror:
                 self._mirrors[mirror.key].connect()

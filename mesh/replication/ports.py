@@ -126,7 +126,11 @@ class CommittedLog(Protocol):
 
     @property
     def is_serving(self) -> bool:
-        """Whether this broker leads the stream, its first entry of the term is committed, and this region is home."""
+        """Whether mirrors may be served from here: this broker leads the stream, of a home or of who was it."""
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this region sequences the stream."""
 
     @property
     def epoch(self) -> Epoch:

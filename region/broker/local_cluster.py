@@ -127,7 +127,6 @@ class LocalCluster:
         self._deletion = deletion
         self._epochs_begun = epochs_begun
         self._data_dir = str(config.data_dir)
-        self._region_names = {number: name for name, number in config.region_numbers().items()}
 
     # --- the region -------------------------------------------------------------------------------
 
@@ -195,7 +194,15 @@ class LocalCluster:
         view = self.topic(name)
         if view is None or view.homes is Homes.ONE or name != view.definition.name:
             return [name]
-        return [f"{region}.{name}" for region in self._region_names.values()]
+        return [f"{region.name}.{name}" for region in self._known_topology().regions if not region.witness]
+
+    def _known_topology(self) -> Topology:
+        """Return the regions as mesh control names them, those of the configuration before it said anything."""
+        return self._controller.state.topology or self._topology
+
+    def _region_name(self, number: RegionNumber) -> str:
+        region = self._known_topology().by_number(number)
+        return str(number) if region is None else region.name
 
     def _place(self, name: str, partition: int) -> StreamPlace:
         place = self._controller.catalog.place(name, partition)
@@ -408,15 +415,17 @@ class LocalCluster:
     def snapshot(self) -> Sequence[StreamSnapshot]:
         """Return the gauges of every hosted stream."""
         rows = []
+        left = {region.number for region in self._known_topology().regions if region.removed}
         for stream in self._streams.values():
             home_hwm, lag_ms = (-1, 0.0) if stream.is_home else self._remote.mirror_lag(stream.key)
             rows.append(
                 StreamSnapshot(
                     topic=stream.topic,
                     partition=stream.partition,
-                    origin=self._region_names.get(stream.home, str(stream.home)),
+                    origin=self._region_name(stream.home),
                     is_leader=stream.is_leader,
                     is_home=stream.is_home,
+                    home_left=stream.home in left,
                     epoch=stream.epoch,
                     log_start=stream.log_start,
                     high_watermark=stream.high_watermark,
@@ -446,7 +455,7 @@ class LocalCluster:
         """Return the name that clients of this region use for one stream: qualified where every region has its own."""
         if not origin or origin == self.region_number:
             return stream.topic
-        return f"{self._region_names.get(origin, str(origin))}.{stream.topic}"
+        return f"{self._region_name(origin)}.{stream.topic}"
 
     async def brokers_status(self) -> Sequence[BrokerStatus]:
         """Return the brokers of this region with their states."""
@@ -496,6 +505,7 @@ class LocalCluster:
                     "leader": self._leader_of_stream(row),
                     "is_leader": row.is_leader,
                     "is_home": row.is_home,
+                    "home_left": row.home_left,
                     "epoch": row.epoch,
                     "log_start": row.log_start,
                     "high_watermark": row.high_watermark,

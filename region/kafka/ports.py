@@ -306,6 +306,7 @@ class StreamSnapshot:
     log_start: int
     high_watermark: int
     next_offset: int
+    home_left: bool = False  # its home has left the mesh: nothing comes any more, and what there is, is everything
     home_high_watermark: int = -1  # -1: not known (or this region is the home)
     lag_ms: float = 0.0  # computed at the home; 0 at the home
     orphan_records: int = 0  # in branches that are kept in this region

@@ -3,7 +3,7 @@
 Rule 1: a broker that does not answer hides nothing: a home that nobody tells of is shown, as one that does not answer.
 Rule 2: a trouble is one line, however many partitions have it, and names what to do where there is one thing to do.
 Rule 3: what follows from a trouble is none of its own: a region that is down has no leaders, and nobody knows how far
-        its mirrors are behind.
+        its mirrors are behind. Nor is the silence of a home that has left the mesh: what is there is everything.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def _line(region: str, broker: JsonObject, stream: JsonObject, *, lag_ms_max: fl
         if home_high_watermark >= 0:
             lag_ms = float(stream.get("lag_ms", 0))
             lag = f"{max(0, home_high_watermark - high_watermark)} ({lag_ms:.0f} ms)"
-        if not trouble and not home_is_down and (lag_ms is None or lag_ms > lag_ms_max):
+        is_awaited = not home_is_down and not stream.get("home_left")
+        if not trouble and is_awaited and (lag_ms is None or lag_ms > lag_ms_max):
             trouble = "behind" if lag_ms is not None else "hears nothing of its home"
     return StreamLine(
         topic=str(stream.get("topic", "")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
 from region.config import BrokerConfig
 from region.controller.effects import GroupDropped
 from region.controller.topic import Homes, TopicSpec
+from region.controller.topology import RegionInfo
 from region.log.errors import LogCorrupt
 
 
@@ -128,6 +130,25 @@ async def test_the_views_of_a_broker_agree(broker: Any, until: Any) -> None:
     (shown,) = cluster.status()["streams"]
     assert (shown["leader"], shown["high_watermark"], shown["lag_records"]) == (1001, 1, 0)
     assert cluster.stream_of(stream.key) is stream
+
+
+async def test_regions_that_control_named_later_go_by_their_names_and_who_has_left_is_told(
+    broker: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await create(broker, until)
+    state = broker.core.controller.state
+    grown = RegionInfo(number=RegionNumber(4), name="sa", brokers=())
+    left = RegionInfo(number=RegionNumber(5), name="ap", brokers=(), removed=True)
+    known = replace(state.topology, regions=(*state.topology.regions, grown, left))
+    monkeypatch.setattr(type(state), "topology", property(lambda _state: known))
+    await broker.cluster.create_topic(TopicSpec(name="visits", homes=Homes.EVERY))
+    shown = []
+    for region in (grown, left):
+        monkeypatch.setattr(stream, "home", region.number)
+        (row,) = [row for row in broker.cluster.status()["streams"] if row["topic"] == "orders"]
+        shown.append((row["home"], row["home_left"]))
+    assert shown == [("sa", False), ("ap", True)]
+    assert set(broker.cluster.stream_names("visits")) >= {"us.visits", "sa.visits", "ap.visits"}
 
 
 async def test_the_home_epoch_is_the_same_where_no_replica_is_hosted(broker: Any, until: Any) -> None:

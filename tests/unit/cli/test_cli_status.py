@@ -99,6 +99,14 @@ def test_what_has_no_leader_and_what_is_far_behind_is_counted_per_region_and_sho
     assert len(troubles(document, lag_ms_max=8_000)) == 1
 
 
+def test_the_silence_of_a_home_that_has_left_the_mesh_is_no_trouble() -> None:
+    silent = stream("__georelay_probes", home="ap", here="us", lag_ms=None)
+    assert troubles(mesh(us=[broker(1001, silent)])) == [
+        "region us: behind the home with 0 streams, 1 internal: __georelay_probes/0"
+    ]
+    assert troubles(mesh(us=[broker(1001, silent | {"home_left": True})])) == []
+
+
 def test_the_command_prints_the_verdict_first_and_internal_topics_on_request_only(georelay: Any, gateway: Any) -> None:
     gateway.answers["GET /v1/status"] = (200, DEAD_HOME)
     out = georelay("status", "--gateway", gateway.url).out

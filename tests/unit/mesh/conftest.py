@@ -40,6 +40,7 @@ class MemoryLog:
     home: RegionNumber = RegionNumber(1)  # noqa: RUF009
     clock: SystemClock = field(default_factory=SystemClock)
     is_serving: bool = True
+    is_home: bool = True
     is_leader: bool = True
     control_index: int = 0
     geo: Any = None

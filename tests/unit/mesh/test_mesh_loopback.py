@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from georelay.errors import DataDirectoryError, HomeUnreachable, NotLeader, OutcomeUnknown, UnknownTopic
-from georelay.ids import Epoch, Offset
+from georelay.ids import Epoch, Offset, RegionNumber
+from mesh.listening.addresses_core import Source
 from mesh.replication.link_state import LinkState
+from mesh.replication.settings import BrokerAddress
 
 
 def payload(number: int) -> bytes:
@@ -55,6 +57,42 @@ async def test_a_cut_link_heals_without_loss_or_duplicates(
     await until(lambda: mirror.high_watermark == 600)
     assert mirror.entries == home.entries
     await until(lambda: two_regions.home.links.snapshot()[0].lag_records == 0)
+
+
+async def test_what_a_former_home_measured_is_dropped_once_its_session_ended(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    two_regions.home.logs[key] = home
+    two_regions.mirror.links.mirror_started(mirror)
+    await until(lambda: two_regions.home.links.snapshot())
+    two_regions.mirror.links.mirror_stopped(key)
+    await two_regions.wire.cut()
+    await until(lambda: two_regions.home.links.snapshot()[0].state is LinkState.CONNECTING)
+    two_regions.home.links.tick()
+    assert two_regions.home.links.snapshot()  # at a home it says how far a mirror is behind that is cut off
+    home.is_home = False
+    two_regions.home.links.tick()
+    assert two_regions.home.links.snapshot() == []
+
+
+async def test_a_region_that_left_is_neither_served_nor_asked_nor_dialled_again(
+    two_regions: Any, until: Any, memory_log: Any, key: Any
+) -> None:
+    home, mirror = memory_log(), memory_log()
+    two_regions.home.logs[key] = home
+    links = two_regions.mirror.links
+    addresses = links.addresses()
+    links.mirror_started(mirror)
+    await until(lambda: two_regions.home.links.snapshot())
+    two_regions.home.links.forget_region(RegionNumber(2))
+    assert two_regions.home.links.snapshot() == []
+    assert two_regions.home.links.mirror_positions(key) == {}
+    links.forget_region(RegionNumber(1))
+    links.mirror_started(mirror)  # this broker was elected again
+    rows = [BrokerAddress(broker_id=broker, address=address) for broker, address in addresses.items()]
+    links.know_brokers(RegionNumber(1), rows, Source.CONTROL)
+    assert (links.snapshot(), links.addresses()) == ([], {})
 
 
 async def test_batches_that_only_the_disk_has_are_shipped(

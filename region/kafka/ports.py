@@ -1,8 +1,7 @@
 """What the services of a broker (Kafka, gRPC, REST) need from their host: Protocols and values.
 
 Rule 1: services import this file and nothing of topics, controller, raft or multiraft.
-Rule 2: names are LOCAL topic names: plain ("orders") or qualified ("us.orders"). The plain name of a
-topic with homes=every means this region's own stream for writing and for reading by partition.
+Rule 2: names are LOCAL topic names, plain or qualified ("us.orders"); plain with homes=every: the region's own stream.
 Rule 3: every method that can fail raises errors of georelay.errors only.
 Rule 4: what a synchronous method answers is this broker's cached view; it never blocks.
 """

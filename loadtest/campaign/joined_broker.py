@@ -142,7 +142,8 @@ class NewRegion(BesideBroker):
         of_model = next(row for row in known["regions"] if row["name"] == known["region"])
         self.region, self.region_number = region, region_number
         seed = f"{broker_id(of_model['number'], known['broker'])}@{known['listen']['link']}"
-        self.config_file.write_text(toml_of(self._document(known["mesh_id"], seed)), encoding="utf-8")
+        secret = {key: known[key] for key in ("mesh_secret_file",) if key in known}
+        self.config_file.write_text(toml_of(self._document(known["mesh_id"], seed) | secret), encoding="utf-8")
 
     @property
     def seed(self) -> str:

@@ -95,7 +95,7 @@ async def test_an_external_agent_gives_the_same_view_as_a_native_one(
         second = await make_ours("py-2", seeds=[external.address])
         await until(lambda: (MemberChange.JOINED, "py-2") in changes, 5)
         await second.stop()
-        await until(lambda: (MemberChange.LEFT, "py-2") in changes, 8)
+        await until(lambda: (MemberChange.LEFT, "py-2") in changes, 30)
         statuses = {m.name: m.status for m in pool.members()}
         assert statuses["py-2"] is MemberStatus.LEFT
     finally:

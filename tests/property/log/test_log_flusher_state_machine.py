@@ -129,7 +129,7 @@ class FlusherMachine(RuleBasedStateMachine):
             self.interrupted([], calls, keep, min_last=from_index - 1, truncate_from=RaftIndex(from_index))
         self.term += 1
 
-    @precondition(lambda self: self.committed in self.entries)
+    @precondition(lambda self: self.committed > self.base)
     @rule(data=st.data(), calls=st.one_of(st.none(), st.integers(0, 12)), keep=st.floats(0, 1))
     def checkpoint(self, data: st.DataObject, calls: int | None, keep: float) -> None:
         at = data.draw(st.integers(max(self.log.first_index, self.committed - 6), self.committed))

@@ -63,7 +63,6 @@ class Broker:
         self._pools = pools
         clock = clock or SystemClock()
         listeners = Listeners(config.tls, config.limits, names=CLIENT_LISTENERS, mutual=BROKER_LISTENERS)
-        self._region_names = {number: name for name, number in config.region_numbers().items()}
         self._executor = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="cold-read")
         self._traces = BrokerTraces(config, clock=clock, region_name=self._region_name)
         self.core = BrokerCore(
@@ -165,9 +164,7 @@ class Broker:
         return self.core.failed
 
     def _region_name(self, number: int) -> str:
-        topology = self.core.controller.state.topology
-        grown = None if topology is None else topology.by_number(number)
-        return self._region_names.get(RegionNumber(number), f"region-{number}" if grown is None else grown.name)
+        return self.core.links.region_name(RegionNumber(number)) or f"region-{number}"
 
     async def start(self) -> None:
         """Recover, join the region and serve.

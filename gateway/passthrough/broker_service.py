@@ -53,6 +53,7 @@ from mesh.listening.grpc_limits import (
 )
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.grpc_status import grpc_status
 from mesh.listening.listeners import ListenerParts
 from mesh.listening.pending_calls import newest_server
 
@@ -290,7 +291,8 @@ class BrokerPassthrough:
                 self._resolving, request, peer=peer, name=name, authorization=authorization
             )
         except GeorelayError as error:
-            await self._abort(label, context, routes_service.status_of(error), str(error), trailers_of(error))
+            status = grpc.StatusCode[grpc_status(error)]
+            await self._abort(label, context, status, str(error), trailers_of(error))
             raise  # not reached: the call has ended
         self._succeeded(label, given)
         return answer

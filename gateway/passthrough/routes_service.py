@@ -6,26 +6,16 @@ Rule: the names of its fields are those of the JSON. A question is judged, and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
-
-import grpc
 
 from gateway.routing.resolving import QUESTION_BYTES_MAX, Asker, Resolving
 from georelay._pb import routes_pb2 as pb
-from georelay.errors import AccessDenied, BadRequest, GeorelayError, TooLarge, Unauthenticated, Unavailable
+from georelay.errors import BadRequest
 from mesh.listening.bounded_messages import reader_of
 from mesh.listening.grpc_limits import host_of
 
 SERVICE: Final = "georelay.v1.Routes"
 METHOD: Final = "Resolve"
-_STATUSES: Final[Mapping[type[GeorelayError], grpc.StatusCode]] = {
-    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    TooLarge: grpc.StatusCode.INVALID_ARGUMENT,
-    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
-    AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
-    Unavailable: grpc.StatusCode.UNAVAILABLE,
-}
 _INTENTS: Final = {pb.INTENT_UNSPECIFIED: "read", pb.INTENT_READ: "read", pb.INTENT_PUBLISH: "publish"}
 _read = reader_of(pb.RegionsRequest, bytes_max=QUESTION_BYTES_MAX)
 
@@ -41,11 +31,6 @@ async def resolve(resolving: Resolving, raw: bytes, *, peer: str, name: str, aut
     """
     asker = Asker(name=name, address=host_of(peer), authorization=authorization, sample=None)
     return pb.RegionsResponse(**await resolving.answer(asker, asked_of(_read(raw)))).SerializeToString()
-
-
-def status_of(error: GeorelayError) -> grpc.StatusCode:
-    """Return the status of docs/errors.md for what `resolve` raises; INTERNAL for what has no row here."""
-    return next((_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES), grpc.StatusCode.INTERNAL)
 
 
 def asked_of(request: pb.RegionsRequest) -> dict[str, Any]:

@@ -62,6 +62,9 @@ async def _measured(urls: dict[str, str], pids: dict[str, int], each: int) -> li
         grown = {name: (resident_mib(pid) - memory[name]) * 1024 for name, pid in pids.items()}
         await asyncio.sleep(SECONDS)
         shares = {name: (cpu_seconds(pid) - cpu[name]) / SECONDS for name, pid in pids.items()}
+        ended = sum(reader.done() for reader in readers)
+        if ended:
+            raise RuntimeError(f"{ended} of {len(readers)} sockets did not stay open")
     finally:
         for reader in readers:
             reader.cancel()

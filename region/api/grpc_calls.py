@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
 from contextvars import ContextVar
-from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import grpc
 import structlog
 from prometheus_client import Counter
 
-from georelay import errors
 from georelay.credentials import CLIENT_HEADER
-from georelay.errors import GeorelayError
+from georelay.errors import GeorelayError, Unauthenticated
 from georelay.tls import PrincipalFrom, principal_of_call
 from mesh.listening import grpc_health
 from mesh.listening.grpc_limits import host_of, trailers_of
+from mesh.listening.grpc_status import grpc_status
 from region.api import grpc_reflection
 from region.api.metrics import BrokerMetrics
 from region.kafka.ports import CredentialCheck
@@ -32,57 +30,9 @@ from region.security.sign_in import SignInService
 
 log = structlog.get_logger()
 
-GRPC_STATUS: Final[Mapping[type[GeorelayError], str]] = MappingProxyType(
-    {
-        errors.BadRequest: "INVALID_ARGUMENT",
-        errors.CorruptRecordBatch: "INVALID_ARGUMENT",
-        errors.TooLarge: "INVALID_ARGUMENT",
-        errors.InvalidTopic: "INVALID_ARGUMENT",
-        errors.Unauthenticated: "UNAUTHENTICATED",
-        errors.AccessDenied: "PERMISSION_DENIED",
-        errors.PolicyViolation: "PERMISSION_DENIED",
-        errors.UnknownTopic: "NOT_FOUND",
-        errors.TopicExists: "ALREADY_EXISTS",
-        errors.UnknownGroup: "NOT_FOUND",
-        errors.GroupNotEmpty: "FAILED_PRECONDITION",
-        errors.UnknownQueue: "NOT_FOUND",
-        errors.QueueExists: "ALREADY_EXISTS",
-        errors.LeaseExpired: "ABORTED",
-        errors.UnknownBinding: "NOT_FOUND",
-        errors.OffsetOutOfRange: "OUT_OF_RANGE",
-        errors.TracesExpired: "OUT_OF_RANGE",
-        errors.OutOfOrderSequence: "ABORTED",
-        errors.ProducerFenced: "ABORTED",
-        errors.ConcurrentTransactions: "UNAVAILABLE",
-        errors.InvalidTransactionState: "ABORTED",
-        errors.UnknownTransactionalId: "NOT_FOUND",
-        errors.InvalidTransactionTimeout: "INVALID_ARGUMENT",
-        errors.Fenced: "ABORTED",
-        errors.Busy: "RESOURCE_EXHAUSTED",
-        errors.Throttled: "RESOURCE_EXHAUSTED",
-        errors.DiskFull: "RESOURCE_EXHAUSTED",
-        errors.NotLeader: "UNAVAILABLE",
-        errors.NotCoordinator: "UNAVAILABLE",
-        errors.NotHome: "UNAVAILABLE",
-        errors.HomeUnreachable: "UNAVAILABLE",
-        errors.ControlUnavailable: "UNAVAILABLE",
-        errors.Unavailable: "UNAVAILABLE",
-        errors.NotEnoughRegions: "UNAVAILABLE",
-        errors.DurabilityPending: "DEADLINE_EXCEEDED",
-        # gRPC documents this status as "may have completed": exactly an unknown outcome.
-        errors.OutcomeUnknown: "DEADLINE_EXCEEDED",
-    }
-)
-
-
 OPEN_SERVICES: Final = frozenset({grpc_health.SERVICE, grpc_reflection.SERVICE})  # nobody has to sign in
 _SIGNED_IN: ContextVar[Principal | None] = ContextVar("signed_in", default=None)  # of the call that this task answers
 _WORD: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
-
-def grpc_status(error: GeorelayError) -> str:
-    """Return the name of the gRPC status code for an error; INTERNAL for what has no row."""
-    return next((GRPC_STATUS[kind] for kind in type(error).__mro__ if kind in GRPC_STATUS), "INTERNAL")
 
 
 class GrpcCalls:
@@ -136,7 +86,7 @@ class GrpcCalls:
     def check_still_valid(self, principal: Principal) -> None:
         """Pass while what the caller of an open call signed in by still stands (Unauthenticated: it does not)."""
         if not self._sign_in.is_still_valid(principal):
-            raise errors.Unauthenticated("the sign-in of this call has ended: sign in again")
+            raise Unauthenticated("the sign-in of this call has ended: sign in again")
 
     @staticmethod
     async def pause(pause_ms: int) -> None:

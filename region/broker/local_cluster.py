@@ -19,6 +19,7 @@ from georelay.wire.batch import BatchHeader
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import EpochRow
 from region.api.reading import LATEST, read_stream
+from region.broker.mesh_wiring import region_names
 from region.broker.operations import Operations
 from region.broker.record_deletion import RecordDeletion
 from region.broker.storing import store
@@ -121,6 +122,7 @@ class LocalCluster:
         self._streams = streams
         self._remote = remote
         self._topology = topology
+        self._name_of = region_names(controller, topology)
         self._controller_leader = controller_leader
         self._is_informed = is_informed
         self._operations = operations
@@ -201,8 +203,7 @@ class LocalCluster:
         return self._controller.state.topology or self._topology
 
     def _region_name(self, number: RegionNumber) -> str:
-        region = self._known_topology().by_number(number)
-        return str(number) if region is None else region.name
+        return self._name_of(number) or str(number)
 
     def _place(self, name: str, partition: int) -> StreamPlace:
         place = self._controller.catalog.place(name, partition)

@@ -130,10 +130,12 @@ PAGES: Final = (
         "docs/operate/homes.md",
         here={"127.0.0.1:26404": "{http}", "660d494d429a8.1.1.1": "@lease"},
         before={
-            "georelay home show orders": "georelay topics create orders --partitions 3 --home us",
+            "georelay home show orders": (
+                "georelay topics create orders --partitions 3 --home us; "
+                "georelay topics create work; georelay queues create jobs --topic work --region us"
+            ),
             "curl -X PATCH": "georelay topics create pay",
             "georelay queues receive": (
-                "georelay topics create work; georelay queues create jobs --topic work --region us; "
                 "georelay home move --groups-of us --to us; "
                 "for n in 0 1 2 3; do georelay publish work - <<< '{{\"n\": 1}}'; done"
             ),

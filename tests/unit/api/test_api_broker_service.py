@@ -11,8 +11,8 @@ import pytest
 from georelay import errors
 from georelay.errors import PolicyViolation
 from georelay.wire.batch import build_batch
+from mesh.listening.grpc_status import GRPC_STATUS, grpc_status
 from region.api._pb import broker_pb2
-from region.api.grpc_calls import GRPC_STATUS, grpc_status
 from region.controller.topic import Homes
 from tests.unit.api.edge_in_memory import Edge, basic
 

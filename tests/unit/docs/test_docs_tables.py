@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from gateway.config import GatewayConfig
 from georelay import errors
+from mesh.listening.grpc_status import grpc_status
 from mesh.replication import frames, link_state
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType
-from region.api.grpc_calls import grpc_status
 from region.config import BrokerConfig
 from region.kafka.error_map import kafka_code
 from region.multiraft.peers import FrameKind

@@ -63,9 +63,9 @@ say "compiling Python"
 wait "$needs"
 "$venv/bin/georelay-sla" doctor --archive >/dev/null 2>"$wheels/archive" &  # twenty JVMs of the suite start from it
 archive=$!
-"$venv/bin/python" -m pytest --collect-only -q tests/unit >/dev/null &
+"$venv/bin/python" -m pytest --collect-only -q tests/unit >"$wheels/unit" &
 unit=$!
-"$venv/bin/python" -m pytest --collect-only -q --ignore tests/unit >/dev/null
-wait "$unit"
+"$venv/bin/python" -m pytest --collect-only -q --ignore tests/unit >"$wheels/others" || { tail -40 "$wheels/others" >&2; exit 1; }
+wait "$unit" || { tail -40 "$wheels/unit" >&2; exit 1; }
 wait "$archive" || { cat "$wheels/archive" >&2; exit 1; }
 say "ready: $("$venv/bin/python" -m pip list --disable-pip-version-check 2>/dev/null | tail -n +3 | wc -l) packages"

@@ -18,13 +18,7 @@ from typing import Any, Final
 import structlog
 
 from georelay.clock import Clock
-from georelay.errors import (
-    BadRequest,
-    GeorelayError,
-    NotLeader,
-    PolicyViolation,
-    Unavailable,
-)
+from georelay.errors import BadRequest, GeorelayError, NotLeader, PolicyViolation, Unavailable
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import BrokerId, region_of
 from mesh.listening.addresses_core import Source
@@ -458,6 +452,8 @@ class MeshControl:
         replica = self._here()
         if not replica.is_leader:
             raise replica.not_leader()
+        if not self.state.is_open:  # a founder leads before its books are filled: what it lacks may well be there
+            raise Unavailable("mesh control is being founded; ask again")
         return {"ok": await serve(question, from_broker)}
 
     async def _join(self, body: JsonObject) -> JsonObject:

@@ -164,10 +164,10 @@ def test_a_stream_without_producers_has_the_bytes_of_before_at_every_level() -> 
     assert nobody.encode(feature_level=CHECKSUM_LEVEL) == nobody.encode()
 
 
-@pytest.mark.parametrize("size", range(len(ROWS["state4"])))
-def test_a_state_of_version_4_that_ends_too_early_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        StreamState.decode(ROWS["state4"][:size])
+def test_a_state_of_version_4_that_ends_too_early_is_refused() -> None:
+    for size in range(len(ROWS["state4"])):
+        with pytest.raises(ValueError, match=r"."):
+            StreamState.decode(ROWS["state4"][:size])
 
 
 def test_the_payloads_of_entries_of_homes_that_move_decode_to_the_same_values() -> None:

@@ -287,8 +287,9 @@ class BrokerPassthrough:
         try:
             await self._sign_in.authenticate_header(authorization, address_of(peer))
             name = _client(context, given).name
+            port = 0 if self._server is None else self._server.port
             answer = await routes_service.resolve(
-                self._resolving, request, peer=peer, name=name, authorization=authorization
+                self._resolving, request, port=port, peer=peer, name=name, authorization=authorization
             )
         except GeorelayError as error:
             status = grpc.StatusCode[grpc_status(error)]

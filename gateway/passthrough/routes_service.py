@@ -11,8 +11,9 @@ from typing import Any, Final
 from gateway.routing.resolving import QUESTION_BYTES_MAX, Asker, Resolving
 from georelay._pb import routes_pb2 as pb
 from georelay.errors import BadRequest
+from mesh.distance.sock_diag import sample_between
 from mesh.listening.bounded_messages import reader_of
-from mesh.listening.grpc_limits import host_of
+from mesh.listening.grpc_limits import end_of
 
 SERVICE: Final = "georelay.v1.Routes"
 METHOD: Final = "Resolve"
@@ -20,16 +21,20 @@ _INTENTS: Final = {pb.INTENT_UNSPECIFIED: "read", pb.INTENT_READ: "read", pb.INT
 _read = reader_of(pb.RegionsRequest, bytes_max=QUESTION_BYTES_MAX)
 
 
-async def resolve(resolving: Resolving, raw: bytes, *, peer: str, name: str, authorization: str | None) -> bytes:
+async def resolve(
+    resolving: Resolving, raw: bytes, *, port: int, peer: str, name: str, authorization: str | None
+) -> bytes:
     """Return the bytes of a RegionsResponse to those of a RegionsRequest.
 
     Args:
-        peer: gRPC's name of who asks. name: what it calls itself in the metadata.
+        port: that it was asked at. peer: gRPC's name of who asks. name: what it calls itself in the metadata.
 
     Raises:
         BadRequest, TooLarge, and as Resolving.answer.
     """
-    asker = Asker(name=name, address=host_of(peer), authorization=authorization, sample=None)
+    host, peer_port = end_of(peer)
+    sample = sample_between(port, host, peer_port) if host else None
+    asker = Asker(name=name, address=host, authorization=authorization, sample=sample)
     return pb.RegionsResponse(**await resolving.answer(asker, asked_of(_read(raw)))).SerializeToString()
 
 

@@ -255,6 +255,12 @@ def address_of(peer: str) -> str:
 
 
 def host_of(peer: str) -> str:
-    """Return the IP address in gRPC's name of a peer: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"."""
+    """Return the IP address in gRPC's name of a peer, "" when it has none."""
+    return end_of(peer)[0]
+
+
+def end_of(peer: str) -> tuple[str, int]:
+    """Return address and port in gRPC's name of a peer: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"; ("", 0): none."""
     kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
+    host, _, port = rest.rpartition(":")
+    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdecimal() else ("", 0)

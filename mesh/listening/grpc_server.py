@@ -65,6 +65,11 @@ class GrpcServer:
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"grpc-{self._port}")
         return self._port
 
+    @property
+    def port(self) -> int:
+        """Return the port that it listens on."""
+        return self._port
+
     async def stop(self, grace_s: float | None) -> None:
         """Accept no more; give running calls `grace_s`, None: no time."""
         if self._watching is None:

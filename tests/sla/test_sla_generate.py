@@ -34,6 +34,10 @@ ANOMALIES = ("dup_flagged", "dup_unflagged", "gaps", "gap_records", "healed_reco
              "aborted", "expired", "order_violations")  # fmt: skip
 
 Generate = Callable[..., Expected]
+# A minute around a full hour, of a stream each for what all homes publish and for what one does.
+BRIEF: dict[str, Any] = {"start": START.replace(minute=59, second=30), "seconds": 60, "partitions": 1}
+# The same in three files of each writer: one before and one behind the one that a fault is put into.
+THREE_FILES = BRIEF | {"start": START.replace(minute=59, second=20), "roll_s": 20}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory) -> Generate:
     def run(*faults: str, is_new: bool = False, **values: Any) -> Expected:
         name = repr((faults, sorted(values.items())))
         if is_new or name not in made:
-            wanted: dict[str, Any] = {"start": START, "seconds": 180, "rate_per_s": 40, "roll_s": 60, "brokers": 1}
+            wanted: dict[str, Any] = {"start": START, "seconds": 180, "rate_per_s": 40, "roll_s": 120, "brokers": 1}
             request = GenerateRequest(
                 out=tmp_path_factory.mktemp("gen"), faults=tuple(map(Fault.parse, faults)), **wanted | values
             )
@@ -70,7 +74,7 @@ def anomalies(expected: Expected) -> dict[str, int]:
 
 
 def test_one_seed_makes_the_same_traces_and_another_seed_others(generate: Generate) -> None:
-    first, again, other = generate(seed=3), generate(seed=3, is_new=True), generate(seed=4)
+    first, again, other = (generate(seed=3, **BRIEF), generate(seed=3, is_new=True, **BRIEF), generate(seed=4, **BRIEF))
     assert first.tables == again.tables
     assert rows_of(first, TraceKind.LEDGER) == rows_of(again, TraceKind.LEDGER)
     assert first.tables["hour"] != other.tables["hour"]
@@ -102,7 +106,7 @@ def test_a_clean_world_has_nothing_to_complain_about(generate: Generate) -> None
 def test_a_fault_of_delivery_is_counted_once_and_as_nothing_else(
     generate: Generate, fault: str, wanted: dict[str, int]
 ) -> None:
-    expected = generate(fault)
+    expected = generate(fault, **BRIEF)
     assert expected.files["faults_without_place"] == 0
     records = sum(done["records"] for done in expected.injected)
     assert anomalies(expected) == {name: times if name == "gaps" else times * records for name, times in wanted.items()}
@@ -112,7 +116,7 @@ def test_a_fault_of_delivery_is_counted_once_and_as_nothing_else(
 def test_what_was_delivered_missed_or_is_pending_is_what_was_committed(
     generate: Generate, faults: tuple[str, ...]
 ) -> None:
-    expected = generate(*faults)
+    expected = generate(*faults, **BRIEF)
     ledger = rows_of(expected, TraceKind.LEDGER)
     spans: dict[tuple[Any, ...], int] = defaultdict(int)
     firsts: dict[tuple[Any, ...], int] = {}
@@ -158,7 +162,7 @@ def test_files_are_those_of_brokers(generate: Generate) -> None:
 
 
 def test_histograms_hold_every_delivery_that_its_consumer_waited_for(generate: Generate) -> None:
-    expected = generate("wrong-clock:region=ap", "duplicate", "rebalance", "slow-pair")
+    expected = generate("wrong-clock:region=ap", "duplicate", "rebalance", "slow-pair", **BRIEF)
     known: dict[tuple[Any, ...], int | None] = {}
     found: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
     for row in rows_of(expected, TraceKind.LATENCY_HIST):
@@ -194,7 +198,7 @@ def test_histograms_hold_every_delivery_that_its_consumer_waited_for(generate: G
     "fault", ["wrong-clock:ms=30", "wrong-clock:ms=-80", "clock-unknown", "asymmetric-path:ms=25", "clock-revised"]
 )
 def test_the_truth_lies_between_surely_and_perhaps_however_wrong_a_clock_is(generate: Generate, fault: str) -> None:
-    expected = generate(fault, "slow-pair:ms=45")
+    expected = generate(fault, "slow-pair:ms=45", **BRIEF)
     rows = expected.rows("hour")
     judged = [row for row in rows if not row["n_clock_revised"]]
     assert [row for row in judged if not row["n_good_lo"] <= row["n_true"] <= row["n_good_hi"]] == []
@@ -205,7 +209,7 @@ def test_the_truth_lies_between_surely_and_perhaps_however_wrong_a_clock_is(gene
 
 
 def test_a_clock_that_is_set_is_seen_in_the_exchanges_of_both_sides(generate: Generate) -> None:
-    expected = generate("clock-step:region=eu,ms=80")
+    expected = generate("clock-step:region=eu,ms=80", **BRIEF)
     steps: dict[tuple[str, str], int] = defaultdict(int)
     for row in expected.rows("clock_hour"):
         steps[row["region"], row["peer"]] += row["steps"]
@@ -249,7 +253,7 @@ def test_a_region_that_cannot_publish_is_refused_not_lost(generate: Generate) ->
 
 @pytest.mark.parametrize("kind", ["corrupt-file", "torn-file", "empty-file", "missing-file", "wrong-schema"])
 def test_rows_of_a_file_that_cannot_be_read_are_expected_nowhere(generate: Generate, kind: str) -> None:
-    clean, broken = generate(), generate(f"{kind}:region=eu,rows=latency_hist,at=90")
+    clean, broken = generate(**THREE_FILES), generate(f"{kind}:region=eu,rows=latency_hist,at=30", **THREE_FILES)
     assert broken.files["broken"] == {kind: 1}
     for region in ("us", "ap"):
         assert [row for row in broken.rows("hour") if row["dest"] == region] == [
@@ -264,7 +268,7 @@ def test_rows_of_a_file_that_cannot_be_read_are_expected_nowhere(generate: Gener
 
 
 def test_late_files_are_in_a_later_hour_and_change_no_figure(generate: Generate) -> None:
-    clean, late = generate(), generate("late-traces:region=us,at=10,for=20")
+    clean, late = generate(**THREE_FILES), generate("late-traces:region=us,at=5,for=10", **THREE_FILES)
     folders = {path.parts[-3] for path in late.traces.rglob("*.parquet") if path.parts[-2] == "region=us"}
     assert folders == {"hour=09", "hour=10"}
     assert len(list(late.traces.rglob("hour=10/region=us/*"))) > len(list(clean.traces.rglob("hour=10/region=us/*")))
@@ -274,7 +278,7 @@ def test_late_files_are_in_a_later_hour_and_change_no_figure(generate: Generate)
 
 
 def test_dropped_rows_are_said_by_their_writer(generate: Generate) -> None:
-    expected = generate("dropped-rows:region=us,rows=outcome,count=5,at=90")
+    expected = generate("dropped-rows:region=us,rows=outcome,count=5,at=30", **THREE_FILES)
     inputs = expected.totals()["inputs_hour"]
     assert (inputs["dropped_rows"], inputs["missing_rows"]) == (5, 5)
 
@@ -288,7 +292,7 @@ def test_a_silent_region_leaves_its_writers_silent(generate: Generate) -> None:
 
 
 def test_the_expected_file_says_what_was_returned(generate: Generate) -> None:
-    expected = generate("gap")
+    expected = generate("gap", **BRIEF)
     read = Expected.read(expected.traces.parent / EXPECTED_NAME)
     assert (read.tables, read.injected, read.files, read.made_with, read.traces) == (
         expected.tables, expected.injected, expected.files, expected.made_with, expected.traces

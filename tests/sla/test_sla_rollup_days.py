@@ -7,9 +7,10 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -97,10 +98,9 @@ def test_what_nobody_needs_stays_for_an_hour_after_it_was_first_seen() -> None:
 # --- what stands on the disk
 
 
-def job(store: RollupStore, changes: dict[int, str], *, now_s: float = LATER_S) -> None:
-    """Do what a roll-up does around Spark."""
-    hours = [DAY0_S + hour * HOUR_S for hour in range(24)]
-    with store.writing(hours=hours, clock_s=lambda: now_s):
+def job(store: RollupStore, changes: dict[int, str], *, now_s: float = LATER_S, hours: int = 24) -> None:
+    """Do what a roll-up of the first hours of a day does around Spark."""
+    with store.writing(hours=[DAY0_S + hour * HOUR_S for hour in range(hours)], clock_s=lambda: now_s):
         for hour, word in changes.items():
             install(store, hour, word)
         store.merge(DAY0_S, now_s=now_s)
@@ -278,61 +278,80 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[
     limit = -1
 
 
-def scenario_first_merge(store: RollupStore) -> Callable[[], None]:
-    job(store, {1: "a", 2: "a"}, now_s=DAY0_S)
-    return lambda: job(store, {})
+short_job = functools.partial(job, hours=3)
 
 
-def scenario_revised_hour(store: RollupStore) -> Callable[[], None]:
-    job(store, {1: "a", 2: "a"})
-    return lambda: job(store, {2: "b"})
+class Scenario(NamedTuple):
+    """What a job finds, and the job."""
+
+    found: Callable[[RollupStore], None]
+    change: Callable[[RollupStore], None]
 
 
-def scenario_adopted(store: RollupStore) -> Callable[[], None]:
+def two_hours(store: RollupStore) -> None:
+    short_job(store, {1: "a", 2: "a"}, now_s=DAY0_S)
+
+
+def a_day(store: RollupStore) -> None:
+    short_job(store, {1: "a", 2: "a"})
+
+
+def hours_as_before(store: RollupStore) -> None:
     made_as_before(store, 1, "a")
     made_as_before(store, 2, "a")
-    return lambda: job(store, {2: "b"})
 
 
-def scenario_sweep(store: RollupStore) -> Callable[[], None]:
-    job(store, {1: "a", 2: "a"}, now_s=DAY0_S)
-    job(store, {2: "b"})
-    job(store, {}, now_s=LATER_S + 1)
-    return lambda: job(store, {}, now_s=LATER_S + 1 + KEEP_S)
+def what_nobody_needs(store: RollupStore) -> None:
+    two_hours(store)
+    short_job(store, {2: "b"})
+    short_job(store, {}, now_s=LATER_S + 1)
 
 
-SCENARIOS = [scenario_first_merge, scenario_revised_hour, scenario_adopted, scenario_sweep]
+def revise(store: RollupStore) -> None:
+    short_job(store, {2: "b"})
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+SCENARIOS = {
+    "first_merge": Scenario(two_hours, lambda store: short_job(store, {})),
+    "revised_hour": Scenario(a_day, revise),
+    "adopted": Scenario(hours_as_before, revise),
+    "sweep": Scenario(what_nobody_needs, lambda store: short_job(store, {}, now_s=LATER_S + 1 + KEEP_S)),
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_a_job_that_is_killed_at_any_step_leaves_every_hour_once_and_the_next_job_ends_what_it_began(
-    tmp_path: Path, killed_at: Callable[[int], list[str]], scenario: Callable[[RollupStore], Callable[[], None]]
+    tmp_path: Path, killed_at: Callable[[int], list[str]], scenario: Scenario
 ) -> None:
     killed_at(-1)
-    whole = RollupStore.open(tmp_path / "whole")
-    change = scenario(whole)
-    old = seen(whole)
+    before = RollupStore.open(tmp_path / "before")
+    scenario.found(before)
+    old = seen(before)
+
+    def copied(name: str) -> RollupStore:
+        return RollupStore.open(shutil.copytree(before.root, tmp_path / name))
+
+    whole = copied("whole")
     steps = killed_at(10**6)
-    change()
+    scenario.change(whole)
     count = len(steps)
     killed_at(-1)
     new = seen(whole)
     assert count > 5
     found = set()
     for number in range(count):
-        store = RollupStore.open(tmp_path / str(number))
-        change = scenario(store)
+        store = copied(str(number))
         reader = store.snapshot()
         assert seen(store, reader) == old
         killed_at(number)
         with pytest.raises(Killed):
-            change()
+            scenario.change(store)
         killed_at(-1)
         now = seen(store)
         assert now in (old, new), number
         found.add(now == new)
         assert seen(store, reader) == old, "a reader of before lost a file"
-        change()
+        scenario.change(store)
         assert seen(store) == new
         assert len(store.snapshot().reading(TABLE).day_files) == 1
         assert store.snapshot().reading(OTHER).hour_files == ()

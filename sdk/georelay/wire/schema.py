@@ -97,10 +97,15 @@ class Field:
         return self.is_optional and version >= self.at.nullable
 
 
+_FIELDS: Final[dict[type, tuple[Field, ...]]] = {}  # hints are evaluated from text: once a class, not once a version
+
+
 def fields_of(cls: type) -> tuple[Field, ...]:
     """Return the rows of a class declared with `struct`, in wire order."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple(_field(row.name, hints[row.name], _default(row)) for row in dataclasses.fields(cls))
+    if cls not in _FIELDS:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        _FIELDS[cls] = tuple(_field(row.name, hints[row.name], _default(row)) for row in dataclasses.fields(cls))
+    return _FIELDS[cls]
 
 
 def _default(row: dataclasses.Field[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -49,7 +50,9 @@ def server_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = directory / "server"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    # Not compiled: a broker does that with what it imports, half of it.
+    options = ("--no-deps", "--no-index", "--no-compile")
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, str(wheel)]
     subprocess.run(install, check=True, capture_output=True, timeout=100)
     (packages,) = home.glob("lib/python3*/site-packages")
     (packages / "lent.pth").write_text(f"{site.getsitepackages()[0]}\n")
@@ -84,14 +87,16 @@ def _needed(distribution: importlib.metadata.Distribution) -> set[str]:
     return found
 
 
-def _undeclared(needed: set[str]) -> list[str]:
+@functools.cache  # it reads the record of every installed file
+def _undeclared(python: Path) -> list[str]:
     """Return the names under which everything else is imported that is installed here."""
+    needed = _needed(_wheel_metadata(python))
     owners = importlib.metadata.packages_distributions()
     return sorted(name for name, of in owners.items() if not {_name(each) for each in of} & (needed | OURS))
 
 
 def _start(python: Path, *words: str, cwd: Path) -> subprocess.Popen[bytes]:
-    undeclared = json.dumps(_undeclared(_needed(_wheel_metadata(python))))
+    undeclared = json.dumps(_undeclared(python))
     return subprocess.Popen(
         [str(python), "-I", "-c", RUNNER, undeclared, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

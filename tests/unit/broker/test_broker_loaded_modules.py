@@ -15,29 +15,31 @@ import json, os, signal, sys, threading, time, urllib.request
 from pathlib import Path
 from region.__main__ import main
 
-config, admin, spool = sys.argv[1:]
-
-def is_ready():
+def is_ready(admin, spool):
     try:
         with urllib.request.urlopen(f"http://{admin}/readyz", timeout=1):
             return not spool or any(Path(spool).glob("*.wal"))
     except OSError:
         return False
 
-def look():
-    while not is_ready():
+def look(admin, spool):
+    while not is_ready(admin, spool):
         time.sleep(0.02)
     names = json.dumps(sorted({name.partition(".")[0] for name in sys.modules}))
     os.write(2, b"\\n" + names.encode() + b"\\n")  # in one piece: the broker's other thread writes lines too
     os.kill(os.getpid(), signal.SIGTERM)
 
-threading.Thread(target=look, daemon=True).start()
-sys.exit(main(["--config", config]))
+for config, admin, spool in json.loads(sys.argv[1]):  # one after the other: what one has loaded stays
+    looking = threading.Thread(target=look, args=(admin, spool))
+    looking.start()
+    if code := main(["--config", config]):
+        os._exit(code)
+    looking.join()
 """
 
 
-def start(folder: Path, *, traces: bool) -> subprocess.Popen[str]:
-    """Start a lone broker that tells what it has loaded once it is ready, and has written traces if it shall."""
+def configured(folder: Path, *, traces: bool) -> tuple[str, str, str]:
+    """Write the file of a lone broker; return it, its admin address, and where it writes traces, "" for nowhere."""
     folder.mkdir()
     listen = dict(
         zip(("kafka", "grpc", "peers", "link", "admin"), map("127.0.0.1:{}".format, free_ports(5)), strict=True)
@@ -52,19 +54,20 @@ def start(folder: Path, *, traces: bool) -> subprocess.Popen[str]:
         + '[[regions]]\nname = "us"\nnumber = 1\n'
         + f'brokers = [{{number = 1, peers = "{listen["peers"]}", link = "{listen["link"]}"}}]\n'
     )
-    command = [sys.executable, "-c", RUN, str(config), listen["admin"], str(folder / "traces/.spool") if traces else ""]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    return str(config), listen["admin"], str(folder / "traces/.spool") if traces else ""
 
 
-def loaded(broker: subprocess.Popen[str]) -> set[str]:
-    _, said = broker.communicate(timeout=60)
-    assert broker.returncode == 0, said
-    return set(json.loads(next(line for line in said.splitlines() if line.startswith("["))))
+def loaded(*brokers: tuple[str, str, str]) -> list[set[str]]:
+    """Run brokers in one process; return what it has loaded once each was ready, and had written traces if it does."""
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(brokers)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [set(json.loads(line)) for line in ran.stderr.splitlines() if line.startswith("[")]
 
 
 def test_no_broker_loads_pandas_or_numpy_and_one_without_traces_no_arrow(tmp_path: Path) -> None:
-    writing, plain = start(tmp_path / "writing", traces=True), start(tmp_path / "plain", traces=False)
-    with_traces, without = loaded(writing), loaded(plain)
+    without, with_traces = loaded(*(configured(tmp_path / str(traces), traces=traces) for traces in (False, True)))
     assert "pyarrow" in with_traces
     assert {"pandas", "numpy"} & with_traces == set()
     assert {"pandas", "numpy", "pyarrow"} & without == set()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import gc
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from georelay.errors import ConfigError
 from region.config import load_config
+from tests.tiers import first
 
 WRITES = frozenset(
     {
@@ -22,56 +25,86 @@ WRITES = frozenset(
 )
 # str.replace and dataclasses.replace share a name with Path.replace; set.remove and list.remove with os.remove.
 AMBIGUOUS = frozenset({"replace", "remove", "truncate"})
+CALLS_OF_WRITES = re.compile(rf"\b(?:open|{'|'.join(sorted(WRITES))})\(")
 RECORD_PATH = ("raft", "multiraft", "topics", "controller", "kafka", "api", "broker")
 
 ROOT_ROOMS = ("georelay", "mesh", "region", "gateway", "sla", "loadtest")
 FOLDERS_OF_ROOMS = ("mesh", "region")  # each of their folders is a room
 EVERYTHING = "everything"  # in the table: a room that puts together all of its own tree, or tests it
 
-Module = tuple[str, ast.Module]
+# An import as `ruff format` writes it, alone in its lines.
+IMPORT = re.compile(r"^ *(?:from ([\w.]+) )?import (\([^()]*\)|[\w., ]+)", re.M)
+COMMENT = re.compile(r" *#.*")
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A file of the product; to parse all of them takes longer than all the tests of this file need."""
+
+    name: str
+    text: str
+
+    @functools.cached_property
+    def imports(self) -> frozenset[str]:
+        """What it imports: modules, and names of modules."""
+        found = set()
+        for module, names in IMPORT.findall(COMMENT.sub("", self.text)):
+            listed = [name.partition(" as ")[0].strip() for name in names.strip("()").split(",") if name.strip()]
+            found |= {module, *(f"{module}.{name}" for name in listed)} if module else set(listed)
+        return frozenset(found)
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        gc.collect(0)
+        gc.disable()  # a finalizer that runs inside ast.parse breaks its depth count (CPython 3.11)
+        try:
+            return ast.parse(self.text)
+        finally:
+            gc.enable()
 
 
 @pytest.fixture(scope="module")
 def modules(python_files: list[Path], root: Path) -> Callable[..., list[Module]]:
     """Return a reader of the modules below some folders."""
-    gc.collect()
-    gc.disable()  # a finalizer that runs inside ast.parse breaks its depth count (CPython 3.11)
-    try:
-        parsed = [(path.relative_to(root), ast.parse(path.read_text())) for path in python_files]
-    finally:
-        gc.enable()
+    read = [(path.relative_to(root), Module(str(path.relative_to(root)), path.read_text())) for path in python_files]
 
     def below(*folders: str) -> list[Module]:
-        return [(str(p), tree) for p, tree in parsed if any(p.is_relative_to(folder) for folder in folders)]
+        return [module for path, module in read if any(path.is_relative_to(folder) for folder in folders)]
 
     return below
 
 
-@functools.cache  # a dozen tests look through the same trees
-def nodes_of(tree: ast.Module) -> list[ast.AST]:
-    return list(ast.walk(tree))
-
-
-def imports(tree: ast.Module) -> Iterator[str]:
-    for node in nodes_of(tree):
+def imports_of(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("rooms", first(1, [["region/broker", "sdk/georelay/cli"], ["sdk", *ROOT_ROOMS[1:]]]), ids=len)
+def test_imports_that_are_read_from_the_text_miss_none_of_the_program(
+    modules: Callable[..., list[Module]], rooms: list[str]
+) -> None:
+    for module in modules(*rooms):
+        assert imports_of(module.tree) <= module.imports, module.name  # a program in a string may be more
 
 
 def importers(modules: list[Module], *prefixes: str) -> list[str]:
     return [
-        name
-        for name, tree in modules
-        if any(found == prefix or found.startswith(f"{prefix}.") for found in imports(tree) for prefix in prefixes)
+        module.name
+        for module in modules
+        if any(found == prefix or found.startswith(f"{prefix}.") for found in module.imports for prefix in prefixes)
     ]
 
 
-def file_writes(tree: ast.Module) -> set[str]:
+def file_writes(module: Module) -> set[str]:
     found: set[str] = set()
-    for node in nodes_of(tree):
+    if not CALLS_OF_WRITES.search(module.text):
+        return found
+    for node in ast.walk(module.tree):
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id == "open":
@@ -86,11 +119,11 @@ def file_writes(tree: ast.Module) -> set[str]:
 
 def test_only_the_log_writes_files_on_the_path_of_a_record(modules: Callable[..., list[Module]]) -> None:
     rooms = [f"region/{room}" for room in RECORD_PATH] + ["mesh/replication"]
-    assert {name: found for name, tree in modules(*rooms) if (found := file_writes(tree))} == {}
+    assert {module.name: found for module in modules(*rooms) if (found := file_writes(module))} == {}
 
 
 def test_the_search_for_file_writes_finds_the_ones_of_the_log(modules: Callable[..., list[Module]]) -> None:
-    found = {call for _, tree in modules("region/log") for call in file_writes(tree)}
+    found = {call for module in modules("region/log") for call in file_writes(module)}
     assert {"fdatasync", "ftruncate"} <= found
 
 
@@ -112,9 +145,13 @@ def test_the_gateway_knows_no_protobuf(modules: Callable[..., list[Module]]) -> 
 
 def constructors(modules: list[Module], name: str) -> list[str]:
     return [
-        path
-        for path, tree in modules
-        if any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name for n in nodes_of(tree))
+        module.name
+        for module in modules
+        if f"{name}(" in module.text
+        and any(
+            isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name
+            for n in ast.walk(module.tree)
+        )
     ]
 
 
@@ -150,9 +187,10 @@ def test_brokers_never_import_a_kafka_client_or_spark(modules: Callable[..., lis
 def test_no_wait_swallows_a_cancellation(modules: Callable[..., list[Module]]) -> None:
     """asyncio.wait_for of Python 3.11 does when both come in one turn of the loop; asyncio.timeout does not."""
     calls = [
-        f"{name}:{node.lineno}"
-        for name, tree in modules("sdk", "mesh", "region", "gateway", "loadtest", "sla")
-        for node in nodes_of(tree)
+        f"{module.name}:{node.lineno}"
+        for module in modules("sdk", "mesh", "region", "gateway", "loadtest", "sla")
+        if "wait_for" in module.text
+        for node in ast.walk(module.tree)
         if isinstance(node, ast.Attribute) and node.attr == "wait_for" and ast.unparse(node) == "asyncio.wait_for"
     ]
     assert calls == []
@@ -182,10 +220,10 @@ def room_of(names: list[str]) -> str:
 def real_imports(modules: list[Module]) -> dict[str, set[str]]:
     """Return which rooms each room imports, `georelay` and itself left out."""
     found: dict[str, set[str]] = {}
-    for name, tree in modules:
-        room = room_of(name.removeprefix("sdk/").split("/"))
+    for module in modules:
+        room = room_of(module.name.removeprefix("sdk/").split("/"))
         if room:
-            imported = {room_of([*module.split("."), ""]) for module in imports(tree)}
+            imported = {room_of([*name.split("."), ""]) for name in module.imports}
             found.setdefault(room, set()).update(imported - {"", room, "georelay"} - set(FOLDERS_OF_ROOMS))
     return found
 

@@ -4,7 +4,8 @@ A line of its input, `down REGION`, has that region refuse everything until `up 
 
 What it needs to answer as AWS does: an image of Debian, what rules say of themselves, health checks of alarms, and the
 address of a host that is gone, which another one may have. What moto fails at is refused at once with its cause: of an
-error of the server the provider would ask 25 times.
+error of the server the provider would ask 25 times. It answers one request at a time: moto walks dictionaries that
+another request changes, and says so (RuntimeError) on a busy machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -81,13 +83,15 @@ def refuse_what_fails(down: set[str]) -> None:
     from werkzeug.exceptions import HTTPException
 
     answer = convert_to_flask_response.__call__
+    alone = threading.Lock()
 
     def answer_or_refuse(view: Any, *words: Any, **named: Any) -> Any:
         try:
             scope = SCOPE.search(request.headers.get("Authorization", ""))
             if scope is not None and scope[1] in down:
                 raise ConnectionError(f"{scope[1]} is down")
-            return answer(view, *words, **named)
+            with alone:
+                return answer(view, *words, **named)
         except HTTPException:
             raise  # a refusal of moto's own
         except Exception as error:

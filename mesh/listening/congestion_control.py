@@ -5,9 +5,10 @@ on the connection. Each end sets it for what it sends.
 
 Rule 1: a connection is a link's when its own port, or its peer's, is one of the links' ports; anything else is left
         alone. That the same port number at some other place is taken for a link costs nothing.
-Rule 2: looked for again every PERIOD_S: a new connection has the kernel's default until then, and that of links to
-        unknown regions until its broker has said who it is. A descriptor that was looked at is not opened again while
-        it is the same socket and wants the same.
+Rule 2: looked for again every PERIOD_S where links or the number of open descriptors changed, and every
+        UNCHANGED_PERIODS_MAX anyway: a new connection has the kernel's default until then, and that of links to unknown
+        regions until its broker has said who it is. A descriptor that was looked at is not opened again while it is the
+        same socket and wants the same.
 Rule 3: what the kernel does not have is refused at the start, not later. "auto" is cubic, or the kernel's default where
         it refuses that; "kernel" is its default.
 Rule 4: what is shown is what the kernel says when it is asked, never what was wanted.
@@ -30,11 +31,12 @@ from prometheus_client.registry import Collector
 
 from georelay.errors import ConfigError
 from mesh.listening.link_ends_core import Endpoint, LinkEnd, LinkEnds, endpoint_of, is_name, plain_host
-from mesh.listening.own_sockets import borrowed, own_sockets
+from mesh.listening.own_sockets import borrowed, descriptor_count, own_sockets
 
 log = structlog.get_logger()
 
 PERIOD_S: Final = 1.0
+UNCHANGED_PERIODS_MAX: Final = 5  # one connection closed and another opened meanwhile: as many as before
 RESOLVE_S: Final = 60.0  # names of brokers are resolved again after so long
 AUTO: Final = "auto"
 KERNEL: Final = "kernel"
@@ -119,6 +121,8 @@ class LinkSockets(Collector):
         self._resolved: dict[str, frozenset[str]] = {}
         self._resolve_at_s = 0.0
         self._seen: dict[int, _Seen] = {}  # by descriptor
+        self._looked_at: tuple[object, ...] = ()
+        self._unchanged = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -134,14 +138,23 @@ class LinkSockets(Collector):
 
     async def _follow(self) -> None:
         while True:
-            await self._resolve()
-            self.apply()
+            await self.look()
             await asyncio.sleep(PERIOD_S)
 
-    async def _resolve(self) -> None:
+    async def look(self) -> None:
+        """Set it on new connections, if there may be any. To be called every PERIOD_S."""
+        ends = tuple(self._ends())
+        await self._resolve(ends)
+        found = (ends, self._resolved, descriptor_count())
+        self._unchanged = self._unchanged + 1 if found == self._looked_at else 0
+        if self._unchanged % UNCHANGED_PERIODS_MAX == 0:
+            self._looked_at = found
+            self.apply()
+
+    async def _resolve(self, ends: Iterable[LinkEnd]) -> None:
         """Look up the names of brokers, so that connections to them are known for what they are."""
         loop = asyncio.get_running_loop()
-        found = (endpoint_of(end.address) for end in self._ends() if end.is_dialled)
+        found = (endpoint_of(end.address) for end in ends if end.is_dialled)
         hosts = {row[0]: row[1] for row in found if row is not None and is_name(row[0])}
         if loop.time() < self._resolve_at_s and hosts.keys() <= self._resolved.keys():
             return

@@ -12,10 +12,11 @@ import pytest
 
 from georelay.errors import ConfigError
 from mesh.listening import congestion_control
-from mesh.listening.congestion_control import LinkSockets
+from mesh.listening.congestion_control import UNCHANGED_PERIODS_MAX, LinkSockets
 from mesh.listening.link_ends_core import LinkEnd, LinkEnds, endpoint_of
 
 CHOSEN = "reno"  # every kernel has it
+apply = LinkSockets.apply
 
 
 def algorithm(connection: socket.socket) -> str:
@@ -111,6 +112,39 @@ async def test_a_connection_made_later_is_found(pair: Pair) -> None:
                 await asyncio.sleep(0.01)
     finally:
         await links.stop()
+
+
+async def test_sockets_are_listed_only_where_something_was_opened_or_closed_and_now_and_then(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = pair[0]
+    listed: list[int] = []
+
+    def counted(links: LinkSockets) -> int:
+        listed.append(apply(links))
+        return listed[-1]
+
+    monkeypatch.setattr(LinkSockets, "apply", counted)
+    links = LinkSockets(CHOSEN, frozenset({port}))
+    for _ in range(2 * UNCHANGED_PERIODS_MAX):
+        await links.look()
+    assert len(listed) == 2
+    with socket.create_connection(("127.0.0.1", port)) as new:
+        await links.look()
+        assert algorithm(new) == CHOSEN
+    await links.look()
+    assert len(listed) == 4
+
+
+async def test_a_connection_in_the_place_of_another_one_is_found_after_some_periods(pair: Pair) -> None:
+    port, _, _ = pair
+    links = LinkSockets(CHOSEN, frozenset({port}))
+    with socket.create_connection(("127.0.0.1", port)):
+        await links.look()
+    with socket.create_connection(("127.0.0.1", port)) as other:
+        for _ in range(UNCHANGED_PERIODS_MAX):
+            await links.look()
+        assert algorithm(other) == CHOSEN
 
 
 # --- by region ----------------------------------------------------------------------------------------

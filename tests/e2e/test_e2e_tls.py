@@ -6,33 +6,44 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from georelay.ids import BrokerId
 from georelay.pki.directory import PkiDirectory
-from georelay.tls import CHECK_S, client_contexts
+from georelay.tls import CHECK_S, ClientAuth, client_contexts
 from loadtest.mesh_process import MeshProcess
+from mesh.listening.settings import TlsSection
+from region.log.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from region.config import BrokerConfig
+    from tests.e2e.conftest import RegionBed
 
 SECONDS_MAX = 30.0
+BROKERS: Final = 3
 
 
+@dataclass(frozen=True)
 class SecureRegion:
     """A running region and what a client of it needs."""
 
-    def __init__(self, mesh: MeshProcess) -> None:
-        self.mesh = mesh
-        self.pki = PkiDirectory.open(mesh.directory / "mesh" / "pki")
+    pki: PkiDirectory
+    kafka: list[str]
+    peers: str  # address of broker 1001's listener
+    mesh_id: str
 
     def client(self, **changed: Any) -> dict[str, Any]:
         """Return the configuration of a librdkafka client."""
         return {
-            "bootstrap.servers": ",".join(self.mesh.endpoints["regions"]["us"]["kafka"]),
+            "bootstrap.servers": ",".join(self.kafka),
             "security.protocol": "ssl",
             "ssl.ca.location": str(self.pki.path / "bundle.crt"),
             "log_level": 0,
@@ -44,32 +55,47 @@ class SecureRegion:
         for created in admin.create_topics([NewTopic(topic, 1, 3)]).values():
             created.result(SECONDS_MAX)
 
-    async def metrics(self, admin: str) -> str:
-        tls = client_contexts(ca=self.pki.path / "bundle.crt").client()
-        try:
-            async with aiohttp.ClientSession() as http, http.get(f"https://{admin}/metrics", ssl=tls) as answer:
-                return await answer.text()
-        except aiohttp.ClientConnectorError:
-            return ""  # it is starting
 
-    async def wait_for_metric(self, row: str) -> None:
-        """Wait until every broker shows a line that begins like this expression."""
-        async with asyncio.timeout(SECONDS_MAX):
-            for admin in self.mesh.endpoints["regions"]["us"]["admin"]:
-                while re.search(f"^{row}", await self.metrics(admin), re.MULTILINE) is None:
-                    await asyncio.sleep(0.2)
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRegion]:
-    """Three brokers and a gateway, TLS everywhere; the authority is changed by the last test of this file."""
-    directory = tmp_path_factory.mktemp("tls")
-    mesh = MeshProcess(directory, regions="us", brokers_per_region=3, arguments=("--tls", "--restart"))
-    asyncio.run(mesh.__aenter__())
+async def _metrics(region: SecureRegion, admin: str) -> str:
+    tls = client_contexts(ca=region.pki.path / "bundle.crt").client()
     try:
-        yield SecureRegion(mesh)
-    finally:
-        mesh.stop()
+        async with aiohttp.ClientSession() as http, http.get(f"https://{admin}/metrics", ssl=tls) as answer:
+            return await answer.text()
+    except aiohttp.ClientConnectorError:
+        return ""  # it is starting
+
+
+async def wait_for_metric(region: SecureRegion, admins: list[str], row: str) -> None:
+    """Wait until every broker shows a line that begins like this expression."""
+    async with asyncio.timeout(SECONDS_MAX):
+        for admin in admins:
+            while re.search(f"^{row}", await _metrics(region, admin), re.MULTILINE) is None:
+                await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+async def region(region_bed: RegionBed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SecureRegion]:
+    """Three brokers in this process, TLS everywhere."""
+    pki = PkiDirectory.create(region_bed.directory / "pki", mesh_id=region_bed.config(0).mesh_id)
+    pki.issue_client("dev")
+    plain = region_bed.config
+
+    def secure(number: int) -> BrokerConfig:
+        config = plain(number)
+        cert = certs.get(config.broker_id) or certs.setdefault(config.broker_id, pki.issue_broker(config.broker_id))
+        tls = TlsSection(
+            cert_file=str(cert),
+            key_file=str(cert.with_suffix(".key")),
+            ca_file=str(pki.path / "bundle.crt"),
+            client_auth=ClientAuth.OPTIONAL,
+        )
+        return config.model_copy(update={"tls": tls})
+
+    certs: dict[BrokerId, Path] = {}
+    monkeypatch.setattr(region_bed, "config", secure)
+    async with region_bed.running([OsFileSystem() for _ in range(BROKERS)]):
+        config = region_bed.config(0)
+        yield SecureRegion(pki, region_bed.kafka, config.listen.peers, config.mesh_id)
 
 
 def read_all(region: SecureRegion, topic: str, count: int) -> list[bytes]:
@@ -128,16 +154,14 @@ async def test_strangers_are_refused_at_every_door(region: SecureRegion, tmp_pat
         client_contexts(ca=region.pki.path / "bundle.crt", cert=path, key=path.with_suffix(".key"))
         for path in (region.pki.path / "client-dev.crt", forged)
     ]
-    toml = (region.mesh.directory / "mesh" / "config" / "us-1.toml").read_text()
-    peers = int(toml.partition('peers = "127.0.0.1:')[2].partition('"')[0])
+    peers = int(region.peers.rpartition(":")[2])
     for context, reaches_hello in zip(contexts, (True, False), strict=True):
-        answer = await _knock(peers, context.client(), hello_first=reaches_hello, mesh_id=region.mesh.endpoints["mesh"])
+        answer = await _knock(peers, context.client(), hello_first=reaches_hello, mesh_id=region.mesh_id)
         assert answer == b""
 
 
 async def _knock(port: int, context: ssl.SSLContext, *, hello_first: bool, mesh_id: str) -> bytes:
     """Connect to a peers listener as broker 1002 would; return what comes back before the end."""
-    from georelay.ids import BrokerId
     from region.multiraft.peer_hello import encode_hello
     from region.multiraft.transport import Lane
 
@@ -157,7 +181,16 @@ async def _knock(port: int, context: ssl.SSLContext, *, hello_first: bool, mesh_
 
 
 @pytest.mark.slow
-async def test_the_authority_is_changed_under_traffic_without_a_failed_publish(region: SecureRegion) -> None:
+async def test_the_authority_is_changed_under_traffic_without_a_failed_publish(tmp_path: Path) -> None:
+    async with MeshProcess(tmp_path, regions="us", brokers_per_region=3, arguments=("--tls", "--restart")) as mesh:
+        await _change_the_authority(mesh)
+
+
+async def _change_the_authority(mesh: MeshProcess) -> None:
+    addresses = mesh.endpoints["regions"]["us"]
+    region = SecureRegion(
+        PkiDirectory.open(mesh.directory / "mesh" / "pki"), addresses["kafka"], "", mesh.endpoints["mesh"]
+    )
     await asyncio.to_thread(region.create_topic, "renewed")
     failed: list[str] = []
     acknowledged = 0
@@ -189,7 +222,7 @@ async def test_the_authority_is_changed_under_traffic_without_a_failed_publish(r
     for step in (region.pki.rotate, region.pki.reissue, region.pki.finish):
         step()
         await asyncio.sleep(CHECK_S + 1.5)
-    region.mesh.kill("us-2")  # comes back and shakes hands with everybody
+    mesh.kill("us-2")  # comes back and shakes hands with everybody
     await asyncio.sleep(4)
     stop.set()
     sent = await sending
@@ -198,5 +231,5 @@ async def test_the_authority_is_changed_under_traffic_without_a_failed_publish(r
     values = await asyncio.to_thread(read_all, region, "renewed", sent)
     assert values == [f"{number}".encode() for number in range(sent)]
     # Two lanes of two brokers, and the links of those that have asked this one something.
-    await region.wait_for_metric(r'georelay_listener_connections\{listener="peers"\} [4-6]\.0')
-    await region.wait_for_metric(r'georelay_tls_reload_failures_total\{listener="kafka"\} 0\.0')
+    await wait_for_metric(region, addresses["admin"], r'georelay_listener_connections\{listener="peers"\} [4-6]\.0')
+    await wait_for_metric(region, addresses["admin"], r'georelay_tls_reload_failures_total\{listener="kafka"\} 0\.0')

@@ -1,9 +1,10 @@
-"""The command line against a running mesh, as a user types it."""
+"""The command line against a running mesh, as a user types it: as a process where lines come in, else in this one."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,23 @@ import pytest
 from georelay.cli.application import run
 
 LINES = 2_000
+Typed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def typed(mesh: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typed:
+    """Return what runs a command of `georelay` in this process: one of its own takes a second of CPU to begin."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GEORELAY_USER", raising=False)
+    monkeypatch.setenv("GEORELAY_GATEWAY", mesh.process.gateway)
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        ended = run(words)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, ended, said.out, said.err)
+
+    return command
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +48,10 @@ def published(mesh: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
 
 
 @pytest.mark.parametrize("region", [pytest.param("", marks=pytest.mark.slow), "eu"])
-def test_what_was_published_is_printed_in_order_per_partition(mesh: Any, published: Any, region: str) -> None:
+def test_what_was_published_is_printed_in_order_per_partition(typed: Typed, published: Any, region: str) -> None:
     topic, lines = published
     where = ("--region", region) if region else ()
-    ran = mesh.cli("subscribe", topic, "--from", "earliest", "--max", str(LINES), "--json", *where)
+    ran = typed("subscribe", topic, "--from", "earliest", "--max", str(LINES), "--json", *where)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
     rows = [json.loads(line) for line in ran.stdout.splitlines()]
     for partition in (0, 1):
@@ -56,10 +74,10 @@ def test_nothing_new_ends_after_the_idle_time(mesh: Any, published: Any) -> None
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_standard_input_is_published(mesh: Any) -> None:
+def test_standard_input_is_published(mesh: Any, typed: Typed) -> None:
     topic = mesh.new_topic("cli-stdin", partitions=1)
     assert mesh.cli("publish", topic, "-", stdin=b"a:1\r\nb:2\n\n").returncode == 0
-    ran = mesh.cli("subscribe", topic, "--from", "earliest", "--max", "3")
+    ran = typed("subscribe", topic, "--from", "earliest", "--max", "3")
     assert ran.stdout == "a:1\nb:2\n\n"
 
 
@@ -78,18 +96,18 @@ def test_topics_are_created_listed_described_and_deleted(mesh: Any) -> None:
     assert_one_line(again, 1, name)
 
 
-def test_the_status_shows_regions_brokers_leaders_and_lag(mesh: Any, published: Any) -> None:
-    text = mesh.cli("status").stdout
+def test_the_status_shows_regions_brokers_leaders_and_lag(mesh: Any, typed: Typed, published: Any) -> None:
+    text = typed("status").stdout
     assert f"mesh {mesh.process.endpoints['mesh']}" in text
     rows = [line.split() for line in text.splitlines() if line.startswith(published[0] + " ")]
     assert len(rows) == 2 * len(mesh.regions)
     assert {(row[3], row[5]) for row in rows} == {("us", "home"), ("eu", "mirror"), ("ap", "mirror")}, rows
-    document = json.loads(mesh.cli("status", "--json").stdout)
+    document = json.loads(typed("status", "--json").stdout)
     assert {region["region"] for region in document["regions"]} == set(mesh.regions)
 
 
-def test_an_audit_finds_the_same_records_in_every_region(mesh: Any, published: Any) -> None:
-    ran = mesh.cli("audit", published[0])
+def test_an_audit_finds_the_same_records_in_every_region(typed: Typed, published: Any) -> None:
+    ran = typed("audit", published[0])
     assert ran.returncode == 0, ran
     assert published[0] in ran.stdout
 
@@ -119,24 +137,14 @@ def assert_one_line(ran: Any, code: int, *texts: str) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_mistake_is_one_clear_line(
-    mesh: Any,
-    arguments: tuple[str, ...],
-    code: int,
-    text: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    typed: Typed, arguments: tuple[str, ...], code: int, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In this process: what the command line itself refuses is tested without a mesh, this is what the mesh refuses."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GEORELAY_USER", raising=False)
-    monkeypatch.setenv("GEORELAY_GATEWAY", mesh.process.gateway)
+    """What the command line itself refuses is tested without a mesh, this is what the mesh refuses."""
     (tmp_path / "stdin").write_text("x\n")
     with (tmp_path / "stdin").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        ended = run(arguments)
-    said = capsys.readouterr()
-    assert_one_line(subprocess.CompletedProcess(arguments, ended, said.out, said.err), code, text)
+        ran = typed(*arguments)
+    assert_one_line(ran, code, text)
 
 
 @pytest.mark.parametrize("data", ["same", "strange"])

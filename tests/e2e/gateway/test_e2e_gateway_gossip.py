@@ -175,6 +175,7 @@ async def test_a_gateway_with_one_seed_follows_a_mesh_without_lists(
     await until(topic_is_there, "and requests for it are forwarded there")
 
 
+@pytest.mark.slow
 async def test_the_gateway_writes_down_what_became_of_requests(tmp_path: Path) -> None:
     async with MeshProcess(tmp_path, regions="us", brokers_per_region=1) as mesh, aiohttp.ClientSession() as http:
         asker = Asker(mesh, http)

@@ -7,7 +7,7 @@ import pytest
 from tests.tiers import first
 
 
-@pytest.mark.parametrize("seed", first(1, [1, 2]))
+@pytest.mark.parametrize("seed", first(1, [6, 1, 2]))  # 6: half the time of 1, and settings raised behind four cuts
 def test_killed_leaders_acknowledge_and_show_only_what_enough_regions_have(seed: int) -> None:
     from tests.sim.runs import play
 

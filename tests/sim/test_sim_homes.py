@@ -40,5 +40,5 @@ def test_a_home_region_that_loses_its_majority_keeps_every_promise(seed: int) ->
 def test_the_same_seed_moves_the_same_homes() -> None:
     from tests.sim.runs import play
 
-    first, second = played(DRILLED[0]), play("homes", DRILLED[0])
+    first, second = played(DRILLED[1]), play("homes", DRILLED[1])  # the one of both that takes less time
     assert (first.events, first.virtual_ns, first.marks) == (second.events, second.virtual_ns, second.marks)

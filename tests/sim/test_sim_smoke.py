@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.regressions import REGION
 from tests.tiers import first
 
 SEEDS = range(1, 9)
 
 
-@pytest.mark.parametrize("seed", first(4, SEEDS))
+@pytest.mark.parametrize("seed", first(2, SEEDS))
 def test_a_region_under_faults_keeps_every_rule(seed: int) -> None:
     from tests.sim.runs import play
 
@@ -21,13 +22,12 @@ def test_a_region_under_faults_keeps_every_rule(seed: int) -> None:
     assert outcome.events > 1_000
 
 
-def test_regions_that_once_failed_keep_every_rule() -> None:
-    from tests.sim.regressions import REGION
+@pytest.mark.parametrize("seed", first(3, reversed(REGION)))  # the newest; each has a unit test beside its code too
+def test_a_region_that_once_failed_keeps_every_rule(seed: int) -> None:
     from tests.sim.runs import play
 
-    for seed, found in REGION.items():
-        outcome = play("region", seed)
-        assert not outcome.rule, f"make sim SEED={seed} ({found}): {outcome.rule}: {outcome.detail}\n{outcome.crash}"
+    outcome = play("region", seed)
+    assert not outcome.rule, f"make sim SEED={seed} ({REGION[seed]}): {outcome.rule}: {outcome.detail}\n{outcome.crash}"
 
 
 @pytest.mark.parametrize("seed", first(1, [1, 311, 110]))
@@ -38,7 +38,7 @@ def test_the_mesh_under_faults_keeps_every_rule(seed: int) -> None:
     assert not outcome.rule, f"make sim WORLD=mesh SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
 
 
-@pytest.mark.parametrize("seed", first(2, [5, 3, 1]))
+@pytest.mark.parametrize("seed", first(1, [5, 3, 1]))
 def test_coordinators_under_faults_keep_every_rule(seed: int) -> None:
     from tests.sim.runs import play
 
@@ -66,7 +66,7 @@ def test_the_same_seed_plays_the_same_world() -> None:
             ("acknowledges_before_sync", 1),
             ("forgets_its_vote", 1),
             ("counts_what_was_sent_to_catch_up", 1),
-            ("changes_peers_before_the_quorum", 1),
+            ("changes_peers_before_the_quorum", 2),
             ("takes_acknowledgements_of_any_term", 1),
             ("trusts_a_write_of_a_replaced_log", 35),  # one world in some dozens has it: begin near one
         ],

@@ -44,7 +44,7 @@ class Replica:
     def __init__(self, fs: CrashFileSystem, make: EntryMaker, *, start: int = 1) -> None:
         self.fs, self.make = fs, make
         fs.make_durable_directory(FOLDER.parent)
-        self.open(None)
+        self.reopen()
         self.entries = [make.data(bytes([n + 1]) * 60, term=1 + n // 7) for n in range(12)]
         self.write(entries=self.entries)
         for n in (4, 10):
@@ -63,15 +63,13 @@ class Replica:
         for path, content in self.files.items():
             self.fs.put(path, content)
 
-    def open(self, mark: FlushedMark | None) -> None:
+    def reopen(self) -> None:
+        """Open as DataDirectory.open_group does."""
         self.marks = FlushedMarks.open(self.fs, DATA)
         journal = HardStateJournal.open(self.fs, DATA)
         self.flusher = Flusher(journal, post=lambda _tokens: None, on_failure=lambda _error: None, marks=self.marks)
+        mark = self.marks.get(GROUP)
         self.log = GroupLog.open(FOLDER, self.fs, mark=mark, segment_bytes_max=800, index_interval_bytes=200)
-
-    def reopen(self) -> None:
-        """Open as DataDirectory.open_group does."""
-        self.open(FlushedMarks.open(self.fs, DATA).get(GROUP))
         if self.log.lost is not None:
             self.marks.sync()
 
@@ -517,5 +515,6 @@ def test_without_a_mark_a_log_that_began_later_and_has_no_manifest_is_refused_fr
     for path in replica.paths():
         if path.suffix == ".manifest":
             replica.fs.remove(path)
+    replica.fs.remove(DATA / "flushed-marks")
     with pytest.raises(LogCorrupt, match="is damaged at byte 0: it begins above index 1, and no manifest in"):
-        replica.open(None)
+        replica.reopen()

@@ -23,12 +23,15 @@ from sla.jobs.verify import VerifyRequest, run_verify
 from sla.sources.manifest import TraceFiles, hour_inputs
 from sla.sources.verify import Depth
 
-START = datetime.datetime(2026, 11, 20, 9, 58, tzinfo=datetime.UTC)
+START = datetime.datetime(2026, 11, 20, 9, 59, tzinfo=datetime.UTC)
 BROKEN = ("corrupt-file", "torn-file", "empty-file", "wrong-schema")
 
 
 def generate(out: Path, *faults: str, **values: Any) -> Expected:
-    wanted: dict[str, Any] = {"start": START, "seconds": 180, "rate_per_s": 40, "roll_s": 30, "brokers": 1} | values
+    """Generate a minute before a full hour and half a minute behind it, in three files of each writer."""
+    wanted: dict[str, Any] = {
+        "start": START, "seconds": 90, "rate_per_s": 40, "roll_s": 30, "brokers": 1, "partitions": 1,
+    } | values  # fmt: skip
     return run_generate(GenerateRequest(out=out, faults=tuple(Fault.parse(text) for text in faults), **wanted))
 
 
@@ -59,11 +62,11 @@ def inputs(files: TraceFiles) -> list[dict[str, Any]]:
 
 def test_every_broken_file_is_set_aside_and_only_it(tmp_path: Path) -> None:
     faults = [
-        f"{name}:region=us,rows={kind.value},at={30 * (index + 1)}"
+        f"{name}:region=us,rows={kind.value},at={15 * (index + 1)}"
         for kind in TraceKind
         for index, name in enumerate(BROKEN)
     ]
-    expected = generate(tmp_path, *faults)
+    expected = generate(tmp_path, *faults, roll_s=15)
     files = verified(expected)
     assert expected.files["broken"] == dict.fromkeys(sorted(BROKEN), len(TraceKind))
     assert Counter((file.kind, file.region) for file in files.bad) == {(kind, "us"): len(BROKEN) for kind in TraceKind}
@@ -74,17 +77,17 @@ def test_every_broken_file_is_set_aside_and_only_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        ("missing-file:region=eu,at=60",),
-        ("dropped-rows:region=ap,rows=delivery,at=100", "dropped-rows:region=ap,rows=clock,count=3"),
-        ("silent-region:region=eu,at=0,for=119", "torn-file:region=us,rows=probe"),
-        ("silent-region:region=us,at=120,for=60",),
-        ("late-traces:region=ap,at=30,for=60", "missing-file:region=ap,at=40"),
-        ("region-outage:region=eu,at=0,for=125",),
+        ("missing-file:region=eu,at=30",),
+        ("dropped-rows:region=ap,rows=delivery,at=50", "dropped-rows:region=ap,rows=clock,count=3"),
+        ("silent-region:region=eu,at=0,for=59", "torn-file:region=us,rows=probe"),
+        ("silent-region:region=us,at=60,for=30",),
+        ("late-traces:region=ap,at=15,for=30", "missing-file:region=ap,at=20"),
+        ("region-outage:region=eu,at=0,for=65",),
         ("old-schema:region=eu", "old-schema:region=us,rows=outcome"),
     ],
 )
 def test_what_is_missing_is_counted_where_it_is_missing(tmp_path: Path, faults: tuple[str, ...]) -> None:
-    expected = generate(tmp_path, *faults, roll_s=60)
+    expected = generate(tmp_path, *faults)
     files = verified(expected)
     assert inputs(files) == expected.rows("inputs_hour")
     assert files.rows == expected.files["rows"]

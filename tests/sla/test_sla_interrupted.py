@@ -25,13 +25,21 @@ START = datetime.datetime(2026, 11, 20, 9, tzinfo=datetime.UTC)
 STEP_S_MAX = 240  # a JVM beside three others on two cores
 END_S_MAX = 30  # the queries that were begun take longer
 POLL_S = 0.01
+Moment = Callable[[subprocess.Popen[str], Path], bool]
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half an hour of traces: their roll-up takes longer than a test needs to interrupt it."""
+def half_an_hour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces whose roll-up takes longer than a test needs to interrupt it."""
     out = tmp_path_factory.mktemp("gen")
     return run_generate(GenerateRequest(out=out, start=START, seconds=1_800, rate_per_s=20)).traces
+
+
+@pytest.fixture(scope="module")
+def a_second(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces for what ends before one row is read."""
+    out = tmp_path_factory.mktemp("gen")
+    return run_generate(GenerateRequest(out=out, start=START, seconds=1, rate_per_s=20, brokers=1)).traces
 
 
 def command(traces: Path, rollups: Path, *given: str) -> list[str]:
@@ -77,8 +85,9 @@ def writes_tables(_: subprocess.Popen[str], rollups: Path) -> bool:
 
 
 @pytest.fixture
-def begun(traces: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def begun(request: pytest.FixtureRequest, moment: Moment, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A roll-up that has begun."""
+    traces = request.getfixturevalue("a_second" if moment is starts_java else "half_an_hour")
     process = subprocess.Popen(
         command(traces, tmp_path / "rollups"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -89,7 +98,7 @@ def begun(traces: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("moment", first(1, [starts_java, makes_plans, writes_tables]))
 def test_ctrl_c_is_one_line_and_130_and_leaves_no_java(
-    begun: subprocess.Popen[str], tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool]
+    begun: subprocess.Popen[str], tmp_path: Path, moment: Moment
 ) -> None:
     wait_for(lambda: moment(begun, tmp_path / "rollups"), begun)
     started = children(begun.pid)
@@ -116,9 +125,9 @@ def test_ctrl_c_is_one_line_and_130_and_leaves_no_java(
     ),
 )
 def test_a_setting_that_spark_refuses_is_named_and_java_is_not_blamed(
-    traces: Path, tmp_path: Path, given: list[str], cause: str
+    a_second: Path, tmp_path: Path, given: list[str], cause: str
 ) -> None:
-    done = subprocess.run(command(traces, tmp_path / "r", *given), capture_output=True, text=True, check=False)
+    done = subprocess.run(command(a_second, tmp_path / "r", *given), capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
     assert (done.returncode, done.stdout, len(said)) == (4, "", 1), done.stderr
     assert said[0].startswith("georelay-sla: Spark does not start: ")

@@ -31,13 +31,13 @@ WORLDS: dict[str, dict[str, Any]] = {
                    "wrong-clock:region=ap"],
     },
     "files that do not arrive": {
-        "seconds": 900,
+        "seconds": 450,
         "brokers": 1,
         "roll_s": 60,
-        "faults": ["corrupt-file:region=us", "torn-file:region=eu,at=500", "empty-file:region=ap,at=600",
-                   "wrong-schema:region=eu,rows=latency_hist,at=100", "missing-file:region=us,rows=probe",
-                   "dropped-rows:region=us,rows=outcome", "late-traces:region=ap,at=100,for=250",
-                   "silent-region:region=us,at=650,for=100", "reorder:count=2", "gap:count=2"],
+        "faults": ["corrupt-file:region=us", "torn-file:region=eu,at=250", "empty-file:region=ap,at=330",
+                   "wrong-schema:region=eu,rows=latency_hist,at=50", "missing-file:region=us,rows=probe",
+                   "dropped-rows:region=us,rows=outcome", "late-traces:region=ap,at=50,for=125",
+                   "silent-region:region=us,at=350,for=60", "reorder:count=2", "gap:count=2"],
     },
     "hours that settle": {
         "start": datetime.datetime(2026, 11, 20, 9, 45, tzinfo=datetime.UTC),

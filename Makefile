@@ -133,7 +133,7 @@ sla-cluster: setup ## the report's jobs on two executors, on a cluster that lose
 	@GEORELAY_SLA_CLUSTER_RUNS=1 $(BIN)/python -m pytest -q -s tests/sla_cluster
 
 sla-kill: setup ## kill -9 the live view of the traces KILLS=5 times, each time in the middle of its work, then count (minutes)
-	@GEORELAY_SLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/sla/test_sla_live.py
+	@GEORELAY_SLA_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/sla/spark/test_sla_live.py
 
 sla-package: $(STAMP) ## what spark-submit ships to a cluster without our code, into build/sla: zip and packed environment
 	@bash tools/sla_package.sh $(BIN)/python build/sla

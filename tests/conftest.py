@@ -33,7 +33,7 @@ settings.register_profile("all", max_examples=150, deadline=None)
 settings.load_profile("quick")
 
 # Folders whose tests share a JVM, or a mesh: another would start in vain and, idle, take from everybody.
-ONE_PROCESS: Final = ("tests/sla", "tests/interop", "tests/e2e/native")
+ONE_PROCESS: Final = ("tests/sla/spark", "tests/interop", "tests/e2e/native")
 
 UP_PORTS: Final = (21_000, 32_000)
 WORKERS_MAX: Final = 8

@@ -79,6 +79,8 @@ WORDS: Final = (
 
 def printable(text: str) -> str:
     """Return a text in one line: what a terminal would obey, or what is no character, is shown as one mark each."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

@@ -165,5 +165,7 @@ ELSEWHERE: Final = (
         _LONG,
         "tests/accounts/test_accounts_thin.py",
     ),
-    Elsewhere("docs/sla/live.md", ("georelay-sla live",), "runs until it is stopped", "tests/sla/test_sla_live.py"),
+    Elsewhere(
+        "docs/sla/live.md", ("georelay-sla live",), "runs until it is stopped", "tests/sla/spark/test_sla_live.py"
+    ),
 )

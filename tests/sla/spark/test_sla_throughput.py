@@ -14,7 +14,7 @@ from sla.schemas import DDL
 from sla.tables import DDL as ROLLUP_DDL
 from sla.tables import HOUR_S, RollupTable
 from sla.transforms.throughput import throughput_by_minute
-from tests.sla.conftest import LEDGER_DEFAULTS
+from tests.sla.spark.conftest import LEDGER_DEFAULTS
 from tests.sla.spark_rows import table_of
 
 Rows = Callable[..., Any]

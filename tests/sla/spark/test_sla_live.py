@@ -22,7 +22,7 @@ from sla.live.state_core import MINUTE_S, LiveState
 from sla.live.store import LiveStore
 from tests.sla.live_brokers import START_S, TracedBroker, serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("GEORELAY_SLA_KILLS", "1"))  # `make sla-kill` asks for more
 TRUTH = {("us", "eu"): (40, 36), ("eu", "us"): (20, 20)}  # per second: records, in time
 

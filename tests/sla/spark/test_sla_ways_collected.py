@@ -7,8 +7,8 @@ from typing import Any
 from sla.judging.facts import HomeFacts, Span
 from sla.tables import DDL, RollupTable
 from sla.targets_file import load_targets
+from tests.sla.spark.test_sla_collect import _latency
 from tests.sla.spark_rows import table_of
-from tests.sla.test_sla_collect import _latency
 
 T0 = 1_700_002_800
 SPAN = Span(start_s=T0, end_s=T0 + 180, probed_start_s=T0 + 50, probed_end_s=T0 + 130)

@@ -10,9 +10,9 @@ import pytest
 from sla.sources.location import Location
 from sla.sources.manifest import TraceFiles
 from sla.tables import DDL, HOUR_S, RollupTable
-from tests.sla.conftest import Rows
+from tests.sla.spark.conftest import Rows
+from tests.sla.spark.test_sla_throughput import H0, S, row
 from tests.sla.spark_rows import table_of
-from tests.sla.test_sla_throughput import H0, S, row
 
 pytestmark = pytest.mark.slow
 

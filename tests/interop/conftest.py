@@ -1,6 +1,8 @@
 """A real mesh and real foreign clients: kcat, confluent-kafka, aiokafka, kafka-python, urllib and generated gRPC stubs.
 
-One mesh without users and one with users serve all tests of a run; every test has topics of its own. Environment:
+One mesh without users and one with users serve all tests of a run; every test has topics of its own. They are of two
+regions in the first tier, which is what idle brokers cost least at, and of three as soon as one test of the second tier
+runs. Environment:
 GEORELAY_INTEROP_RECORDS (2000) records per producer, GEORELAY_INTEROP_BROKERS (1) brokers per region.
 `make interop` runs the whole campaign: 10,000 records, three brokers per region.
 `new_topic` waits until every region leads the topic, so that no client spends its time on finding out.
@@ -67,7 +69,7 @@ def tally() -> list[tuple[str, str, int, dict[str, int]]]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print how many records each client produced and read back in each region."""
     if TALLY:
-        terminalreporter.section(f"interop, 3 regions of {BROKERS_PER_REGION}")
+        terminalreporter.section(f"interop, {len(TALLY[0][3])} regions of {BROKERS_PER_REGION}")
     for client, compression, acknowledged, read in TALLY:
         regions = "  ".join(f"{region} {count}" for region, count in read.items())
         terminalreporter.line(f"{client:16} {compression:7} acknowledged {acknowledged:6}  read {regions}")
@@ -112,22 +114,31 @@ def check_received() -> Callable[[list[Sent], list[Received]], None]:
     return check
 
 
-@pytest.fixture(scope="package")  # no longer: idle brokers cost the tests of other folders CPU
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropMesh]:
-    """Three regions without users."""
-    yield from _run_mesh(tmp_path_factory.mktemp("open"), BROKERS_PER_REGION, None)
+@pytest.fixture(scope="package")
+def regions(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The regions of the meshes: two, and a third one where tests of the second tier run."""
+    ours = (item for item in request.session.items if item.nodeid.startswith("tests/interop/"))
+    return REGIONS if any(item.get_closest_marker("slow") for item in ours) else REGIONS[:2]
 
 
 @pytest.fixture(scope="package")  # no longer: idle brokers cost the tests of other folders CPU
-def guarded_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropMesh]:
-    """Three regions of one broker that only alice may use."""
-    yield from _run_mesh(tmp_path_factory.mktemp("guarded"), 1, ALICE)
+def mesh(tmp_path_factory: pytest.TempPathFactory, regions: tuple[str, ...]) -> Iterator[InteropMesh]:
+    """All regions, without users."""
+    yield from _run_mesh(tmp_path_factory.mktemp("open"), regions, BROKERS_PER_REGION, None)
 
 
-def _run_mesh(directory: Path, brokers_per_region: int, sign_in: SignIn | None) -> Iterator[InteropMesh]:
+@pytest.fixture(scope="package")  # no longer: idle brokers cost the tests of other folders CPU
+def guarded_mesh(tmp_path_factory: pytest.TempPathFactory, regions: tuple[str, ...]) -> Iterator[InteropMesh]:
+    """Regions of one broker that only alice may use."""
+    yield from _run_mesh(tmp_path_factory.mktemp("guarded"), regions, 1, ALICE)
+
+
+def _run_mesh(
+    directory: Path, regions: tuple[str, ...], brokers_per_region: int, sign_in: SignIn | None
+) -> Iterator[InteropMesh]:
     arguments = () if sign_in is None else ("--user", f"{sign_in.user}:{sign_in.password}")
     process = MeshProcess(
-        directory, regions=",".join(REGIONS), brokers_per_region=brokers_per_region, arguments=arguments
+        directory, regions=",".join(regions), brokers_per_region=brokers_per_region, arguments=arguments
     )
     asyncio.run(process.__aenter__())
     try:

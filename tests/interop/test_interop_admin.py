@@ -89,7 +89,7 @@ def test_kafka_python_creates_lists_describes_and_deletes(mesh: Any, entry: str,
         admin.close()
 
 
-@pytest.mark.parametrize("entry_region", ["us", "eu", "ap"])
+@pytest.mark.parametrize("entry_region", first(2, ["us", "eu", "ap"]))
 def test_a_cluster_shows_the_brokers_of_the_region_that_was_asked(mesh: Any, entry_region: str) -> None:
     answer = AdminClient({"bootstrap.servers": mesh.kafka(entry_region)}).list_topics(timeout=SECONDS)
     shown = sorted(f"{broker.host}:{broker.port}" for broker in answer.brokers.values())
@@ -99,12 +99,15 @@ def test_a_cluster_shows_the_brokers_of_the_region_that_was_asked(mesh: Any, ent
     assert {broker // 1000 for broker in answer.brokers} == {number}
 
 
-def test_a_topic_can_be_created_in_eu_with_its_home_in_ap(mesh: Any, clients: Any, keyed_records: Any) -> None:
+@pytest.mark.parametrize("home", first(1, ["us", "ap"]))
+def test_a_topic_can_be_created_in_eu_with_its_home_elsewhere(
+    mesh: Any, clients: Any, keyed_records: Any, home: str
+) -> None:
     admin = AdminClient({"bootstrap.servers": mesh.kafka("eu")})
-    name = mesh.new_name("home-in-ap")
-    admin.create_topics([NewTopic(name, 1, config={"georelay.home": "ap"})])[name].result(SECONDS)
+    name = mesh.new_name(f"home-in-{home}")
+    admin.create_topics([NewTopic(name, 1, config={"georelay.home": home})])[name].result(SECONDS)
     mesh.wait_for_topic(name, region="us")
-    assert mesh.http("GET", f"/v1/topics/{name}?region=us").document["home"] == mesh.regions.index("ap") + 1
+    assert mesh.http("GET", f"/v1/topics/{name}?region=us").document["home"] == mesh.regions.index(home) + 1
     sent = keyed_records(name, 20)
     clients["confluent-kafka"].produce(mesh.kafka("eu"), name, sent, compression="none")
     mesh.wait_for_records(name, region="us", partitions=1, count=20)
@@ -158,8 +161,8 @@ def test_offsets_are_found_by_timestamp_in_every_region(mesh: Any, clients: Any)
 def test_a_consumer_seeks_anywhere_and_a_position_above_the_end_waits(mesh: Any) -> None:
     topic = mesh.new_topic("seeking", partitions=1)
     publish(mesh, topic, [{"value": str(number)} for number in range(10)])
-    mesh.wait_for_records(topic, region="ap", partitions=1, count=10)
-    consumer = consumer_of(mesh.kafka("ap"))
+    mesh.wait_for_records(topic, region=mesh.regions[-1], partitions=1, count=10)
+    consumer = consumer_of(mesh.kafka(mesh.regions[-1]))
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 7)])
         assert next_record(consumer).value() == b"7"
@@ -202,9 +205,9 @@ def test_an_idempotent_producer_away_from_the_home_is_exact(
 
 def test_producer_ids_of_two_regions_never_collide(mesh: Any, clients: Any, keyed_records: Any) -> None:
     topic = mesh.new_topic("two-regions-write", partitions=1)
-    ours, theirs = keyed_records("from-us", 200), keyed_records("from-ap", 200)
+    ours, theirs = keyed_records("from-us", 200), keyed_records("from-afar", 200)
     clients["aiokafka"].produce(mesh.kafka("us"), topic, ours, compression="gzip")
-    clients["aiokafka"].produce(mesh.kafka("ap"), topic, theirs, compression="gzip")
+    clients["aiokafka"].produce(mesh.kafka(mesh.regions[-1]), topic, theirs, compression="gzip")
     mesh.wait_for_records(topic, region="eu", partitions=1, count=400)
     received = clients["aiokafka"].consume(mesh.kafka("eu"), topic, 1, 400)
     assert [offset for _, offset, _, _ in received] == list(range(400))
@@ -221,7 +224,7 @@ def every_topic(mesh: Any, clients: Any, keyed_records: Any) -> tuple[str, dict[
     return topic, sent
 
 
-@pytest.mark.parametrize("region", ["us", "eu", "ap"])
+@pytest.mark.parametrize("region", first(2, ["us", "eu", "ap"]))
 def test_every_origin_of_a_homes_every_topic_is_read_by_its_qualified_name(
     mesh: Any, clients: Any, every_topic: Any, region: str, check_received: Any
 ) -> None:
@@ -232,7 +235,7 @@ def test_every_origin_of_a_homes_every_topic_is_read_by_its_qualified_name(
         check_received(records, clients["confluent-kafka"].consume(mesh.kafka(region), name, 2, len(records)))
 
 
-@pytest.mark.parametrize("region", ["us", "eu", "ap"])
+@pytest.mark.parametrize("region", first(2, ["us", "eu", "ap"]))
 def test_the_plain_name_of_a_homes_every_topic_is_the_regions_own_stream(
     mesh: Any, clients: Any, every_topic: Any, region: str, check_received: Any
 ) -> None:
@@ -241,7 +244,7 @@ def test_the_plain_name_of_a_homes_every_topic_is_the_regions_own_stream(
     check_received(sent[region], received)
 
 
-@pytest.mark.parametrize("origin", ["us", "eu", "ap"])
+@pytest.mark.parametrize("origin", first(2, ["us", "eu", "ap"]))
 def test_a_mirror_name_cannot_be_written(mesh: Any, every_topic: Any, origin: str) -> None:
     region = "eu" if origin == "us" else "us"
     codes: list[int] = []

@@ -55,9 +55,9 @@ def test_kafka_python_describes_a_topic_page_by_page(mesh: Any, kafka_python_adm
     assert {row["partition_index"]: row["leader_id"] for row in rows} == leaders
 
 
-@pytest.mark.parametrize("entry", ["us", "ap"])
-def test_a_topic_grows_in_every_region_and_the_new_partitions_take_records(mesh: Any, until: Any, entry: str) -> None:
-    admin = AdminClient({"bootstrap.servers": mesh.kafka(entry)})
+@pytest.mark.parametrize("entry", [0, -1], ids=["home", "mirror"])
+def test_a_topic_grows_in_every_region_and_the_new_partitions_take_records(mesh: Any, until: Any, entry: int) -> None:
+    admin = AdminClient({"bootstrap.servers": mesh.kafka(mesh.regions[entry])})
     name = mesh.new_name("grows")
     admin.create_topics([NewTopic(name, 2)])[name].result(SECONDS)
     admin.create_partitions([NewPartitions(name, 5)], validate_only=True)[name].result(SECONDS)

@@ -6,6 +6,7 @@ needs no session stands in tests/sla.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +24,9 @@ HIST_DEFAULTS: dict[str, Any] = {
     "second": 0, "origin": "us", "dest": "eu", "topic": "orders", "group": "", "grid": 5, "stage": "total",
     "clock_offset_us": 0, "clock_err_us": 0,
 }  # fmt: skip
+# Python processes of the JVM would compile what they import of pyspark, each anew: a zip with sources stands first in
+# their path. What is installed is the same, and compiled.
+NOT_FROM_THE_ZIP = 'import sys; sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]'
 
 
 @pytest.fixture(scope="session")
@@ -32,12 +36,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from sla.session import build_session
 
     folder = tmp_path_factory.mktemp("spark")
-    session = build_session(
-        master="local[2]",
-        conf={"spark.sql.warehouse.dir": str(folder)},
-        is_quick=True,
-        jvm_log=folder / "spark.log",
-    )
+    (folder / "sitecustomize.py").write_text(NOT_FROM_THE_ZIP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        session = build_session(
+            master="local[2]",
+            conf={"spark.sql.warehouse.dir": str(folder)},
+            is_quick=True,
+            jvm_log=folder / "spark.log",
+        )
     yield session
     session.stop()
 

@@ -132,10 +132,11 @@ def test_what_a_gateway_refused_is_in_the_live_view(spark: Any, eu: tuple[Traced
     with serving(gateway.app()) as (edge,):
         request = LiveRequest(
             sources=(f"http://{edge}",), checkpoint=tmp_path / "live", is_once=True, is_from_oldest=True,
-            rows_per_batch=240,
+            rows_per_batch=480,
         )  # fmt: skip
         state = run_live(request)
     assert state.rows == {"latency_hist": 2, "outcome": 180, "probe": 1}
+    assert state.batch == 1, "two batches: the second one begins with what the first one counted"
     pair = state.totals["us", "eu"]
     assert (pair.n, pair.n_good, pair.probes_bad, state.late_rows) == (2, 1, 1, 0)
     document = json.loads((tmp_path / "live/live.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,9 +130,9 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, *, is_torn: bool) ->
 def test_killed_anywhere_and_done_again_every_row_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_torn: bool
 ) -> None:
+    leave(tmp_path / "left")
     for number in range(1, CALLS_MAX):
-        directory = tmp_path / str(number)
-        leave(directory)
+        directory = shutil.copytree(tmp_path / "left", tmp_path / str(number))
         try:
             with killed_at(monkeypatch, number, is_torn=is_torn) as count:
                 sealed(directory)

@@ -130,7 +130,7 @@ class BrokerConfig(_Section):
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Field(ge=1, le=PARTITIONS_PER_TOPIC_MAX)] = 1  # of topics that name none
     default_replication_factor: Annotated[int, Field(ge=1, le=BROKERS_PER_REGION_MAX)] = REPLICATION_FACTOR_DEFAULT
-    tick_ms: Annotated[int, Field(ge=10, le=1000)] = 100  # Raft tick and heartbeat; election 10-20 ticks
+    tick_ms: Annotated[int, Field(ge=10, le=1000)] = 100  # Raft tick; a heartbeat each, or each second; election 10-20
     trace_roll_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000  # lost at most when a broker is killed
     trace_rows_per_s_max: Annotated[int, Field(ge=0, le=100_000)] = ROWS_PER_S_MAX  # delivery rows before sampling
     trace_retention_ms: Annotated[int, Field(ge=-1, le=315_360_000_000)] = AGE_MS_MAX  # of this broker's; -1: for ever

@@ -5,6 +5,7 @@ Rule 2: a beat costs what has changed. Whoever may change a group's term, commit
         (`stirred`), and whoever changes what a leader believes of a follower; the rows of all other groups are those
         of the beat before.
 Rule 3: a beat, or an answer, that says nothing new reaches the groups by one `Pulse`, and visits none of them.
+Rule 4: with news, or with a follower that may lack something, there is a beat each tick; else each QUIET_BEAT_TICKS.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from region.multiraft.leader_book import LeaderBook
 from region.multiraft.transport import FrameKind, Lane, Transport
 from region.raft.core import Pulse, Ticks
 
+QUIET_BEAT_TICKS: Final = 2  # between two beats that say nothing new; an election takes 10 ticks of silence
 PEER_SILENT_TICKS: Final = 10  # without a frame for this long a broker counts as unreachable
 
 
@@ -89,10 +91,16 @@ class Beats:
             rider.get_off()
 
     def tick(self, *, silent: bool) -> None:
-        """Send one beat to every peer, unless this broker wants to be taken for dead; see who is alive."""
-        if not silent:
+        """Send every peer a beat that is due, unless this broker wants to be taken for dead; see who is alive."""
+        if not silent and self._is_due():
             self._send()
         self.review()
+
+    def _is_due(self) -> bool:
+        """Return whether a beat has something to say, or has to be a sign of life."""
+        if self._stirred or self._ticks.now % QUIET_BEAT_TICKS == 0:
+            return True
+        return any(answers.apart for answers in self._answers.values())
 
     def _send(self) -> None:
         transport = self._owner.transport

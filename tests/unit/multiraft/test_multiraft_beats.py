@@ -293,6 +293,23 @@ def test_an_answer_that_excepts_a_group_is_no_sign_of_life_for_it_until_it_is_an
     assert asking.visits() == (1, 2) and asking.two.node.answered is not None
 
 
+def test_beats_without_news_come_every_other_tick_and_with_some_in_the_next() -> None:
+    asking = Asking()
+    asking.beat()
+
+    def beats_of_ticks(count: int) -> int:
+        before = len(asking.owner.bodies)
+        for _ in range(count):
+            asking.owner.ticks.now += 1
+            asking.beats.tick(silent=False)
+        return len(asking.owner.bodies) - before
+
+    assert beats_of_ticks(10) == 5
+    asking.beats.stirred(GroupId(2))
+    assert beats_of_ticks(1) == 1  # and each tick until that is answered: the follower may lack it
+    assert beats_of_ticks(4) == 4
+
+
 def test_a_late_answer_is_no_sign_of_life() -> None:
     asking = Asking()
     asking.beat()

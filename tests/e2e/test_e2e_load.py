@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from georelay.cli.application import PLUGIN_GROUP, run
 
 CAMPAIGN = """\
 about = "Four seconds, and the only broker of a mirror is killed."
@@ -62,12 +65,14 @@ def test_a_campaign_is_run_broken_and_judged_record_by_record(tmp_path: Path) ->
     assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "PASS")
 
 
-def test_a_mesh_that_is_not_there_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
+def test_a_mesh_that_is_not_there_is_one_line_and_exit_code_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "nowhere.toml"
     unbroken = CAMPAIGN.partition("[[faults]]")[0]
     file.write_text(unbroken.replace('kind = "up"', f'kind = "endpoints"\nendpoints = "{tmp_path}/none.json"'))
-    done = georelay("run", str(file), "--out", str(tmp_path / "out"))
-    assert done.returncode == 3
-    assert done.stderr.splitlines() == [
+    plugins = importlib.metadata.entry_points(group=PLUGIN_GROUP)
+    assert run(["load", "run", str(file), "--out", str(tmp_path / "out")], plugins) == 3  # in this process
+    assert capsys.readouterr().err.splitlines() == [
         f"georelay: {tmp_path}/none.json: no mesh there; `georelay up --endpoints FILE` writes it"
     ]

@@ -44,7 +44,7 @@ class LossyRegion:
         self.group_id = GroupId(0)
 
     def directory(self, number: int) -> Path:
-        return Path(self.bed.brokers[number].config.data_dir)
+        return Path(self.bed.config(number).data_dir)
 
     def folder(self, number: int) -> Path:
         return self.directory(number) / "groups" / str(self.group_id)
@@ -54,9 +54,9 @@ class LossyRegion:
         await self.bed.brokers[number].stop()
 
     async def start(self, number: int) -> None:
-        broker = Broker(self.bed.brokers[number].config, file_system=OsFileSystem())
+        broker = Broker(self.bed.config(number), file_system=OsFileSystem())
         await broker.start()
-        self.bed.brokers[number] = broker
+        self.bed.brokers[number : number + 1] = [broker]
         self.running[number] = True
 
     async def stop_all(self) -> None:
@@ -117,8 +117,6 @@ def flip(path: Path, position: int) -> None:
 
 @asynccontextmanager
 async def lossy_region(bed: RegionBed) -> AsyncIterator[LossyRegion]:
-    async with bed.running([OsFileSystem()] * 3):
-        pass
     region = LossyRegion(bed)
     try:
         for number in range(3):

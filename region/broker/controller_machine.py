@@ -37,6 +37,7 @@ class ControllerMachine:
     """Replays every committed command into `apply`, in order, above the manifest that the log starts from."""
 
     keeps_whole_log = True
+    serves_at_followers = True  # every broker has the mesh as its controller says it is
 
     def __init__(
         self,

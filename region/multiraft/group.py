@@ -157,6 +157,7 @@ class Group:
                 election_ticks=ELECTION_TICKS,
                 apply_bytes_max=APPLY_BYTES_MAX,
                 joins_after=joins_after,
+                tells_commits=machine.serves_at_followers,
             ),
             RaftLog(
                 first_index=disk.first_index,

@@ -24,6 +24,10 @@ class StateMachine(Protocol):
     def keeps_whole_log(self) -> bool:
         """Whether every entry above the newest manifest stays in memory, and is applied one by one at start."""
 
+    @property
+    def serves_at_followers(self) -> bool:
+        """Whether somebody may wait at a follower for what is committed, so that leaders tell it without delay."""
+
     def snapshot(self) -> bytes:
         """Return the state after the newest entry it was given to apply; never that of the log end."""
 

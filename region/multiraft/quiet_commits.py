@@ -1,8 +1,8 @@
-"""Commit indexes that a leader tells when there is nothing else to send: held back a little, most are never sent.
+"""Commit indexes that a leader tells when there is nothing else to send: held back a little, many are never sent.
 
-The next Append of the same group says the same and more; in a stream with a hundred batches a second it comes before
-HOLD_MS are over, and the follower is woken once per batch instead of twice. Nobody who publishes or fetches waits for
-it: both ask the leader. A commit index that gets lost is told again by the next beat.
+Only groups at whose followers somebody may wait have them (StateMachine.serves_at_followers): the controller's. In all
+others the next Append or beat tells the index. Here the next Append of the same group, if it comes before HOLD_MS are
+over, says the same and more. A commit index that gets lost is told again by the next beat.
 """
 
 from __future__ import annotations

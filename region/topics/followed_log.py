@@ -176,6 +176,11 @@ class FollowedLog:
         """Return False: record batches are read back from disk."""
         return False
 
+    @property
+    def serves_at_followers(self) -> bool:
+        """Return False: who publishes, fetches or mirrors asks the leader."""
+        return False
+
     def add_waiter(self, callback: Callable[[], None]) -> int:
         """Call `callback` when high watermark or log start move and when leadership is lost."""
         self._waiter_id += 1

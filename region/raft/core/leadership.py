@@ -223,7 +223,7 @@ class Leadership(Generic[E]):
         elif progress.nudged:
             self._emit(peer, progress, (), commit, out)  # finds out about losses
             progress.nudged = False
-        elif not behind and min(commit, lo - 1) > progress.sent_commit:
+        elif self._config.tells_commits and not behind and min(commit, lo - 1) > progress.sent_commit:
             # The answer would only repeat what is known once everything sent was acknowledged.
             self._emit(peer, progress, (), commit, out, quiet=progress.match == lo - 1)
         return False

@@ -173,6 +173,8 @@ class RaftConfig:
             before a membership above this index names it, and until then says `repairing` in its answers, so that
             it is not counted; -1 for a replica that was there from the start. An empty log would grant any
             candidate its vote, and with it the loss of what is committed.
+        tells_commits: a commit index travels alone when there is nothing else to send. False where nobody waits at a
+            follower and the host tells it by heartbeats or beats: the next Append or beat says it.
     """
 
     id: BrokerId
@@ -187,6 +189,7 @@ class RaftConfig:
     uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
     apply_bytes_max: int = APPLY_BYTES_MAX
     joins_after: int = -1
+    tells_commits: bool = True
 
     def __post_init__(self) -> None:
         if self.election_ticks < 2 or not 0 <= self.heartbeat_ticks < self.election_ticks:

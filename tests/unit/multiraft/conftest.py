@@ -251,6 +251,7 @@ class Ledger:
     """A state machine that keeps the payloads it was given, and can be restored from a manifest."""
 
     keeps_whole_log = False
+    serves_at_followers = True
 
     def __init__(self) -> None:
         self.committed: list[bytes] = []
@@ -388,6 +389,11 @@ class MemoryRegion:
                 await broker.start(**settings)
         return [self.brokers[me] for me in ids]
 
+    async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.001)
+
     def leader(self, group_id: GroupId) -> MemoryBroker | None:
         for broker in self.brokers.values():
             machine = broker.machines.get(group_id)
@@ -402,3 +408,8 @@ async def memory_region(tmp_path: Path) -> AsyncIterator[MemoryRegion]:
     yield region
     for broker in region.brokers.values():
         await broker.stop()
+
+
+@pytest.fixture
+def ledger_class() -> type[Ledger]:
+    return Ledger

@@ -34,6 +34,7 @@ class Follower:
     """A state machine that keeps the log it was told of."""
 
     keeps_whole_log = False
+    serves_at_followers = False
 
     def __init__(self) -> None:
         self.log: list[Entry] = []

@@ -113,6 +113,26 @@ def test_the_commit_index_travels_with_the_next_append_or_alone_once(led: Any) -
     assert not led.network, "both know already"
 
 
+def test_where_nobody_waits_at_followers_no_commit_index_travels_alone(cluster_class: Any) -> None:
+    cluster = cluster_class(3, tells_commits=False)
+    cluster.elect(1)
+    cluster.forging = True
+    cluster.propose("a")
+    cluster.pump()
+    cluster.flush(1)
+    cluster.drop_mail()
+    cluster.node(1).step(accepted(2, 2))
+    cluster.pump()
+    assert cluster.node(1).commit_index == 2 and not cluster.network
+    assert (cluster.node(1).heartbeat_commit(B), cluster.node(1).heartbeat_commit(C)) == (2, 1), "what each one holds"
+    cluster.node(1).step(accepted(3, 2))
+    cluster.pump()
+    assert cluster.node(1).heartbeat_commit(C) == 2 and not cluster.network
+    cluster.propose("b")
+    cluster.pump()
+    assert [(m.to, m.commit, len(m.entries)) for m in cluster.mail(Append)] == [(B, 2, 1), (C, 2, 1)]
+
+
 def test_a_lone_commit_index_is_not_answered_by_who_holds_its_entries(led: Any) -> None:
     node = led.node(2)
     last = node.last_index

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tiers import first
 
-DRILLED = (1, 2, 5, 8)
+DRILLED = (2, 1, 4, 5, 8)  # 2 takes the least time; in 4 homes move by themselves
 
 
 @functools.cache  # a world takes seconds: what one test played the other plays again, but once
@@ -19,7 +19,7 @@ def played(seed: int) -> Any:
     return play("homes", seed)
 
 
-@pytest.mark.parametrize("seed", first(2, DRILLED))
+@pytest.mark.parametrize("seed", first(1, DRILLED))
 def test_homes_that_move_keep_every_promise(seed: int) -> None:
     outcome = played(seed)
     assert not outcome.rule, f"make sim WORLD=homes SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
@@ -40,5 +40,5 @@ def test_a_home_region_that_loses_its_majority_keeps_every_promise(seed: int) ->
 def test_the_same_seed_moves_the_same_homes() -> None:
     from tests.sim.runs import play
 
-    first, second = played(DRILLED[1]), play("homes", DRILLED[1])  # the one of both that takes less time
+    first, second = played(DRILLED[0]), play("homes", DRILLED[0])
     assert (first.events, first.virtual_ns, first.marks) == (second.events, second.virtual_ns, second.marks)

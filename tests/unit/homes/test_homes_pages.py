@@ -63,8 +63,9 @@ def carried(part: Any) -> Any:
 # --- pages ------------------------------------------------------------------------------------------
 
 
-def test_a_question_is_cut_into_pages_that_a_frame_carries() -> None:
-    asked = [question(partition, epochs=HOME_EPOCHS_MAX) for partition in range(460)]
+def test_a_question_is_cut_into_pages_that_a_frame_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.replication.frames.REQUEST_BODY_BYTES_MAX", REQUEST_BODY_BYTES_MAX // 8)  # less to make
+    asked = [question(partition, epochs=HOME_EPOCHS_MAX) for partition in range(60)]
     with pytest.raises(FrameError, match="over"):
         encode_frame(Request(1, PROMISE_METHOD, asked_json(asked)))
     cut = list(pages(asked))
@@ -102,7 +103,7 @@ def test_a_body_over_the_limit_is_refused_where_it_is_made() -> None:
 
 
 async def test_a_region_with_large_tables_answers_for_every_stream() -> None:
-    asked = [question(partition, epochs=HOME_EPOCHS_MAX) for partition in range(460)]
+    asked = [question(partition, epochs=HOME_EPOCHS_MAX) for partition in range(60)]
     requests = 0
 
     async def ask(region: RegionNumber, method: str, body: JsonObject, *, timeout_s: float) -> Mapping[str, Any]:
@@ -113,7 +114,7 @@ async def test_a_region_with_large_tables_answers_for_every_stream() -> None:
 
     told = await RegionAsker(TWO, ask).about(PROMISE_METHOD, asked)
     assert told == {row.key: PREFIX for row in asked}
-    assert requests == len(list(pages(asked)))
+    assert requests == len(list(pages(asked))) > 2
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,17 @@ def play(
 
 
 def end_lives(world: BrokerWorld) -> None:
-    """Close every coroutine that still waits, quietly: the world is over and nobody is told."""
+    """Close every coroutine that still waits, quietly: the world is over and nobody is told.
+
+    What they clean up asks for the loop of this thread: theirs, or asyncio makes one that nobody closes.
+    """
     import asyncio
 
     loops: list[SimLoop] = [*world.buried, *(life.loop for life in world.lives.values())]
     for loop in loops:
         loop.bury()
     for loop in loops:
+        asyncio.set_event_loop(loop)
         for task in asyncio.all_tasks(loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
@@ -121,4 +125,5 @@ def end_lives(world: BrokerWorld) -> None:
                 coroutine.close()
             except RuntimeError:
                 continue  # it awaits in its own clean-up: it ends with the last reference
+    asyncio.set_event_loop(None)
     gc.collect(0)

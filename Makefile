@@ -19,9 +19,8 @@ FROM ?=
 # What Python compiles is kept below this checkout and its .venv: a suite that compiles itself anew costs minutes.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Whole files are handed out to three processes: many tests wait for processes of their own more than they compute, and
-# a fourth one costs 20 CPU seconds, because each collects all tests.
-PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
+PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi client accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
 

@@ -39,6 +39,7 @@ from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
 from gateway.routing.resolving import Resolving
 from gateway.routing.router import Router
+from gateway.text.listener import TextListener
 from gateway.traces import GatewayTraces, trace_pages
 from georelay.credentials import Credentials
 from georelay.errors import ConfigError
@@ -66,6 +67,7 @@ class GatewayPorts:
     http: int
     kafka: int
     grpc: int
+    text: int  # 0: it does not listen
 
 
 class Gateway:
@@ -133,6 +135,7 @@ class Gateway:
             http=await self._start_http(listen.http),
             kafka=await self._start_kafka(listen.kafka),
             grpc=await self._start_grpc(listen.grpc),
+            text=await self._start_text(listen.text) if listen.text else 0,
         )
 
     async def _start_gossip(self) -> None:
@@ -295,6 +298,14 @@ class Gateway:
             return await self._passthrough.start(address)
         except (OSError, RuntimeError) as error:  # grpcio has no own error for a taken port
             raise _cannot_listen("grpc", address, error) from error
+
+    async def _start_text(self, address: str) -> int:
+        listener = TextListener(self._resolving, self._judge, region=self._config.region, parts=self._listeners["text"])
+        self._stack.push_async_callback(listener.close)
+        try:
+            return await listener.start(*split_address(address))
+        except OSError as error:
+            raise _cannot_listen("text", address, error) from error
 
 
 def _cannot_listen(listener: str, address: str, error: Exception) -> ConfigError:

@@ -49,8 +49,12 @@ def _checked_address(address: str) -> str:
     return address
 
 
+def _address_or_off(address: str) -> str:
+    return address and _checked_address(address)
+
+
 Address = Annotated[str, AfterValidator(_checked_address)]
-LISTENERS = ("http", "kafka", "grpc")
+LISTENERS = ("http", "kafka", "grpc", "text")
 
 
 class _Section(BaseModel):
@@ -63,6 +67,7 @@ class ListenConfig(_Section):
     http: Address = "127.0.0.1:8080"  # REST, /metrics
     kafka: Address = "127.0.0.1:19092"  # Kafka bootstrap
     grpc: Address = "127.0.0.1:8090"  # broker.Broker as bytes
+    text: Annotated[str, AfterValidator(_address_or_off)] = ""  # RESOLVE with telnet; empty: none
 
 
 class BrokerConfig(_Section):
@@ -180,9 +185,8 @@ class GatewayConfig(BaseSettings):
     def _nothing_in_the_open(self) -> Self:
         known_listeners(self.tls, LISTENERS)
         for name in LISTENERS:
-            refuse_open_listener(
-                name, getattr(self.listen, name), settings=self.tls.of(name), authenticates=self.authenticates
-            )
+            if address := getattr(self.listen, name):
+                refuse_open_listener(name, address, settings=self.tls.of(name), authenticates=self.authenticates)
         for region in self.regions:
             for broker in region.brokers:
                 for address in (broker.kafka, broker.grpc, broker.admin):

@@ -25,10 +25,12 @@ def run(mesh: MeshProcess, *, seconds: int = SECONDS) -> list[str]:
     for rate in RATES:
         cpu_s = cpu_seconds(gateway)
         found = _ask(address, rate, seconds)
-        used = (cpu_seconds(gateway) - cpu_s) / seconds
+        used_s = cpu_seconds(gateway) - cpu_s
+        each_us = used_s * 1e6 / sum(found["answers"].values())
         lines.append(
             f"{rate} resolves/s due, {found['per_s']:.0f} answered {found['answers']}: p50 {found['p50_ms']:.2f} ms, "
-            f"p99 {found['p99_ms']:.2f} ms, max {found['p100_ms']:.1f} ms; gateway {used:.2f} cores, "
+            f"p99 {found['p99_ms']:.2f} ms, max {found['p100_ms']:.1f} ms; gateway "
+            f"{used_s / found['took_s']:.2f} cores, {each_us:.0f} us of CPU each, "
             f"{resident_mib(gateway):.0f} MiB"
         )
     lines.append(f"goal: p99 <= {GOAL_MS:g} ms at {RATES[-1]}/s")

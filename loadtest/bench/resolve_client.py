@@ -57,9 +57,11 @@ async def ask(address: str, rate: int, seconds: int) -> dict[str, Any]:
             while time.monotonic_ns() < due_ns:
                 await asyncio.sleep(TICK_S)
             tasks.create_task(one(number, due_ns))
+    took_s = (time.monotonic_ns() - began_ns) / 1e9  # longer than it should where the gateway falls behind
     return {
         "answers": dict(answers),
-        "per_s": len(latencies_ns) / ((time.monotonic_ns() - began_ns) / 1e9),
+        "took_s": took_s,
+        "per_s": len(latencies_ns) / took_s,
         **{f"p{share}_ms": quantile(latencies_ns, share / 100) / 1e6 for share in (50, 99, 100)},
     }
 

@@ -19,6 +19,7 @@ import ipaddress
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -106,6 +107,7 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0].lower().rstrip(".")
 
 
+@lru_cache(maxsize=256)  # of few addresses, asked for at every request
 def _is_loopback(address: str) -> bool:
     try:
         found = ipaddress.ip_address(address)

@@ -3,7 +3,8 @@
 Rule 1: pure; the same wish and the same record give the same layout.
 Rule 2: one block of consecutive ports. Broker i (from 0, regions in order) has base + 5 i + (0 Kafka, 1 gRPC, 2 peers,
 3 link, 4 admin); after the brokers the gateway has (0 HTTP, 1 Kafka, 2 gRPC), and after it broker i has the text
-protocol at + i. Then comes gossip: broker i has + 2 i + (0 LAN, 1 WAN), and after all of them the gateway has its LAN.
+protocol at + i. Then comes gossip: broker i has + 2 i + (0 LAN, 1 WAN), and after all of them the gateway has its
+LAN and its text listener.
 Rule 3: region numbers are never reused, because producer ids are made of them.
 """
 
@@ -22,7 +23,7 @@ BROKERS_PER_REGION: Final = (1, 3, 5)
 PORTS_PER_BROKER: Final = 5
 GOSSIP_PORTS_PER_BROKER: Final = 2
 GATEWAY_PORTS: Final = 3
-GATEWAY_GOSSIP_PORTS: Final = 1
+GATEWAY_LAST_PORTS: Final = 2  # gossip, text
 BASE_PORT_DEFAULT: Final = 21_000
 READY_TIMEOUT_S: Final = 120.0
 PORT_MAX: Final = 65_535
@@ -86,6 +87,7 @@ class GatewayPlan:
     kafka: str
     grpc: str
     lan: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def check_brokers_per_region(count: int) -> None:
 def port_count(regions: int, brokers_per_region: int) -> int:
     """Return how many consecutive ports a mesh takes."""
     per_broker = PORTS_PER_BROKER + 1 + GOSSIP_PORTS_PER_BROKER
-    return regions * brokers_per_region * per_broker + GATEWAY_PORTS + GATEWAY_GOSSIP_PORTS
+    return regions * brokers_per_region * per_broker + GATEWAY_PORTS + GATEWAY_LAST_PORTS
 
 
 def new_record(*, mesh_id: str, regions: tuple[str, ...], brokers_per_region: int, base_port: int) -> MeshRecord:
@@ -204,7 +206,8 @@ def plan(record: MeshRecord, hosts: Hosts | None = None) -> MeshPlan:
         regions.append(RegionPlan(name=name, number=number, brokers=tuple(brokers)))
     gateway_host = HOST if hosts is None else hosts.gateway
     http, kafka, grpc = (f"{gateway_host}:{gateway_port + offset}" for offset in range(GATEWAY_PORTS))
-    gateway = GatewayPlan(http=http, kafka=kafka, grpc=grpc, lan=f"{gateway_host}:{gossip_port}")
+    lan, text = (f"{gateway_host}:{gossip_port + offset}" for offset in range(GATEWAY_LAST_PORTS))
+    gateway = GatewayPlan(http=http, kafka=kafka, grpc=grpc, lan=lan, text=text)
     return MeshPlan(mesh_id=record.mesh_id, regions=tuple(regions), gateway=gateway)
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from georelay.ids import broker_id
 from region.devmesh.certificates import CLIENT, GATEWAY, DevPki
 from region.devmesh.gossip_keys import DevKeys
 from region.devmesh.overrides import LinkOverrides
 from region.devmesh.plan_core import BrokerPlan, MeshPlan, RegionPlan
+
+GATEWAY_LISTENERS: Final = ("http", "kafka", "grpc", "text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ def gateway_toml(plan: MeshPlan, *, paths: ProcessPaths) -> str:
         f"die_with_parent = {paths.parent_pid}",
         "",
         "[listen]",
-        *(f"{port} = {_text(getattr(plan.gateway, port))}" for port in ("http", "kafka", "grpc")),
+        *(f"{port} = {_text(getattr(plan.gateway, port))}" for port in GATEWAY_LISTENERS),
         *_tls(paths, f"gateway-{GATEWAY}"),
         *_upstream_tls(paths),
     ]
@@ -124,7 +127,7 @@ def endpoints_json(plan: MeshPlan, pki: DevPki | None = None) -> str:
         }
         for region in plan.regions
     }
-    gateway = {"http": [plan.gateway.http], "kafka": [plan.gateway.kafka], "grpc": [plan.gateway.grpc]}
+    gateway = {port: [getattr(plan.gateway, port)] for port in GATEWAY_LISTENERS}
     document = {"version": 1, "mesh": plan.mesh_id, "regions": regions, "gateway": gateway}
     if pki is not None:
         cert, key = pki.pair(f"client-{CLIENT}")

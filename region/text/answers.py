@@ -21,6 +21,7 @@ from georelay.errors import (
     UnknownTopic,
 )
 from georelay.wire.batch import RecordDraft
+from mesh.listening.line_session_core import Say, ok, refusal
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
 from region.api.publishing import Asker, RecordPlace
@@ -33,7 +34,6 @@ from region.security.access import Access, Operation, Principal, Resource
 from region.text.commands_core import CreateTopic, Publish, Read, Resolve
 from region.text.record_core import body_text, parse_body
 from region.text.services import TextServices
-from region.text.session_core import Say, ok, refusal
 
 DECIDE_MS_MAX: Final = 30_000  # for a definition, or a commit at the home
 

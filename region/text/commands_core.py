@@ -1,7 +1,7 @@
-"""The commands of the text protocol: one line into one value. Pure.
+"""The commands of the text protocol of a broker. Pure.
 
-A line is words between spaces or tabs; the command is written in any case. PUBS alone takes the rest of its line as it
-stands, because a JSON object has spaces. What a publish asks for stands before the object, which begins with no letter.
+PUBS alone takes the rest of its line as it stands, because a JSON object has spaces. What a publish asks for stands
+before the object, which begins with no letter.
 
 Rule: every refusal is a BadRequest whose text shows how the command is written.
 """
@@ -9,19 +9,19 @@ Rule: every refusal is a BadRequest whose text shows how the command is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from georelay.durability import Durability
 from georelay.errors import BadRequest
-from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REPLICATION_FACTOR_MAX
+from georelay.limits import KIB, PARTITIONS_PER_TOPIC_MAX, REPLICATION_FACTOR_MAX
+from mesh.listening.line_commands_core import SHOWN_CHARS_MAX, SPACES, Language, Verb
 from mesh.replication.level import DEADLINE_MS_MAX, AskedLevel
 
+LINE_BYTES_MAX: Final = 256 * KIB
 GROUP_CHARS_MAX: Final = 255
 NO_GROUP: Final = "-"
 OFFSET_MAX: Final = 2**63 - 1
-_SPACES: Final = re.compile(r"[ \t]+")
 _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _TOKEN: Final = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?", re.ASCII)
 # "geo:2 within 500ms " before the object; both may be absent.
@@ -29,18 +29,6 @@ _ASKED: Final = re.compile(
     r"(?:(region|geo:[^ \t{]*)(?:[ \t]+|$))?(?:(within)(?:[ \t]+([^ \t{]+))?(?:[ \t]+|$))?", re.IGNORECASE
 )
 _PATIENCE: Final = re.compile(r"([0-9]{1,6})(ms|s)", re.ASCII | re.IGNORECASE)
-_SHOWN_CHARS_MAX: Final = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Auth:
-    """AUTH user password. Holds a secret: never log it."""
-
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Auth({self.user!r}, <secret>)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,68 +99,8 @@ class Resolve:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class Help:
-    """HELP."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """QUIT."""
-
-
-Command = Auth | CreateTopic | Publish | Subscribe | Read | Consumed | Unsubscribe | Resolve | Help | Quit
-
-HOW: Final[Mapping[str, tuple[str, str]]] = {
-    "AUTH": ("AUTH user password", "sign in"),
-    "CRTP": ("CRTP topic [partitions [replication]]", "create a topic"),
-    "PUBS": (
-        'PUBS topic [geo:2 [within 500ms]] {"Header":{},"Key":"k","Body":"text"}',
-        "publish one record; OK partition offset. geo:2, geo:majority, geo:all wait for so many regions",
-    ),
-    "SUBS": (
-        "SUBS topic group [count | 0,2,5-7]",
-        "deliver records from where the group is; at most so many partitions, or exactly these; group - is none",
-    ),
-    "CONS": ("CONS topic [partition] offset", "show the record at an offset"),
-    "DONE": ("DONE topic subscription offset", "records up to this offset are done; the group goes on behind it"),
-    "UNSB": ("UNSB subscription", "end a subscription"),
-    "RESOLVE": ("RESOLVE [topic]", "show the brokers of this region, or who leads a topic's partitions"),
-    "HELP": ("HELP", "show this"),
-    "QUIT": ("QUIT", "close the connection"),
-}
-
-
-def parse_command(line: bytes) -> Command | None:
-    """Return the command of a line, None for an empty one.
-
-    Raises:
-        BadRequest: not UTF-8, an unknown command, or one that is not written as it must be.
-    """
-    try:
-        text = line.decode().strip(" \t")
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"the line is not UTF-8 at byte {error.start}") from None
-    if not text:
-        return None
-    word, *rest = _SPACES.split(text, maxsplit=1)
-    name = word.upper()
-    parse = _PARSERS.get(name)
-    if parse is None:
-        raise BadRequest(f"unknown command {word[:_SHOWN_CHARS_MAX]!r}; HELP shows the commands")
-    command = parse(rest[0] if rest else "")
-    if command is None:
-        raise BadRequest(f"write it so: {HOW[name][0]}")
-    return command
-
-
-def _auth(rest: str) -> Command | None:
-    user, *password = _SPACES.split(rest, maxsplit=1)
-    return Auth(user, password[0]) if password else None
-
-
-def _create(rest: str) -> Command | None:
-    match _SPACES.split(rest):
+def _create(rest: str) -> object | None:
+    match SPACES.split(rest):
         case [topic] if topic:
             return CreateTopic(topic, -1)
         case [topic, count] if topic:
@@ -183,8 +111,8 @@ def _create(rest: str) -> Command | None:
     return None
 
 
-def _publish(rest: str) -> Command | None:
-    topic, *rows = _SPACES.split(rest, maxsplit=1)
+def _publish(rest: str) -> object | None:
+    topic, *rows = SPACES.split(rest, maxsplit=1)
     found = _ASKED.match(rows[0]) if rows else None
     if found is None or found.end() == len(rows[0]):
         return None
@@ -204,13 +132,13 @@ def _level(word: str, patience: str | None) -> AskedLevel:
     wait_ms = 0 if found is None else int(found[1]) * (1 if found[2].lower() == "ms" else 1000)
     if not 1 <= wait_ms <= DEADLINE_MS_MAX:
         raise BadRequest(
-            f"within {patience[:_SHOWN_CHARS_MAX]!r}: use 1ms..{DEADLINE_MS_MAX // 1000}s, such as 500ms or 2s"
+            f"within {patience[:SHOWN_CHARS_MAX]!r}: use 1ms..{DEADLINE_MS_MAX // 1000}s, such as 500ms or 2s"
         )
     return AskedLevel(durability=durability, deadline_ms=wait_ms)
 
 
-def _subscribe(rest: str) -> Command | None:
-    words = _SPACES.split(rest)
+def _subscribe(rest: str) -> object | None:
+    words = SPACES.split(rest)
     if len(words) not in (2, 3):
         return None
     if len(words[1]) > GROUP_CHARS_MAX:
@@ -223,56 +151,38 @@ def _subscribe(rest: str) -> Command | None:
     return Subscribe(words[0], words[1], _partitions(words[2]))
 
 
-def _read(rest: str) -> Command | None:
-    words = _SPACES.split(rest)
+def _read(rest: str) -> object | None:
+    words = SPACES.split(rest)
     if len(words) not in (2, 3):
         return None
     if len(words) == 3 and "." in words[1] and _TOKEN.fullmatch(words[1]):
-        raise BadRequest(f"CONS shows a record; that records are done says DONE {' '.join(words)[:_SHOWN_CHARS_MAX]}")
+        raise BadRequest(f"CONS shows a record; that records are done says DONE {' '.join(words)[:SHOWN_CHARS_MAX]}")
     partition = _number(words[1], "partition", high=PARTITIONS_PER_TOPIC_MAX - 1) if len(words) == 3 else -1
     return Read(words[0], partition, _number(words[-1], "offset", high=OFFSET_MAX - 1))
 
 
-def _consumed(rest: str) -> Command | None:
-    words = _SPACES.split(rest)
+def _consumed(rest: str) -> object | None:
+    words = SPACES.split(rest)
     if len(words) != 3:
         return None
     found = _TOKEN.fullmatch(words[1])
     if found is None:
-        raise BadRequest(f"subscription {words[1][:_SHOWN_CHARS_MAX]!r}: take it from a REC line, such as 1.0")
+        raise BadRequest(f"subscription {words[1][:SHOWN_CHARS_MAX]!r}: take it from a REC line, such as 1.0")
     partition = -1 if found[2] is None else int(found[2])
     return Consumed(words[0], int(found[1]), partition, _number(words[2], "offset", high=OFFSET_MAX - 1))
 
 
-def _unsubscribe(rest: str) -> Command | None:
+def _unsubscribe(rest: str) -> object | None:
     return Unsubscribe(_number(rest, "subscription", high=10**9)) if rest else None
 
 
-def _resolve(rest: str) -> Command | None:
-    return Resolve(rest) if _SPACES.search(rest) is None else None
-
-
-def _alone(command: Command) -> Callable[[str], Command | None]:
-    return lambda rest: None if rest else command
-
-
-_PARSERS: Final[Mapping[str, Callable[[str], Command | None]]] = {
-    "AUTH": _auth,
-    "CRTP": _create,
-    "PUBS": _publish,
-    "SUBS": _subscribe,
-    "CONS": _read,
-    "DONE": _consumed,
-    "UNSB": _unsubscribe,
-    "RESOLVE": _resolve,
-    "HELP": lambda _: Help(),
-    "QUIT": _alone(Quit()),
-}
+def _resolve(rest: str) -> object | None:
+    return Resolve(rest) if SPACES.search(rest) is None else None
 
 
 def _number(text: str, name: str, *, high: int, low: int = 0) -> int:
     if _NUMBER.fullmatch(text) is None or not low <= int(text) <= high:
-        raise BadRequest(f"{name} {text[:_SHOWN_CHARS_MAX]!r}: must be a number in {low}..{high}")
+        raise BadRequest(f"{name} {text[:SHOWN_CHARS_MAX]!r}: must be a number in {low}..{high}")
     return int(text)
 
 
@@ -284,6 +194,33 @@ def _partitions(text: str) -> tuple[int, ...]:
         low = _number(first, "partitions", high=PARTITIONS_PER_TOPIC_MAX - 1)
         high = _number(last, "partitions", high=PARTITIONS_PER_TOPIC_MAX - 1) if dash else low
         if low > high:
-            raise BadRequest(f"partitions {part[:_SHOWN_CHARS_MAX]!r}: the first is above the last")
+            raise BadRequest(f"partitions {part[:SHOWN_CHARS_MAX]!r}: the first is above the last")
         found.update(range(low, high + 1))
     return tuple(sorted(found))
+
+
+LANGUAGE: Final = Language(
+    {
+        "CRTP": Verb("CRTP topic [partitions [replication]]", "create a topic", _create),
+        "PUBS": Verb(
+            'PUBS topic [geo:2 [within 500ms]] {"Header":{},"Key":"k","Body":"text"}',
+            "publish one record; OK partition offset. geo:2, geo:majority, geo:all wait for so many regions",
+            _publish,
+        ),
+        "SUBS": Verb(
+            "SUBS topic group [count | 0,2,5-7]",
+            "deliver records from where the group is; at most so many partitions, or exactly these; group - is none",
+            _subscribe,
+        ),
+        "CONS": Verb("CONS topic [partition] offset", "show the record at an offset", _read),
+        "DONE": Verb(
+            "DONE topic subscription offset",
+            "records up to this offset are done; the group goes on behind it",
+            _consumed,
+        ),
+        "UNSB": Verb("UNSB subscription", "end a subscription", _unsubscribe),
+        "RESOLVE": Verb(
+            "RESOLVE [topic]", "show the brokers of this region, or who leads a topic's partitions", _resolve
+        ),
+    }
+)

@@ -19,12 +19,15 @@ import structlog
 
 from georelay.errors import GeorelayError
 from georelay.limits import KIB
+from mesh.listening.line_commands_core import Auth
+from mesh.listening.line_core import Line, LineBuffer
+from mesh.listening.line_session_core import Action, HangUp, Run, Say, Session, State, ok, refusal
 from region.security.access import Operation, Principal, Resource
 from region.text.answers import Answers
 from region.text.commands_core import (
+    LANGUAGE,
+    LINE_BYTES_MAX,
     NO_GROUP,
-    Auth,
-    Command,
     Consumed,
     CreateTopic,
     Publish,
@@ -34,9 +37,8 @@ from region.text.commands_core import (
     Unsubscribe,
 )
 from region.text.delivery import Delivery, Speaker
-from region.text.line_core import Line, LineBuffer
 from region.text.services import TextServices
-from region.text.session_core import Action, HangUp, Run, Say, Session, State, ok, refusal
+from region.text.subscriptions_core import Subscriptions
 
 log = structlog.get_logger()
 
@@ -72,6 +74,7 @@ class TextConnection(asyncio.Protocol):
         self._closed = closed
         self._certificate_name = certificate_name
         self._session = self._new_session(sign_in_needed=services.sign_in.required)
+        self._subscriptions = Subscriptions()
         self._principal = Principal.of_user("")
         self._buffer = LineBuffer(self._session.line_bytes_max)
         self._lines: deque[Line] = deque()
@@ -172,7 +175,8 @@ class TextConnection(asyncio.Protocol):
 
     def _new_session(self, *, sign_in_needed: bool) -> Session:
         cluster = self._services.cluster
-        return Session(sign_in_needed=sign_in_needed, region=cluster.region, broker=cluster.broker_id)
+        speaker = f"region {cluster.region} broker {cluster.broker_id}"
+        return Session(LANGUAGE, sign_in_needed=sign_in_needed, speaker=speaker, line_bytes_max=LINE_BYTES_MAX)
 
     async def _work(self) -> None:
         try:
@@ -259,7 +263,7 @@ class TextConnection(asyncio.Protocol):
         while self._publishes and self._publishes[0].done():
             self._act_now(self._publishes.popleft().result())
 
-    async def _run(self, command: Command) -> None:
+    async def _run(self, command: object) -> None:
         if isinstance(command, Auth):
             await self._sign_in(command)
             return
@@ -272,7 +276,7 @@ class TextConnection(asyncio.Protocol):
             self._say(line)
         self._act_now(ok(tail))
 
-    async def _answer(self, command: Command) -> Answer:
+    async def _answer(self, command: object) -> Answer:
         match command:
             case CreateTopic():
                 return (), await self._answers.create(self._principal, command)
@@ -309,7 +313,7 @@ class TextConnection(asyncio.Protocol):
         group = "" if command.group == NO_GROUP else command.group
         if group:
             access.check(principal, Operation.READ, Resource.GROUP, group)
-        book = self._session.subscriptions
+        book = self._subscriptions
         subscription = book.open(command.topic, group)
         delivery = Delivery(
             self._services,
@@ -338,7 +342,7 @@ class TextConnection(asyncio.Protocol):
             task.add_done_callback(self._ending.discard)
 
     async def _consume(self, command: Consumed) -> str:
-        book = self._session.subscriptions
+        book = self._subscriptions
         place = book.consumed(command.topic, command.subscription, command.partition, command.offset)
         group = place.subscription.group
         if group:
@@ -347,8 +351,8 @@ class TextConnection(asyncio.Protocol):
         return str(place.next_offset)
 
     async def _unsubscribe(self, command: Unsubscribe) -> str:
-        self._session.subscriptions.get(command.subscription)
-        self._session.subscriptions.close(command.subscription)
+        self._subscriptions.get(command.subscription)
+        self._subscriptions.close(command.subscription)
         delivery = self._deliveries.pop(command.subscription, None)
         if delivery is not None:
             await delivery.close()

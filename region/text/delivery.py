@@ -28,6 +28,7 @@ from georelay.errors import (
     UnknownTopic,
 )
 from georelay.limits import KIB
+from mesh.listening.line_session_core import one_line
 from region.api.reading import EARLIEST
 from region.api.unfolding import Unreadable, readable_chunks
 from region.groups.group_client import GroupClient
@@ -38,7 +39,6 @@ from region.text.answers import pause
 from region.text.membership import RETRY_S, Identity, Membership
 from region.text.record_core import body_text
 from region.text.services import TextServices
-from region.text.session_core import one_line
 from region.text.subscriptions_core import Place, Subscription, Subscriptions
 
 log = structlog.get_logger()

@@ -14,10 +14,12 @@ from collections import Counter
 
 from georelay.errors import GeorelayError, Unauthenticated
 from georelay.wire.batch import Record
-from region.text.commands_core import Auth, Command, Consumed, Publish, Subscribe
-from region.text.line_core import LineBuffer
+from mesh.listening.line_commands_core import Auth
+from mesh.listening.line_core import LineBuffer
+from mesh.listening.line_session_core import Action, HangUp, Run, Say, Session, State
+from region.text.commands_core import LANGUAGE, LINE_BYTES_MAX, Consumed, Publish, Subscribe
 from region.text.record_core import body_text, parse_body
-from region.text.session_core import Action, HangUp, Run, Say, Session, State
+from region.text.subscriptions_core import Subscriptions
 from tests.fuzz.judging import Report, ResidentMemory, Target, flags, verdict
 
 INPUT_MS_MAX = 100.0
@@ -82,7 +84,10 @@ class Conversation:
     """What the connection does with one client's bytes, without a socket and without a region."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.session = Session(sign_in_needed=rng.random() < 0.4, region="us", broker=1001)
+        self.session = Session(
+            LANGUAGE, sign_in_needed=rng.random() < 0.4, speaker="region us broker 1001", line_bytes_max=LINE_BYTES_MAX
+        )
+        self.subscriptions = Subscriptions()
         self.buffer = LineBuffer(self.session.line_bytes_max)
         self.rng = rng
         self.outcomes: Counter[str] = Counter()
@@ -116,9 +121,9 @@ class Conversation:
                 if self.session.state is not State.OVER:
                     raise AssertionError("hung up and not over")
 
-    def _run(self, command: Command) -> None:
+    def _run(self, command: object) -> None:
         self.outcomes[type(command).__name__] += 1
-        book = self.session.subscriptions
+        book = self.subscriptions
         try:
             match command:
                 case Auth():

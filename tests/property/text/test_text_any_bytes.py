@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.wire.batch import Record, RecordDraft
+from mesh.listening.line_core import OVERLONG, Line, LineBuffer
 from region.text.assignment_core import assign_ranges
-from region.text.line_core import OVERLONG, Line, LineBuffer
 from region.text.record_core import body_text, parse_body
 
 LIMIT = 30

@@ -44,9 +44,10 @@ def test_every_process_has_ports_of_its_own_inside_the_block(layout: MeshPlan) -
     used = [int(address.rpartition(":")[2]) for address in [*brokers, *gateway]]
     assert sorted(used) == list(range(21000, 21033))
     assert layout.brokers[0].kafka == "127.0.0.1:21000"
-    gossip = [address for b in layout.brokers for address in (b.text, b.lan, b.wan)] + [layout.gateway.lan]
-    assert sorted(int(address.rpartition(":")[2]) for address in gossip) == list(range(21033, 21052))
-    assert port_count(2, 3) == 52
+    gossip = [address for b in layout.brokers for address in (b.text, b.lan, b.wan)]
+    gossip += [layout.gateway.lan, layout.gateway.text]
+    assert sorted(int(address.rpartition(":")[2]) for address in gossip) == list(range(21033, 21053))
+    assert port_count(2, 3) == 53
 
 
 def test_region_numbers_follow_the_order_of_the_flags(layout: MeshPlan) -> None:
@@ -90,7 +91,13 @@ def test_gateway_configuration_lists_every_broker_and_no_users_when_there_are_no
     text = gateway_toml(layout, paths=ProcessPaths(directory=tmp_path, users_file=None, parent_pid=1))
     config = tomllib.loads(text)
     assert set(config) == {"mesh_id", "name", "region", "trace_dir", "die_with_parent", "listen", "regions"}
-    assert config["listen"] == {"http": layout.gateway.http, "kafka": layout.gateway.kafka, "grpc": layout.gateway.grpc}
+    gateway = layout.gateway
+    assert config["listen"] == {
+        "http": gateway.http,
+        "kafka": gateway.kafka,
+        "grpc": gateway.grpc,
+        "text": gateway.text,
+    }
     assert [len(region["brokers"]) for region in config["regions"]] == [3, 3]
     assert set(config["regions"][0]["brokers"][0]) == {"number", "kafka", "grpc", "admin"}
 
@@ -110,6 +117,7 @@ def test_endpoint_file_has_its_public_shape(layout: MeshPlan) -> None:
         "http": [layout.gateway.http],
         "kafka": [layout.gateway.kafka],
         "grpc": [layout.gateway.grpc],
+        "text": [layout.gateway.text],
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from gateway.app import Gateway, GatewayPorts
-from gateway.config import BrokerConfig, GatewayConfig, ListenConfig, RegionConfig
+from gateway.config import LISTENERS, BrokerConfig, GatewayConfig, ListenConfig, RegionConfig
 from georelay.errors import AccessDenied, Unauthenticated
 from mesh.distance.shed_core import SHED_HEADER
 from tests.free_ports import free_port
@@ -128,7 +128,8 @@ async def start_mesh() -> AsyncIterator[StartMesh]:
     async def start(*, users: bool = False, ready: int | None = None, **regions: list[FakeBroker]) -> Mesh:
         config = GatewayConfig(
             mesh_id="mesh-1",
-            listen=ListenConfig(http="127.0.0.1:0", kafka="127.0.0.1:0", grpc="127.0.0.1:0"),
+            region=next(iter(regions)),
+            listen=ListenConfig(**dict.fromkeys(LISTENERS, "127.0.0.1:0")),
             regions=tuple(
                 RegionConfig(
                     name=name,

@@ -36,6 +36,7 @@ users_file = ""
 http = "127.0.0.1:{ports[0]}"
 kafka = "127.0.0.1:{ports[1]}"
 grpc = "127.0.0.1:{ports[2]}"
+text = "{f"127.0.0.1:{ports[3]}" if len(ports) > 3 else ""}"
 [[regions]]
 name = "us"
 number = 1
@@ -68,12 +69,12 @@ def test_a_wrong_configuration_is_one_line_on_stderr(run_gateway: Run, tmp_path:
     assert "10.0.0.1:1 is not a loopback address" in said
 
 
-LISTENERS = ("http", "kafka", "grpc")  # in this place of the ports
+LISTENERS = ("http", "kafka", "grpc", "text")  # in this place of the ports
 
 
 @pytest.mark.parametrize("listener", first(1, reversed(LISTENERS)))
 def test_a_taken_port_is_one_line(run_gateway: Run, tmp_path: Path, listener: str) -> None:
-    ports = free_ports(3)
+    ports = free_ports(4)
     taken = ports[LISTENERS.index(listener)]
     with socket.create_server(("127.0.0.1", taken)):
         file = config(tmp_path, ports, kafka="127.0.0.1:1", grpc="127.0.0.1:1", admin="127.0.0.1:1")

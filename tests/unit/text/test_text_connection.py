@@ -406,7 +406,7 @@ async def test_a_client_that_does_not_read_is_not_read_for(bed: Any) -> None:
     await asyncio.sleep(0.5)
     assert bed.listener is not None
     (connection,) = bed.listener._connections
-    subscription = next(iter(connection._session.subscriptions))
+    subscription = next(iter(connection._subscriptions))
     assert subscription.next_offsets[0] < 300
     assert connection._transport.get_write_buffer_size() < 2 * connection_module.WRITE_BUFFER_BYTES
 

@@ -11,26 +11,10 @@ import pytest
 from georelay.durability import Durability
 from georelay.errors import BadRequest, Busy, GeorelayError, PolicyViolation, TooLarge, Unauthenticated
 from georelay.wire.batch import Record, RecordDraft
-from mesh.replication.level import AskedLevel
-from region.text.assignment_core import assign_ranges, most_of, most_text
-from region.text.commands_core import (
-    Auth,
-    Consumed,
-    CreateTopic,
-    Help,
-    Publish,
-    Quit,
-    Read,
-    Resolve,
-    Subscribe,
-    Unsubscribe,
-    parse_command,
-)
-from region.text.line_core import OVERLONG, Line, LineBuffer
-from region.text.record_core import body_text, parse_body
-from region.text.session_core import (
+from mesh.listening.line_commands_core import Auth, Help, Quit
+from mesh.listening.line_core import OVERLONG, Line, LineBuffer
+from mesh.listening.line_session_core import (
     LINE_BEFORE_SIGN_IN_BYTES_MAX,
-    LINE_BYTES_MAX,
     MISTAKES_IN_A_ROW_MAX,
     SIGN_INS_MAX,
     HangUp,
@@ -41,6 +25,20 @@ from region.text.session_core import (
     one_line,
     refusal,
 )
+from mesh.replication.level import AskedLevel
+from region.text.assignment_core import assign_ranges, most_of, most_text
+from region.text.commands_core import (
+    LANGUAGE,
+    LINE_BYTES_MAX,
+    Consumed,
+    CreateTopic,
+    Publish,
+    Read,
+    Resolve,
+    Subscribe,
+    Unsubscribe,
+)
+from region.text.record_core import body_text, parse_body
 from region.text.subscriptions_core import PARTITIONS_MAX, SUBSCRIPTIONS_MAX, Subscriptions
 
 
@@ -116,7 +114,7 @@ def test_what_telnet_itself_says_is_left_out(step: int) -> None:
     ],
 )
 def test_a_line_is_read_as_its_command(line: str, command: Any) -> None:
-    assert parse_command(line.encode()) == command
+    assert LANGUAGE.parse(line.encode()) == command
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,7 @@ def test_a_line_is_read_as_its_command(line: str, command: Any) -> None:
 )
 def test_a_line_that_is_no_command_says_how_it_is_written(line: bytes, says: str) -> None:
     with pytest.raises(BadRequest) as refused:
-        parse_command(line)
+        LANGUAGE.parse(line)
     assert says in str(refused.value)
 
 
@@ -236,7 +234,9 @@ def test_a_record_is_shown_on_one_line_and_reads_back_the_same(draft: RecordDraf
 
 
 def session(*, sign_in_needed: bool = False) -> Session:
-    return Session(sign_in_needed=sign_in_needed, region="us", broker=1001)
+    return Session(
+        LANGUAGE, sign_in_needed=sign_in_needed, speaker="region us broker 1001", line_bytes_max=LINE_BYTES_MAX
+    )
 
 
 def test_help_shows_every_command_and_ends_with_ok() -> None:

@@ -1,4 +1,4 @@
-"""One conversation of the text protocol: what a line leads to. Pure.
+"""One conversation in lines: what a line leads to. Pure.
 
     state     may say                                           goes to
     SIGN_IN   AUTH, HELP, QUIT                                  READY after a right AUTH, OVER after too many wrong ones
@@ -23,16 +23,13 @@ from typing import Final
 
 from georelay.errors import BadRequest, GeorelayError, TooLarge, Unauthenticated
 from georelay.limits import KIB
-from region.text.commands_core import HOW, Auth, Command, Help, Quit, parse_command
-from region.text.line_core import Line, Overlong
-from region.text.subscriptions_core import Subscriptions
+from mesh.listening.line_commands_core import Auth, Help, Language, Quit
+from mesh.listening.line_core import Line, Overlong
 
-LINE_BYTES_MAX: Final = 256 * KIB
 LINE_BEFORE_SIGN_IN_BYTES_MAX: Final = 2 * KIB
 MISTAKES_IN_A_ROW_MAX: Final = 20
 SIGN_INS_MAX: Final = 3
 _ANSWER_CHARS_MAX: Final = 600
-_HOW_CHARS: Final = max(len(how) for how, _ in HOW.values())
 _HTTP: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|CONNECT|TRACE) \S+ HTTP/")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -56,7 +53,7 @@ class Say:
 class Run:
     """Do what the command says; its answer is said when it is done."""
 
-    command: Command
+    command: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +65,18 @@ Action = Say | Run | HangUp
 
 
 class Session:
-    """The state of one connection. `region` and `broker` are said in the greeting."""
+    """The state of one connection.
 
-    def __init__(self, *, sign_in_needed: bool, region: str, broker: int) -> None:
+    Args:
+        speaker: who answers, as the greeting says it, such as "region us broker 1001".
+        line_bytes_max: the longest line after a sign-in.
+    """
+
+    def __init__(self, language: Language, *, sign_in_needed: bool, speaker: str, line_bytes_max: int) -> None:
         self.state = State.SIGN_IN if sign_in_needed else State.READY
-        self.subscriptions = Subscriptions()
-        self._region = region
-        self._broker = broker
+        self._language = language
+        self._speaker = speaker
+        self._line_bytes_max = line_bytes_max
         self._mistakes = 0
         self._sign_ins = 0
         self._has_begun = False
@@ -82,12 +84,12 @@ class Session:
     @property
     def line_bytes_max(self) -> int:
         """Return the longest line that is read now."""
-        return LINE_BEFORE_SIGN_IN_BYTES_MAX if self.state is State.SIGN_IN else LINE_BYTES_MAX
+        return LINE_BEFORE_SIGN_IN_BYTES_MAX if self.state is State.SIGN_IN else self._line_bytes_max
 
     def greeting(self) -> Say:
         """Return what is said first."""
         first = "AUTH user password" if self.state is State.SIGN_IN else "HELP"
-        return Say(f"OK georelay text 1 region {self._region} broker {self._broker}; begin with {first}")
+        return Say(f"OK georelay text 1 {self._speaker}; begin with {first}")
 
     def line(self, line: Line) -> Sequence[Action]:
         """Return what a line leads to."""
@@ -106,7 +108,7 @@ class Session:
         self._mistakes = 0
         match command:
             case Help():
-                return [*(Say(f"* {how:<{_HOW_CHARS}} {what}") for how, what in HOW.values()), ok()]
+                return [*map(Say, self._language.help()), ok()]
             case Quit():
                 self.state = State.OVER
                 return [ok("bye"), HangUp()]
@@ -117,10 +119,10 @@ class Session:
         """Return whether a first line may be that of a request; one over the limit only where nobody has to sign in."""
         return self.state is State.READY if isinstance(line, Overlong) else _HTTP.match(line) is not None
 
-    def _command(self, line: Line) -> Command | None:
+    def _command(self, line: Line) -> object | None:
         if isinstance(line, Overlong):
             raise TooLarge(f"a line may have {self.line_bytes_max} bytes")
-        command = parse_command(line)
+        command = self._language.parse(line)
         if self.state is State.SIGN_IN and not isinstance(command, Auth | Help | Quit | None):
             raise Unauthenticated("sign in first: AUTH user password")
         if self.state is State.READY and isinstance(command, Auth):

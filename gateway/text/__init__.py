@@ -1,0 +1,1 @@
+"""Which region a client shall use, asked with telnet."""

@@ -23,7 +23,6 @@ from loadtest.bench import (
     live,
     native,
     opening,
-    paced,
     resolve,
     secured,
     single,
@@ -41,7 +40,7 @@ from loadtest.scratch import scratch_directory
 
 PARTS: dict[str, Callable[[MeshProcess], list[str]]] = {
     "batched": batched.run,
-    "paced": paced.run,
+    "paced": batched.run_paced,
     "single": single.run,
     "native": native.run,
     "calls": calls.run,

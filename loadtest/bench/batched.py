@@ -1,4 +1,8 @@
-"""Batched produce of 100 B records: two producers into one region of three brokers, fsync on."""
+"""Batched produce of 100 B records: two producers into one region of three brokers, fsync on.
+
+As fast as they can, producers and brokers share the cores of one machine and slow each other down; at a pace some of
+the CPU stays idle, so that the CPU seconds are those of the brokers.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import statistics
 import subprocess
 import sys
 import urllib.request
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from loadtest.bench.client_settings import PLAIN, Settings, environment
+from loadtest.bench.client_settings import Settings, environment
 from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.bench.producer import LINGER_MS
 from loadtest.mesh_process import MeshProcess
@@ -19,37 +25,125 @@ PRODUCERS = 2
 PARTITIONS = 6
 RUNS = 3
 PRODUCER_SECONDS_MAX = 180
+IDLE_SHARE_MIN = 0.1
+PACE_PER_SECOND = 400_000
+PACED_LINGER_MS = 25
+PACED_SECONDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to produce, and where.
+
+    Args:
+        label: for the report.
+        topic: that must be there.
+        is_idempotent, linger_ms, settings: of the producers; settings: how they connect.
+        rate_per_second, records: of each of them; rate 0: as fast as it can.
+    """
+
+    label: str
+    mesh: MeshProcess
+    topic: str
+    is_idempotent: bool = True
+    linger_ms: int = LINGER_MS
+    settings: Settings = field(default_factory=dict)
+    rate_per_second: int = 0
+    records: int = RECORDS_PER_PRODUCER
+
+
+class Cost(NamedTuple):
+    """What one run took: CPU seconds of the brokers per 100,000 records, their syncs per 1,000; idle: machine."""
+
+    records_per_s: float
+    cpu_s: float
+    syncs: float
+    idle_share: float
 
 
 def run(mesh: MeshProcess, *, records: int = RECORDS_PER_PRODUCER, runs: int = RUNS) -> list[str]:
-    """Return report lines: medians of `runs` runs with idempotence off and on."""
-    bootstrap = ",".join(mesh.endpoints["regions"]["us"]["kafka"])
-    pids = [mesh.pid_of(f"us-{number}") for number in (1, 2, 3)]
-    lines = []
-    for idempotent in (False, True):
-        topic = f"bench-{'idempotent' if idempotent else 'plain'}"
-        create_topic(mesh, topic, PARTITIONS)
-        rates, costs, idles, syncs = [], [], [], []
-        for _ in range(runs):
-            watch = IdleWatch()
-            watch.start()
-            cpu_before, syncs_before = sum(map(cpu_seconds, pids)), sync_count(mesh)
-            outcomes = produce(bootstrap, topic, records, idempotent=idempotent)
-            acknowledged = records * PRODUCERS
-            rates.append(acknowledged / max(outcome["seconds"] for outcome in outcomes))
-            costs.append((sum(map(cpu_seconds, pids)) - cpu_before) / acknowledged * 1e5)
-            syncs.append((sync_count(mesh) - syncs_before) / acknowledged * 1e3)
-            idles.append(watch.share())
-        lines.append(
-            f"batched produce, idempotence {'on ' if idempotent else 'off'}: "
-            f"{statistics.median(rates):>9,.0f} records/s "
-            f"(runs {', '.join(f'{rate:,.0f}' for rate in rates)}), "
-            f"{statistics.median(costs):.3f} CPU s per 100,000 records summed over 3 brokers, "
-            f"{statistics.median(syncs):.2f} syncs per 1,000 acknowledged records (3 brokers)"
-        )
-        if min(idles) < 0.1:
-            lines.append(f"  note: only {min(idles):.0%} of the CPU was idle: producers and brokers shared the cores")
-    return lines
+    """Return report lines: medians of `runs` runs with idempotence off and on, in turns."""
+    ways = [
+        Way(label="batched produce, idempotence off", mesh=mesh, topic="plain", is_idempotent=False, records=records),
+        Way(label="batched produce, idempotence on ", mesh=mesh, topic="idempotent", records=records),
+    ]
+    return [line for way, costs in zip(ways, in_turns(ways, runs), strict=True) for line in lines_of(way, costs)]
+
+
+def run_paced(mesh: MeshProcess, *, rate_per_second: int = PACE_PER_SECOND, seconds: int = PACED_SECONDS) -> list[str]:
+    """Return report lines at a pace, of all producers together."""
+    way = Way(
+        label=f"batched produce at {rate_per_second:,}/s, linger {PACED_LINGER_MS} ms, idempotence off",
+        mesh=mesh,
+        topic="paced",
+        is_idempotent=False,
+        linger_ms=PACED_LINGER_MS,
+        rate_per_second=rate_per_second // PRODUCERS,
+        records=rate_per_second // PRODUCERS * seconds,
+    )
+    return lines_of(way, in_turns([way], RUNS, warms_up=True)[0])
+
+
+def in_turns(ways: Sequence[Way], runs: int, *, warms_up: bool = False) -> list[list[Cost]]:
+    """Make the topics, run every way `runs` times in turns, and return what each way took.
+
+    Args:
+        warms_up: a second of each pace before, for connections, first segments and caches.
+    """
+    for way in ways:
+        create_topic(way.mesh, way.topic, PARTITIONS)
+        if warms_up:
+            produce(replace(way, records=way.rate_per_second))
+    rounds = [[_cost_of(way) for way in ways] for _ in range(runs)]
+    return [list(costs) for costs in zip(*rounds, strict=True)]
+
+
+def lines_of(way: Way, costs: Sequence[Cost]) -> list[str]:
+    """Return the report lines of several runs of one way."""
+    rate, cpu_s, syncs, _ = (statistics.median(column) for column in zip(*costs, strict=True))
+    line = (
+        f"{way.label}: {rate:>9,.0f} records/s (runs {', '.join(f'{cost.records_per_s:,.0f}' for cost in costs)}), "
+        f"{cpu_s:.3f} CPU s per 100,000 records summed over 3 brokers "
+        f"(runs {', '.join(f'{cost.cpu_s:.3f}' for cost in costs)}), {syncs:.2f} syncs per 1,000 acknowledged records"
+    )
+    idle = min(cost.idle_share for cost in costs)
+    note = f"  note: only {idle:.0%} of the CPU was idle: producers and brokers shared the cores"
+    return [line, note] if idle < IDLE_SHARE_MIN else [line]
+
+
+def _cost_of(way: Way) -> Cost:
+    pids = [way.mesh.pid_of(f"us-{number}") for number in (1, 2, 3)]
+    watch = IdleWatch()
+    watch.start()
+    cpu_before, syncs_before = sum(map(cpu_seconds, pids)), sync_count(way.mesh)
+    seconds = produce(way)
+    acknowledged = way.records * PRODUCERS
+    return Cost(
+        records_per_s=acknowledged / seconds,
+        cpu_s=(sum(map(cpu_seconds, pids)) - cpu_before) / acknowledged * 1e5,
+        syncs=(sync_count(way.mesh) - syncs_before) / acknowledged * 1e3,
+        idle_share=watch.share(),
+    )
+
+
+def produce(way: Way) -> float:
+    """Run the producers; return the seconds of the slower one. Raises RuntimeError: not every record was stored."""
+    numbers = (way.records, int(way.is_idempotent), way.rate_per_second, way.linger_ms)
+    bootstrap = ",".join(way.mesh.endpoints["regions"]["us"]["kafka"])
+    arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, way.topic, *map(str, numbers)]
+    running = [
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(way.settings)) for _ in range(PRODUCERS)
+    ]
+    outcomes = []
+    for process in running:
+        output, _ = process.communicate(timeout=PRODUCER_SECONDS_MAX)
+        if process.returncode:
+            raise RuntimeError(f"a producer ended with {process.returncode}")
+        outcomes.append(json.loads(output))
+    acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
+    if acknowledged != way.records * PRODUCERS:
+        raise RuntimeError(f"only {acknowledged} of {way.records * PRODUCERS} records were acknowledged")
+    return float(max(outcome["seconds"] for outcome in outcomes))
 
 
 def create_topic(mesh: MeshProcess, topic: str, partitions: int, *, home: str = "us") -> None:
@@ -83,36 +177,3 @@ def metric(mesh: MeshProcess, region: str, name: str) -> list[float]:
         rows = [line.split() for line in ask(mesh, "/metrics", address=admin).decode().splitlines()]
         values.append(next((float(row[1]) for row in rows if row and row[0] == name), 0.0))
     return values
-
-
-def produce(
-    bootstrap: str,
-    topic: str,
-    records: int,
-    *,
-    idempotent: bool,
-    rate_per_second: int = 0,
-    linger_ms: int = LINGER_MS,
-    settings: Settings = PLAIN,
-) -> list[dict[str, float]]:
-    """Run the producers and return what each says; `records` and rate (0: as fast as it can) are of each of them.
-
-    Args:
-        settings: how they connect.
-
-    Raises:
-        RuntimeError: not every record was acknowledged.
-    """
-    numbers = (records, int(idempotent), rate_per_second, linger_ms)
-    arguments = [sys.executable, "-m", "loadtest.bench.producer", bootstrap, topic, *map(str, numbers)]
-    running = [subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(settings)) for _ in range(PRODUCERS)]
-    outcomes = []
-    for process in running:
-        output, _ = process.communicate(timeout=PRODUCER_SECONDS_MAX)
-        if process.returncode:
-            raise RuntimeError(f"a producer ended with {process.returncode}")
-        outcomes.append(json.loads(output))
-    acknowledged = sum(outcome["acknowledged"] for outcome in outcomes)
-    if acknowledged != records * PRODUCERS:
-        raise RuntimeError(f"only {acknowledged} of {records * PRODUCERS} records were acknowledged")
-    return outcomes

@@ -25,8 +25,8 @@ from typing import Any, Final, TypeAlias
 from loadtest.bench.batched import create_topic, metric, sync_count
 from loadtest.bench.client_settings import PLAIN, environment
 from loadtest.bench.machine import IdleWatch, cpu_seconds
-from loadtest.bench.single_client import quantile
 from loadtest.mesh_process import MeshProcess
+from loadtest.quantile_core import quantile
 from loadtest.scratch import scratch_directory
 
 RATE_PER_SECOND: Final = 300

@@ -19,7 +19,8 @@ import grpc
 import grpc.aio
 import uvloop
 
-from loadtest.bench.single_client import PADDING, quantile
+from loadtest.bench.single_client import PADDING
+from loadtest.quantile_core import quantile
 
 METHOD: Final = "/broker.Broker/Publish"
 DEADLINE_S: Final = 10.0
@@ -67,8 +68,8 @@ async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, A
         "ok": answers["ok"],
         "answers": ", ".join(f"{count} {what}" for what, count in answers.most_common()),
         "cpu_s": cpu_s,
-        "p50_ms": quantile(latencies_ns, 0.5) / 1e6,
-        "p99_ms": quantile(latencies_ns, 0.99) / 1e6,
+        "p50_ms": quantile(latencies_ns, 0.5, none=0) / 1e6,
+        "p99_ms": quantile(latencies_ns, 0.99, none=0) / 1e6,
     }
 
 

@@ -20,8 +20,8 @@ from georelay.wire.group_offsets import OffsetCommitRequest, OffsetCommitRequest
 from loadtest.bench import single
 from loadtest.bench.batched import create_topic
 from loadtest.bench.machine import cpu_seconds
-from loadtest.bench.single_client import quantile
 from loadtest.mesh_process import MeshProcess
+from loadtest.quantile_core import quantile
 
 TOPIC: Final = "bench-groups"
 PARTITIONS: Final = 12
@@ -108,7 +108,7 @@ async def _measure(committers: Sequence[_Committer], partitions: int, pids: list
         row for rows in await asyncio.gather(*(one.commit(each, partitions) for one in committers)) for row in rows
     ]
     used = sum(map(cpu_seconds, pids)) - before - idle_cpu * (time.monotonic() - began)
-    return _Cost(used / len(took_ns) * 1e3, quantile(took_ns, 0.5) / 1e6, quantile(took_ns, 0.99) / 1e6)
+    return _Cost(used / len(took_ns) * 1e3, quantile(took_ns, 0.5, none=0) / 1e6, quantile(took_ns, 0.99, none=0) / 1e6)
 
 
 class _Committer:

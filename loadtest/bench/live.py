@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import georelay
-from loadtest.bench.single_client import quantile
 from loadtest.mesh_process import MeshProcess
+from loadtest.quantile_core import quantile
 
 # It ends with whoever runs this, also by kill -9.
 GUARDED_LIVE: Final = """

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import uvloop
 
-from loadtest.bench.single_client import quantile
+from loadtest.quantile_core import quantile
 
 CONNECTIONS: Final = 32
 NAMES: Final = 5_000
@@ -62,7 +62,7 @@ async def ask(address: str, rate: int, seconds: int) -> dict[str, Any]:
         "answers": dict(answers),
         "took_s": took_s,
         "per_s": len(latencies_ns) / took_s,
-        **{f"p{share}_ms": quantile(latencies_ns, share / 100) / 1e6 for share in (50, 99, 100)},
+        **{f"p{share}_ms": quantile(latencies_ns, share / 100, none=0) / 1e6 for share in (50, 99, 100)},
     }
 
 

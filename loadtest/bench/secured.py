@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-import statistics
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Final
 
-from loadtest.bench import single, tls
-from loadtest.bench.batched import PARTITIONS, ask, create_topic
+from loadtest.bench import single
+from loadtest.bench.batched import RUNS, Way, ask, create_topic, in_turns
 from loadtest.bench.client_settings import PLAIN, Settings, scram_settings
+from loadtest.bench.tls import compared
 from loadtest.mesh_process import MeshProcess
 
-RUNS: Final = 3
 USER: Final = "bench"
 ADMINISTRATOR: Final = "root"
 BATCHED: Final = "secured-batched"
@@ -51,25 +50,15 @@ def _measure(plain: MeshProcess, secured: MeshProcess, runs: int) -> list[str]:
     settings = {"plain": PLAIN, "secured": make_user(secured)}
     meshes = {"plain": plain, "secured": secured}
     for mesh in meshes.values():
-        create_topic(mesh, BATCHED, PARTITIONS)
         for topic in SINGLE:
             create_topic(mesh, topic, 1)
     _wait_until_known(secured, settings["secured"])
     time.sleep(single.SETTLE_SECONDS)
-    return [*_batched(meshes, settings, runs), *_single(meshes, settings, runs)]
-
-
-def _batched(meshes: Mapping[str, MeshProcess], settings: Mapping[str, Settings], runs: int) -> list[str]:
-    costs: dict[str, list[float]] = {name: [] for name in meshes}
-    rates: dict[str, list[float]] = {name: [] for name in meshes}
-    for _ in range(runs):
-        for name, mesh in meshes.items():
-            cost, rate = tls.measure(mesh, tls.RECORDS_PER_PRODUCER, topic=BATCHED, settings=settings[name])
-            costs[name].append(cost)
-            rates[name].append(rate)
-    factor = statistics.median(costs["secured"]) / statistics.median(costs["plain"])
-    lines = [tls.line_of(f"batched produce, idempotent, {NAMES[name]}", costs[name], rates[name]) for name in meshes]
-    return [*lines, f"  TLS + SCRAM-512 / plain: {factor:.2f} times the CPU per record"]
+    ways = [
+        Way(label=f"batched produce, {NAMES[name]}", mesh=mesh, topic=BATCHED, settings=settings[name])
+        for name, mesh in meshes.items()
+    ]
+    return [*compared(ways, in_turns(ways, runs), "TLS + SCRAM-512"), *_single(meshes, settings, runs)]
 
 
 def _single(meshes: Mapping[str, MeshProcess], settings: Mapping[str, Settings], runs: int) -> list[str]:
@@ -104,7 +93,7 @@ def _wait_until_known(mesh: MeshProcess, settings: Settings) -> None:
     deadline = time.monotonic() + KNOWN_SECONDS_MAX
     credentials = base64.b64encode(f"{USER}:{settings['sasl.password']}".encode()).decode()
     for admin in mesh.endpoints["regions"]["us"]["admin"]:
-        url = f"{mesh.scheme}://{admin}/v1/topics/{BATCHED}"
+        url = f"{mesh.scheme}://{admin}/v1/topics/{SINGLE[0]}"
         request = urllib.request.Request(url, headers={"authorization": f"Basic {credentials}"})  # noqa: S310
         while True:
             try:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from loadtest.bench.batched import create_topic
 from loadtest.bench.client_settings import PLAIN, Settings, environment
 from loadtest.bench.machine import IdleWatch, context_switches, cpu_seconds
-from loadtest.bench.single_client import quantile
 from loadtest.mesh_process import MeshProcess
+from loadtest.quantile_core import quantile
 
 TOPICS = 8
 RATE_PER_SECOND = 1_000
@@ -132,7 +132,7 @@ def run_once(
     for region, processes in consumers.items():
         rows = [row for process in processes for row in _answer(process)["rows"]]
         latencies = [latency for due, latency in rows if due >= measured_from]
-        p50_ms, p99_ms, p999_ms = (quantile(latencies, share) / 1e6 for share in (0.5, 0.99, 0.999))
+        p50_ms, p99_ms, p999_ms = (quantile(latencies, share, none=0) / 1e6 for share in (0.5, 0.99, 0.999))
         cpu, switches = used[region].cpu_s / lasted_s, used[region].switches / (lasted_s * rate_per_second)
         figures[region] = Figure(p50_ms, p99_ms, p999_ms, cpu, switches)
     note = (

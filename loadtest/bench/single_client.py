@@ -22,6 +22,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from loadtest.bench.client_settings import from_environment
+from loadtest.quantile_core import quantile
 
 STAMP_CHARS = 20
 PADDING = b"x" * 80
@@ -55,7 +56,7 @@ def produce(bootstrap: str, topics: list[str], partitions: int, rate_per_second:
         if number % POLL_EVERY_RECORDS == 0:
             producer.poll(0)
     left = producer.flush(FLUSH_SECONDS_MAX)
-    return {"sent": count, "failed": failed + left, "lag_p99_ms": quantile(lags_ns, 0.99) / 1e6}
+    return {"sent": count, "failed": failed + left, "lag_p99_ms": quantile(lags_ns, 0.99, none=0) / 1e6}
 
 
 def consume(
@@ -92,12 +93,6 @@ def _read(consumer: Consumer, seconds: int) -> dict[str, Any]:
             rows.append((due, time.monotonic_ns() - due))
     consumer.close()
     return {"rows": rows}
-
-
-def quantile(rows: list[int], share: float) -> float:
-    """Return a quantile, 0 without samples."""
-    ordered = sorted(rows)
-    return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0
 
 
 ROLES: Final[dict[str, Callable[..., dict[str, Any]]]] = {"produce": produce, "consume": consume, "member": member}

@@ -130,14 +130,16 @@ def _batched(mesh: MeshProcess) -> tuple[int, float]:
     try:
         assert reader.stdout is not None
         reader.stdout.readline()  # "ready"
-        batched.produce(
-            bootstrap,
-            "batched",
-            records // batched.PRODUCERS,
-            idempotent=False,
-            rate_per_second=BATCHED_PER_S // batched.PRODUCERS,
+        way = batched.Way(
+            label="batched",
+            mesh=mesh,
+            topic="batched",
+            is_idempotent=False,
             linger_ms=LINGER_MS,
+            rate_per_second=BATCHED_PER_S // batched.PRODUCERS,
+            records=records // batched.PRODUCERS,
         )
+        batched.produce(way)
         said, _ = reader.communicate(timeout=CLIENT_SECONDS_MAX)
     finally:
         reader.kill()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loadtest.history.operation import Kind, Operation
+from loadtest.quantile_core import quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +82,8 @@ def _row(phase: Phase, measured: _Measured) -> PhaseReport:
         name=phase.name,
         seconds=phase.seconds,
         sent=measured.sent,
-        p50_ms=_quantile(latencies, 0.5),
-        p99_ms=_quantile(latencies, 0.99),
+        p50_ms=quantile(latencies, 0.5, none=0),
+        p99_ms=quantile(latencies, 0.99, none=0),
         worst_ms=latencies[-1] if latencies else 0.0,
         longest_pause_ms=measured.longest_pause_ms,
     )
-
-
-def _quantile(ascending: Sequence[float], share: float) -> float:
-    if not ascending:
-        return 0.0
-    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]

@@ -16,6 +16,7 @@ from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
 from loadtest.load.campaign import Campaign
 from loadtest.load.samples_core import Samples
+from loadtest.quantile_core import quantile
 
 PASS, BREACH, INVALID = "PASS", "BREACH", "INVALID"
 EXIT_CODES: Final = {PASS: 0, BREACH: 1, INVALID: 2}
@@ -90,10 +91,10 @@ def faults_of_generator(
     if not of_engine:
         found.append("no engine told anything while there was load")
     for name, rows in sorted(of_engine.items()):
-        share = _quantile([row["cpu_share"] for row in rows], BUSY_SHARE)
+        share = quantile([row["cpu_share"] for row in rows], BUSY_SHARE)
         if share > bounds.cpu_share_max:
             found.append(f"{name}: {share:.0%} of a core in its busier seconds, more than {bounds.cpu_share_max:.0%}")
-        lag_ms = _quantile([row["lag_p99_ms"] for row in rows], BUSY_SHARE)
+        lag_ms = quantile([row["lag_p99_ms"] for row in rows], BUSY_SHARE)
         if lag_ms > bounds.lag_p99_ms_max:
             found.append(f"{name}: it sent {lag_ms:.1f} ms late (p99), more than {bounds.lag_p99_ms_max:g} ms")
     for row in ended:
@@ -174,8 +175,3 @@ def _latency(what: str, samples: Samples, bound_ms: float) -> Line:
 
 def _line(what: str, wanted: str, found: str, *, is_kept: bool) -> Line:
     return Line(what=what, wanted=wanted, found=found, is_kept=is_kept)
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    ascending = sorted(values)
-    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]

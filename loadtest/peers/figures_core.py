@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadtest.quantile_core import quantile
+
 Row = tuple[int, int, int]  # number of the record, when it was due, when it was delivered; ns of one clock
-
-
-def quantile(values: Iterable[int], share: float) -> float:
-    """Return the value below which so large a share lies; 0 without values."""
-    ordered = sorted(values)
-    return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ def latency(rows: Sequence[Row], from_ns: int = 0) -> Latency:
         if due_ns >= from_ns:
             first[number] = min(first.get(number, delivered_ns - due_ns), delivered_ns - due_ns)
     values = list(first.values())
-    p50, p99, p999 = (quantile(values, share) / 1e6 for share in (0.5, 0.99, 0.999))
+    p50, p99, p999 = (quantile(values, share, none=0) / 1e6 for share in (0.5, 0.99, 0.999))
     return Latency(p50, p99, p999, max(values, default=0) / 1e6, len(values))
 
 

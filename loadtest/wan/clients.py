@@ -23,7 +23,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from loadtest.bench.client_settings import from_environment
-from loadtest.wan.floors_core import quantile
+from loadtest.quantile_core import quantile
 
 NUMBER_CHARS: Final = 10
 DUE_CHARS: Final = 20

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from loadtest.wan.floors_core import one_way_ms, parse_pairs, quantile
+from loadtest.quantile_core import quantile
+from loadtest.wan.floors_core import one_way_ms, parse_pairs
 
 ALGORITHMS: Final = ("reno", "cubic", "bbr")
 LOSSES: Final = ("0", "0.1%", "1%")

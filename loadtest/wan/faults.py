@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from loadtest.wan.floors_core import one_way_ms, quantile
+from loadtest.quantile_core import quantile
+from loadtest.wan.floors_core import one_way_ms
 from loadtest.wan.load import Outcome, Stream, run_load
 from loadtest.wan.tally_core import Delivery, caught_up_s, flowing_s, tally
 from loadtest.wan.wan_mesh import WanMesh

@@ -8,7 +8,7 @@ Rule 2: a run during which less than IDLE_SHARE_MIN of the CPU was idle, or the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,12 +36,6 @@ def acknowledgement_ms(rtts: Rtts, home: str, regions: int) -> float:
     """Return the least time until `regions` regions have a record and their home knows it."""
     others = sorted(rtt for pair, rtt in rtts.items() if home in pair)
     return others[regions - 2] if regions > 1 else 0.0
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile, NaN without values."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from loadtest.wan.floors_core import acknowledgement_ms, one_way_ms, quantile
+from loadtest.quantile_core import quantile
+from loadtest.wan.floors_core import acknowledgement_ms, one_way_ms
 from loadtest.wan.load import Outcome, Stream, run_load
 from loadtest.wan.wan_mesh import WanMesh
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.wan.floors_core import quantile
+from loadtest.quantile_core import quantile
 from loadtest.wan.load import Stream, run_load
 from loadtest.wan.tally_core import tally
 from loadtest.wan.wan_mesh import WanMesh

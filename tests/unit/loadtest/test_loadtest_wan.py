@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from loadtest.wan.floors_core import Conditions, acknowledgement_ms, one_way_ms, parse_pairs, quantile
+from loadtest.quantile_core import quantile
+from loadtest.wan.floors_core import Conditions, acknowledgement_ms, one_way_ms, parse_pairs
 from loadtest.wan.tally_core import Delivery, caught_up_s, flowing_s, tally
 
 RTTS = parse_pairs("us-eu=70ms,us-ap=150ms,eu-ap=120ms")
@@ -24,10 +25,14 @@ def test_an_acknowledgement_waits_for_the_nearest_regions(home: str, regions: in
     assert acknowledgement_ms(RTTS, home, regions) == floor
 
 
-def test_quantiles() -> None:
-    assert quantile([3, 1, 2], 0.5) == 2
-    assert quantile(range(100), 0.99) == 99
+def test_a_quantile_is_a_measured_value_below_which_the_share_lies() -> None:
+    values = list(range(100, 0, -1))
+    assert [quantile(values, share) for share in (0.5, 0.99, 1.0)] == [51, 100, 100]
+
+
+def test_without_values_a_quantile_is_no_number_unless_the_caller_has_one() -> None:
     assert math.isnan(quantile([], 0.5))
+    assert quantile([], 0.5, none=0) == 0
 
 
 def conditions(idle_share: float, lag_us: int) -> Conditions:

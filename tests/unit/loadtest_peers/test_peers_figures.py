@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from loadtest.peers.figures_core import account, latency, quantile
+from loadtest.peers.figures_core import account, latency
 
 MS = 1_000_000
-
-
-def test_a_quantile_is_the_value_below_which_the_share_lies() -> None:
-    values = list(range(100, 0, -1))
-    assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1.0), quantile([], 0.5)) == (
-        51,
-        100,
-        100,
-        0,
-    )
 
 
 def test_latency_counts_from_the_due_time_of_records_after_the_warm_up() -> None:

@@ -1,6 +1,6 @@
 """`broker.Broker`, `georelay.v1.Admin` and `georelay.v1.Streams` for clients of the gateway: bytes, never decoded.
 
-Rule 1: what changes something is handed to another broker only while no connection to the first came about; after it
+Rule 1: what changes something is handed to another broker only while it was surely not sent to the first; after it
 was sent, a lost answer is reported as a broker reports an unknown outcome (DEADLINE_EXCEEDED, OUTCOME_UNKNOWN), never
 retried. What only reads (DescribeTopic, ListTopics) is asked of another broker whenever an answer is lost.
 Rule 2: a Subscribe of `broker.Broker` may move to another broker until its first record; later the client resumes by
@@ -120,6 +120,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # a taken port must be an error
 )
+NOT_CONNECTED: Final = "failed to connect to all addresses"
 # grpcio answers these itself when a connection breaks or the time is over, and does not say so; but only a broker adds
 # trailing metadata.
 _MADE_UP_CODES: Final = frozenset(
@@ -268,7 +269,7 @@ class BrokerPassthrough:
                 answer: bytes = await call
                 context.set_trailing_metadata(_of_broker(await call.trailing_metadata()))
             except grpc.aio.AioRpcError as error:
-                if method in READS and _made_up(error):
+                if _was_not_sent(error) or (method in READS and _made_up(error)):
                     self._metrics.failovers.labels("grpc").inc()
                     continue
                 await self._refuse(method, context, broker, error)
@@ -524,6 +525,15 @@ async def _connected(channel: grpc.aio.Channel) -> bool:
 def _made_up(error: grpc.aio.AioRpcError) -> bool:
     """Return whether grpcio itself said this, instead of a broker."""
     return error.code() in _MADE_UP_CODES and not _trailing(error)
+
+
+def _was_not_sent(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether a call found its connection gone and no other one came about: a broker stopped just then.
+
+    grpcio has no other sign of it than its text; it repeats by itself what a server says it has not processed (GOAWAY).
+    """
+    is_so = error.code() is grpc.StatusCode.UNAVAILABLE and (error.details() or "").startswith(NOT_CONNECTED)
+    return is_so and not _trailing(error)
 
 
 def _what_may_be(method: str) -> str:

@@ -70,8 +70,13 @@ class GrpcServer:
         """Return the port that it listens on."""
         return self._port
 
-    async def stop(self, grace_s: float | None) -> None:
-        """Accept no more; give running calls `grace_s`, None: no time."""
+    async def stop(self, grace_s: float | None, *, when_told: Callable[[], None] | None = None) -> None:
+        """Accept no more; give running calls `grace_s`, None: no time.
+
+        Args:
+            when_told: called when every connection has been told (GOAWAY): what a call writes from then on reaches its
+                client after that, and the client begins no call any more that this server would drop.
+        """
         if self._watching is None:
             return
         self._watching.cancel()
@@ -79,7 +84,11 @@ class GrpcServer:
         for leaving in self._leaving:
             leaving.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        await self._server.stop(grace_s)
+        stopping = asyncio.get_running_loop().create_task(self._server.stop(grace_s))
+        await asyncio.sleep(0)  # its first step tells them
+        if when_told is not None:
+            when_told()
+        await stopping
 
     async def _started(self) -> Any:
         server = self._make()

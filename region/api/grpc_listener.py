@@ -106,7 +106,6 @@ class GrpcListener:
 
     async def close(self) -> None:
         """Stop accepting, give running calls a moment, then cancel them."""
-        if self._carried is not None:
-            self._carried.close()
         if self._server is not None:
-            await self._server.stop(CLOSE_GRACE_S)
+            # Told earlier, a gateway would call one by one here, and calls that gRPC has not shown us yet are dropped.
+            await self._server.stop(CLOSE_GRACE_S, when_told=None if self._carried is None else self._carried.close)

@@ -187,6 +187,28 @@ async def test_a_publish_whose_answer_is_lost_is_unknown_and_not_sent_again(
     assert not broker.published
 
 
+async def test_a_publish_that_a_stopping_broker_has_not_processed_is_handed_to_another_one(
+    start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any
+) -> None:
+    """The connection is there when the call is made; what HTTP/2 says afterwards is that nobody has looked at it."""
+
+    async def stop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        while data := await reader.read(65536):
+            if b"Publish" in data or b"payload" in data:
+                server.close()
+                writer.write(b"\x00\x00\x08\x07\x00" + bytes(4) + bytes(8))  # GOAWAY: last stream 0, no error
+                writer.close()
+                return
+
+    server = await asyncio.start_server(stop, "127.0.0.1", 0)
+    us, eu = await start_broker(), await start_broker()
+    us.grpc, eu.grpc = f"127.0.0.1:{server.sockets[0].getsockname()[1]}", broker.address
+    mesh = await start_mesh(us=[us], eu=[eu])
+    assert await publish(open_channel(mesh), b"payload") == b"id:payload"
+    assert not server.is_serving()
+
+
 async def test_a_publish_whose_answer_is_late_is_unknown_too(
     start_mesh: Any, start_broker: Any, broker: GrpcBroker, open_channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

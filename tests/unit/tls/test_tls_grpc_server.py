@@ -97,6 +97,25 @@ async def test_a_method_that_is_no_text_does_not_end_the_service(
         assert await running.read() == b"end"  # calls that ran were not harmed
 
 
+async def test_a_server_that_stops_says_so_before_its_calls_say_anything_more() -> None:
+    service = Service(AdmissionCounters(), calls_max=2)
+    server = GrpcServer(service.make, "127.0.0.1:0")
+    reader, writer = await asyncio.open_connection("127.0.0.1", await server.start())
+    headers = request(b"/t.T/Last").replace(b"\x01\x05\0\0\0\x01", b"\x01\x04\0\0\0\x01")  # a message follows
+    writer.write(headers + b"\0\0\x08\0\x01\0\0\0\x01" + b"\0\0\0\0\x03end")
+    await service.begun.wait()
+    stopping = asyncio.create_task(server.stop(5.0, when_told=service.finish.set))
+    kinds: list[tuple[int, bytes]] = []
+    async with asyncio.timeout(5):
+        while (0, b"\0\0\0\0\x03end") not in kinds:
+            head = await reader.readexactly(9)
+            kinds.append((head[3], await reader.readexactly(int.from_bytes(head[:3], "big"))))
+    writer.close()
+    await stopping
+    data, goaway = 0, 7
+    assert [kind for kind, _ in kinds if kind in (data, goaway)] == [data, goaway, data]
+
+
 async def test_an_address_with_too_many_calls_is_refused_and_counted(
     served: tuple[Service, AdmissionCounters, int],
 ) -> None:

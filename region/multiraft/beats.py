@@ -38,6 +38,9 @@ class BeatOwner(Protocol):
     def mark_dirty(self, group: Group) -> None:
         """Have the group looked at in this turn."""
 
+    def mark_if_ready(self, group: Group) -> None:
+        """Have the group looked at in this turn if its core wants anything done, and by the next beat anyway."""
+
 
 class Beats:
     """Beats of one broker, sent and received."""
@@ -207,7 +210,5 @@ class Beats:
             if group.node.touch_peer(peer, row[0], pulse):
                 pulse.apart.discard(group_id)
                 continue
-            self.stirred(group_id)
             self._owner.guard(group, group.step_heartbeat_answer, peer, row[0])
-            if group.node.has_ready():
-                self._owner.mark_dirty(group)
+            self._owner.mark_if_ready(group)

@@ -324,6 +324,17 @@ class Host:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
 
+    def mark_if_ready(self, group: Group) -> None:
+        """Have the group looked at in this turn if its core wants anything done, and by the next beat anyway.
+
+        Of a record's answers and writes every other one changes nothing but what is known of a follower, or of the own
+        disk: those do not cost a turn.
+        """
+        if group.node.has_ready():
+            self.mark_dirty(group)
+        else:
+            self.beats.stirred(group.group_id)
+
     def _turn(self) -> None:
         self._turn_scheduled = False
         self.watchdog.stirred = True
@@ -363,8 +374,10 @@ class Host:
             self.guard(group, self._advance, group, self._clock.monotonic_ns() + int(TURN_MS * 1e6))
 
     def _advance(self, group: Group, until_ns: int) -> None:
-        while group.node.has_ready():
+        more = group.node.has_ready()
+        while more:
             ready = group.take_ready()
+            more = ready.more
             if ready.write is not None:
                 self._writes.submit(group.group_write(ready.write))
             for message in ready.messages:
@@ -409,7 +422,7 @@ class Host:
         for message in write.responses:
             if message.to not in group.unsafe:
                 self._send(group.group_id, message)
-        self.mark_dirty(group)
+        self.mark_if_ready(group)
 
     def _send(self, group_id: GroupId, message: Message[Entry]) -> None:
         if isinstance(message, Append):
@@ -524,7 +537,7 @@ class Host:
         if isinstance(message, Append) and message.entries and not self._admits_entries():
             return  # the disk is full: the leader sends them again
         self.guard(group, group.step, message)
-        self.mark_dirty(group)
+        self.mark_if_ready(group)
 
     # --- connections and leaders -----------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Which groups of a host may have changed since somebody looked: only these are checked after a turn.
 
-Whatever changes a group ends in `Host.mark_dirty` or `Host._advance`; both are watched. In case something does not,
-every group is looked at now and then.
+Whatever changes a group ends in `Host.mark_dirty`, `Host.mark_if_ready` or `Host._advance`; they are watched. In case
+something does not, every group is looked at now and then.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ class HostWatch:
 
     def follow(self, host: Any) -> None:
         """Watch a host that has no groups yet."""
-        mark, advance, touched = host.mark_dirty, host._advance, self._touched
+        mark, mark_if, advance, touched = host.mark_dirty, host.mark_if_ready, host._advance, self._touched
 
         def mark_dirty(group: Any) -> None:
             touched[group] = None
             mark(group)
 
+        def mark_if_ready(group: Any) -> None:
+            touched[group] = None
+            mark_if(group)
+
         def advanced(group: Any, until_ns: int) -> None:
             touched[group] = None
             advance(group, until_ns)
 
-        host.mark_dirty, host._advance = mark_dirty, advanced
+        host.mark_dirty, host.mark_if_ready, host._advance = mark_dirty, mark_if_ready, advanced
         self._host = host
 
     def due(self) -> bool:

@@ -105,7 +105,11 @@ class Leadership(Generic[E]):
             return
         self._repairs(progress, message, message.index)
         if message.index <= log.last_index and progress.accepted(message.index, log_first_index=log.first_index):
-            self.due = True
+            self.due = self.due or self._lets_send(progress)
+
+    def _lets_send(self, progress: Progress) -> bool:
+        """Return whether news of a follower can let something leave: it lacks entries, or waits for an order."""
+        return self._config.tells_commits or progress.next <= self._log.last_index or self.transferee != NO_BROKER
 
     def _repairs(self, progress: Progress, message: AppendResponse, holds: int) -> bool:
         """Follow a follower into repair and out of it; return whether it has lost what we counted on."""

@@ -152,7 +152,7 @@ class Leader(Follower[E]):
         commit = leadership.committable(self.commit_index)
         if commit > self.commit_index:
             self.commit_index = commit
-            leadership.due = True
+            leadership.due = leadership.due or self._config.tells_commits
             if self.membership.outgoing or self.id not in self.membership.voters:
                 self._settle_membership(leadership)
 

@@ -243,6 +243,7 @@ class RaftNode(Leader[E]):
             snapshot_requests=requests,
             read_states=read_states,
             reads_lost=reads_lost,
+            more=self._handed_out < min(self.commit_index, self.log.stable_index),
         )
 
     def _take_committed(self) -> tuple[int, int] | None:

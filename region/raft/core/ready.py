@@ -3,8 +3,8 @@
 1 `messages` leave at once, in order for each receiver: they promise nothing that is not durable.
 2 `write` goes to the group's storage, always behind the writes before it, also when it holds nothing but
   responses. Once durable: `node.written(write.tag)`, then send `write.responses`, then look at ready() again.
-3 `committed` is applied in order (it is durable here), then `node.applied_to(hi - 1)`. It is bounded: more may
-  be due in the next ready().
+3 `committed` is applied in order (it is durable here), then `node.applied_to(hi - 1)`. It is bounded: when `more` is
+  true, the next ready() has what follows. Nothing else is due again before the next input.
 4 `soft` is for whoever shows or follows the leadership.
 5 `fetches` are read from storage off the loop, then `node.entries_fetched(fetch, entries)`.
 6 `snapshot_requests` are answered with `node.snapshot_fetched(request, point)`, each once.
@@ -90,3 +90,4 @@ class Ready(Generic[E]):
     snapshot_requests: Sequence[SnapshotRequest] = ()
     read_states: Sequence[ReadState] = ()
     reads_lost: Sequence[int] = ()
+    more: bool = False

@@ -105,6 +105,10 @@ class Owner:
     def mark_dirty(self, group: Any) -> None:
         self.dirty.append(group)
 
+    def mark_if_ready(self, group: Any) -> None:
+        assert group.node.has_ready()
+        self.dirty.append(group)
+
     def send(self, _: BrokerId, __: object, kind: FrameKind, parts: Any) -> bool:
         if kind is FrameKind.BEAT_ACK:
             self.exceptions = decode_ack(parts[0])[1]

@@ -31,9 +31,12 @@ def test_appends_are_cut_to_their_size_and_a_larger_entry_travels_alone(cluster_
     assert [[e.data for e in m.entries] for m in cluster.mail(Append, to=B)] == [["a", "b"], ["c"], ["big"], ["d"]]
 
 
+@pytest.mark.parametrize("tells_commits", [True, False])
 @pytest.mark.parametrize("limit", [{"inflight_messages_max": 2}, {"inflight_bytes_max": 200}])
-def test_the_window_bounds_messages_and_bytes_in_flight(cluster_class: Any, limit: dict[str, int]) -> None:
-    cluster = cluster_class(3, append_message_bytes_max=100, **limit)
+def test_the_window_bounds_messages_and_bytes_in_flight(
+    cluster_class: Any, limit: dict[str, int], tells_commits: bool
+) -> None:
+    cluster = cluster_class(3, append_message_bytes_max=100, tells_commits=tells_commits, **limit)
     cluster.forging = True
     cluster.elect(1)
     cluster.propose("a", "b", "c", "d")

@@ -24,9 +24,9 @@ def test_what_is_handed_out_to_be_applied_is_bounded(cluster_class: Any) -> None
     node.written(write.tag)
     ranges = []
     while node.has_ready():
-        found = node.ready().committed
-        ranges.append(found)
-    assert ranges == [(2, 4), (4, 6), (6, 7), (7, 8), (8, 9)]
+        ready = node.ready()
+        ranges.append((ready.committed, ready.more))
+    assert ranges == [((2, 4), True), ((4, 6), True), ((6, 7), True), ((7, 8), True), ((8, 9), False)]
 
 
 def test_entries_that_are_not_in_memory_are_handed_out_as_one(cluster_class: Any, stored: Any) -> None:

@@ -133,6 +133,28 @@ def test_where_nobody_waits_at_followers_no_commit_index_travels_alone(cluster_c
     assert [(m.to, m.commit, len(m.entries)) for m in cluster.mail(Append)] == [(B, 2, 1), (C, 2, 1)]
 
 
+def test_where_nobody_waits_at_followers_news_of_one_is_looked_at_only_if_it_lacks_entries_or_shall_lead(
+    cluster_class: Any,
+) -> None:
+    cluster = cluster_class(3, tells_commits=False)
+    cluster.elect(1)
+    cluster.forging = True
+    cluster.propose("a", "b")
+    cluster.pump()
+    node, last = cluster.node(1), cluster.node(1).last_index
+    node.step(accepted(2, last))
+    assert not node.has_ready()
+    assert node.transfer_leadership(C)
+    cluster.pump()
+    cluster.drop_mail()
+    node.step(accepted(3, last - 1))
+    cluster.pump()
+    assert not cluster.network
+    node.step(accepted(3, last))
+    cluster.pump()
+    assert [(type(message), message.to) for message in cluster.network] == [(TimeoutNow, C)]
+
+
 def test_a_lone_commit_index_is_not_answered_by_who_holds_its_entries(led: Any) -> None:
     node = led.node(2)
     last = node.last_index

@@ -20,7 +20,7 @@ FROM ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
-PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -o console_output_style=classic
 
 .PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi client accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
 

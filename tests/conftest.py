@@ -1,4 +1,4 @@
-"""Options every test may use, what no test may leave behind, which process of pytest-xdist runs which file.
+"""Options every test may use, and what no test may leave behind.
 
 How many examples a property gets: `quick` of them unless pytest is told `--hypothesis-profile all`.
 
@@ -18,22 +18,19 @@ import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import structlog
 from hypothesis import settings
 
-pytest_plugins = ["tests.costs"]
+pytest_plugins = ["tests.file_by_file", "tests.costs"]
 
 gc.disable()  # until all tests are collected: a third of the time that takes went into looking for cycles
 
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("all", max_examples=150, deadline=None)
 settings.load_profile("quick")
-
-# Folders whose tests share a JVM, or a mesh: another would start in vain and, idle, take from everybody.
-ONE_PROCESS: Final = ("tests/sla/spark", "tests/interop", "tests/e2e/native")
 
 UP_PORTS: Final = (21_000, 32_000)
 WORKERS_MAX: Final = 8
@@ -71,6 +68,8 @@ def ended_after(seconds: float, stderr: int) -> Iterator[None]:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     mark = item.get_closest_marker("timeout")
     limit_s = float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+    if not limit_s:
+        return (yield)
     with ended_after(limit_s + END_S_MAX, item.config.stash[_STDERR]):
         return (yield)
 
@@ -85,30 +84,6 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     with ended_after(END_S_MAX, session.config.stash[_STDERR]):
         return (yield)
-
-
-def scope_of(nodeid: str) -> str:
-    """Return what a test is handed out with: its file, or its folder when that is of ONE_PROCESS."""
-    file = nodeid.partition("::")[0]
-    folder = file.rpartition("/")[0]
-    return folder if folder in ONE_PROCESS else file
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The longest pieces of work come first: what begins last is short, and no process waits long for the others.
-    places = {folder: place for place, folder in enumerate(ONE_PROCESS)}
-    items.sort(key=lambda item: places.get(scope_of(item.nodeid), len(places)))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
-
-    scheduling = LoadFileScheduling(config, log)
-    scheduling._split_scope = scope_of
-    return scheduling
 
 
 @pytest.fixture(autouse=True)

@@ -117,8 +117,7 @@ def check_received() -> Callable[[list[Sent], list[Received]], None]:
 @pytest.fixture(scope="package")
 def regions(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """The regions of the meshes: two, and a third one where tests of the second tier run."""
-    ours = (item for item in request.session.items if item.nodeid.startswith("tests/interop/"))
-    return REGIONS if any(item.get_closest_marker("slow") for item in ours) else REGIONS[:2]
+    return REGIONS[:2] if request.config.getoption("markexpr") == "not slow" else REGIONS
 
 
 @pytest.fixture(scope="package")  # no longer: idle brokers cost the tests of other folders CPU

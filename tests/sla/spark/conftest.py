@@ -1,7 +1,7 @@
 """One Spark session for all tests in this folder, and builders of small tables.
 
-All of them run in one process (ONE_PROCESS in tests/conftest.py): a second session would start a JVM of its own. What
-needs no session stands in tests/sla.
+All of them run in one process (ONE_PROCESS in tests/file_by_file.py): a second session would start a JVM of its own.
+What needs no session stands in tests/sla.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ async def test_all_three_listeners_serve_and_sigterm_ends_the_process(start_brok
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gateway", "--config", str(file))
     try:
-        async with asyncio.timeout(30), aiohttp.ClientSession() as client:
+        async with asyncio.timeout(120), aiohttp.ClientSession() as client:
             await ready(client, f"http://127.0.0.1:{ports[0]}/readyz")
             async with client.get(f"http://127.0.0.1:{ports[0]}/v1/topics") as answer:
                 assert answer.status == 200

@@ -37,6 +37,7 @@ def test_a_home_region_that_loses_its_majority_keeps_every_promise(seed: int) ->
     assert outcome.marks["homes.majority_lost"] > 0 and outcome.marks["home.moved"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_moves_the_same_homes() -> None:
     from tests.sim.runs import play
 

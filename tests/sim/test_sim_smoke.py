@@ -64,7 +64,7 @@ def test_the_same_seed_plays_the_same_world() -> None:
 @pytest.mark.parametrize(
     ("name", "first_seed"),
     first(
-        4,
+        3,
         [
             ("acknowledges_before_sync", 1),
             ("forgets_its_vote", 1),

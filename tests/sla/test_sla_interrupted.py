@@ -115,7 +115,7 @@ def test_ctrl_c_is_one_line_and_130_and_leaves_no_java(
 @pytest.mark.parametrize(
     ("given", "cause"),
     first(
-        1,
+        0,
         [
             (["--master", "nonsense"], "Master must either be yarn or start with spark, k8s, or local"),
             (["--master", "local[x]"], "Could not parse Master URL: 'local[x]'"),

@@ -50,7 +50,7 @@ def test_chained_joins_all_converge_with_the_second_exchange() -> None:
 # (members, timing, first declared from..to, all know by): docs/protocol/gossip.md has the measured table.
 DETECTION = [
     (5, LAN, 4.0, 16.0, 17.0),
-    (30, LAN, 5.0, 12.0, 13.0),
+    pytest.param(30, LAN, 5.0, 12.0, 13.0, marks=pytest.mark.slow),
     pytest.param(50, LAN, 6.0, 14.0, 15.0, marks=pytest.mark.slow),
     (20, WAN, 38.0, 62.0, 64.0),
     (15, TUNED_WAN, 8.0, 16.0, 17.0),
@@ -78,7 +78,7 @@ def test_a_fifth_of_the_pool_killed_at_once_is_found_by_all() -> None:
     assert {row.name for row in pool.news("DEAD")} == {f"m{number}" for number in range(5, 11)}
 
 
-@pytest.mark.parametrize(("count", "seed"), first(2, [(5, 1), (10, 3), (30, 3), (5, 2), (50, 4)]))
+@pytest.mark.parametrize(("count", "seed"), first(1, [(5, 1), (10, 3), (30, 3), (5, 2), (50, 4)]))
 def test_five_percent_loss_makes_no_false_failure_in_three_minutes(count: int, seed: int) -> None:
     pool = settled(seed, count, loss=0.05, doubled=0.05, delay_s=(0.0001, 0.05))
     pool.run(180.0)

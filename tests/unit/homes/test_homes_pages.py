@@ -168,9 +168,9 @@ async def test_a_promise_that_is_never_committed_is_answered_all_the_same(monkey
 # --- thousands of streams ----------------------------------------------------------------------------
 
 
-def topic(number: int) -> TopicDefinition:
+def topic(number: int, partitions: int) -> TopicDefinition:
     return TopicDefinition(
-        name=f"orders-{number}", topic_id=bytes([number]) * 16, partitions=PARTITIONS, replication_factor=1,
+        name=f"orders-{number}", topic_id=bytes([number]) * 16, partitions=partitions, replication_factor=1,
         homes=Homes.ONE, home=ONE, retention_ms=-1, retention_bytes=-1, config=(), index=1,
     )  # fmt: skip
 
@@ -180,13 +180,14 @@ class Mesh:
 
     is_leader = True
 
-    def __init__(self, topics: int) -> None:
+    def __init__(self, topics: int, partitions: int = PARTITIONS) -> None:
         self.part = HomesPart(self)
         self.commands = 0
         self.asked: Counter[int] = Counter()
         self.stuck: set[StreamKey] = set()
         self.fault: Exception | None = None
-        self.known = {definition.topic_id: definition for definition in map(topic, range(1, topics + 1))}
+        definitions = [topic(number, partitions) for number in range(1, topics + 1)]
+        self.known = {definition.topic_id: definition for definition in definitions}
 
     def find(self, topic_id: bytes) -> TopicDefinition | None:
         return self.known.get(topic_id)
@@ -284,7 +285,7 @@ async def test_a_report_of_very_many_streams_fits_into_an_answer() -> None:
 
 
 async def test_a_fault_nobody_foresaw_does_not_end_the_moves_and_is_not_repeated_without_a_pause() -> None:
-    mesh = Mesh(topics=1)
+    mesh = Mesh(topics=1, partitions=10)
     mesh.fault = RuntimeError("our own bug")
     async with Running(mesh) as desk:
         forced(mesh, desk)

@@ -127,7 +127,7 @@ client: setup ## a client made of the OpenAPI document by a generator from PyPI 
 
 accounts: setup ## 1000 records/s in the WAN test bed, a link cut, a kill -9: the report against the clients' books (8 min; SECONDS=300)
 	@GEORELAY_ACCOUNTS=1 $(BIN)/python -m pytest -q tests/accounts
-	@$(BIN)/python -m loadtest.campaign report --seconds $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),300)
+	@$(BIN)/georelay load run accounts --seconds $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),300)
 
 sla-cluster: setup ## the report's jobs on two executors, on a cluster that loses a worker, by spark-submit (minutes)
 	@GEORELAY_SLA_CLUSTER_RUNS=1 $(BIN)/python -m pytest -q -s tests/sla_cluster

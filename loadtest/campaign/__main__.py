@@ -9,10 +9,9 @@ queue           consumers of a work queue die and are killed, its coordinator to
 transactions    kill -9 of brokers and clients while transactions are written (options: `transactions --help`)
 groups          consumer groups of all clients; members and coordinator come and go (options: `groups --help`)
 region-add      a fourth region joins and is filled under load (options: `region-add --help`)
-report          a cut and a kill under load, then the report: every record accounted for (options: `report --help`)
 gossip          a pool of fifty members: how fast news and deaths get around (options: `gossip --help`)
 
-Kills of leaders and regions and cut links are data: `georelay load list` has them.
+Kills of leaders and regions, cut links and the report's accounts are data: `georelay load list` has them.
 Foreign producers (confluent-kafka, idempotent, acks=all) send meanwhile. Exit code 1 when an acknowledged record
 is missing, a record is there twice or out of order, or a region or a replica differs; 2 when it could not run.
 """
@@ -25,7 +24,7 @@ from typing import Final
 
 from rich.console import Console
 
-from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, report_run, transactions, upgrade
+from loadtest.campaign import bit_flip, flood, gossip, group_runs, queue, region_add, transactions, upgrade
 from loadtest.campaign.command_line import carry_out, new_parser
 from loadtest.campaign.membership_runs import MEMBERSHIP_RUNS, Work
 from loadtest.campaign.phases_table import print_report
@@ -38,7 +37,6 @@ OTHERS: Final = {
     "groups": group_runs.main,
     "queue": queue.main,
     "region-add": region_add.main,
-    "report": report_run.main,
     "transactions": transactions.main,
     "upgrade": upgrade.main,
 }

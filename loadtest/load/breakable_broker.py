@@ -1,17 +1,25 @@
 """The shipping broker with a disk and a clock that can be broken: `--config FILE`, as `georelay up` starts brokers.
 
-What is broken stands in the control file beside the configuration (loadtest.chaos.control_file). The rest is
-`python -m region.faults`.
+What is broken stands in the control file beside the configuration (loadtest.chaos.control_file); it is made when it is
+not there. `--clocks FILE`, JSON of region -> milliseconds: the clocks of that region are wrong by as much from the
+beginning. The configuration of a development mesh says that every broker reads one clock; that line is left out then,
+so that offsets and bounds are measured. The rest is `python -m region.faults`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from loadtest.chaos.control_file import ControlFile
+
+SAME_CLOCK: Final = "clock_error_us ="
 
 
 def control_path(config: Path) -> Path:
@@ -19,16 +27,30 @@ def control_path(config: Path) -> Path:
     return config.with_suffix(".faults.json")
 
 
+def prepared(config: Path, clocks: Mapping[str, float]) -> Path:
+    """Make the control file of a broker; return its configuration, another one where clocks are wrong."""
+    control = control_path(config)
+    if not clocks:
+        if not control.exists():
+            ControlFile(control)
+        return config
+    text = config.read_text(encoding="utf-8")
+    ControlFile(control).set(wall_step_ms=int(clocks.get(tomllib.loads(text)["region"], 0)))
+    skewed = config.with_suffix(".skewed.toml")
+    lines = [line for line in text.splitlines() if not line.startswith(SAME_CLOCK)]
+    skewed.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return skewed
+
+
 def main() -> None:
     """Become the broker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
-    config: Path = parser.parse_args().config
-    control = control_path(config)
-    if not control.exists():
-        ControlFile(control)
+    parser.add_argument("--clocks", type=Path)
+    options = parser.parse_args()
+    clocks = json.loads(options.clocks.read_text(encoding="utf-8")) if options.clocks else {}
     words = ["-P", "-m", "region.faults", "broker", "--break-things"]
-    words += ["--config", str(config), "--control", str(control)]
+    words += ["--config", str(prepared(options.config, clocks)), "--control", str(control_path(options.config))]
     os.execv(sys.executable, (sys.executable, *words))  # noqa: S606 - our own words
 
 

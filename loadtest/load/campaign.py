@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,7 @@ class Topology:
 
     Args:
         tls: everywhere, in a mesh that is started here; a test bed always has it.
+        clocks: by how many milliseconds the clocks of a region are wrong.
     """
 
     kind: str = "up"
@@ -41,16 +42,30 @@ class Topology:
     tls: bool = False
     pairs: str = ""
     endpoints: str = ""
+    clocks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic that the campaign creates; home "": the nearest region."""
+    """A topic that the campaign creates; home "": the nearest region.
+
+    Args:
+        homes: one, or every: each region has a stream of its own, which others read as `region.name`.
+    """
 
     name: str
     partitions: int = 1
     home: str = ""
+    homes: str = "one"
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def stream_of(self, region: str) -> str:
+        """Return the name under which everybody reads what is published in a region."""
+        return self.name if self.homes == "one" else f"{region}.{self.name}"
+
+    def streams(self, regions: Iterable[str]) -> list[str]:
+        """Return the names of all its streams."""
+        return list(dict.fromkeys(self.stream_of(region) for region in regions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +86,7 @@ class Users:
         regions: where they connect, in turn; (): in every region.
         connections: of each region; each has one request out at a time (grpc, rest, text, transactions).
         abort_share: of transactions that are aborted on purpose.
+        sends_again: what is refused, or not answered in time (of kafka; the others always do).
         keys: uniform, zipf:EXPONENT, or hot:SHARE (that share has one key).
         batch_ms: how long a client waits for more before it sends.
     """
@@ -86,6 +102,7 @@ class Users:
     batch_ms: float = 0.0
     connections: int = 8
     abort_share: float = 0.0
+    sends_again: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +195,16 @@ class Campaign:
     def seconds(self) -> float:
         """Return how long is loaded."""
         return sum(stage.seconds for stage in self.stages)
+
+    def sent_once(self) -> frozenset[str]:
+        """Return the streams whose publishers do not send again what was refused."""
+        regions = self.topology.regions
+        return frozenset(
+            stream
+            for topic in self.topics
+            if not any(users.sends_again for users in self.users if topic.name in users.topics)
+            for stream in topic.streams(regions)
+        )
 
     def stage_at(self, seconds: float) -> Stage | None:
         """Return the stage at a time after the begin, None after the last one."""

@@ -37,6 +37,7 @@ SHOWN_CHARS_MAX: Final = 60
 CANNOT_SEE: Final = ("native", "text", "group", "queue")  # not told how far markers and aborted records reach
 TEXT_BYTES_MAX: Final = 200_000
 NEED_MS: Final = ("link-slow", "disk-slow", "clock-step")
+BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step")  # by a file that the broker reads
 _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
@@ -92,6 +93,26 @@ def parse(text: str, *, name: str, place: str) -> Campaign:
         where, said = min(errors, key=lambda row: (line_at(lines, row[0]), row[1]))
         raise CampaignError(f"{place}:{line_at(lines, where)}: {dotted(where)}{said}")
     return _made(name, document)
+
+
+def shortened(text: str, seconds: float) -> str:
+    """Return the text of a right campaign with a load of so many seconds: stages and moments of faults in proportion.
+
+    How long a fault holds stays. Raises CampaignError: two of these keys stand on one line.
+    """
+    document, lines, rows = tomllib.loads(text), lines_of(text), text.splitlines()
+    factor = seconds / sum(seconds_of(stage["for"]) for stage in document["stages"])
+    for part, keys in (("stages", ("for",)), ("faults", ("at", "every"))):
+        for row, entry in enumerate(document.get(part, ())):
+            for key in keys:
+                if key not in entry:
+                    continue
+                line = lines.get((part, row, key))
+                if line is None:
+                    raise CampaignError(f"{part}[{row}].{key}: cannot be shortened: give each key a line of its own")
+                new = f"{seconds_of(entry[key]) * factor:.2f}s"
+                rows[line - 1] = rows[line - 1].replace(f'"{entry[key]}"', f'"{new}"')
+    return "\n".join(rows) + "\n"
 
 
 def lines_of(text: str) -> dict[Where, int]:
@@ -212,8 +233,15 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     for row, name in enumerate(topics):
         if name in topics[:row]:
             yield ("topics", row, "name"), f"{name!r} is there twice"
+    for region in topology.get("clocks", ()):
+        if region not in regions:
+            yield ("topology", "clocks"), f"{region!r} is not one of the regions {', '.join(regions)}"
+        elif topology["kind"] == "endpoints":
+            yield ("topology", "clocks"), "needs a mesh that is started for it: topology.kind up or wan"
     for row, topic in enumerate(document["topics"]):
-        if "home" in topic and topic["home"] not in regions:
+        if "home" in topic and topic.get("homes") == "every":
+            yield ("topics", row, "home"), "every region is a home of this topic: leave home away, or homes"
+        elif "home" in topic and topic["home"] not in regions:
             yield ("topics", row, "home"), f"{topic['home']!r} is not one of the regions {', '.join(regions)}"
     for part in ("users", "readers"):
         for row, entry in enumerate(document.get(part, ())):
@@ -240,10 +268,17 @@ def _wrong_kinds(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     """Yield what a kind of user or reader cannot do with its topics."""
     partitions = {topic["name"]: topic.get("partitions", 1) for topic in document["topics"]}
     users = document.get("users", ())
+    of_every = {topic["name"] for topic in document["topics"] if topic.get("homes") == "every"}
+    for part in ("users", "readers"):
+        for row, entry in enumerate(document.get(part, ())):
+            if entry.get("kind", "kafka") != "kafka" and (names := of_every.intersection(entry["topics"])):
+                yield (part, row, "kind"), f"{entry['kind']!r} cannot use {min(names)!r}, of homes = every: use kafka"
     in_transactions = {name for entry in users if entry["kind"] == TRANSACTIONS for name in entry["topics"]}
     for row, entry in enumerate(users):
         if entry["kind"] == "grpc" and (many := [name for name in entry["topics"] if partitions.get(name, 1) > 1]):
             yield ("users", row, "topics"), f"{many[0]!r} has several partitions, and grpc publishes have no key"
+        if entry["kind"] != "kafka" and not entry.get("sends_again", True):
+            yield ("users", row, "sends_again"), f"{entry['kind']!r} always sends again: use kafka"
         if entry["kind"] == "text" and entry.get("payload_bytes", 0) > TEXT_BYTES_MAX:
             yield ("users", row, "payload_bytes"), f"a line of the text protocol holds at most {TEXT_BYTES_MAX} of them"
     for row, entry in enumerate(document.get("readers", ())):
@@ -271,6 +306,8 @@ def _wrong_faults(
         return
     if do == "link-slow" and kind != "wan":
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has links with a delay"
+    if do in BREAKABLE and "clocks" in topology:
+        yield ("faults", row, "do"), f"{do!r} needs clocks that are right: leave topology.clocks away"
     if do == "grow" and (kind != "up" or topology.get("tls")):
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = up, without tls"
     if do == "certificates" and kind != "wan" and not topology.get("tls"):

@@ -32,19 +32,27 @@ def run(
     campaign: Annotated[str, typer.Argument(help="Name of a shipped campaign, or a .toml file.")] = "smoke",
     out: Annotated[Path, typer.Option(help="Folder below which the results go.")] = Path("out/load"),
     workers: Annotated[bool, typer.Option("--workers", help="A worker of Locust for each region.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="N", help="Load for so long; stages and moments of faults in proportion."),
+    ] = None,
     web: Annotated[str, typer.Option(metavar="HOST:PORT", help="Show Locust's page there meanwhile.")] = "",
 ) -> None:
     """Run a campaign. Ends with 0 when everything was kept, 1 on a breach, 2 when invalid, 3 when it could not run."""
     _need_extra()
     from loadtest.campaign.mesh import CampaignFailed
-    from loadtest.load.campaign_file import CampaignError, find, load
+    from loadtest.load.campaign_file import CampaignError, find, load, parse, shortened
     from loadtest.load.locust_processes import RunOptions
     from loadtest.load.runner import run_campaign
 
     try:
         file = find(campaign)
-        options = RunOptions(campaign_file=file, out=out, web=web, has_workers=workers)
-        code = asyncio.run(run_campaign(load(file), options, typer.echo))
+        chosen, text = load(file), file.read_text(encoding="utf-8")
+        if seconds is not None:
+            text = shortened(text, seconds)
+            chosen = parse(text, name=chosen.name, place=file.name)
+        options = RunOptions(campaign_text=text, out=out, web=web, has_workers=workers)
+        code = asyncio.run(run_campaign(chosen, options, typer.echo))
     except (CampaignError, CampaignFailed) as error:
         raise CommandFailed(str(error), exit_code=EXIT_CANNOT_RUN) from error
     raise typer.Exit(code)

@@ -15,6 +15,7 @@ from loadtest.load.campaign_file import load
 
 PUBLISH, ABORT, DELIVER, LATE = "publish", "abort", "deliver", "late"  # what is counted; late: by slow readers
 COMPLETE: Final = "complete"
+REFUSED: Final = "refused"  # begins the note of what a broker refused and the client did not send again
 PADDING: Final = b"."
 SHOWN_BYTES_MAX: Final = 64
 
@@ -70,6 +71,15 @@ class Plan:
     def connect(self, region: str) -> dict[str, Any]:
         """Return the arguments of `georelay.connect` for a region."""
         return {"url": f"grpc://{','.join(self.addresses(region, 'grpc'))}", "user": self.user, "tls": self.tls()}
+
+    def spots(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        """Return (stream, partition) of everything that readers of these topics read."""
+        return [
+            (stream, partition)
+            for topic in self.topics(names)
+            for stream in topic.streams(self.campaign.topology.regions)
+            for partition in range(topic.partitions)
+        ]
 
     def topics(self, names: Sequence[str]) -> tuple[Topic, ...]:
         """Return topics by their names."""

@@ -10,10 +10,15 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from loadtest.load.campaign import Users
-from loadtest.load.engine_values import Plan, WallClock
+from loadtest.load.engine_values import REFUSED, Plan, WallClock
 from loadtest.load.publisher import GIVE_UP_S, Outgoing, Publisher
 
 REQUEST_TIMEOUT_MS: Final = 1_000
+ONCE_TIMEOUT_MS: Final = 20_000
+# What a broker answers and has surely not stored, the numbers are Kafka's; then what it refuses because of its state,
+# and where it sends the client elsewhere.
+REFUSALS: Final = frozenset({2, 3, 10, 17, 18, 19, 29, 44, 87})
+REDIRECTS: Final = frozenset({5, 6, 74, 75})
 POLL_S: Final = 0.05
 KNOWN_S_MAX: Final = 20.0
 
@@ -51,7 +56,10 @@ class KafkaPublisher(Publisher):
         return left
 
     def _answer(self, number: int, record: Outgoing, error: KafkaError | None, message: Message) -> None:
-        if error is not None:  # a record that timed out may have been stored
+        if error is not None and not self.users.sends_again and error.code() in REFUSALS | REDIRECTS:
+            why = f"{REFUSED}: {error}" if error.code() in REFUSALS else str(error)
+            self.failed(self._history, number, record, why, is_sure=True)
+        elif error is not None:  # a record that timed out may have been stored, and so may one that was sent before
             self.failed(self._history, number, record, str(error), is_sure=False)
         else:
             self.stored(self._history, number, record, message.offset())
@@ -72,14 +80,14 @@ class KafkaPublisher(Publisher):
 
 
 def _settings(users: Users, bootstrap: str) -> dict[str, Any]:
+    again = {"enable.idempotence": True, "message.timeout.ms": int(GIVE_UP_S * 1000)}
+    again |= {"request.timeout.ms": REQUEST_TIMEOUT_MS, "socket.timeout.ms": REQUEST_TIMEOUT_MS}
+    once = {"enable.idempotence": False, "retries": 0, "message.timeout.ms": ONCE_TIMEOUT_MS}
     return {
+        **(again if users.sends_again else once),
         "bootstrap.servers": bootstrap,
-        "enable.idempotence": True,
         "acks": "all",
         "linger.ms": users.batch_ms,
-        "message.timeout.ms": int(GIVE_UP_S * 1000),
-        "request.timeout.ms": REQUEST_TIMEOUT_MS,
-        "socket.timeout.ms": REQUEST_TIMEOUT_MS,
         "reconnect.backoff.max.ms": 1_000,
         "log_level": 0,  # lost connections are the point of a campaign
     }

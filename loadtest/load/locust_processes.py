@@ -31,13 +31,13 @@ class RunOptions:
     """What the command line asked for.
 
     Args:
-        campaign_file: the campaign as it is.
+        campaign_text: the campaign as it is run.
         out: below it the folder of the results is made.
         web: address of Locust's page, "" for none.
         has_workers: a master, and a worker for each region; else one process of Locust for all.
     """
 
-    campaign_file: Path
+    campaign_text: str
     out: Path
     web: str = ""
     has_workers: bool = False

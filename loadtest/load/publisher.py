@@ -23,14 +23,19 @@ from loadtest.load.keys import Keys
 
 GIVE_UP_S: Final = 120.0  # longer than any fault of a campaign lasts
 NO_ROOM: Final = "not sent: too many were not answered"
-Done = tuple[str, str, float | None]  # (publish or abort, topic, latency in ms; None: it failed)
+Done = tuple[str, str, float | None]  # (publish or abort, stream, latency in ms; None: it failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A record that is due. `partition` is where brokers put its key; `name` is what histories call it."""
+    """A record that is due. `partition` is where brokers put its key; `name` is what histories call it.
+
+    Args:
+        topic: where it is sent. stream: where everybody reads it.
+    """
 
     topic: str
+    stream: str
     partition: int
     key: bytes
     value: bytes
@@ -43,6 +48,7 @@ class Publisher(ABC):
 
     def __init__(self, plan: Plan, row: int, region: str, clock: WallClock) -> None:
         self.name = publisher_name(plan.worker, row, region)
+        self.region = region
         rng = random.Random(f"{plan.campaign.seed}/{self.name}")
         self.users = plan.campaign.users[row]
         self.topics = plan.topics(self.users.topics)
@@ -66,6 +72,7 @@ class Publisher(ABC):
             records.append(
                 Outgoing(
                     topic=topic.name,
+                    stream=topic.stream_of(self.region),
                     partition=partition_for_key(key, topic.partitions),
                     key=key,
                     value=value,
@@ -103,7 +110,7 @@ class Publisher(ABC):
 
     def begin(self, history: HistoryWriter, record: Outgoing) -> int:
         """Note that a record is sent now; return the number of the operation."""
-        return history.invoke(Kind.PRODUCE, f"{record.topic}/{record.partition}", value=record.name)
+        return history.invoke(Kind.PRODUCE, f"{record.stream}/{record.partition}", value=record.name)
 
     def stored(self, history: HistoryWriter, number: int, record: Outgoing, offset: int | None) -> None:
         """Note an acknowledgement."""
@@ -122,4 +129,4 @@ class Publisher(ABC):
 
     def _end(self, record: Outgoing, latency_ms: float | None, *, method: str = PUBLISH) -> None:
         self.answered += 1
-        self.done.append((method, record.topic, latency_ms))
+        self.done.append((method, record.stream, latency_ms))

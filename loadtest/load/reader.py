@@ -17,7 +17,7 @@ from typing import Final
 from loadtest.campaign.offset_ranges_core import OffsetRanges
 from loadtest.history.history_file import HistoryWriter
 from loadtest.history.operation import Kind
-from loadtest.load.campaign import SHARING, Readers, Topic
+from loadtest.load.campaign import SHARING, Readers
 from loadtest.load.engine_values import Plan, WallClock, is_complete, method_of, name_of, origin_of, parts_of
 from loadtest.load.sources import FAILURES, SOURCES, Spot, Taken
 
@@ -27,10 +27,8 @@ AGAIN_S: Final = 0.2
 class Progress:
     """What one reader has, or all members of a group or a queue together."""
 
-    def __init__(self, topics: Iterable[Topic], *, is_shared: bool) -> None:
-        self.next: dict[Spot, int] = {
-            (topic.name, partition): 0 for topic in topics for partition in range(topic.partitions)
-        }
+    def __init__(self, spots: Iterable[Spot], *, is_shared: bool) -> None:
+        self.next: dict[Spot, int] = dict.fromkeys(spots, 0)
         self._seen = {spot: OffsetRanges() for spot in self.next} if is_shared else None
         self._lock = threading.Lock()  # members are threads
 
@@ -164,7 +162,7 @@ def readers_of(plan: Plan, clock: WallClock, *, is_final: bool) -> list[Reader]:
     together: dict[tuple[str, str], Progress] = {}
     found = []
     for name, region, readers, shared in plan.complete_readers() if is_final else plan.readers():
-        progress = Progress(plan.topics(readers.topics), is_shared=bool(shared))
+        progress = Progress(plan.spots(readers.topics), is_shared=bool(shared))
         if shared:
             progress = together.setdefault((region, shared), progress)
         found.append(Reader(name, region, readers, plan=plan, clock=clock, progress=progress, shared=shared))

@@ -5,25 +5,38 @@ seconds-*.jsonl what engines did each second           histories/     what clien
 events.jsonl    faults as they happened                locust.json    what Locust counted; locust.html its page
 cpu.jsonl       CPU of every process, each second      traces/        what `georelay report` reads; report/ its result
 verdict.json    the judgement                          result.html    the page
+differences.txt where the report says something else   history.txt    what the checker says
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from pyarrow.parquet import ParquetFile
 
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import read_history
-from loadtest.history.operation import HistoryError
+from loadtest.history.operation import HistoryError, Operation
 from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load import verdict_core
-from loadtest.load.books_core import Books, books_of, differences_to_locust, differences_to_report
+from loadtest.load.books_core import (
+    Books,
+    books_of,
+    differences_to_locust,
+    differences_to_report,
+    faults_of_integrity,
+    shares_in_time,
+)
 from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import CampaignError, load
+from loadtest.load.clock_verdict_core import IN_TIME_MS, clock_faults
 
-UNTRACED_S_MAX = 0.2  # of a partition's records: what a killed broker had not noted yet
+KILLS: Final = ("kill", "region-loss")
+UNTRACED_S_MAX: Final = 0.2  # of a partition's records: what a killed broker had not noted yet
 
 
 class Results:
@@ -49,7 +62,8 @@ class Results:
         invalid = verdict_core.faults_of_generator(
             campaign, self.seconds, self.ended, self.trouble, from_s=self.began_s, to_s=to_s
         )
-        books, history = self._histories(invalid)
+        operations, history = self._histories(invalid)
+        books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, self.ended)
@@ -64,7 +78,7 @@ class Results:
             )
         )
         if campaign.checks.report:
-            lines.append(self._report_line(books))
+            lines += self._report_lines(books, operations)
         return self._kept(lines, invalid)
 
     def _kept(self, lines: list[verdict_core.Line], invalid: list[str]) -> verdict_core.Judgement:
@@ -72,27 +86,51 @@ class Results:
         (self.folder / "verdict.json").write_text(json.dumps(judgement.told(), indent=1) + "\n", encoding="utf-8")
         return judgement
 
-    def _histories(self, invalid: list[str]) -> tuple[Books, HistoryVerdict | None]:
+    def _histories(self, invalid: list[str]) -> tuple[Sequence[Operation], HistoryVerdict | None]:
         try:
             operations = read_history(sorted((self.folder / "histories").glob("*.history")))
             verdict = check(operations) if self.campaign.checks.history else None
         except HistoryError as error:
             invalid.append(f"the histories cannot be judged: {error}")
-            return Books(), None
+            return (), None
         if verdict is not None:
             (self.folder / "history.txt").write_text(verdict.describe() + "\n", encoding="utf-8")
-        return books_of(operations), verdict
+        return operations, verdict
 
-    def _report_line(self, books: Books) -> verdict_core.Line:
+    def _report_lines(self, books: Books, operations: Sequence[Operation]) -> list[verdict_core.Line]:
         report = self._document("report/report.json")
         if not report:
-            return verdict_core.judge_agreement("report and histories", 0, ["there is no report"])
-        kills = sum(row.get("what") == "kill" for row in self.events)
-        most_per_s = max((stage.rate for stage in self.campaign.stages), default=0.0)
+            return [verdict_core.judge_agreement("report and histories", 0, ["there is no report"])]
+        campaign, integrity = self.campaign, report["integrity"]
+        killed = Counter(str(row["of"]).partition("-")[0] for row in self.events if row.get("what") in KILLS)
+        most_per_s = max((stage.rate for stage in campaign.stages), default=0.0)
         compared, differences = differences_to_report(
-            books, report["integrity"]["accounts"], untraced_max=int(kills * UNTRACED_S_MAX * most_per_s)
+            books,
+            integrity["accounts"],
+            untraced_max={region: int(times * UNTRACED_S_MAX * most_per_s) for region, times in killed.items()},
+            sent_once=campaign.sent_once(),
         )
-        return verdict_core.judge_agreement("report and histories", compared, differences)
+        lines = [verdict_core.judge_agreement("report and histories", compared, differences)]
+        found = faults_of_integrity(integrity["readers"])
+        lines.append(verdict_core.judge_agreement("sessions in the report", len(integrity["readers"]), found))
+        if campaign.topology.clocks:
+            checked, wrong = clock_faults(
+                self._latencies(),
+                campaign.topology.clocks,
+                report["targets"],
+                shares_in_time(operations, limit_ms=IN_TIME_MS),
+            )
+            lines.append(verdict_core.judge_agreement("corrections and clocks", checked, wrong))
+            differences = [*differences, *wrong]
+        (self.folder / "differences.txt").write_text("".join(f"{each}\n" for each in (*differences, *found)))
+        return lines
+
+    def _latencies(self) -> list[dict[str, Any]]:
+        """Return the corrected latencies of every pair and second, as the brokers wrote them."""
+        columns = ["stage", "origin", "dest", "n", "clock_offset_us", "clock_err_us"]
+        paths = sorted(self.folder.glob("traces/date=*/hour=*/region=*/latency_hist-*.parquet"))
+        rows = [row for path in paths for row in ParquetFile(path).read(columns=columns).to_pylist()]
+        return [row for row in rows if row["stage"] == "total"]
 
     def _document(self, name: str) -> Mapping[str, Any]:
         path = self.folder / name

@@ -35,7 +35,7 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
     """Run it and return the exit code: 0 pass, 1 breach, 2 invalid. Raises CampaignFailed."""
     folder = options.out / f"{campaign.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True)
-    shutil.copy(options.campaign_file, folder / f"{campaign.name}.toml")
+    (folder / f"{campaign.name}.toml").write_text(options.campaign_text, encoding="utf-8")
     (folder / "run.json").write_text(json.dumps(_circumstances(folder), indent=1) + "\n", encoding="utf-8")
     say(f"{campaign.name}: {campaign.about}")
     say(f"results in {folder}")

@@ -23,6 +23,7 @@ from loadtest.campaign.mesh import COMMAND_S, CampaignFailed, georelay
 from loadtest.chaos.control_file import ControlFile
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
+from loadtest.load.campaign_file import BREAKABLE
 from loadtest.load.faults import STRIKES
 from loadtest.load.links import LinkedMesh
 from loadtest.mesh_process import MeshProcess
@@ -32,7 +33,6 @@ DRAIN_S: Final = 180
 SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
-BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step")
 
 
 class Stage:
@@ -65,7 +65,7 @@ class Stage:
         """Create topics. Raises CampaignFailed."""
         for topic in topics:
             words = ["topics", "create", topic.name, "--partitions", str(topic.partitions)]
-            words += ["--home", topic.home] if topic.home else []
+            words += ["--homes", topic.homes, *(("--home", topic.home) if topic.home else ())]
             words += [word for name, value in topic.settings.items() for word in ("--set", f"{name}={value}")]
             await self.cli(*words)
 
@@ -210,10 +210,7 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
         )
         return
     directory = folder / "mesh"
-    arguments: tuple[str, ...] = ("--restart",)
-    if any(fault.do in BREAKABLE for fault in campaign.faults):
-        program = (sys.executable, "-P", "-m", "loadtest.load.breakable_broker")
-        arguments += tuple(f"--broker-program={word}" for word in program)
+    arguments = ("--restart", *_broker_program(campaign, directory))
     mesh: MeshProcess
     settings, user = PLAIN, ""
     if topology.kind == "wan":
@@ -230,6 +227,20 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
             yield Stage(folder, directory / "endpoints.json", mesh=mesh, settings=settings, user=user)
     except RuntimeError as error:
         raise CampaignFailed(f"the mesh could not be started: {_last_line(str(error))}") from error
+
+
+def _broker_program(campaign: Campaign, directory: Path) -> list[str]:
+    """Return the words of `georelay up` for brokers whose disk or clock is broken; none for brokers as they ship."""
+    clocks = campaign.topology.clocks
+    if not clocks and not any(fault.do in BREAKABLE for fault in campaign.faults):
+        return []
+    program = [sys.executable, "-P", "-m", "loadtest.load.breakable_broker"]
+    if clocks:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "clocks.json"
+        file.write_text(json.dumps(clocks), encoding="utf-8")
+        program += ["--clocks", str(file)]
+    return [f"--broker-program={word}" for word in program]
 
 
 def _mesh_here(campaign: Campaign, directory: Path, arguments: tuple[str, ...]) -> MeshProcess:

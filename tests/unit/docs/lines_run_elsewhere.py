@@ -161,7 +161,7 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(
         "docs/sla/end-to-end.md",
-        ("python -m loadtest.campaign report",),
+        ("georelay load run accounts",),
         _LONG,
         "tests/accounts/test_accounts_thin.py",
     ),

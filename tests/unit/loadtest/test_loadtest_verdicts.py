@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.campaign.clock_verdict_core import wrong_verdicts
 from loadtest.campaign.transactions_verdict_core import Fate, Journal, PipelineVerdict, judge_pipeline, read_journal
 from loadtest.groups import verdict_core as groups
+from loadtest.load.clock_verdict_core import wrong_verdicts
 
 # --- transactions ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from georelay.cli.application import PLUGIN_GROUP, build_app
-from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, shipped
+from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, shipped, shortened
 
 RIGHT = """\
 about = "One topic for ten seconds."
@@ -134,6 +134,31 @@ WRONG = {
         "[[readers]]\ngroups = 2",
         "33: readers[0].groups: 2 groups ne",
     ),
+    "a clock of nobody": (
+        "[[topics]]",
+        "clocks = {ap = 30}\n[[topics]]",
+        "12: topology.clocks: 'ap' is not one of the regions us, eu",
+    ),
+    "wrong clocks that step": (
+        'for = "2s"',
+        'for = "2s"\n[topology.clocks]\nus = 30\n[[faults]]\nat = "1s"\ndo = "disk-full"\nwhat = "us-1"\nfor = "1s"',
+        "44: faults[1].do: 'disk-full' needs clocks that are right: leave topology.clocks away",
+    ),
+    "a home of every region": (
+        'home = "us"',
+        'home = "us"\nhomes = "every"',
+        "15: topics[0].home: every region is a home",
+    ),
+    "a stream of every region for others": (
+        'home = "us"',
+        'homes = "every"\n[[users]]\nkind = "native"\ntopics = ["orders"]',
+        "17: users[0].kind: 'native' cannot use 'orders', of homes = every: use kafka",
+    ),
+    "who always sends again": (
+        'kind = "kafka"',
+        'sends_again = false\nkind = "native"',
+        "28: users[0].sends_again: 'native' always sends again: use kafka",
+    ),
     "no endpoints": ('"up"', '"endpoints"', "7: topology: endpoints is missing: the file that `georelay up"),
 }
 
@@ -165,6 +190,22 @@ def test_regions_of_a_test_bed_are_those_of_its_round_trips() -> None:
     assert parse(wan, name="wan", place="wan.toml").topology.regions == ("us", "eu", "ap")
     with pytest.raises(CampaignError, match=r"wan\.toml:9: topology\.pairs: 'us-eu' is not a round trip such as us-eu"):
         parse(wan.replace("us-eu=70ms", "us-eu"), name="wan", place="wan.toml")
+
+
+def test_a_shortened_campaign_has_its_stages_and_faults_in_proportion() -> None:
+    again = RIGHT.replace('for = "2s"', 'for = "1s"\ntimes = 3\nevery = "2s"')
+    short = parse(shortened(again, 5), name="short", place="short.toml")
+    assert [stage.seconds for stage in short.stages] == [2.0, 3.0]
+    assert [(fault.at_s, fault.for_s) for fault in short.faults] == [(2.5, 1.0), (3.5, 1.0), (4.5, 1.0)]
+    assert short.topics == parse(again, name="long", place="long.toml").topics
+
+
+def test_what_stands_on_one_line_cannot_be_shortened() -> None:
+    i, j = RIGHT.index("[[stages]]"), RIGHT.index("[[users]]")
+    stages = 'stages = [{for = "10s", users = 1, rate = 1}]\n'
+    text = stages + RIGHT[:i] + RIGHT[j:]
+    with pytest.raises(CampaignError, match=r"stages\[0\]\.for: cannot be shortened"):
+        shortened(text, 5)
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)

@@ -23,6 +23,7 @@ from loadtest.load.sources import SOURCES, Source, Spot, Taken
 from loadtest.load.wires import SERIAL, Aborted, Answer, Refused, Wire
 
 TOPIC = Topic(name="orders", partitions=2)
+SPOTS = [("orders", 0), ("orders", 1)]
 WAIT_S = 5.0
 
 
@@ -207,7 +208,7 @@ def test_members_of_a_group_ask_for_each_piece_that_they_get(tmp_path: Path) -> 
 
 
 def test_members_have_everything_when_together_they_have_no_gap() -> None:
-    alone, together = Progress([TOPIC], is_shared=False), Progress([TOPIC], is_shared=True)
+    alone, together = Progress(SPOTS, is_shared=False), Progress(SPOTS, is_shared=True)
     for progress in (alone, together):
         progress.take(("orders", 0), [0, 2])
     assert (alone.has({("orders", 0): 3}), together.has({("orders", 0): 3})) == (True, False)

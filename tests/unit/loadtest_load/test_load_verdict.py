@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +11,14 @@ import pytest
 
 from loadtest.history.checker_core import check
 from loadtest.history.operation import Kind, Operation, Outcome
-from loadtest.load.books_core import Books, books_of, differences_to_locust, differences_to_report
+from loadtest.load.books_core import (
+    Books,
+    books_of,
+    differences_to_locust,
+    differences_to_report,
+    faults_of_integrity,
+    shares_in_time,
+)
 from loadtest.load.campaign import Campaign, Checks, Stage, Target, Topic, Users
 from loadtest.load.samples_core import Samples
 from loadtest.load.verdict_core import (
@@ -21,6 +30,8 @@ from loadtest.load.verdict_core import (
     judge_target,
     totals_of,
 )
+from sla.report.jsonout import to_json
+from tests.sla.sample_report import sample_report
 
 CAMPAIGN = Campaign(
     name="unit",
@@ -140,13 +151,25 @@ LOCUST = [
     {"method": "publish", "name": "orders", "n": 4, "failed": 1},
     {"method": "deliver", "name": "us->us", "n": 3, "failed": 0},
 ]
-ACCOUNT = {"topic": "orders", "partition": 0, "dest": "us", "published": 3, "delivered": 3, "untraced": 0}
+ACCOUNT: dict[str, Any] = {"topic": "orders", "origin": "", "partition": 0, "dest": "us", "published": 3}
+ACCOUNT |= {"delivered": 3, "untraced": 0, "refused": 0, "adds_up": True}
+
+
+def differences(
+    account: dict[str, Any], operations: Sequence[Operation] = HISTORY, *, untraced_max: int = 0, once: bool = False
+) -> tuple[int, list[str]]:
+    return differences_to_report(
+        books_of(operations),
+        [account],
+        untraced_max={"us": untraced_max, "eu": 99},
+        sent_once={"orders"} if once else set(),
+    )
 
 
 def test_counts_of_locust_histories_and_report_agree_record_by_record() -> None:
     books = books_of(HISTORY)
     assert differences_to_locust(books, LOCUST) == []
-    assert differences_to_report(books, [ACCOUNT | {"adds_up": True}]) == (3, [])
+    assert differences(ACCOUNT) == (3, [])
     assert judge_agreement("report", 3, []).is_kept
 
 
@@ -160,17 +183,57 @@ def test_one_record_that_locust_counts_otherwise_is_told(wrong: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"published": 4}, {"delivered": 2}, {"delivered": 2, "untraced": 1}, {"adds_up": None}, {"dest": "eu"}],
-)
+    [
+        {"published": 4}, {"published": 2}, {"delivered": 2}, {"delivered": 4}, {"delivered": 2, "untraced": 1},
+        {"adds_up": None}, {"adds_up": False}, {"dest": "eu"}, {"origin": "us"}, {"pending": 1}, {"lost": 1},
+        {"aborted": 1}, {"expired": 1}, {"not_asked": 1}, {"unnamed": 1},
+    ],
+)  # fmt: skip
 def test_one_record_that_the_report_counts_otherwise_is_told(wrong: dict[str, Any]) -> None:
-    _, differences = differences_to_report(books_of(HISTORY), [ACCOUNT | {"adds_up": True} | wrong])
-    assert len(differences) == 1
-    assert not judge_agreement("report", 3, differences).is_kept
+    _, found = differences(ACCOUNT | wrong)
+    assert len(found) == 1
+    assert not judge_agreement("report", 3, found).is_kept
 
 
-def test_what_a_kill_explains_may_be_untraced() -> None:
-    row = ACCOUNT | {"adds_up": True, "delivered": 2, "untraced": 1}
-    assert differences_to_report(books_of(HISTORY), [row], untraced_max=1) == (2, [])
+def test_what_a_kill_explains_may_be_untraced_where_a_broker_was_killed() -> None:
+    row = ACCOUNT | {"delivered": 2, "untraced": 1}
+    assert differences(row, untraced_max=1) == (2, [])
+    assert differences(row | {"delivered": 1, "untraced": 2}, untraced_max=1)[1] != []
+
+
+def refused(number: int, note: str) -> Operation:
+    return replace(produce(number, offset=None, at_ms=5_000 + number), outcome=Outcome.FAIL, note=note)
+
+
+def test_refusals_are_equal_for_who_sends_once_and_may_be_more_for_who_sends_again() -> None:
+    history = [*HISTORY, refused(4, "refused: not enough replicas"), refused(5, "not sent: too many")]
+    one, unknown = ACCOUNT | {"refused": 1}, 1  # record 2 of the history
+    assert differences(one, history, once=True) == (3, [])
+    assert differences(one | {"refused": 1 + unknown}, history, once=True) == (3, [])
+    assert differences(one | {"refused": 2 + unknown}, history, once=True)[1] != []
+    assert differences(one | {"refused": 0}, history, once=True)[1] != []
+    assert differences(one | {"refused": 9}, history) == (3, [])
+
+
+def test_what_was_stored_of_unknown_outcome_was_not_refused() -> None:
+    stored = [*HISTORY[:4], fetch("us", [(0, "w1-0-us:0"), (1, "w1-0-us:1"), (2, "w1-0-us:3"), (3, "w1-0-us:2")])]
+    row = ACCOUNT | {"published": 4, "delivered": 4}
+    assert differences(row, stored, once=True) == (4, [])
+    assert differences(row | {"refused": 1}, stored, once=True)[1] != []
+
+
+def test_repeats_and_reorderings_that_the_report_saw_are_faults() -> None:
+    reader = json.loads(to_json(sample_report()))["integrity"]["readers"][0]
+    row = reader | {"topic": "orders", "origin": "us", "dest": "eu", "dup_unflagged": 0, "order_violations": 0}
+    assert faults_of_integrity([row]) == []
+    assert faults_of_integrity([row | {"dup_unflagged": 3}]) == ["us.orders in eu: 3 repeated without saying so"]
+    assert faults_of_integrity([row | {"origin": "", "order_violations": 2}]) == ["orders in eu: 2 out of order"]
+
+
+def test_the_share_in_time_counts_from_the_sending_by_one_clock() -> None:
+    late = replace(fetch("eu", [(0, "w1-0-us:0"), (1, "w1-0-us:1")]), completed_ns=60_000_000, invoked_ns=0)
+    nobody = replace(fetch("eu", [(7, "bytes:00")]), completed_ns=60_000_000, invoked_ns=0)
+    assert shares_in_time([*HISTORY[:2], late, nobody], limit_ms=50) == {"us -> eu": 0.5}
 
 
 def test_nothing_compared_is_no_agreement() -> None:

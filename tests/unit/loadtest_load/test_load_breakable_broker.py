@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.campaign.skewed_broker import prepared
+from loadtest.load.breakable_broker import control_path, prepared
 
 CONFIG = 'mesh_id = "m"\nregion = "eu"\nclock_error_us = 0  # all brokers of a development mesh read one clock\nx = 1\n'
 
@@ -17,6 +17,15 @@ CONFIG = 'mesh_id = "m"\nregion = "eu"\nclock_error_us = 0  # all brokers of a d
 def test_the_clock_is_wrong_by_what_its_region_says(tmp_path: Path, region: str, step_ms: int) -> None:
     path = tmp_path / "one.toml"
     path.write_text(CONFIG.replace("eu", region), encoding="utf-8")
-    config, control = prepared(path, {"eu": -80})
+    config = prepared(path, {"eu": -80})
     assert tomllib.loads(config.read_text(encoding="utf-8")) == {"mesh_id": "m", "region": region, "x": 1}
-    assert json.loads(control.read_text(encoding="utf-8"))["wall_step_ms"] == step_ms
+    assert json.loads(control_path(path).read_text(encoding="utf-8"))["wall_step_ms"] == step_ms
+
+
+def test_a_broker_that_comes_back_finds_what_is_broken_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    assert prepared(path, {}) == path
+    control_path(path).write_text('{"version": 1, "generation": 4, "free_bytes": 0}', encoding="utf-8")
+    prepared(path, {})
+    assert json.loads(control_path(path).read_text(encoding="utf-8"))["free_bytes"] == 0

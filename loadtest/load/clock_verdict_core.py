@@ -12,6 +12,7 @@ from typing import Any, Final
 
 OPEN: Final = "INCONCLUSIVE"
 US_PER_MS: Final = 1_000
+IN_TIME_MS: Final = 50.0
 UNKNOWN_SHARE_MAX: Final = 2  # one in so many: a clock is unknown until it was asked a few times
 
 
@@ -38,7 +39,7 @@ class Correction:
     outside: int
 
 
-def corrections(rows: Iterable[Mapping[str, Any]], skews_ms: Mapping[str, int]) -> list[Correction]:
+def corrections(rows: Iterable[Mapping[str, Any]], skews_ms: Mapping[str, float]) -> list[Correction]:
     """Return one line per pair of different regions.
 
     Args:
@@ -52,7 +53,7 @@ def corrections(rows: Iterable[Mapping[str, Any]], skews_ms: Mapping[str, int]) 
     found = []
     for (origin, dest), of_pair in sorted(pairs.items()):
         # A clock that is ahead at the end makes a latency too long, one at the beginning too short.
-        true_us = (skews_ms.get(origin, 0) - skews_ms.get(dest, 0)) * US_PER_MS
+        true_us = int((skews_ms.get(origin, 0) - skews_ms.get(dest, 0)) * US_PER_MS)
         known = [row for row in of_pair if row["clock_err_us"] is not None]
         errors = [abs(row["clock_offset_us"] - true_us) for row in known]
         bounds = [row["clock_err_us"] for row in known]
@@ -86,6 +87,29 @@ def faults_of_corrections(lines: Sequence[Correction]) -> list[str]:
     if not any(line.true_us for line in lines):
         faults.append("no clock of these pairs was wrong: nothing was tested")
     return faults
+
+
+def clock_faults(
+    rows: Iterable[Mapping[str, Any]],
+    skews_ms: Mapping[str, float],
+    targets: Iterable[Mapping[str, Any]],
+    truth: Mapping[str, float],
+) -> tuple[int, list[str]]:
+    """Return (records whose correction was checked, what is wrong about corrections and verdicts).
+
+    Args:
+        rows, skews_ms: as `corrections` takes them.
+        targets: of report.json.
+        truth: share of records within IN_TIME_MS, by `us -> eu`. Judged by a limit of their own, pairs have no truth.
+    """
+    lines = corrections(rows, skews_ms)
+    faults = faults_of_corrections(lines)
+    for target in targets:
+        if target["kind"] == "latency":
+            names = {subject["name"] for subject in target["subjects"] if not subject["is_own_limit"]}
+            known = {name: share for name, share in truth.items() if name in names}
+            faults += wrong_verdicts(target["subjects"], target["objective"], known)
+    return sum(line.records for line in lines), faults
 
 
 def must_be_open(*, share_lo: float, share_hi: float, objective: float) -> bool:

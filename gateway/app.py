@@ -27,7 +27,7 @@ from gateway.rest.live_view import LiveView
 from gateway.rest.proxy import Proxy
 from gateway.rest.resolve import StatusCollector
 from gateway.rest.routes_http import RoutesHttp
-from gateway.rest.sockets import SOCKETS_MAX, SocketRelay
+from gateway.rest.sockets import SOCKETS_MAX, SocketRelay, refusals
 from gateway.routing.broker_connector import broker_connector
 from gateway.routing.client_book_core import ClientBook
 from gateway.routing.client_routes import ClientRoutes
@@ -217,7 +217,7 @@ class Gateway:
             ),
             sockets=SocketRelay(
                 self._router,
-                session=await self._session(connections_max=SOCKETS_MAX),
+                session=await self._session(connections_max=SOCKETS_MAX, traces=[refusals()]),
                 metrics=self._metrics,
                 callers=self._callers,
                 scheme=self._scheme,
@@ -259,11 +259,14 @@ class Gateway:
     def _scheme(self) -> str:
         return "http" if self._upstream is None else "https"
 
-    async def _session(self, *, connections_max: int = BROKER_CONNECTIONS_MAX) -> aiohttp.ClientSession:
+    async def _session(
+        self, *, connections_max: int = BROKER_CONNECTIONS_MAX, traces: list[aiohttp.TraceConfig] | None = None
+    ) -> aiohttp.ClientSession:
         return await self._stack.enter_async_context(
             aiohttp.ClientSession(
                 connector=broker_connector(self._upstream, limit=connections_max, keepalive_timeout=BROKER_KEEPALIVE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=traces,
             )
         )
 

@@ -24,6 +24,12 @@ _POSITIONS: Final[Schema] = {
     "propertyNames": {"pattern": "^[0-9]{1,4}$"},
     "additionalProperties": _OFFSET,
 }
+_EPOCHS: Final[Schema] = {
+    "type": "object",
+    "description": "by partition the home epoch of what lies before its next offset",
+    "propertyNames": {"pattern": "^[0-9]{1,4}$"},
+    "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+}
 _TOPIC: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 249}
 _PARTITION: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 999}
 _PROBLEM: Final[Schema] = {"$ref": "#/components/schemas/Problem"}
@@ -37,6 +43,7 @@ _TEXTS: Final[Mapping[str, tuple[Mapping[str, Schema], Mapping[str, Schema], str
         {
             "partitions": {"type": "array", "items": _PARTITION, "maxItems": 64},
             "from": {"oneOf": [{"enum": ["earliest", "latest"]}, _POSITIONS]},
+            "epochs": _EPOCHS,
             "batches": {"type": "boolean"},
         },
         "deliver a topic; answered by subscribed or refused",
@@ -67,6 +74,7 @@ _TEXTS: Final[Mapping[str, tuple[Mapping[str, Schema], Mapping[str, Schema], str
             "id": _ID,
             "size_bytes": {"type": "integer", "minimum": 0},
             "positions": _POSITIONS,
+            "epochs": _EPOCHS,
             "records": {"type": "array", "items": {"$ref": "#/components/schemas/StoredRecord"}},
         },
         {"skipped": _ROWS, "passed_over": _ROWS},

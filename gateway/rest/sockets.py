@@ -12,6 +12,7 @@ Rule 4: clients that are gone are found by pings, brokers by the kernel's keep-a
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from yarl import URL
 
 from gateway.metrics import GatewayMetrics
 from gateway.rest.caller import AUTHORIZATION, authorization_of
+from gateway.rest.proxy import read_bounded
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
 from gateway.routing.router import Router
@@ -46,8 +48,27 @@ _NOT_SENT: Final = (None, 1005, WSCloseCode.ABNORMAL_CLOSURE)  # no code came
 _Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
 
+def refusals() -> aiohttp.TraceConfig:
+    """Return what lets a session raise what a broker says when it refuses a socket; aiohttp shows the status alone."""
+    config = aiohttp.TraceConfig()
+    config.on_request_end.append(_raise_refusal)
+    return config
+
+
+async def _raise_refusal(_session: Any, _context: Any, ended: aiohttp.TraceRequestEndParams) -> None:
+    answer = ended.response
+    refused = _REFUSED.get(answer.status)
+    if refused is None:
+        return
+    try:
+        detail = json.loads(await read_bounded(answer))["detail"]
+    except (ValueError, KeyError, TypeError):  # something else than a broker answers there
+        detail = None
+    raise refused(detail if isinstance(detail, str) and detail else f"the socket was refused: HTTP {answer.status}")
+
+
 class SocketRelay:
-    """The handler. `session` has a connection for each socket."""
+    """The handler. `session` has a connection for each socket, and `refusals`."""
 
     def __init__(
         self,
@@ -100,11 +121,6 @@ class SocketRelay:
                         compress=0,
                         timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
                     )
-            except aiohttp.WSServerHandshakeError as error:
-                if error.status in _REFUSED:
-                    raise _REFUSED[error.status](
-                        f"broker {broker.id} refused the socket: HTTP {error.status}"
-                    ) from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 log.info("socket.broker_not_reached", broker=broker.id, error=type(error).__name__)
             else:

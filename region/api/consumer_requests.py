@@ -13,8 +13,10 @@ from region.kafka.ports import TopicView
 
 PARTITIONS_MAX: Final = 64  # of one request; who reads a topic with more names some
 INT64_MAX: Final = 2**63 - 1
+EPOCH_MAX: Final = 2**31 - 1
 STARTS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_EVENT_ID: Final = re.compile(r"[0-9]{1,6}:[0-9]{1,19}(?:,[0-9]{1,6}:[0-9]{1,19})*", re.ASCII)
+_PLACE: Final = r"[0-9]{1,6}:[0-9]{1,19}(?::[0-9]{1,10})?"  # partition, next offset, home epoch of what lies before
+_EVENT_ID: Final = re.compile(f"{_PLACE}(?:,{_PLACE})*", re.ASCII)
 
 
 def positions_json(positions: Mapping[int, int]) -> dict[str, int]:
@@ -22,19 +24,28 @@ def positions_json(positions: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in sorted(positions.items()) if offset >= 0}
 
 
-def event_id(positions: Mapping[int, int]) -> str:
+def event_id(positions: Mapping[int, int], epochs: Mapping[int, int]) -> str:
     """Return the id of an event behind which a client stands at these next offsets; see `parse_event_id`."""
-    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()) if offset >= 0)
+    return ",".join(
+        f"{partition}:{offset}" + (f":{epochs[partition]}" if partition in epochs else "")
+        for partition, offset in sorted(positions.items())
+        if offset >= 0
+    )
 
 
-def parse_event_id(text: str) -> dict[int, int]:
-    """Return next offsets by partition of the last event that a client has seen (BadRequest: it is no id of ours)."""
+def parse_event_id(text: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Return next offsets, and epochs where they were known, by partition, of the last event that a client has seen.
+
+    Raises:
+        BadRequest: it is no id of ours.
+    """
     if not text:
-        return {}
-    if len(text) > PARTITIONS_MAX * 28 or _EVENT_ID.fullmatch(text) is None:
+        return {}, {}
+    if len(text) > PARTITIONS_MAX * 39 or _EVENT_ID.fullmatch(text) is None:
         raise BadRequest("Last-Event-ID: give the id of an event of this stream, or leave it out")
-    rows = (row.partition(":") for row in text.split(","))
-    return {int(partition): min(int(offset), INT64_MAX) for partition, _, offset in rows}
+    rows = [[int(number) for number in row.split(":")] for row in text.split(",")]
+    positions = {row[0]: min(row[1], INT64_MAX) for row in rows}
+    return positions, {row[0]: row[2] for row in rows if len(row) > 2 and 0 < row[2] <= EPOCH_MAX}
 
 
 def chosen_partitions(query: Mapping[str, str], view: TopicView) -> list[int]:

@@ -19,6 +19,7 @@ from georelay.errors import BadRequest, OffsetOutOfRange
 from georelay.limits import REST_RECORDS_MAX
 from region.api.bodies import read_wish
 from region.api.consumer_requests import (
+    INT64_MAX,
     chosen_partitions,
     parse_event_id,
     parse_positions,
@@ -133,9 +134,12 @@ class ConsumersHttp:
         view = self._view(request)
         query = checked_query(request.query, self._cluster.region, EVENT_PARAMETERS)
         tail = await self._begin(view, consumer, principal, chosen_partitions(query, view))
-        for partition, offset in parse_event_id(request.headers.get("Last-Event-ID", "")).items():
-            if partition in tail.positions:
-                tail.positions[partition] = max(tail.positions[partition], offset)
+        seen, epochs = parse_event_id(request.headers.get("Last-Event-ID", ""))
+        ahead = {
+            number: offset for number, offset in seen.items() if offset >= tail.positions.get(number, INT64_MAX + 1)
+        }
+        tail.positions.update(ahead)
+        self._tails.check_epochs(tail, {number: epoch for number, epoch in epochs.items() if number in ahead})
         return await self._event_streams.serve(request, tail, lambda: self._check(principal, view.name, consumer))
 
     # --- reading ----------------------------------------------------------------------------------

@@ -75,12 +75,14 @@ class EventsHttp:
         at = STARTS.get(query.get("offset", "latest"))
         if at is None:
             raise BadRequest("offset: give earliest or latest; a Last-Event-ID goes on where a stream ended")
-        seen = parse_event_id(request.headers.get("Last-Event-ID", ""))
+        seen, epochs = parse_event_id(request.headers.get("Last-Event-ID", ""))
 
         def chosen(view: TopicView) -> dict[int, int]:
             return {partition: seen.get(partition, at) for partition in chosen_partitions(query, view)}
 
-        return await self.serve(request, await self._tails.begin(topic, chosen), check)
+        tail = await self._tails.begin(topic, chosen)
+        self._tails.check_epochs(tail, {number: epoch for number, epoch in epochs.items() if number in tail.positions})
+        return await self.serve(request, tail, check)
 
     async def serve(self, request: web.Request, tail: Tail, check: Callable[[], None]) -> web.StreamResponse:
         """Send what a tail reads until the client leaves, or an event `error` says why it ended.
@@ -127,7 +129,7 @@ class EventsHttp:
                     raise Unauthenticated("the sign-in has ended: sign in again")
                 for row in tail.skipped:
                     out.say("skipped", json.dumps(row).encode())
-                raw = out.events(event_id(tail.positions))
+                raw = out.events(event_id(tail.positions, tail.epochs))
                 async with asyncio.timeout(SEND_S):
                     await response.write(raw)  # waits for a client that reads slowly
                 await self._records.pause_for(principal, len(raw))

@@ -135,7 +135,7 @@ async def read_stream(
         await _wait_for(stream, offset, wait_ms / 1000, read_uncommitted=read_uncommitted)
         _check_range(stream, offset)
     entries: Sequence[EntryLike] = ()
-    following = offset
+    following, epoch = offset, 0
     for _ in range(LEFT_OUT_READS_MAX):
         end = _end(stream, read_uncommitted=read_uncommitted)
         if entries or following >= end:
@@ -147,12 +147,14 @@ async def read_stream(
             break
         entries = _shown(stream, stable, read_uncommitted=read_uncommitted)
         following = Offset(stable[-1].base_offset + stable[-1].record_count)
+        epoch = stable[-1].header().epoch
     return ReadAnswer(
         entries=entries,
         log_start=stream.log_start,
         high_watermark=stream.visible_end,
         next_offset=following,
         last_stable_offset=_end(stream, read_uncommitted=read_uncommitted),
+        epoch=epoch,
     )
 
 

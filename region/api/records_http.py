@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiohttp import web
 
@@ -58,6 +58,13 @@ _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 OFFSET_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
+
+
+class Reached(NamedTuple):
+    """Where a reader goes on, and the home epoch of what lies before it; 0: nothing new does, or it is unknown."""
+
+    offset: int
+    epoch: int
 
 
 class RecordsHttp:
@@ -158,11 +165,11 @@ class RecordsHttp:
         answer = await led(leader_until, partial(self._read, view, partition, start, wait_ms))
         self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
         out = RecordsAnswer(request, {"topic": view.name, "partition": partition}, records_max=max_records)
-        next_offset = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
+        reached = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
         self._records_out.inc(out.count)
         await self.pause_for(principal, out.size_bytes)
         bounds = {"high_watermark": answer.high_watermark, "log_start": answer.log_start}
-        return await out.end({"next_offset": next_offset, **bounds})
+        return await out.end({"next_offset": reached.offset, **bounds})
 
     async def take(
         self,
@@ -173,7 +180,7 @@ class RecordsHttp:
         *,
         group: str,
         live_since_ns: int | None,
-    ) -> int:
+    ) -> Reached:
         """Put into `out` what is there now from offset `start` on, for a group; return where it goes on.
 
         Args:
@@ -184,7 +191,7 @@ class RecordsHttp:
         """
         answer = await self._read(view, partition, start, 0)
         if not answer.entries:
-            return max(start, answer.next_offset)
+            return Reached(max(start, answer.next_offset), answer.epoch)
         session = self._recorder.open_session(
             topic=plain_name(view), origin=view.origin, partition=partition, offset=start, group=group
         )
@@ -192,13 +199,13 @@ class RecordsHttp:
             session.caught_up(live_since_ns)
         before = out.count
         if isinstance(out, StoredBatches):
-            following = self._fill_batches(out, session, partition, answer)
+            reached = self._fill_batches(out, session, partition, answer)
             self._records_out.inc(out.count - before)
-            return max(start, following)
+            return reached._replace(offset=max(start, reached.offset))
         about = {"partition": partition}
-        following = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}", about=about)
+        reached = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}", about=about)
         self._records_out.inc(out.count - before)
-        return following
+        return reached
 
     async def pause_for(self, principal: Principal, size_bytes: int) -> None:
         """Let an answer of so many bytes wait until its reader's quota is kept."""
@@ -243,9 +250,9 @@ class RecordsHttp:
         *,
         where: str,
         about: Mapping[str, Any] = ABOUT_NOTHING,
-    ) -> int:
+    ) -> Reached:
         """Put into an answer what it takes; return where the next one begins."""
-        position = start
+        position, epoch = start, 0
         for entry in answer.entries:
             async with aclosing(readable_chunks(entry, where)) as chunks:
                 async for chunk in chunks:
@@ -260,20 +267,21 @@ class RecordsHttp:
                     if out.is_full:
                         break
             if position > entry.base_offset:  # what is cut off is the next request's
+                epoch = entry.header().epoch
                 self._delivered(session, entry, min(position - entry.base_offset, entry.record_count))
             if out.is_full:
-                return position
-        return max(position, answer.next_offset)  # past what is not shown: markers, aborted transactions
+                return Reached(position, epoch)
+        return _end_of(answer, position, epoch)  # past what is not shown: markers, aborted transactions
 
-    def _fill_batches(self, out: StoredBatches, session: TraceSession, partition: int, answer: ReadAnswer) -> int:
+    def _fill_batches(self, out: StoredBatches, session: TraceSession, partition: int, answer: ReadAnswer) -> Reached:
         """Put stored batches into `out` until it is full; return where the next one begins."""
-        following = answer.next_offset
+        following, epoch = answer.next_offset, 0
         for entry in answer.entries:
             if out.is_full:
-                return following
-            following = out.add(partition, entry)
+                return Reached(following, epoch)
+            following, epoch = out.add(partition, entry), entry.header().epoch
             self._delivered(session, entry, entry.record_count)
-        return max(following, answer.next_offset)
+        return _end_of(answer, following, epoch)
 
     def _delivered(self, session: TraceSession, entry: EntryLike, record_count: int) -> None:
         header = entry.header()
@@ -301,6 +309,11 @@ async def led(until: float, read: Callable[[], Awaitable[T]]) -> T:
             if asyncio.get_running_loop().time() >= until:
                 raise
         await asyncio.sleep(LEADER_RETRY_S)
+
+
+def _end_of(answer: ReadAnswer, position: int, epoch: int) -> Reached:
+    """Return the end of what was read, all of which was taken up to `position`."""
+    return Reached(max(position, answer.next_offset), answer.epoch or epoch)
 
 
 def json_response(value: Mapping[str, Any], *, status: int = 200) -> web.Response:

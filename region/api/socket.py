@@ -196,6 +196,7 @@ class Socket:
             raise Busy(f"a socket has at most {SUBSCRIPTIONS_MAX} subscriptions: end one, or open another socket")
         self._check_reading(command.topic)
         tail = await self._services.tails.begin(command.topic, lambda view: starts(command, view.partitions))
+        self._services.tails.check_epochs(tail, command.epochs)
         credit, positions = Credit(command.credit_bytes), positions_json(tail.positions)
         await self._say(text_message("subscribed", command.id, topic=tail.view.name, positions=positions))
         work = self._deliver(command, tail, credit)
@@ -240,10 +241,15 @@ class Socket:
                 "skipped": [json.dumps(row).encode() for row in tail.skipped],
                 PASSED_OVER: out.texts(PASSED_OVER),
             }
-            positions = positions_json(tail.positions)
-            await self._say(
-                records_message(command.id, out.texts(), size_bytes=out.size_bytes, positions=positions, **more)
+            said = records_message(
+                command.id,
+                out.texts(),
+                size_bytes=out.size_bytes,
+                positions=positions_json(tail.positions),
+                epochs=positions_json(tail.epochs),
+                **more,
             )
+            await self._say(said)
         else:
             for row in tail.skipped:
                 await self._say(text_message("skipped", command.id, **row))

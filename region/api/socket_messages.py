@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from georelay.durability import Durability
@@ -24,7 +24,7 @@ from georelay.errors import BadRequest, GeorelayError
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api.coalescer import NewRecord
-from region.api.consumer_requests import INT64_MAX, PARTITIONS_MAX, STARTS
+from region.api.consumer_requests import EPOCH_MAX, INT64_MAX, PARTITIONS_MAX, STARTS
 from region.api.problem import problem_of
 from region.api.reading import EARLIEST
 from region.api.record_json import integer_field, parse_json, records_of
@@ -36,7 +36,7 @@ DELIVER_BATCH: Final = 2
 _PUBLISH_HEAD: Final = struct.Struct(">BIbIIB")
 _DELIVER_HEAD: Final = struct.Struct(">BIIq")
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
-    "subscribe": frozenset({"type", "id", "topic", "partitions", "from", "credit_bytes", "batches"}),
+    "subscribe": frozenset({"type", "id", "topic", "partitions", "from", "epochs", "credit_bytes", "batches"}),
     "credit": frozenset({"type", "id", "bytes"}),
     "unsubscribe": frozenset({"type", "id"}),
     "publish": frozenset({"type", "id", "topic", "records", "durability", "deadline_ms"}),
@@ -45,13 +45,17 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """Deliver a topic. `partitions`: () for all; `positions`: next offsets, or EARLIEST or LATEST for all of them."""
+    """Deliver a topic. `partitions`: () for all; `positions`: next offsets, or EARLIEST or LATEST for all of them.
+
+    `epochs`: with a next offset the home epoch of what was read before it, where the client knows it.
+    """
 
     id: int
     topic: str
     partitions: tuple[int, ...]
     positions: Mapping[int, int] | int
     credit_bytes: int
+    epochs: Mapping[int, int] = field(default_factory=dict)
     batches: bool = False
 
 
@@ -147,7 +151,7 @@ def _subscribe(item: dict[str, Any], found_id: int) -> Subscribe:
     start = item.get("from", "latest")
     positions: Mapping[int, int] | int
     if isinstance(start, dict):
-        positions = _positions(start)
+        positions = _numbers(start, "from", low=0, high=INT64_MAX)
     elif isinstance(start, str) and start in STARTS:
         positions = STARTS[start]
     else:
@@ -157,6 +161,9 @@ def _subscribe(item: dict[str, Any], found_id: int) -> Subscribe:
         raise BadRequest(f"message.partitions: must be an array of up to {PARTITIONS_MAX} numbers of partitions")
     if partitions and isinstance(positions, dict) and not positions.keys() <= set(partitions):
         raise BadRequest("message.from: names a partition that message.partitions does not")
+    epochs = item.get("epochs", {})
+    if not isinstance(epochs, dict) or not (epochs.keys() <= start.keys() if isinstance(start, dict) else not epochs):
+        raise BadRequest('message.epochs: give those of next offsets in "from", such as {"0": 3}, or leave it out')
     batches = item.get("batches", False)
     if not isinstance(batches, bool):
         raise BadRequest("message.batches: must be true or false")
@@ -168,6 +175,7 @@ def _subscribe(item: dict[str, Any], found_id: int) -> Subscribe:
         topic=_topic(item),
         partitions=tuple(sorted(set(partitions))),
         positions=positions,
+        epochs=_numbers(epochs, "epochs", low=1, high=EPOCH_MAX) if epochs else {},
         credit_bytes=credit_bytes,
         batches=batches,
     )
@@ -177,16 +185,17 @@ def _is_partition(value: object) -> bool:
     return type(value) is int and 0 <= value < PARTITIONS_PER_TOPIC_MAX
 
 
-def _positions(rows: dict[str, Any]) -> dict[int, int]:
+def _numbers(rows: dict[str, Any], field_name: str, *, low: int, high: int) -> dict[int, int]:
+    """Return a number for each partition that is named."""
     found = {}
-    for name, offset in rows.items():
+    for name, number in rows.items():
         if not (name.isascii() and name.isdigit() and len(name) <= 4 and _is_partition(int(name))):
-            raise BadRequest(f"message.from: {name[:40]!r} is no partition")
-        if type(offset) is not int or not 0 <= offset <= INT64_MAX:
-            raise BadRequest(f"message.from.{name}: must be an offset, 0 or more")
-        found[int(name)] = offset
+            raise BadRequest(f"message.{field_name}: {name[:40]!r} is no partition")
+        if type(number) is not int or not low <= number <= high:
+            raise BadRequest(f"message.{field_name}.{name}: must be a number in {low}..{high}")
+        found[int(name)] = number
     if not 0 < len(found) <= PARTITIONS_MAX:
-        raise BadRequest(f"message.from: give the offsets of 1 to {PARTITIONS_MAX} partitions")
+        raise BadRequest(f"message.{field_name}: name 1 to {PARTITIONS_MAX} partitions")
     return found
 
 
@@ -255,14 +264,21 @@ def text_message(kind: str, found_id: int | None = None, **fields: Any) -> str:
 
 
 def records_message(
-    found_id: int, records: Sequence[bytes], *, size_bytes: int, positions: Mapping[str, int], **more: Sequence[bytes]
+    found_id: int,
+    records: Sequence[bytes],
+    *,
+    size_bytes: int,
+    positions: Mapping[str, int],
+    epochs: Mapping[str, int],
+    **more: Sequence[bytes],
 ) -> str:
     """Return a message with records that are JSON already; `more` is `skipped` and `passed_over`, where there are any.
 
-    `size_bytes`: what it costs of the credit.
+    `size_bytes`: what it costs of the credit. `epochs`: of what lies before `positions`.
     """
     lists = {"records": records} | {name: rows for name, rows in more.items() if rows}
-    whole = text_message("records", found_id, size_bytes=size_bytes, positions=positions).encode()[:-1]
+    about = {"size_bytes": size_bytes, "positions": positions, "epochs": epochs}
+    whole = text_message("records", found_id, **about).encode()[:-1]
     for name, rows in lists.items():
         whole += b',"' + name.encode() + b'":[' + b",".join(rows) + b"]"
     return (whole + b"}").decode()

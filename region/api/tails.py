@@ -10,15 +10,17 @@ Rule 3: waiting is by the streams' wake-ups. Partitions of which only other brok
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from georelay.errors import GeorelayError, NotLeader, OffsetOutOfRange, Unavailable
+from georelay.errors import Diverged, GeorelayError, NotLeader, OffsetOutOfRange, Unavailable
 from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.record_answers import RecordsOut, StoredBatches
 from region.api.records_http import LEADER_WAIT_MS, RecordsHttp, led
+from region.api.streams.standing_core import Standing
+from region.api.streams.starting import stands
 from region.kafka.ports import Cluster, TopicView
 
 RETRY_S: Final = 0.1  # while a partition has no leader
@@ -31,11 +33,13 @@ TailOut = RecordsOut | StoredBatches
 class Tail:
     """What one client reads, where each partition goes on (EARLIEST: at the log start), and what was found last.
 
-    `group`: whose deliveries they are in the traces, "" for nobody's.
+    `group`: whose deliveries they are in the traces, "" for nobody's. `epochs`: with a position the home epoch of what
+    lies before it, where that is known: together they are good in every region.
     """
 
     view: TopicView
     positions: dict[int, int]
+    epochs: dict[int, int] = field(default_factory=dict)
     group: str = ""
     moved: dict[int, int] = field(default_factory=dict)  # by partition where it goes on behind what was found
     skipped: list[dict[str, int]] = field(default_factory=list)
@@ -76,6 +80,26 @@ class Tails:
             for partition, at in chosen(view).items()
         }
         return Tail(view, positions)
+
+    def check_epochs(self, tail: Tail, epochs: Mapping[int, int]) -> None:
+        """Take the epochs of the positions that a client comes back with.
+
+        Raises:
+            Diverged: what it has read there is not in the stream of this region; a replica on another broker is not
+            looked at.
+        """
+        for partition, epoch in epochs.items():
+            stream, offset = self._cluster.stream(tail.view.name, partition), tail.positions[partition]
+            if stream is None:
+                continue
+            log_start, end = stream.log_start, stream.visible_end
+            found = stands(stream, epoch, offset, log_start=log_start, high_watermark=end)
+            if found.standing is Standing.DIVERGED:
+                raise Diverged(
+                    f"partition {partition}: the region's stream parts from what was read at offset {found.offset} "
+                    f"(end of epoch {found.epoch})"
+                )
+        tail.epochs.update(epochs)
 
     async def next(self, tail: Tail, out: TailOut, *, wait_ms: int) -> None:
         """Find the next records of any partition, waiting up to `wait_ms` for the first.
@@ -128,19 +152,24 @@ class Tails:
         live_since_ns, before = tail.at_end_ns.get(partition), out.count
         take = partial(self._records.take, out, view, partition, group=tail.group, live_since_ns=live_since_ns)
         try:
-            following = await take(position)
+            reached = await take(position)
         except OffsetOutOfRange:
             log_start = await self.place(view, partition, EARLIEST)
             if position >= log_start:
                 raise
             tail.skipped.append({"partition": partition, "from": position, "to": log_start})
-            following = await take(log_start)
+            tail.epochs.pop(partition, None)
+            reached = await take(log_start)
         if out.count > before:
             tail.at_end_ns.pop(partition, None)
         else:
             tail.at_end_ns.setdefault(partition, self._wall_ns())
-        if following > tail.positions[partition]:
-            tail.positions[partition] = tail.moved[partition] = following
+        if reached.offset > tail.positions[partition]:
+            tail.positions[partition] = tail.moved[partition] = reached.offset
+            if reached.epoch:
+                tail.epochs[partition] = reached.epoch
+            else:  # a broker of an older version does not say
+                tail.epochs.pop(partition, None)
 
     async def _news(self, tail: Tail, wait_ms: int) -> None:
         """Return when a partition may have more, or the time is over (rule 3)."""

@@ -172,6 +172,7 @@ class MeshPort:
                 "high_watermark": answer.high_watermark,
                 "next_offset": answer.next_offset,
                 "last_stable_offset": answer.last_stable_offset,
+                "epoch": answer.epoch,
             },
             attachment=encode_frames(answer.entries),
         )
@@ -247,6 +248,7 @@ class RemoteStreamsOverLinks:
                 high_watermark=Offset(int(answer.body["high_watermark"])),
                 next_offset=int(answer.body.get("next_offset", -1)),  # a broker of before transactions says nothing
                 last_stable_offset=int(answer.body.get("last_stable_offset", -1)),
+                epoch=int(answer.body.get("epoch", 0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Unavailable(f"broker {broker} answered {READ_METHOD} with something else: {error}") from error

@@ -70,10 +70,8 @@ class BrokerStatus:
 
     Args:
         state: of its life, in lower case: active, draining, drained, absent or removed.
-        alive: whether this broker hears it now.
-        kafka, admin: host:port, empty when not known.
-        replicas: groups that it is a voter of, or -1 while unknown.
-        leaders: groups that it leads as far as this broker knows.
+        alive: whether this broker hears it now. kafka, admin: host:port, empty when not known.
+        replicas: groups that it is a voter of, or -1 while unknown. leaders: those that it leads as far as is known.
         moving: replicas that are wanted on it or away from it and are not there yet; 0 when it is settled.
         detail: one line on what it waits for, such as "group 7: 3 of 9 segments"; empty when there is nothing to say.
     """
@@ -176,6 +174,7 @@ class ReadAnswer:
     Args:
         next_offset: where to read on: past what was left out because it was aborted or a marker; -1: after `entries`.
         last_stable_offset: readers of committed records have seen everything when they stand here; -1: unknown.
+        epoch: home epoch of the last batch before `next_offset`, left out or not; 0: nothing was read, or unknown.
     """
 
     entries: Sequence[EntryLike]
@@ -183,6 +182,7 @@ class ReadAnswer:
     high_watermark: Offset  # the visible end
     next_offset: int = -1
     last_stable_offset: int = -1
+    epoch: int = 0
 
     @property
     def end(self) -> int:

@@ -136,8 +136,7 @@ class PartitionPump:
         else:
             delivery = self._delivery(answer)
             delivery.batches.extend(bytes(entry.payload) for entry in answer.entries)
-            if answer.entries:
-                delivery.epoch = answer.entries[-1].header().epoch
+            delivery.epoch = _epoch(answer)
             await self._send(delivery, sum(len(entry.payload) for entry in answer.entries), following)
         self._note(answer, session)
 
@@ -160,6 +159,7 @@ class PartitionPump:
                             await self._credit.some()
                             self._check_right()
         if following > self.next_offset:
+            delivery.epoch = _epoch(answer)
             await self._send(delivery, size_bytes, following)
 
     def _delivery(self, answer: ReadAnswer) -> pb.Delivery:
@@ -215,6 +215,14 @@ def _stored(record: Record, epoch: int) -> pb.StoredRecord:
         headers=[pb.Header(name=name, value=value) for name, value in record.headers],
         epoch=epoch,
     )
+
+
+def _epoch(answer: ReadAnswer) -> int:
+    """Return the epoch that goes with the end of what was read: also where that is a marker, which nobody is shown.
+
+    With the epoch of the last record, which may have ended below, the position would be taken for one of another log.
+    """
+    return answer.epoch or (answer.entries[-1].header().epoch if answer.entries else 0)
 
 
 def _following(answer: ReadAnswer, offset: int) -> int:

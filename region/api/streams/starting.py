@@ -13,7 +13,7 @@ from georelay.errors import BadRequest, UnknownTopic
 from georelay.ids import Epoch
 from region.api.reading import EARLIEST, LATEST, StreamReader
 from region.api.streams.standing_core import NO_EPOCH, Judgement, Standing, StreamBounds, judge
-from region.kafka.ports import Cluster
+from region.kafka.ports import Cluster, Stream
 
 STANDING: dict[Standing, pb.Standing] = {
     Standing.OK: pb.STANDING_OK,
@@ -97,7 +97,13 @@ async def find_start(cluster: Cluster, reader: StreamReader, place: Place) -> St
     edge = LATEST if kind == "latest" else EARLIEST
     bounds = await reader.read(place.stream, place.partition, edge, max_bytes=1, wait_ms=0)
     if kind == "position":
-        judgement = _judge(cluster, place, log_start=bounds.log_start, high_watermark=bounds.high_watermark)
+        judgement = stands(
+            cluster.stream(place.stream, place.partition),
+            asked.position.epoch,
+            asked.position.offset,
+            log_start=bounds.log_start,
+            high_watermark=bounds.high_watermark,
+        )
     elif kind == "since_us":
         offset = await reader.first_offset_since(place.stream, place.partition, asked.since_us)
         judgement = Judgement(standing=Standing.OK, offset=offset)
@@ -109,9 +115,8 @@ async def find_start(cluster: Cluster, reader: StreamReader, place: Place) -> St
     )
 
 
-def _judge(cluster: Cluster, place: Place, *, log_start: int, high_watermark: int) -> Judgement:
-    epoch, offset = place.asked.position.epoch, place.asked.position.offset
-    stream = cluster.stream(place.stream, place.partition)
+def stands(stream: Stream | None, epoch: int, offset: int, *, log_start: int, high_watermark: int) -> Judgement:
+    """Return how a position stands to the replica here, None where there is none: then its epoch is not checked."""
     known_epoch, known_end, end = NO_EPOCH, -1, None
     if stream is not None:
         if epoch >= 0:

@@ -307,16 +307,16 @@ async def test_a_sleeper_is_sent_what_is_there_and_what_comes(http: Any, orders:
     async with http.get(f"{BILLS}/events") as answer:
         assert answer.headers["Content-Type"] == "text/event-stream"
         first = await event(answer)
-        assert (json.loads(first["data"])["value"], first["id"]) == ("a", "0:1,1:0")
+        assert (json.loads(first["data"])["value"], first["id"]) == ("a", "0:1:1,1:0")
         orders((1, b"b"))
         second = await event(answer)
-        assert (json.loads(second["data"])["partition"], second["id"]) == (1, "0:1,1:1")
+        assert (json.loads(second["data"])["partition"], second["id"]) == (1, "0:1:1,1:1:1")
     assert values(await read(http)) == [(0, "a"), (1, "b")]  # nothing was acknowledged
 
 
 async def test_a_sleeper_that_comes_back_goes_on_behind_the_last_event_it_saw(http: Any, orders: Any) -> None:
     orders((0, b"a"), (0, b"b"))
-    async with http.get(f"{BILLS}/events", headers={"Last-Event-ID": "0:1,1:0"}) as answer:
+    async with http.get(f"{BILLS}/events", headers={"Last-Event-ID": "0:1:1,1:0"}) as answer:
         assert json.loads((await event(answer))["data"])["value"] == "b"
     refused = await http.get(f"{BILLS}/events", headers={"Last-Event-ID": "yesterday"})
     assert refused.status == 400
@@ -355,7 +355,7 @@ async def test_the_last_of_several_events_has_the_id() -> None:
     assert out.events("0:1") == b": nothing\n\n"
     await out.add([Record(1, 5, None, b"a\nb", ()), Record(2, 5, None, b"c", ())], {"partition": 0})
     out.pass_over(Unreadable(3, 4, "it is damaged"), {"partition": 0})
-    first, second, third = out.events(event_id({0: 4, 1: -1})).decode().removesuffix("\n\n").split("\n\n")
+    first, second, third = out.events(event_id({0: 4, 1: -1}, {})).decode().removesuffix("\n\n").split("\n\n")
     assert json.loads(first.removeprefix("data: "))["value"] == "a\nb"
     assert json.loads(second.removeprefix("data: "))["partition"] == 0
     assert third.startswith('id: 0:4\nevent: passed_over\ndata: {"first":3,"following":4,')

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from georelay.errors import Unavailable
-from georelay.ids import Offset
+from georelay.ids import Epoch, Offset
 from georelay.wire.batch import build_batch
 from georelay.wire.control_batch import build_marker
 from region.api import reading
@@ -64,6 +64,15 @@ async def test_a_reader_gets_decided_records_and_no_markers(stream: Any) -> None
     answer = await read_stream(stream, 0, max_bytes=2**20, wait_ms=0)
     assert offsets(answer) == [0, 2, 4]
     assert (answer.next_offset, answer.end, answer.high_watermark) == (6, 6, 8)
+
+
+async def test_the_epoch_of_an_answer_is_that_of_what_lies_before_its_end_also_of_a_marker(stream: Any) -> None:
+    assert (await read_stream(stream, 0, max_bytes=2**20, wait_ms=0)).epoch == 1
+    stream.epoch, stream.unstable = Epoch(2), None
+    mark(stream, 8, is_commit=True)
+    answer = await read_stream(stream, 8, max_bytes=2**20, wait_ms=0)
+    assert (offsets(answer), answer.next_offset, answer.epoch) == ([], 9, 2)
+    assert (await read_stream(stream, 9, max_bytes=1, wait_ms=0)).epoch == 0
 
 
 async def test_a_reader_that_wants_everything_gets_all_but_the_markers(stream: Any) -> None:

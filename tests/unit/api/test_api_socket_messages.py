@@ -89,7 +89,10 @@ def test_a_mistake_is_named_with_its_field_and_its_id(item: Any, found_id: int |
     ("fields", "says"),
     [
         ({"from": "now"}, "message.from: give"),
-        ({"from": {}}, "offsets of 1 to"),
+        ({"from": {}}, "message.from: name 1 to"),
+        ({"from": {"0": 1}, "epochs": {"1": 1}}, "message.epochs: give those of next offsets"),
+        ({"epochs": {"0": 1}}, "message.epochs: give those of next offsets"),
+        ({"from": {"0": 1}, "epochs": {"0": 0}}, "message.epochs.0: must be a number in 1.."),
         ({"from": {"x": 1}}, "'x' is no partition"),
         ({"from": {"0": -1}}, "message.from.0"),
         ({"from": {"0": True}}, "message.from.0"),
@@ -168,7 +171,10 @@ def test_a_delivered_batch_comes_back_as_it_went(number: int, partition: int, fo
 
 
 def test_records_that_are_json_already_stand_in_a_message_as_they_are() -> None:
-    text = records_message(1, [b'{"offset":0}'], size_bytes=12, positions={"0": 1}, skipped=[], passed_over=[b"{}"])
+    text = records_message(
+        1, [b'{"offset":0}'], size_bytes=12, positions={"0": 1}, epochs={"0": 3}, passed_over=[b"{}"]
+    )
     assert text == (
-        '{"type":"records","id":1,"size_bytes":12,"positions":{"0":1},"records":[{"offset":0}],"passed_over":[{}]}'
+        '{"type":"records","id":1,"size_bytes":12,"positions":{"0":1},"epochs":{"0":3},"records":[{"offset":0}],'
+        '"passed_over":[{}]}'
     )

@@ -12,7 +12,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from georelay.errors import NotLeader
+from georelay.ids import Epoch
 from georelay.wire.batch import build_batch, iterate_records
+from georelay.wire.control_batch import build_marker
 from mesh.listening import http_site
 from mesh.listening.http_site import HttpSite
 from region.api import socket, sockets_http
@@ -119,6 +121,40 @@ async def test_who_comes_back_with_offsets_goes_on_there(open_socket: Open, orde
     client = await open_socket()
     assert (await client.subscribe(**{"from": {"0": 1}}))["positions"] == {"0": 1}
     assert [row["value"] for row in (await client.next())["records"]] == ["b"]
+
+
+async def test_a_position_has_the_epoch_of_what_lies_before_it_also_where_that_is_a_marker(
+    open_socket: Open, orders: Any, cluster: Any
+) -> None:
+    orders((0, b"a"))
+    client = await open_socket()
+    await client.subscribe(partitions=[0])
+    assert (await client.next())["epochs"] == {"0": 1}
+    stream = cluster.streams["orders", 0]
+    stream.epoch, stream.epoch_ends = Epoch(2), {1: (1, 1), 2: (2, 3)}
+    stream.add_raw(build_marker(producer_id=8, producer_epoch=0, is_commit=False, coordinator_epoch=1, timestamp_ms=1))
+    orders((0, b"b"))
+    last = await client.next()
+    assert (last["positions"], last["epochs"]) == ({"0": 3}, {"0": 2})
+    again = await client.subscribe(id=2, **{"from": last["positions"], "epochs": last["epochs"]})
+    assert again["type"] == "subscribed"
+
+
+async def test_who_read_what_the_mesh_gave_up_is_refused_and_who_did_not_goes_on(
+    open_socket: Open, orders: Any, cluster: Any
+) -> None:
+    orders(*((0, b"%d" % number) for number in range(5)))
+    stream = cluster.streams["orders", 0]
+    stream.epoch, stream.epoch_ends = Epoch(2), {1: (1, 3), 2: (2, 5)}  # a forced move: epoch 1 ended at 3
+    client = await open_socket()
+    for offset, epochs, kind in ((4, {"0": 1}, "refused"), (3, {"0": 1}, "subscribed"), (4, {"0": 2}, "subscribed")):
+        said = await client.subscribe(
+            id=offset * 10 + len(kind), credit_bytes=0, epochs=epochs, **{"from": {"0": offset}}
+        )
+        assert said["type"] == kind
+        if kind == "refused":
+            assert (said["problem"]["code"], said["problem"]["status"]) == ("DIVERGED", 409)
+            assert "at offset 3 (end of epoch 1)" in said["problem"]["detail"]
 
 
 async def test_without_credit_nothing_is_sent_until_more_is_given(open_socket: Open, orders: Any) -> None:
@@ -380,16 +416,20 @@ async def event_lines(answer: Any, count: int) -> list[str]:
 
 
 async def test_events_of_a_topic_begin_where_they_are_asked_to_and_go_on_behind_the_last(
-    edge: Edge, orders: Any
+    edge: Edge, orders: Any, cluster: Any
 ) -> None:
     orders((0, b"a"), (0, b"b"))
     async with TestClient(TestServer(edge.whole_admin().app())) as client:
         async with client.get("/v1/topics/orders/events?offset=earliest") as answer:
             lines = await event_lines(answer, 4)
             assert [json.loads(line[6:])["value"] for line in lines if line.startswith("data: ")] == ["a", "b"]
-            assert "id: 0:2,1:0" in lines
+            assert "id: 0:2:1,1:0" in lines
         async with client.get("/v1/topics/orders/events", headers={"Last-Event-ID": "0:1"}) as answer:
             assert json.loads((await event_lines(answer, 3))[-1][6:])["value"] == "b"
+        stream = cluster.streams["orders", 0]
+        stream.epoch, stream.epoch_ends = Epoch(2), {1: (1, 1), 2: (2, 2)}
+        async with client.get("/v1/topics/orders/events", headers={"Last-Event-ID": "0:2:1,1:0"}) as refused:
+            assert (refused.status, (await refused.json(content_type=None))["code"]) == (409, "DIVERGED")
         assert (await client.get("/v1/topics/orders/events?offset=7")).status == 400
         assert (await client.get("/v1/topics/nowhere/events")).status == 404
 

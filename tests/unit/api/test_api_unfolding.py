@@ -14,8 +14,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import Busy, CorruptRecordBatch
+from georelay.ids import Epoch
 from georelay.limits import MIB
 from georelay.wire.batch import HEADER_BYTES, Compression, Record, build_batch
+from georelay.wire.control_batch import build_marker
 from georelay.wire.records import open_records
 from region.api import record_answers, unfolding
 from region.api.admin_http import AdminHttp
@@ -132,7 +134,9 @@ async def test_a_chunk_is_cut_where_its_headers_take_much_and_what_stands_before
     assert seen == [1_000, 500]
 
 
-def records_pump(cluster: Any, put: Any, *, credit: Credit, end: int, **settings: Any) -> PartitionPump:
+def records_pump(
+    cluster: Any, put: Any, *, credit: Credit, end: int, as_records: bool = True, **settings: Any
+) -> PartitionPump:
     """Return what delivers the records of the first partition of `orders`, from the first one on."""
     asked = pb.StartPosition(stream="orders", earliest=True)
     point = StartPoint(
@@ -149,9 +153,29 @@ def records_pump(cluster: Any, put: Any, *, credit: Credit, end: int, **settings
         trace=lambda _: None,  # type: ignore[arg-type,return-value]
         wall_ns=lambda: 1,
         delivered=lambda _: None,
-        as_records=True,
+        as_records=as_records,
         **settings,
     )
+
+
+@pytest.mark.parametrize("as_records", [True, False])
+async def test_who_stands_behind_a_marker_of_a_later_epoch_has_that_epoch(cluster: Any, as_records: bool) -> None:
+    cluster.add_topic("orders")
+    stream = cluster.stream("orders", 0)
+    stream.add(b"a")
+    stream.epoch = Epoch(2)
+    stream.add_raw(build_marker(producer_id=8, producer_epoch=0, is_commit=False, coordinator_epoch=1, timestamp_ms=1))
+    delivered: list[pb.Delivery] = []
+
+    async def put(response: pb.SubscribeResponse) -> None:
+        delivered.append(response.delivery)
+        raise StopAsyncIteration
+
+    pump = records_pump(cluster, put, credit=Credit(MIB), end=2, as_records=as_records)
+    with pytest.raises((StopAsyncIteration, RuntimeError)):
+        await pump.run()
+    (last,) = delivered
+    assert (last.next_offset, last.epoch) == (2, 2)
 
 
 async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_count(cluster: Any) -> None:

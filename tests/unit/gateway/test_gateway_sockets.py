@@ -103,6 +103,24 @@ async def test_a_refused_handshake_is_an_answer_of_http(
     assert refused.value.status == shown
 
 
+async def test_who_is_refused_is_told_in_the_words_of_the_broker(start_mesh: Any, start_broker: Any) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"detail": "User:ann has 7 sockets here, as many as are free"}, status=503)
+
+    mesh = await start_mesh(us=[await start_broker(refuse)])
+    handshake = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
+    async with mesh.client.get(mesh.url("/v1/socket"), headers=handshake) as answer:
+        assert (answer.status, (await answer.json(content_type=None))["detail"]) == (
+            503,
+            "User:ann has 7 sockets here, as many as are free",
+        )
+
+
 async def test_pages_of_other_sites_open_no_socket(start_mesh: Any, start_broker: Any) -> None:
     mesh = await start_mesh(us=[await start_broker(echo)])
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:

@@ -15,8 +15,9 @@ import structlog
 
 from gateway.authentication import BrokerSignIn, SignIn
 from gateway.config import LISTENERS, GatewayConfig, split_address
-from gateway.console.collector import Collector
+from gateway.console.collector import Collector, ShownFiles
 from gateway.console.console_http import ConsoleHttp
+from gateway.console.drills import DrillReports
 from gateway.console.sessions import Sessions
 from gateway.kafka.listener import KafkaListener
 from gateway.metrics import GatewayMetrics
@@ -246,7 +247,10 @@ class Gateway:
             raise _cannot_listen("http", address, error) from error
 
     def _console(self, live: LiveView, session: aiohttp.ClientSession) -> ConsoleHttp:
-        collector = Collector(self._config.mesh_id, self._router, session, scheme=self._scheme, live=live.read)
+        directory = self._config.drills_dir
+        drills = DrillReports(Path(directory) if directory else None, mesh=self._config.mesh_id)
+        files = ShownFiles(live=live.read, drills=drills.read)
+        collector = Collector(self._config.mesh_id, self._router, session, scheme=self._scheme, files=files)
         self._stack.push_async_callback(collector.close)
         return ConsoleHttp(
             collector=collector,

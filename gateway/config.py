@@ -158,6 +158,7 @@ class GatewayConfig(BaseSettings):
     trace_retention_ms: int = Field(default=AGE_MS_MAX, ge=-1, le=315_360_000_000)  # of this gateway's; -1: for ever
     trace_retention_bytes: int = Field(default=SIZE_BYTES_MAX, ge=-1, le=1 << 50)  # of this gateway's; -1: no limit
     live_file: str = ""  # live.json of `georelay-sla live`, shown under /v1/live
+    drills_dir: str = ""  # --out of `georelay drill`: the console shows the last ones
     console: Literal["on", "read_only", "off"] = "on"  # under /console; read_only: no session there changes anything
     die_with_parent: int | None = Field(default=None, ge=1)  # process id of the parent to end with
     sign_in: Literal["auto", "required"] = "auto"  # required: nobody passes whom brokers let in without credentials

@@ -15,12 +15,13 @@ import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
 import structlog
 
+from gateway.console.drills import Drills
 from gateway.console.layout_core import Point
 from gateway.console.overview_core import overview, verdict
 from gateway.console.samples import BrokerSample, JsonObject, MeshSamples, gauges_of, rows_of, taken
@@ -43,11 +44,19 @@ FIRST_S: Final = 3.0  # how long the first viewer waits for every region to be h
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFiles:
+    """`live`: returns live.json; Unavailable says why not. `drills`: the last ones, or why none."""
+
+    live: Callable[[], Awaitable[bytes]]
+    drills: Callable[[], Awaitable[Drills]]
+
+
 class Collector:
     """See the module.
 
     Args:
-        live: returns live.json as bytes (Unavailable: there is none; the text says why).
+        files: what is shown and no broker knows.
         wall_s, monotonic_ns: clocks.
     """
 
@@ -58,7 +67,7 @@ class Collector:
         session: aiohttp.ClientSession,
         *,
         scheme: str = "http",
-        live: Callable[[], Awaitable[bytes]],
+        files: ShownFiles,
         wall_s: Callable[[], float] = time.time,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -66,7 +75,7 @@ class Collector:
         self._router = router
         self._session = session
         self._scheme = scheme
-        self._live = live
+        self._files = files
         self._wall_s = wall_s
         self._monotonic_ns = monotonic_ns
         self._brokers: dict[int, BrokerSample] = {}
@@ -74,6 +83,7 @@ class Collector:
         self._homes: list[JsonObject] = []
         self._live_view: JsonObject | None = None
         self._no_live_view = ""  # why there is none
+        self._drills: Drills = ([], "")
         self._places: dict[str, Point] = {}
         self._turns: dict[str, int] = {}  # region -> how often it was asked
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -145,6 +155,7 @@ class Collector:
             del self._asking[name]
             self._controls.pop(name, None)
         await self._look_at_live_view()
+        self._drills = await self._files.drills()
         samples = self._samples()
         cost_s = await self._render(samples)
         if all(any(True for _ in samples.of_region(region)) for region in samples.regions):
@@ -153,7 +164,7 @@ class Collector:
 
     async def _look_at_live_view(self) -> None:
         try:
-            self._live_view = _object(await self._live())
+            self._live_view = _object(await self._files.live())
             self._no_live_view = "" if self._live_view is not None else "live_file is no live.json of georelay-sla live"
         except Unavailable as error:
             self._live_view, self._no_live_view = None, str(error)
@@ -220,6 +231,8 @@ class Collector:
             homes=self._homes,
             live=self._live_view,
             no_live=self._no_live_view,
+            drills=self._drills[0],
+            no_drills=self._drills[1],
             now_ns=self._monotonic_ns(),
             now_s=self._wall_s(),
         )

@@ -54,6 +54,7 @@ def overview(samples: MeshSamples, *, before: Mapping[str, Point] | None = None)
         ],
         "pairs": _with_sla(samples, pairs),
         "if_lost": if_lost(samples),
+        "drills": {"last": samples.drills, "why_none": samples.no_drills},
         "control": _control(samples),
         "topics": _topics(samples),
     }

@@ -46,6 +46,7 @@ class MeshSamples:
         regions: as the gateway ranks them. brokers: by id; one that was not asked yet has none.
         controls: GET /v1/control by region that was asked. homes: rows of GET /v1/homes.
         live: live.json of `georelay-sla live`; no_live: why there is none.
+        drills: the last drill of each kind (drills_core); no_drills: why there is none.
         now_ns: monotonic; now_s: wall clock, seconds since 1970.
     """
 
@@ -56,6 +57,8 @@ class MeshSamples:
     homes: list[JsonObject] = field(default_factory=list)
     live: JsonObject | None = None
     no_live: str = ""
+    drills: list[JsonObject] = field(default_factory=list)
+    no_drills: str = ""
     now_ns: int = 0
     now_s: float = 0.0
 

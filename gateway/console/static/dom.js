@@ -91,6 +91,11 @@ export function bytes(value) {
 
 export const time = (at_ms) => new Date(at_ms).toISOString().replace("T", " ").slice(0, 23);
 
+export function age(value_ms) {
+  const minutes = Math.max(0, Math.round(value_ms / 60_000));
+  return minutes < 120 ? many(minutes, "minute") : minutes < 2880 ? many(Math.round(minutes / 60), "hour") : many(Math.round(minutes / 1440), "day");
+}
+
 export function badge(state, text) {
   return h(`span.badge.${state}`, {}, text);
 }

@@ -1,6 +1,6 @@
 // The first screen: is the mesh well, where does it hurt, what to do, and what would be lost.
 
-import { h, ms, number, many, badge } from "./dom.js";
+import { h, ms, number, many, badge, time, age } from "./dom.js";
 import { map } from "./map.js";
 
 const SLA = { PASS: "pass", BREACH: "breach", "NOT PROVEN": "inconclusive" };
@@ -51,7 +51,24 @@ function regionCard(region, control) {
       leads ? [h("dt", {}, "leads"), h("dd", {}, "mesh control")] : null));
 }
 
-function lossCard(row) {
+function seconds(value) {
+  return value === null ? "never" : value === 0 ? "0 s" : `${value.toFixed(1)} s`;
+}
+
+function drillCard(row) {
+  const lost = row.geo_lost + row.region_lost;
+  return h(`article.card.${row.kept ? "pass" : "breach"}`, { "data-key": row.kind },
+    h("h3", {}, row.kind.replaceAll("-", " "), " ", badge(row.kept ? "pass" : "breach", row.kept ? "kept" : "broken")),
+    h("p.answer", {}, `answered again after ${seconds(row.rto_median_s)}; ${lost ? `${many(lost, "record")} lost` : "no record lost"}`),
+    h("dl", {},
+      h("dt", {}, "RTO, worst"), h("dd", {}, `${seconds(row.rto_worst_s)}, ${many(row.runs, "run")}`),
+      h("dt", {}, "RPO"), h("dd", {}, [lost ? `${many(lost, "record")} lost` : "", row.region_orphaned ? `${many(row.region_orphaned, "record")} kept aside, the oldest ${seconds(row.rpo_worst_s)} old` : ""].filter(Boolean).join(", ") || "0 records"),
+      h("dt", {}, "when"), h("dd", {}, `${time(row.began_ms).slice(0, 16)} UTC, ${age(Date.now() - row.began_ms)} ago`),
+      h("dt", {}, "where"), h("dd", {}, row.is_this_mesh ? "this mesh" : `a mesh of its own: ${row.where}`)),
+    row.broken.map((text) => h("p.note", {}, text)));
+}
+
+function lossCard(row, drills) {
   const nothing = row.records === 0;
   const state = !row.known ? "plain" : nothing ? "pass" : "inconclusive";
   return h(`article.card.${state}`, { "data-key": row.region },
@@ -60,11 +77,16 @@ function lossCard(row) {
       : nothing ? "no record would be lost"
       : `${many(row.records, "record")} of ${many(row.records_streams, "stream")} only there: lost, or kept aside until it is back`),
     h("dl", {},
-      row.automatic ? [h("dt", {}, "homes that move by themselves"), h("dd", {}, `${number(row.automatic)}, to ${row.heir || "nobody"}`)] : null,
+      row.automatic ? [h("dt", {}, "homes that move by themselves"), h("dd", {}, `${number(row.automatic)}, to ${row.heir || "nobody"}${inAbout(drills)}`)] : null,
       h("dt", {}, "homes that wait for a person"), h("dd", {}, row.manual ? `${number(row.manual)}, to ${row.heir || "nobody"}` : "none"),
       row.own ? [h("dt", {}, "streams of its own that stop"), h("dd", {}, number(row.own))] : null,
       nothing ? null : [h("dt", {}, "oldest of them"), h("dd", {}, ms(row.records_ms))]),
     row.manual ? h("p.note", {}, "then: ", h("code", {}, row.command)) : null);
+}
+
+function inAbout(drills) {
+  const seen = drills.find((row) => row.kind === "region-loss" && row.rto_worst_s !== null);
+  return seen ? `, in about ${seconds(seen.rto_median_s)} (last drill)` : "";
 }
 
 function slaNote(overview) {
@@ -88,6 +110,8 @@ export function overviewPage(overview) {
     h("h2", {}, "Regions"),
     h("div.cards", {}, overview.regions.map((region) => regionCard(region, overview.control))),
     h("h2", {}, "If a region died now", h("small", {}, "computed from what the other regions have acknowledged at this moment")),
-    h("div.cards", {}, overview.if_lost.map(lossCard)),
+    h("div.cards", {}, overview.if_lost.map((row) => lossCard(row, overview.drills.last))),
+    h("h2", {}, "Last drills", h("small", {}, "a region, a link or a broker was lost on purpose: how long nobody was answered (RTO), and what was not kept (RPO)")),
+    overview.drills.last.length ? h("div.cards", {}, overview.drills.last.map(drillCard)) : h("p.note", {}, overview.drills.why_none, "."),
   ];
 }

@@ -16,10 +16,10 @@ import structlog
 
 from georelay.trace.kinds import TraceKind
 from mesh.tracing import memory_file
-from mesh.tracing.lane import Lane
 from mesh.tracing.open_rows import DamagedRowsError, left_open, read_open_rows, without_spooled
 from mesh.tracing.rolling import left_over, remove_unfinished, roll
 from mesh.tracing.spooled_ledger import spooled_ledger
+from mesh.tracing.spooler import Spooler
 from mesh.tracing.written import Identity
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
     remove_unfinished(directory, identity.broker)
     spools = left_over(directory, identity.broker, identity.boot_id)
     opened = left_open(directory, identity.broker, identity.boot_id)
-    lane = Lane(TraceKind.LEDGER, directory, identity)
+    spooler = Spooler(TraceKind.LEDGER, directory, identity)
     open_rows = 0
     damaged_rows = 0
     try:
@@ -75,19 +75,19 @@ def seal(directory: Path, identity: Identity, now_ns: int) -> Sealed:
                 log.warning("trace.open_rows_damaged", path=str(path), rows=error.damaged, broker=identity.broker)
                 rows, damaged_rows = error.rows, damaged_rows + error.damaged
             rows = without_spooled(rows, spooled)
-            lane.take(rows, 0, now_ns)
+            spooler.take(rows, 0, now_ns)
             open_rows += len(rows)
             memory_file.remove(path)
     finally:
-        spool = lane.rotate()
+        spool = spooler.rotate()
     if spool is not None:
         spools.append(spool)
     rolled = [roll(path, directory) for path in spools]
     return Sealed(
         rows=sum(each.rows for each in rolled),
-        open_rows=open_rows - lane.dropped,
+        open_rows=open_rows - spooler.dropped,
         files=sum(len(each.files) for each in rolled),
         lost_bytes=sum(each.lost_bytes for each in rolled),
-        damaged_rows=damaged_rows + lane.dropped,
+        damaged_rows=damaged_rows + spooler.dropped,
         left_spools=sum(each.is_left for each in rolled),
     )

@@ -23,7 +23,6 @@ import structlog
 
 from georelay.trace.kinds import COMPLETE_KINDS, TraceKind
 from mesh.tracing import memory_file
-from mesh.tracing.lane import Lane
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.offset_run_core import NotedRow
 from mesh.tracing.open_rows import (
@@ -40,6 +39,7 @@ from mesh.tracing.recorder_core import Drained
 from mesh.tracing.retention import AGE_MS_MAX, SIZE_BYTES_MAX, Retention
 from mesh.tracing.rolling import ROWS_PER_FILE_MAX, SPOOL_BYTES_MAX, left_over, remove_unfinished, roll
 from mesh.tracing.spooled_ledger import is_ledger, spooled_ledger
+from mesh.tracing.spooler import Spooler
 from mesh.tracing.written import Identity, WriterStats
 
 SLOW_ROLL_PERIOD_S: Final = 60.0  # of kinds with a few rows per second: a file every few seconds would hold nothing
@@ -85,7 +85,7 @@ class TraceWriter:
             for kind in TraceKind
         }
         self._rest = Pace(self._is_hurried)
-        self._lanes = {kind: Lane(kind, directory, identity, rest=self._rest) for kind in TraceKind}
+        self._spoolers = {kind: Spooler(kind, directory, identity, rest=self._rest) for kind in TraceKind}
         self._retention = Retention(
             directory,
             region=identity.region,
@@ -96,10 +96,10 @@ class TraceWriter:
         self._unseen: dict[str, Callable[[], None]] = {}  # what of earlier runs is still to be looked at, and how
         self._unrolled: list[Path] = []  # spools whose turn it is
         self._held: list[Path] = []  # ledger spools of earlier runs that left open rows
-        self._recovered: list[Path] = []  # files of open rows whose rows the ledger's lane has
+        self._recovered: list[Path] = []  # files of open rows whose rows the ledger's spooler has
         self._is_open_left = False  # there are more such files, perhaps
         self._open_tries = 0
-        self._noted: deque[NotedRow] = deque(maxlen=ARENAS * ROWS_MAX)  # rows that the ledger's lane has
+        self._noted: deque[NotedRow] = deque(maxlen=ARENAS * ROWS_MAX)  # rows that the ledger's spooler has
         self._queue: queue.Queue[Drained | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._is_closing = False
@@ -200,7 +200,7 @@ class TraceWriter:
         rows = without_spooled(recovered, spooled)
         if rows:
             log.info("trace.rows_recovered", rows=len(rows), broker=identity.broker)
-            self._spool(self._lanes[TraceKind.LEDGER], rows, 0, self._clock_ns())
+            self._spool(self._spoolers[TraceKind.LEDGER], rows, 0, self._clock_ns())
         self._mark_spooled()
 
     def _spooled(self) -> list[Row]:
@@ -221,7 +221,7 @@ class TraceWriter:
 
     def _mark_spooled(self) -> None:
         """Forget open rows whose ledger rows are spooled: all of them, or none while some wait for the disk."""
-        if self._lanes[TraceKind.LEDGER].rows_waiting:
+        if self._spoolers[TraceKind.LEDGER].rows_waiting:
             return
         if self._open_rows is not None:
             self._open_rows.spooled(self._noted)
@@ -242,59 +242,59 @@ class TraceWriter:
         now_ns = self._clock_ns()
         rows = drained.finished()
         self._rest()
-        for kind, lane in self._lanes.items():
+        for kind, spooler in self._spoolers.items():
             mine, dropped = rows.get(kind, []), drained.dropped.get(kind, 0)
-            if mine or dropped or lane.rows_waiting:
-                self._spool(lane, mine, dropped, now_ns)
+            if mine or dropped or spooler.rows_waiting:
+                self._spool(spooler, mine, dropped, now_ns)
         self._noted.extend(drained.noted)
         self._mark_spooled()
-        due = [lane for lane in self._lanes.values() if self._is_due(lane, now_ns)]
+        due = [spooler for spooler in self._spoolers.values() if self._is_due(spooler, now_ns)]
         if due:
-            self._roll_lanes(due)
+            self._roll_spoolers(due)
 
-    def _spool(self, lane: Lane, rows: list[tuple[object, ...]], dropped: int, now_ns: int) -> None:
-        before, waiting = lane.dropped, lane.rows_waiting
+    def _spool(self, spooler: Spooler, rows: list[tuple[object, ...]], dropped: int, now_ns: int) -> None:
+        before, waiting = spooler.dropped, spooler.rows_waiting
         try:
-            lane.take(rows, dropped, now_ns)
+            spooler.take(rows, dropped, now_ns)
         except OSError as error:
-            self._failed(f"spool {lane.kind.value}", error)
-        given_up = lane.dropped - before
-        self.stats.rows_written[lane.kind] += waiting + len(rows) + dropped - given_up - lane.rows_waiting
-        self._given_up(lane.kind, given_up)
+            self._failed(f"spool {spooler.kind.value}", error)
+        given_up = spooler.dropped - before
+        self.stats.rows_written[spooler.kind] += waiting + len(rows) + dropped - given_up - spooler.rows_waiting
+        self._given_up(spooler.kind, given_up)
 
     def _given_up(self, kind: TraceKind, rows: int) -> None:
         if rows:
             self.stats.rows_dropped[kind] += rows
             log.warning("trace.rows_dropped", kind=kind.value, rows=rows, broker=self._identity.broker)
 
-    def _is_due(self, lane: Lane, now_ns: int) -> bool:
-        if not lane.rows_spooled:
+    def _is_due(self, spooler: Spooler, now_ns: int) -> bool:
+        if not spooler.rows_spooled:
             return False
         return (
-            lane.rows_spooled >= ROWS_PER_FILE_MAX
-            or lane.spool_bytes >= SPOOL_BYTES_MAX
-            or now_ns - lane.opened_ns >= self._roll_period_ns[lane.kind]
+            spooler.rows_spooled >= ROWS_PER_FILE_MAX
+            or spooler.spool_bytes >= SPOOL_BYTES_MAX
+            or now_ns - spooler.opened_ns >= self._roll_period_ns[spooler.kind]
         )
 
     def roll(self) -> None:
         """Make files of every spool; one that fails is tried again at the next roll."""
-        self._roll_lanes(self._lanes.values())
+        self._roll_spoolers(self._spoolers.values())
 
     def _end(self) -> None:
         """Roll everything; rows that the disk refuses once more are given up but for those of open rows."""
         self.roll()
-        waiting = [lane for lane in self._lanes.values() if lane.rows_waiting]
+        waiting = [spooler for spooler in self._spoolers.values() if spooler.rows_waiting]
         if not waiting:
             return
-        for lane in waiting:  # the files that were deleted just now may have made room
-            self._spool(lane, [], 0, self._clock_ns())
+        for spooler in waiting:  # the files that were deleted just now may have made room
+            self._spool(spooler, [], 0, self._clock_ns())
         self._mark_spooled()
         self.roll()
-        for lane in waiting:
-            rows = lane.waiting
-            if rows and lane.kind is TraceKind.LEDGER:
+        for spooler in waiting:
+            rows = spooler.waiting
+            if rows and spooler.kind is TraceKind.LEDGER:
                 rows = without_spooled(rows, self._found_next())
-            self._given_up(lane.kind, len(rows))
+            self._given_up(spooler.kind, len(rows))
 
     def _found_next(self) -> list[Row]:
         """Return the open rows that the next start finds, of this run and of earlier ones."""
@@ -310,12 +310,12 @@ class TraceWriter:
             self._failed("look at open rows", error)
         return rows
 
-    def _roll_lanes(self, lanes: Iterable[Lane]) -> None:
+    def _roll_spoolers(self, spoolers: Iterable[Spooler]) -> None:
         self._look()
-        for lane in lanes:
-            if lane.kind is TraceKind.LEDGER and (lane.rows_waiting or self._recovered):
+        for spooler in spoolers:
+            if spooler.kind is TraceKind.LEDGER and (spooler.rows_waiting or self._recovered):
                 continue  # rows of its spool are in open rows, too: only while it is a spool the next run sees that
-            spool = lane.rotate()
+            spool = spooler.rotate()
             if spool is not None:
                 self._unrolled.append(spool)
         self._roll_spools()

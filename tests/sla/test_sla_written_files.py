@@ -11,8 +11,8 @@ import pytest
 
 from georelay.trace.kinds import TraceKind
 from georelay.trace.schema import RECORDED_COLUMNS, SCHEMAS
-from mesh.tracing.lane import Lane
 from mesh.tracing.rolling import roll
+from mesh.tracing.spooler import Spooler
 from mesh.tracing.written import Identity
 from sla.jobs.compact import CompactRequest, run_compact
 from sla.jobs.verify import VerifyRequest, run_verify
@@ -41,12 +41,12 @@ def value_of(field: Any, number: int, kind: TraceKind) -> object:
 
 @pytest.mark.parametrize("kind", list(TraceKind))
 def test_files_of_the_shipping_writer_are_good_and_can_be_compacted(tmp_path: Path, kind: TraceKind) -> None:
-    lane = Lane(kind, tmp_path, Identity(region="eu", broker=2001, boot_id="54b1c987107e"))
+    spooler = Spooler(kind, tmp_path, Identity(region="eu", broker=2001, boot_id="54b1c987107e"))
     columns = [SCHEMAS[kind].field(name) for name in RECORDED_COLUMNS[kind]]
     for first in (0, 10):
         rows = [tuple(value_of(field, number, kind) for field in columns) for number in range(first, first + 10)]
-        lane.take(rows, 3, OPENED_NS)
-        spool = lane.rotate()
+        spooler.take(rows, 3, OPENED_NS)
+        spool = spooler.rotate()
         assert spool is not None
         roll(spool, tmp_path)
     files = run_verify(VerifyRequest(traces=tmp_path))
@@ -64,12 +64,12 @@ def test_files_of_the_shipping_writer_are_good_and_can_be_compacted(tmp_path: Pa
 
 def test_consecutive_files_of_the_shipping_writer_become_one_that_it_could_have_written(tmp_path: Path) -> None:
     kind = TraceKind.LATENCY_HIST
-    lane = Lane(kind, tmp_path, Identity(region="eu", broker=2001, boot_id="54b1c987107e"))
+    spooler = Spooler(kind, tmp_path, Identity(region="eu", broker=2001, boot_id="54b1c987107e"))
     columns = [SCHEMAS[kind].field(name) for name in RECORDED_COLUMNS[kind]]
     for first in (0, 10):
         rows = [tuple(value_of(field, number, kind) for field in columns) for number in range(first, first + 10)]
-        lane.take(rows, 0, OPENED_NS)
-        spool = lane.rotate()
+        spooler.take(rows, 0, OPENED_NS)
+        spool = spooler.rotate()
         assert spool is not None
         roll(spool, tmp_path)
     files = run_verify(VerifyRequest(traces=tmp_path))

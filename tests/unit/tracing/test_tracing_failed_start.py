@@ -200,7 +200,7 @@ def test_spools_that_are_found_late_are_not_the_runs_own(tmp_path: Path, monkeyp
         NOT_LOOKED_AT["spools"](patched)
         writer.recover()
         deliver(30)
-    writer._roll_lanes([])  # a roll of another kind: the ledger's spool stays open
+    writer._roll_spoolers([])  # a roll of another kind: the ledger's spool stays open
     deliver(40)
     writer.roll()
     rows.close()

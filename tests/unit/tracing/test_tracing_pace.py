@@ -11,11 +11,11 @@ import pytest
 from georelay.trace.kinds import TraceKind
 from georelay.trace.schema import SCHEMAS
 from mesh.tracing import writer as writer_module
-from mesh.tracing.lane import NESTED_ROWS_PER_CALL, Lane, batch_of
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.pace import REST_NS_MAX, REST_PER_WORK, STEP_NS, Pace
 from mesh.tracing.recorder_core import Drained
 from mesh.tracing.rolling import roll
+from mesh.tracing.spooler import NESTED_ROWS_PER_CALL, Spooler, batch_of
 from mesh.tracing.writer import DRAINS_HURRIED, TraceWriter
 from mesh.tracing.written import Identity
 
@@ -72,16 +72,16 @@ def test_whoever_is_hurried_does_not_rest() -> None:
 
 def test_the_thread_may_rest_after_every_column_and_every_frame(tmp_path: Path) -> None:
     rests: list[int] = []
-    lane = Lane(TraceKind.PROBE, tmp_path, IDENTITY, rest=lambda: rests.append(1))
-    lane.take([PROBE], 0, 0)
+    spooler = Spooler(TraceKind.PROBE, tmp_path, IDENTITY, rest=lambda: rests.append(1))
+    spooler.take([PROBE], 0, 0)
     assert len(rests) == len(SCHEMAS[TraceKind.PROBE]) + 1
 
 
 def test_the_thread_may_rest_after_every_frame_that_is_read_and_every_file(tmp_path: Path) -> None:
-    lane = Lane(TraceKind.PROBE, tmp_path, IDENTITY)
+    spooler = Spooler(TraceKind.PROBE, tmp_path, IDENTITY)
     for _ in range(3):
-        lane.take([PROBE], 0, 0)
-    spool = lane.rotate()
+        spooler.take([PROBE], 0, 0)
+    spool = spooler.rotate()
     assert spool is not None
     rests: list[int] = []
     assert roll(spool, tmp_path, rest=lambda: rests.append(1)).rows == 3

@@ -13,12 +13,12 @@ from georelay.trace.kinds import TraceKind
 from georelay.trace.schema import LEDGER_SCHEMA
 from mesh.tracing import open_rows
 from mesh.tracing.delivery_core import ATTEMPT_MAX
-from mesh.tracing.lane import Lane
 from mesh.tracing.latency_cells_core import Row
 from mesh.tracing.open_rows import ARENA_BYTES, ARENAS, HEADER_BYTES, DamagedRowsError, OpenRows, read_open_rows
 from mesh.tracing.recorder import Recorder, TraceSettings
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.sealing import seal
+from mesh.tracing.spooler import Spooler
 from mesh.tracing.writer import TraceWriter
 from mesh.tracing.written import Identity
 
@@ -104,10 +104,10 @@ def test_a_row_that_arrow_refuses_is_dropped_and_counted_and_the_others_are_writ
 
 
 def test_the_numbers_of_the_other_rows_show_that_one_was_dropped(tmp_path: Path) -> None:
-    lane = Lane(TraceKind.LEDGER, tmp_path, Identity(region="eu", broker=2001, boot_id="b0"))
-    lane.take([ledger_row(first, attempt=1 << (20 if first == 1 else 0)) for first in range(3)], 0, NOW)
-    assert (lane.dropped, lane.rows_waiting, lane.rows_spooled) == (1, 0, 2)
-    lane.rotate()
+    spooler = Spooler(TraceKind.LEDGER, tmp_path, Identity(region="eu", broker=2001, boot_id="b0"))
+    spooler.take([ledger_row(first, attempt=1 << (20 if first == 1 else 0)) for first in range(3)], 0, NOW)
+    assert (spooler.dropped, spooler.rows_waiting, spooler.rows_spooled) == (1, 0, 2)
+    spooler.rotate()
     make_writer(tmp_path, "b1").recover()
     names = sorted(path.name for path in tmp_path.rglob("ledger-*.parquet"))
     assert names == ["ledger-2001-b0-000000.parquet", "ledger-2001-b0-000002.parquet"]
@@ -116,7 +116,7 @@ def test_the_numbers_of_the_other_rows_show_that_one_was_dropped(tmp_path: Path)
 def test_rows_that_arrow_refuses_while_others_wait_for_the_disk_hold_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = Lane(TraceKind.LEDGER, tmp_path, Identity(region="eu", broker=2001, boot_id="b0"))
+    spooler = Spooler(TraceKind.LEDGER, tmp_path, Identity(region="eu", broker=2001, boot_id="b0"))
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -124,9 +124,9 @@ def test_rows_that_arrow_refuses_while_others_wait_for_the_disk_hold_up_nobody(
     with monkeypatch.context() as patched:
         patched.setattr("os.write", refuse)
         with pytest.raises(OSError, match="No space"):
-            lane.take([ledger_row(0), ledger_row(1, attempt=1 << 20), ledger_row(2)], 0, NOW)
-    lane.take([], 0, NOW)
-    assert (lane.dropped, lane.rows_waiting, lane.rows_spooled) == (1, 0, 2)
+            spooler.take([ledger_row(0), ledger_row(1, attempt=1 << 20), ledger_row(2)], 0, NOW)
+    spooler.take([], 0, NOW)
+    assert (spooler.dropped, spooler.rows_waiting, spooler.rows_spooled) == (1, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from georelay.trace.files import SPOOL_FOLDER
 from georelay.trace.kinds import LedgerKind, TraceKind
-from mesh.tracing import lane as lane_module
+from mesh.tracing import spooler as spooler_module
 from mesh.tracing.open_rows import ROWS_MAX, OpenRows
 from mesh.tracing.recorder_core import Drained, RecorderCore
 from mesh.tracing.refusals_core import RefusedStream
@@ -30,7 +30,7 @@ def full(*_: object) -> None:
 
 def full_after(writes: int) -> Callable[[int, bytes], None]:
     """Return a write that the disk takes so many times."""
-    write_whole, left = lane_module._write_whole, [writes]
+    write_whole, left = spooler_module._write_whole, [writes]
 
     def write(file: int, raw: bytes) -> None:
         left[0] -= 1
@@ -97,7 +97,7 @@ def test_rows_that_nobody_finds_again_are_counted_and_told_as_given_up(
     histograms = len(drained.cells)
     writer = make_writer(tmp_path, "b0")
     drained.rows.pop(TraceKind.DELIVERY)
-    monkeypatch.setattr(lane_module, "_write_whole", full)
+    monkeypatch.setattr(spooler_module, "_write_whole", full)
     assert sorted(closed(writer, [drained])) == sorted([1_000, histograms])
     dropped = writer.stats.rows_dropped
     assert (dropped[LEDGER], dropped[HISTOGRAMS], histograms >= 1) == (1_000, histograms, True)
@@ -114,7 +114,7 @@ def test_of_the_rows_that_wait_only_those_are_given_up_that_the_next_start_does_
     made = len(drained.rows[LEDGER])
     writer = make_writer(tmp_path, "b0", rows)
     with monkeypatch.context() as patched:
-        patched.setattr(lane_module, "_write_whole", full)
+        patched.setattr(spooler_module, "_write_whole", full)
         closed(writer, [drained])
     rows.close()
     next_start(tmp_path)
@@ -137,7 +137,7 @@ def test_wherever_the_disk_is_full_every_row_is_stored_or_given_up(
     made = sum(len(drained.rows[LEDGER]) for drained in drains)
     writer = make_writer(tmp_path, "b0", rows)
     with monkeypatch.context() as patched:
-        patched.setattr(lane_module, "_write_whole", full_after(writes))
+        patched.setattr(spooler_module, "_write_whole", full_after(writes))
         closed(writer, drains)
     rows.close()
     next_start(tmp_path)
@@ -146,7 +146,7 @@ def test_wherever_the_disk_is_full_every_row_is_stored_or_given_up(
 
 
 def test_a_disk_that_is_well_again_in_the_end_gets_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_whole, is_full = lane_module._write_whole, [True]
+    write_whole, is_full = spooler_module._write_whole, [True]
 
     def write(file: int, raw: bytes) -> None:
         if is_full[0]:
@@ -157,7 +157,7 @@ def test_a_disk_that_is_well_again_in_the_end_gets_every_row(tmp_path: Path, mon
         is_full[0] = False  # it deletes old files
         return 0
 
-    monkeypatch.setattr(lane_module, "_write_whole", write)
+    monkeypatch.setattr(spooler_module, "_write_whole", write)
     monkeypatch.setattr(Retention, "enforce", enforce)
     rows = opened(tmp_path)
     drained = deliver(make_core(rows), 10)
@@ -178,7 +178,7 @@ def test_rows_of_an_earlier_run_that_still_wait_are_not_given_up(
     deliver(make_core(killed), 10)
     writer = make_writer(tmp_path, "b1")
     with monkeypatch.context() as patched:
-        patched.setattr(lane_module, "_write_whole", full)
+        patched.setattr(spooler_module, "_write_whole", full)
         assert closed(writer, []) == []
     assert writer.stats.rows_dropped[LEDGER] == 0
     next_start(tmp_path)
@@ -194,7 +194,7 @@ def test_open_rows_that_cannot_be_looked_at_in_the_end_are_counted_as_given_up(
     drained.rows.pop(TraceKind.DELIVERY)
     drained.cells.clear()
     writer = make_writer(tmp_path, "b0", rows)
-    monkeypatch.setattr(lane_module, "_write_whole", full)
+    monkeypatch.setattr(spooler_module, "_write_whole", full)
     if refused == "listing":
         monkeypatch.setattr("mesh.tracing.writer.left_open", full)
     else:

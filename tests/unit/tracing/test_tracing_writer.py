@@ -14,8 +14,8 @@ from georelay.trace.files import TraceFileMetadata
 from georelay.trace.kinds import SCHEMA_VERSION, Operation, TraceKind
 from georelay.trace.schema import LATENCY_HIST_SCHEMA, LEDGER_SCHEMA, SCHEMAS
 from georelay.trace.spool import SpoolHeader
-from mesh.tracing import lane as lane_module
 from mesh.tracing import rolling
+from mesh.tracing import spooler as spooler_module
 from mesh.tracing import writer as writer_module
 from mesh.tracing.outcome_core import Totals
 from mesh.tracing.recorder import Recorder, TraceSettings
@@ -189,7 +189,7 @@ def test_while_the_spool_cannot_be_written_complete_kinds_wait_and_the_others_ar
 ) -> None:
     writer = make_writer(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(lane_module, "_write_whole", _fail)
+        patch.setattr(spooler_module, "_write_whole", _fail)
         writer.take(make_drained(core, rows=3))
     assert writer.stats.rows_dropped[TraceKind.DELIVERY] == 3
     assert writer.stats.rows_dropped[TraceKind.LEDGER] == writer.stats.rows_written[TraceKind.LEDGER] == 0
@@ -204,8 +204,8 @@ def test_memory_is_bounded_while_the_disk_fails(
 ) -> None:
     writer = make_writer(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(lane_module, "_write_whole", _fail)
-        patch.setattr(lane_module, "ROWS_HELD_MAX", 4)
+        patch.setattr(spooler_module, "_write_whole", _fail)
+        patch.setattr(spooler_module, "ROWS_HELD_MAX", 4)
         for _ in range(3):
             writer.take(make_drained(core, rows=2))
     writer.take(Drained())
@@ -225,7 +225,7 @@ def test_a_frame_that_was_written_in_part_is_cut_off_again(
         _fail()
 
     with monkeypatch.context() as patch:
-        patch.setattr(lane_module, "_write_whole", half)
+        patch.setattr(spooler_module, "_write_whole", half)
         writer.take(make_drained(core, rows=2))
     writer.take(Drained())
     writer.roll()
@@ -236,13 +236,13 @@ def test_a_conversion_never_takes_more_than_a_thousand_rows(
     core: RecorderCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    convert = lane_module.batch_of
+    convert = spooler_module.batch_of
 
     def noted(kind: TraceKind, rows: list[Row], **stamps: Any) -> Any:
         sizes.append(len(rows))
         return convert(kind, rows, **stamps)
 
-    monkeypatch.setattr(lane_module, "batch_of", noted)
+    monkeypatch.setattr(spooler_module, "batch_of", noted)
     drained = make_drained(core, rows=1_800)
     drained.rows.pop(TraceKind.DELIVERY)
     make_writer(tmp_path).take(drained)

@@ -63,7 +63,7 @@ def _array(values: Sequence[object], type_: Any, rest: Callable[[], None]) -> An
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-class Lane:
+class Spooler:
     """The rows of one kind.
 
     Args:

@@ -117,6 +117,9 @@ class TopicsHttp:
             raise UnknownTopic(f"topic {name!r} does not exist")
         replicas = {row.partition: row for row in await self._cluster.replicas_status(name)}
         rows = [self._partition_json(view.name, index, replicas.get(index)) for index in range(view.partitions)]
+        for stored in self._cluster.storage().replicas:
+            if stored.topic == view.name and stored.partition < len(rows):
+                rows[stored.partition]["size_bytes"] = stored.size_bytes
         return {**topic_json(view), "partition_states": rows}
 
     def _partition_json(self, name: str, index: int, status: PartitionReplicas | None) -> dict[str, Any]:

@@ -58,6 +58,12 @@ function list(topics, context) {
   ];
 }
 
+function sizeOf(partitions) {
+  const known = partitions.map((state) => state.size_bytes).filter((size) => size !== undefined);
+  const sum = bytes(known.reduce((all, size) => all + size, 0));
+  return known.length === 0 ? "not known to the broker that was asked" : `${sum} on one broker${known.length < partitions.length ? `, of ${many(known.length, "partition")}` : ""}`;
+}
+
 function detail({ topic, homes }, context) {
   const byPartition = new Map(homes.map((row) => [row.partition, row]));
   const rows = topic.partition_states.map((state) => {
@@ -66,7 +72,7 @@ function detail({ topic, homes }, context) {
     const records = state.high_watermark === undefined ? null : state.high_watermark - state.log_start;
     return [
       number(state.partition), h("b", {}, topic.homes === "every" ? context.regionName(state.home) : here), number(state.epoch), state.leader < 0 ? "none" : String(state.leader),
-      state.replicas.join(", "), number(state.log_start), number(state.high_watermark), number(records),
+      state.replicas.join(", "), number(state.log_start), number(state.high_watermark), number(records), bytes(state.size_bytes),
       home?.moving ? `moves to ${home.moving.target ?? "?"}` : state.is_settled ? "" : "replicas move",
       h("a", { href: `#/records/${encodeURIComponent(topic.name)}/${state.partition}` }, "records"),
     ];
@@ -81,9 +87,10 @@ function detail({ topic, homes }, context) {
     h("dl.facts", {},
       h("dt", {}, "homes"), h("dd", {}, topic.homes === "every" ? "every region orders its own stream" : "one region orders each partition"),
       h("dt", {}, "kept"), h("dd", {}, topic.retention_ms === -1 && topic.retention_bytes === -1 ? "for ever" : `${kept(topic.retention_ms, ms)}; per partition: ${kept(topic.retention_bytes, bytes)}`),
+      h("dt", {}, "size"), h("dd", {}, sizeOf(topic.partition_states)),
       h("dt", {}, "settings"), h("dd", {}, settings.length ? settings.map(([name, value]) => h("code.block", {}, `${name}=${value}`)) : "all at their default"),
       h("dt", {}, "id"), h("dd", {}, h("code", {}, topic.topic_id))),
-    table([{ title: "partition", number: true }, "home", { title: "epoch", number: true }, `leader in ${answering}`, `replicas in ${answering}`, { title: "log start", number: true }, { title: "high watermark", number: true }, { title: "records", number: true }, "", ""], rows, { caption: `Partitions of ${topic.name}` }),
+    table([{ title: "partition", number: true }, "home", { title: "epoch", number: true }, `leader in ${answering}`, `replicas in ${answering}`, { title: "log start", number: true }, { title: "high watermark", number: true }, { title: "records", number: true }, { title: "size", number: true }, "", ""], rows, { caption: `Partitions of ${topic.name}` }),
     h("div.buttons", {},
       topic.homes === "one" ? h("a.button", { href: `#/homes?topic=${encodeURIComponent(topic.name)}` }, "Move its homes") : null,
       doer("Delete topic…", { onclick: async () => {

@@ -31,6 +31,7 @@ async def test_topics_are_created_listed_described_and_deleted(http: Any) -> Non
     assert [row["name"] for row in (await (await http.get("/v1/topics")).json())["topics"]] == ["orders"]
     described = await (await http.get("/v1/topics/orders")).json()
     assert [row["leader"] for row in described["partition_states"]] == [1001, 1001]
+    assert [row["size_bytes"] for row in described["partition_states"]] == [100, 101]
     assert (await http.delete("/v1/topics/orders")).status == 204
     assert (await http.get("/v1/topics/orders")).status == 404
 

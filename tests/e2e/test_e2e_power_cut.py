@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
+
 from loadtest.history.operation import Operation
 from loadtest.history.verdict import Category, Verdict
+from tests.tiers import first
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,18 +19,18 @@ if TYPE_CHECKING:
 
     Disks = Callable[[PowerSupply, Path], list[PowerCutFileSystem]]
 
-CUTS = 3
 BATCHES_BEFORE_CUT = 150
 
 
+@pytest.mark.parametrize("cuts", first(1, [2, 4]))
 async def test_nothing_acknowledged_is_lost_when_a_whole_region_loses_power_again_and_again(
-    region_bed: RegionBed, power_cut_disks: Disks, new_supply: Callable[[], PowerSupply]
+    region_bed: RegionBed, power_cut_disks: Disks, new_supply: Callable[[], PowerSupply], cuts: int
 ) -> None:
     sends: list[Operation] = []
     supply = new_supply()
     disks = power_cut_disks(supply, region_bed.directory)
     lost = 0
-    for cut in range(CUTS):
+    for cut in range(cuts):
         async with region_bed.running(disks):
             if cut == 0:
                 await region_bed.create_topic()
@@ -36,7 +39,7 @@ async def test_nothing_acknowledged_is_lost_when_a_whole_region_loses_power_agai
         disks = [disk.on_new_supply(supply) for disk in disks]
         lost += sum(disk.bytes_lost for disk in disks)
     verdict = await _what_is_left(region_bed, disks, sends)
-    assert verdict.acknowledged >= CUTS * BATCHES_BEFORE_CUT
+    assert verdict.acknowledged >= cuts * BATCHES_BEFORE_CUT
     assert lost > 0, "no cut caught an un-synced byte: the test shows nothing"
     assert verdict.is_valid, verdict.describe()
 
@@ -66,10 +69,10 @@ async def _publish_and_cut(
     *,
     name: str,
 ) -> None:
-    first = len(sends)
+    before = len(sends)
     publishing = asyncio.create_task(region_bed.publish(name, range(100_000), sends))
     async with asyncio.timeout(20):
-        while sum(send.is_ok for send in sends[first:]) < BATCHES_BEFORE_CUT or not _cut_if_dirty(supply, disks):
+        while sum(send.is_ok for send in sends[before:]) < BATCHES_BEFORE_CUT or not _cut_if_dirty(supply, disks):
             await asyncio.sleep(0)
     await asyncio.wait([asyncio.ensure_future(broker.failed) for broker in region_bed.brokers], timeout=2)
     publishing.cancel()

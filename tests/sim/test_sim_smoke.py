@@ -31,13 +31,14 @@ def test_a_region_that_once_failed_keeps_every_rule(seed: int) -> None:
     assert not outcome.rule, f"make sim SEED={seed} ({REGION[seed]}): {outcome.rule}: {outcome.detail}\n{outcome.crash}"
 
 
-@pytest.mark.parametrize("seed", first(1, [1, 311, 110]))
-def test_the_mesh_under_faults_keeps_every_rule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seed", "fault_ms"), first(1, [(1, 5_000), (1, 10_000), (311, 10_000), (110, 10_000)]))
+def test_the_mesh_under_faults_keeps_every_rule(seed: int, fault_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.sim.mesh_world import MeshSettings
     from tests.sim.runs import play
 
     # A world has loops of its own: one of asyncio's would stay open, and fail a test that comes later.
     monkeypatch.setattr(asyncio.get_event_loop_policy(), "new_event_loop", None)
-    outcome = play("mesh", seed)
+    outcome = play("mesh", seed, MeshSettings(fault_ms=fault_ms))
     assert not outcome.rule, f"make sim WORLD=mesh SEED={seed}: {outcome.rule}: {outcome.detail}\n{outcome.crash}"
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).resolve().parents[3]
 PER_SECOND = 500
 SECONDS = 3  # a third of it before the kill
+PARTITIONS = 3  # of a topic, one led by each broker
 
 
 async def leader_of(connection: Any, topic: str, partition: int) -> str:
@@ -255,59 +257,83 @@ print(json.dumps([look(address) for address in sys.argv[1:]]))
 # Tests that kill a broker come last: the others need not wait until it is back.
 
 
-@pytest.mark.parametrize("way", [pytest.param("direct", marks=pytest.mark.slow), "gateway"])
-async def test_a_killed_leader_loses_doubles_and_reorders_nothing(mesh: MeshProcess, topic: str, way: str) -> None:
-    url = mesh.gateway if way == "direct" else f"grpc://{mesh.endpoints['gateway']['grpc'][0]}"
-    async with georelay.connect(url, direct=way == "direct") as connection:
-        await connection.admin.create_topic(topic, partitions=2)
-        victim = await leader_of(connection, topic, 0)
-        futures = []
-        async with connection.producer(linger_ms=5) as producer:
-            began = time.monotonic()
-            for number in range(PER_SECOND * SECONDS):
-                ahead = began + number / PER_SECOND - time.monotonic()
-                if ahead > 0:
-                    await asyncio.sleep(ahead)
-                if number == PER_SECOND * SECONDS // 3:
-                    mesh.kill(victim)
-                futures.append(await producer.send(topic, b"%d" % number, partition=number % 2))
-            stored = await asyncio.gather(*futures)
-        records = await read_all(connection, topic, len(futures))
+async def publish_while_killed(connection: Any, topic: str, kill: Callable[[], object]) -> list[Any]:
+    """Publish PER_SECOND for SECONDS, the kill after a third of it; return where each record was stored."""
+    futures = []
+    async with connection.producer(linger_ms=5) as producer:
+        began = time.monotonic()
+        for number in range(PER_SECOND * SECONDS):
+            ahead = began + number / PER_SECOND - time.monotonic()
+            if ahead > 0:
+                await asyncio.sleep(ahead)
+            if number == PER_SECOND * SECONDS // 3:
+                kill()
+            futures.append(await producer.send(topic, b"%d" % number, partition=number % PARTITIONS))
+        return await asyncio.gather(*futures)
+
+
+async def assert_all_there_once_in_order(connection: Any, topic: str, stored: list[Any]) -> None:
+    records = await read_all(connection, topic, len(stored))
     by_place = {(record.partition, record.offset): record.value for record in records}
-    assert len(records) == len(by_place) == len(futures)
+    assert len(records) == len(by_place) == len(stored)
     assert all(by_place[at.partition, at.offset] == b"%d" % number for number, at in enumerate(stored))
-    for partition in range(2):
+    for partition in range(PARTITIONS):
         numbers = [int(record.value) for record in records if record.partition == partition]
         assert numbers == sorted(numbers)
 
 
-async def test_a_transaction_is_seen_whole_or_not_at_all_while_its_leader_is_killed(
-    mesh: MeshProcess, topic: str
-) -> None:
-    async with georelay.connect(mesh.gateway) as connection:
-        await connection.admin.create_topic(topic, partitions=3)
-        victim = await leader_of(connection, topic, 1)
-        outcomes: dict[int, str] = {}
-        async with connection.producer(transactional_id="till") as producer:
-            for number in range(30):
-                if number == 10:
-                    mesh.kill(victim)
-                try:
-                    async with producer.transaction():
-                        for partition in range(3):
-                            await producer.send(topic, b"%d" % number, partition=partition)
-                        if number % 5 == 4:
-                            raise KeyError("on purpose")
-                except KeyError:
-                    outcomes[number] = "aborted"
-                except georelay.GeorelayError:
-                    outcomes[number] = "unknown"
-                else:
-                    outcomes[number] = "committed"
-        committed = [number for number, outcome in outcomes.items() if outcome == "committed"]
-        records = await read_all(connection, topic, 3 * len(committed))
+async def transact(connection: Any, topic: str, *, until_killed: asyncio.Event) -> dict[int, str]:
+    """Make transactions over all partitions, every fifth one aborted, at least 20 of them after the kill."""
+    outcomes: dict[int, str] = {}
+    after = 0
+    async with connection.producer(transactional_id=f"till-{topic}") as producer:
+        while after < 20:
+            after += until_killed.is_set()
+            number = len(outcomes)
+            try:
+                async with producer.transaction():
+                    for partition in range(PARTITIONS):
+                        await producer.send(topic, b"%d" % number, partition=partition)
+                    if number % 5 == 4:
+                        raise KeyError("on purpose")
+            except KeyError:
+                outcomes[number] = "aborted"
+            except georelay.GeorelayError:
+                outcomes[number] = "unknown"
+            else:
+                outcomes[number] = "committed"
+    return outcomes
+
+
+async def assert_whole_or_not_at_all(connection: Any, topic: str, outcomes: dict[int, str]) -> None:
+    committed = [number for number, outcome in outcomes.items() if outcome == "committed"]
+    records = await read_all(connection, topic, PARTITIONS * len(committed))
     counts = Counter(int(record.value) for record in records)
-    assert len(committed) >= 20
-    assert all(counts[number] == 3 for number in committed)
+    assert len(committed) >= 12
+    assert all(counts[number] == PARTITIONS for number in committed)
     assert all(counts[number] == 0 for number, outcome in outcomes.items() if outcome == "aborted")
-    assert set(counts.values()) == {3}
+    assert set(counts.values()) == {PARTITIONS}
+
+
+@pytest.mark.parametrize("way", [pytest.param("direct", marks=pytest.mark.slow), "gateway"])
+async def test_a_killed_leader_loses_doubles_and_reorders_nothing_and_halves_no_transaction(
+    mesh: MeshProcess, topic: str, way: str
+) -> None:
+    url = mesh.gateway if way == "direct" else f"grpc://{mesh.endpoints['gateway']['grpc'][0]}"
+    till = f"{topic}-till"
+    killed = asyncio.Event()
+    async with georelay.connect(url, direct=way == "direct") as connection, georelay.connect(mesh.gateway) as another:
+        for name in (topic, till):
+            await connection.admin.create_topic(name, partitions=PARTITIONS)
+        victim = await leader_of(connection, topic, 0)
+        assert victim in [await leader_of(another, till, partition) for partition in range(PARTITIONS)]
+
+        def kill() -> None:
+            mesh.kill(victim)
+            killed.set()
+
+        async with asyncio.TaskGroup() as both:
+            publishing = both.create_task(publish_while_killed(connection, topic, kill))
+            transacting = both.create_task(transact(another, till, until_killed=killed))
+        await assert_all_there_once_in_order(connection, topic, publishing.result())
+        await assert_whole_or_not_at_all(another, till, transacting.result())

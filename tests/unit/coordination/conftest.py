@@ -8,12 +8,14 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from georelay.errors import BadRequest, GeorelayError
+from georelay.errors import BadRequest, Busy, GeorelayError
 from georelay.ids import GroupId, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from mesh.replication.stream_header import StreamHeader
 from region.app import Broker
@@ -266,7 +268,10 @@ class ThreeBrokers:
 
     async def add(self, command: str, *, at: int, key: str = "k") -> dict[str, Any]:
         coordinators = self.running[at].core.coordinators
-        return await coordinators.call(Part.GROUPS, key, "add", {"command": command}, timeout_s=20)
+        while True:
+            with suppress(Busy):  # a leadership that moves to its preferred broker: nothing was stored
+                return await coordinators.call(Part.GROUPS, key, "add", {"command": command}, timeout_s=20)
+            await asyncio.sleep(0.05)
 
 
 async def wait_until(condition: Callable[[], Any], seconds: float = 20) -> Any:
@@ -301,13 +306,26 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("region.broker.housekeeping.RETAINED_BYTES", 16 * 1024)
 
 
-@pytest.fixture
-async def region(tmp_path: Path) -> AsyncIterator[ThreeBrokers]:
-    made = ThreeBrokers(tmp_path)
+@asynccontextmanager
+async def three_brokers(directory: Path) -> AsyncIterator[ThreeBrokers]:
+    made = ThreeBrokers(directory)
     await made.start(1, 2, 3)
     await wait_until(made.all_ready)
     yield made
     await made.stop(*list(made.running))
+
+
+@pytest.fixture
+async def region(tmp_path: Path) -> AsyncIterator[ThreeBrokers]:
+    async with three_brokers(tmp_path) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_region(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ThreeBrokers]:
+    """One region for the tests of a file that stop no broker; they run on its loop (`loop_scope="module"`)."""
+    async with three_brokers(tmp_path_factory.mktemp("region")) as made:
+        yield made
 
 
 @pytest.fixture

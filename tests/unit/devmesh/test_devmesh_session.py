@@ -22,14 +22,15 @@ from georelay.errors import ConfigError
 from georelay.process_guard import refuse_foreign_packages
 from region.devmesh import command, supervisor
 
+# Three of them in each mesh: http.server would take most of what one costs.
 CHILD = """
-import http.server, json, os, signal, sys, tomllib
+import os, signal, socket, sys, tomllib
 sys.path.insert(0, os.environ["SDK"])
 from georelay.process_guard import die_with_parent
 config = tomllib.load(open(sys.argv[2], "rb"))
 die_with_parent(config["die_with_parent"])
 name = f"{config.get('region', 'gateway')}-{config.get('broker', 0)}"
-mode = json.load(open(os.environ["MODES"])).get(name, "")
+mode = dict(line.split() for line in open(os.environ["MODES"])).get(name, "")
 if mode == "die":
     sys.exit("cannot open the log: disk is on fire")
 if mode == "stubborn":
@@ -37,16 +38,15 @@ if mode == "stubborn":
 else:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(503 if mode == "unready" else 200)
-        self.end_headers()
-    def log_message(self, *_):
-        pass
-
 address = config["listen"].get("admin") or config["listen"]["http"]
 host, port = address.split(":")
-http.server.HTTPServer((host, int(port)), Handler).serve_forever()
+status = b"503 Not Yet" if mode == "unready" else b"200 OK"
+server = socket.create_server((host, int(port)))
+while True:
+    peer, _ = server.accept()
+    with peer:
+        peer.recv(65_536)
+        peer.sendall(b"HTTP/1.1 %s\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n" % status)
 """
 
 DRIVER = """
@@ -74,7 +74,7 @@ except GeorelayError as error:
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60  # on a busy machine
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
@@ -99,10 +99,10 @@ class Up:
         (tmp_path / "child.py").write_text(CHILD)
         (tmp_path / "driver.py").write_text(DRIVER)
 
-    def start(self, *, restart: bool = False, timeout_s: float = 15) -> subprocess.Popen[str]:
-        (self._tmp_path / "modes.json").write_text(json.dumps(self.modes))
+    def start(self, *, restart: bool = False, timeout_s: float = 60) -> subprocess.Popen[str]:
+        (self._tmp_path / "modes").write_text("".join(f"{name} {mode}\n" for name, mode in self.modes.items()))
         sdk = str(Path(process_guard.__file__).parents[1])
-        environment = {**os.environ, "SDK": sdk, "MODES": str(self._tmp_path / "modes.json")}
+        environment = {**os.environ, "SDK": sdk, "MODES": str(self._tmp_path / "modes")}
         arguments = [
             str(self.directory),
             str(self._tmp_path / "child.py"),
@@ -169,6 +169,7 @@ def test_killed_parent_takes_its_children_along_and_a_second_start_keeps_ports_a
     assert json.loads(up.endpoints.read_text()) == before
 
 
+@pytest.mark.slow
 def test_stubborn_child_is_killed(up: Up) -> None:
     up.modes = {"us-1": "stubborn"}
     process = up.start_ready()
@@ -223,7 +224,7 @@ async def test_a_child_that_ran_steadily_comes_back_at_once_however_often_it_die
 
 def test_child_that_dies_early_stops_the_start_and_is_quoted(up: Up) -> None:
     up.modes = {"eu-1": "die"}
-    _, said = up.start().communicate(timeout=15)
+    _, said = up.start().communicate(timeout=60)
     assert "eu-1 ended with 1: cannot open the log: disk is on fire (log: " in said
     assert "Traceback" not in said
     assert up.pids() == {}
@@ -232,20 +233,9 @@ def test_child_that_dies_early_stops_the_start_and_is_quoted(up: Up) -> None:
 def test_child_that_is_never_ready_is_named(up: Up) -> None:
     up.modes = {"us-1": "unready"}
     process = up.start(timeout_s=1.5)
-    _, said = process.communicate(timeout=15)
+    _, said = process.communicate(timeout=60)
     assert "georelay up: not ready after 1.5 s: us-1 (logs: " in said
     assert process.returncode == 1
-
-
-def test_killed_broker_is_reported_and_the_rest_goes_on(up: Up) -> None:
-    process = up.start_ready()
-    pids = up.pids()
-    os.kill(pids["us-1"], signal.SIGKILL)
-    eventually(lambda: "us-1" not in up.pids(), "the death was not noticed")
-    assert is_running(pids["eu-1"]) and is_running(pids["gateway"])
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=10)
-    assert "us-1 was killed by SIGKILL" in said
 
 
 def start_again(directory: Path, name: str) -> Any:
@@ -255,19 +245,22 @@ def start_again(directory: Path, name: str) -> Any:
     return CliRunner().invoke(app, ["up", "--data", str(directory), "--start", name])
 
 
-def test_a_killed_broker_is_started_again_by_a_command_and_ends_with_the_others(up: Up) -> None:
+def test_a_killed_broker_is_reported_is_started_again_by_a_command_and_ends_with_the_others(up: Up) -> None:
     process = up.start_ready()
-    before = up.pids()["us-1"]
+    pids = up.pids()
+    before = pids["us-1"]
     assert f"us-1 runs, as process {before}" in start_again(up.directory, "us-1").stderr
     os.kill(before, signal.SIGKILL)
     eventually(lambda: "us-1" not in up.pids(), "the death was not noticed")
+    assert is_running(pids["eu-1"]) and is_running(pids["gateway"])
     started = start_again(up.directory, "us-1")
     after = up.pids()["us-1"]
     assert (started.exit_code, started.stdout.split(" (")[0]) == (0, f"us-1 is started, as process {after}")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=10)
+    assert "us-1 was killed by SIGKILL" in said
     assert f"again: georelay up --data {up.directory} --start us-1" in said
-    assert not is_running(after)
+    assert not any(map(is_running, (after, *pids.values())))
 
 
 def test_a_broker_cannot_be_started_again_where_no_mesh_runs_or_under_another_name(up: Up, tmp_path: Path) -> None:
@@ -280,6 +273,7 @@ def test_a_broker_cannot_be_started_again_where_no_mesh_runs_or_under_another_na
     assert "no 'georelay up' runs" in start_again(up.directory, "us-1").stderr
 
 
+@pytest.mark.slow
 def test_killed_broker_comes_back_when_asked_to(up: Up) -> None:
     up.start_ready(restart=True)
     before = up.pids()["us-1"]

@@ -28,7 +28,7 @@ from sla.generate.intervals import IntervalSet, size
 from sla.generate.latency_rows import bucket_indexes
 from sla.generate.request import FAULTS, Fault, FaultKind, GenerateRequest
 from sla.generate.run import run_generate
-from tests.tiers import first
+from tests.tiers import first, in_one_test
 
 START = datetime.datetime(2026, 11, 20, 9, 58, tzinfo=datetime.UTC)
 ANOMALIES = ("dup_flagged", "dup_unflagged", "gaps", "gap_records", "healed_records", "lost", "unexplained",
@@ -349,7 +349,7 @@ def test_a_world_that_cannot_be_is_refused(
         generate(*faults, **values)
 
 
-@pytest.mark.parametrize("kind", FaultKind)
+@in_one_test("kind", FaultKind)
 def test_a_fault_is_written_as_it_is_read(kind: FaultKind) -> None:
     values = ",".join(f"{name}={default}" for name, default in FAULTS[kind].items() if default)
     assert str(Fault.parse(f"{kind.value}:{values}" if values else kind.value)) == kind.value

@@ -25,6 +25,7 @@ from sla.targets import (
     duration_text,
 )
 from sla.targets_file import load_targets, parse_targets
+from tests.tiers import in_one_test
 
 HEAD = "schema_version = 1\n"
 LATENCY = '[[target]]\nname = "fast"\nkind = "latency"\n'
@@ -97,7 +98,7 @@ def test_a_file_may_say_everything_else() -> None:
     assert (read.burn_events_min, read.confidence) == (7, 0.99)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "words"),
     [
         ("", "schema_version is missing"),

@@ -10,6 +10,7 @@ from georelay.durability import Durability
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from mesh.replication import frames as f
 from mesh.replication.level import AskedLevel
+from tests.tiers import in_one_test
 
 GOLDEN = Path(__file__).parent / "frames.hex"
 KEY = StreamKey(bytes(range(16)), RegionNumber(2), 7)
@@ -100,7 +101,7 @@ def test_every_truncated_frame_is_refused_or_loses_whole_parts_only() -> None:
                 f.decode_frame(whole[:size])
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+@in_one_test("part", PARTS)
 def test_a_part_with_any_shorter_body_is_refused_or_another_valid_value(part: f.Part) -> None:
     encoded = f.encode_part(part)
     for size in range(len(encoded) - 5):

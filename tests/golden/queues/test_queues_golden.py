@@ -13,6 +13,7 @@ from region.queues.leases import Lease, lease_text, read_lease
 from region.queues.queue_core import Claim, Place, RecordState
 from region.queues.state_core import QueuesState
 from region.routing.copies_core import decode_copy_command, encode_copy_command
+from tests.tiers import in_one_test
 
 APPEND_US = 1_700_000_000_000_000
 Lines = list[tuple[str, bytes]]
@@ -42,7 +43,7 @@ def state_after(commands: Lines) -> QueuesState:
     return state
 
 
-@pytest.mark.parametrize(("name", "raw"), ALL, ids=[name for name, _ in ALL])
+@in_one_test(("name", "raw"), ALL)
 def test_commands_are_read_and_written_as_ever(name: str, raw: bytes) -> None:
     if name.startswith("copies-"):
         assert encode_copy_command(*decode_copy_command(raw)) == raw
@@ -50,7 +51,7 @@ def test_commands_are_read_and_written_as_ever(name: str, raw: bytes) -> None:
         assert encode_command(*decode_command(raw)) == raw
 
 
-@pytest.mark.parametrize(("name", "raw"), ALL, ids=[name for name, _ in ALL])
+@in_one_test(("name", "raw"), ALL)
 def test_a_command_that_is_cut_off_is_an_error_and_nothing_else(name: str, raw: bytes) -> None:
     decode = decode_copy_command if name.startswith("copies-") else decode_command
     for end in range(1 if name.startswith("copies-") else 0, len(raw)):

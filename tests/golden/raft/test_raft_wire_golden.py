@@ -25,6 +25,7 @@ from region.raft.core import (
 )
 from region.raft.membership import MEMBERS_MAX, decode_membership, encode_membership
 from region.raft.wire import SNAPSHOT_DATA_BYTES_MAX, Kind, PeerWireError, decode_message, encode_message, message_bytes
+from tests.tiers import in_one_test
 
 GROUP = GroupId(0x01020304)
 FROM, TO, TERM = BrokerId(1001), BrokerId(1002), Term(7)
@@ -128,7 +129,7 @@ def test_every_kind_has_golden_bytes() -> None:
     assert {encode_message(GROUP, message)[0][4] for message in MESSAGES.values()} == set(Kind)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@in_one_test("name", MESSAGES)
 def test_a_frame_cut_anywhere_or_followed_by_a_byte_is_refused(name: str) -> None:
     body = b"".join(encode_message(GROUP, MESSAGES[name]))[4:]
     for end in range(len(body)):
@@ -145,7 +146,7 @@ def test_entry_bytes_are_not_copied_by_encoding() -> None:
     assert [buffer is entry.frame for buffer, entry in zip(buffers[1:], append.entries, strict=True)] == [True, True]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "position", "value", "reason"),
     [
         ("heartbeat", 0, b"\x0b", "unknown kind 11"),

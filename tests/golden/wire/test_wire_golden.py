@@ -31,6 +31,7 @@ from georelay.wire.codec import _field_codec
 from georelay.wire.control_batch import Marker, build_marker, parse_marker
 from georelay.wire.primitives import write_compact_length, write_length32, write_uvarint
 from georelay.wire.schema import Field, Kind, fields_of
+from tests.tiers import in_one_test
 
 FILE = Path(__file__).with_name("frames.hex")
 TOPIC_ID = bytes(range(16))
@@ -381,7 +382,7 @@ def test_the_marker_that_ends_a_transaction_has_the_stored_bytes(name: str) -> N
     assert parse_marker(raw) == MARKERS[name]
 
 
-@pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
+@in_one_test("key", list(ApiKey))
 def test_a_request_of_every_api_has_the_stored_bytes(key: ApiKey) -> None:
     raw = stored()[f"{key.name} request"]
     assert frame_of(REQUESTS[key], key) == raw
@@ -389,7 +390,7 @@ def test_a_request_of_every_api_has_the_stored_bytes(key: ApiKey) -> None:
     assert (header[:4], request) == ((key, LAST[key], 7, "golden"), REQUESTS[key])
 
 
-@pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
+@in_one_test("key", list(ApiKey))
 def test_a_response_of_every_api_has_the_stored_bytes(key: ApiKey) -> None:
     raw = stored()[f"{key.name} response"]
     assert frame_of(RESPONSES[key], key) == raw

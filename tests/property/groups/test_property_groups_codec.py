@@ -29,6 +29,7 @@ from region.groups.commands_core import (
 from region.groups.offsets_core import CommittedOffset
 from region.groups.state_core import GroupsState
 from region.groups.values import GroupRecord, StoredMember
+from tests.tiers import in_one_test
 
 texts = st.text(max_size=20)
 optionals = st.none() | texts
@@ -156,7 +157,7 @@ def test_no_bytes_raise_anything_but_a_field_error(raw: bytes) -> None:
         decode_command(raw)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("change", "said"),
     [
         ({"kind": "rename"}, "command.kind 'rename' is unknown"),

@@ -17,6 +17,7 @@ from georelay.wire.consumer_protocol import (
 )
 from region.api.streams.assignor_core import ASSIGNORS, Subscriber
 from region.api.streams.standing_core import Standing, StreamBounds, judge
+from tests.tiers import in_one_test
 
 TOPICS = ("a", "b", "c")
 topic_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -134,7 +135,7 @@ def test_a_position_within_its_epoch_and_the_log_is_ok_and_no_other(
         assert found.offset < offset
 
 
-@pytest.mark.parametrize("code", sorted(ERROR_OF_CODE))
+@in_one_test("code", sorted(ERROR_OF_CODE))
 def test_every_error_comes_back_as_its_class_with_its_text(code: str) -> None:
     kind = ERROR_OF_CODE[code]
     error = error_from(code, "because")

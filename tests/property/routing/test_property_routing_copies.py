@@ -30,6 +30,7 @@ from region.routing.copies_core import (
     encode_copy_command,
     needed_level,
 )
+from tests.tiers import in_one_test
 
 int64 = st.integers(0, INT64_MAX)
 keys = st.builds(CopyKey, st.text(min_size=1, max_size=8), int64, st.text(min_size=1, max_size=8))
@@ -112,7 +113,7 @@ def row_of(**fields: int) -> CopyRow:
     return CopyRow(**kept | fields)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("command", "row"),
     [
         (BeginCopies(key=ONE, row=row_of(cursor=9)), row_of()),
@@ -135,7 +136,6 @@ def row_of(**fields: int) -> CopyRow:
         (ForgetCopies(binding="other", index=1), row_of()),
         (ForgetCopies(binding="b", index=1), None),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_a_row_moves_on_for_its_own_producer_and_epoch_and_for_nobody_else(
     command: CopyCommand, row: CopyRow | None

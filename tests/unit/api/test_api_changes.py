@@ -31,6 +31,7 @@ from region.api.topics_http import parse_topic
 from region.controller.topic import TopicSpec
 from region.kafka.counters import KafkaCounters
 from region.kafka.ports import BrokerStatus, PartitionReplicas
+from tests.tiers import in_one_test
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_a_deletion_goes_up_to_an_offset_or_to_what_is_committed() -> None:
     assert parse_deletion(b'{"partition": 0, "before": "latest"}') == Deletion(partition=0, before=-1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("parse", "body", "text"),
     [
         (parse_alteration, "[]", "must be an object"),

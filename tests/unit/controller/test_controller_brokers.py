@@ -32,6 +32,7 @@ from region.controller.effects import BrokersChanged, GroupDropped, GroupRelease
 from region.controller.planning_core import plan_moves
 from region.controller.state_core import Assignment, ControllerState, Done, Effect, Refused
 from region.controller.topic import Tombstone
+from tests.tiers import in_one_test
 
 Make = Callable[..., Any]
 B1, B2, B3, B4, B5 = (BrokerId(1000 + number) for number in range(1, 6))
@@ -123,8 +124,8 @@ def region(topology: Make, registration: Make, definition: Make) -> Region:
     return made
 
 
-@pytest.mark.parametrize("state", BrokerState)
-@pytest.mark.parametrize("event", BrokerEvent)
+@in_one_test("state", BrokerState)
+@in_one_test("event", BrokerEvent)
 def test_table_of_states_is_as_written_down(state: BrokerState, event: BrokerEvent) -> None:
     assert after(state, event) is TABLE[state][list(BrokerEvent).index(event)]
 

@@ -34,6 +34,7 @@ from region.controller.commands import (
     encode,
 )
 from region.controller.topic import Homes, Tombstone
+from tests.tiers import in_one_test
 
 Make = Callable[..., Any]
 
@@ -78,7 +79,7 @@ def test_every_missing_or_additional_field_is_refused(every_command: list[Comman
             decode(json.dumps({**whole, "extra": 1}).encode())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "raw",
     [
         b"",
@@ -101,7 +102,6 @@ def test_every_missing_or_additional_field_is_refused(every_command: list[Comman
         b" " * 600_000,
         b'{"v":' + b"9" * 10_000 + b"}",
     ],
-    ids=lambda raw: repr(raw[:40]),
 )
 def test_garbage_is_a_command_error(raw: bytes) -> None:
     with pytest.raises(CommandError):

@@ -17,6 +17,7 @@ from region.controller.definition_rules import alter, define
 from region.controller.mesh_rows import RegionRow, RegionState
 from region.controller.topic import TopicDefinition, TopicSpec
 from region.controller.topic_settings import ALTERABLE, TOPIC_SETTINGS, Effect, SettingType
+from tests.tiers import in_one_test
 
 Make = Callable[..., Any]
 # org.apache.kafka.common.config.TopicConfig of kafka-clients 4.4, and the two throttles of QuotaConfig.
@@ -77,7 +78,7 @@ def test_the_table_has_every_setting_of_kafka_and_says_what_it_does() -> None:
     assert all(len(row.text) > 10 for row in TOPIC_SETTINGS.values())
 
 
-@pytest.mark.parametrize("name", sorted(TOPIC_SETTINGS))
+@in_one_test("name", sorted(TOPIC_SETTINGS))
 def test_a_default_is_taken_and_not_kept(name: str) -> None:
     row = TOPIC_SETTINGS[name]
     assert TopicSpec(name="t").with_settings({name: row.default}) == TopicSpec(name="t")

@@ -31,6 +31,7 @@ from region.coordination import call_answers, region_coordinators
 from region.coordination.coordinators import COORDINATORS, INTERNAL_TOPIC
 from region.coordination.part import Part
 from region.coordination.region_coordinators import CALL_METHOD, RegionCoordinators
+from tests.tiers import in_one_test
 
 ME, OTHER, THIRD = BrokerId(1001), BrokerId(1002), BrokerId(1003)
 TOPIC_ID = bytes(16)
@@ -257,7 +258,7 @@ CROSSING = [
 ]
 
 
-@pytest.mark.parametrize("kind", CROSSING)
+@in_one_test("kind", CROSSING)
 def test_an_error_arrives_as_what_it_was(kind: type[GeorelayError]) -> None:
     with pytest.raises(kind) as arrived:
         call_answers.result_of(call_answers.failed(kind("group")))

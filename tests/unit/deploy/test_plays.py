@@ -13,6 +13,7 @@ import pytest
 from typer.main import get_command
 
 from georelay.cli.application import build_app
+from tests.tiers import in_one_test
 
 yaml = pytest.importorskip("yaml")
 PLAYS = Path(__file__).resolve().parents[3] / "deploy" / "ansible"
@@ -60,7 +61,7 @@ def test_verbs_that_plays_ask_are_verbs_of_the_product() -> None:
         assert not hasattr(command, "commands"), f"{name}: georelay {' '.join(words)} is a group of commands"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PLAYS)))
+@in_one_test("file", FILES)
 def test_tasks_and_roles_that_a_file_names_are_there(file: Path) -> None:
     for row in mappings(file):
         included = row.get("ansible.builtin.include_tasks")

@@ -8,6 +8,7 @@ from mesh.gossip import codec as c
 from mesh.gossip.dialect import pack
 from mesh.gossip.faults import CodecError
 from mesh.gossip.member import OUR_VERSIONS, MemberState, Versions, address_raw, address_text, is_name
+from tests.tiers import in_one_test
 
 VSN = OUR_VERSIONS.raw()
 ALIVE: dict[str, object] = {"Incarnation": 1, "Node": "a", "Addr": b"\x0a\0\0\x01", "Port": 1, "Meta": b"", "Vsn": VSN}
@@ -27,7 +28,7 @@ def alive(**changes: object) -> bytes:
     return b"\x04" + pack({**ALIVE, **changes})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "raw",
     [
         b"",

@@ -8,6 +8,7 @@ import pytest
 
 from mesh.gossip.dialect import FieldMap, pack, read_map, read_maps
 from mesh.gossip.faults import CodecError
+from tests.tiers import in_one_test
 
 
 def fields(**values: object) -> FieldMap:
@@ -66,7 +67,7 @@ def test_fields_are_read_by_their_type() -> None:
     assert found.inner("S").as_texts(limit=1, each_limit=1) == {"a": "b"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "read",
     [
         lambda f: f.uint("N"),

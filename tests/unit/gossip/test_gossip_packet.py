@@ -15,6 +15,7 @@ from mesh.gossip.keyring import Keyring
 from mesh.gossip.member import OUR_VERSIONS, MemberState
 from mesh.gossip.packet import open_packet, packet_overhead_bytes, seal_packet, seal_stream
 from mesh.gossip.stream_reader import StreamReader
+from tests.tiers import in_one_test
 
 OLD, NEW, OTHER = b"o" * 16, b"n" * 32, b"x" * 24
 PING = c.encode(c.Ping(seq_no=1, name="b"))
@@ -35,10 +36,10 @@ def state(rows: int) -> bytes:
     return c.encode_push_pull(c.PushPull(is_join=False, rows=tuple(members), user_state=b"serf" * 9))
 
 
-@pytest.mark.parametrize("with_crc", [False, True])
-@pytest.mark.parametrize("compress", [False, True])
-@pytest.mark.parametrize("label", ["", "mesh"])
-@pytest.mark.parametrize("keys", [(), (OLD,), (NEW, OLD)])
+@in_one_test("with_crc", [False, True])
+@in_one_test("compress", [False, True])
+@in_one_test("label", ["", "mesh"])
+@in_one_test("keys", [(), (OLD,), (NEW, OLD)])
 def test_what_is_sealed_opens(keys: tuple[bytes, ...], label: str, compress: bool, with_crc: bool) -> None:
     ring = Keyring(keys) if keys else None
     messages = make_compound([PING] * 9)

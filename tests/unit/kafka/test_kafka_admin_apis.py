@@ -37,6 +37,7 @@ from region.kafka.dispatch import handler_table
 from region.kafka.error_map import KAFKA_CODE, kafka_code
 from region.kafka.handlers import topics
 from region.kafka.handlers.sasl import SaslHandler
+from tests.tiers import in_one_test
 
 
 def all_errors() -> list[type[errors.GeorelayError]]:
@@ -45,12 +46,12 @@ def all_errors() -> list[type[errors.GeorelayError]]:
     ]
 
 
-@pytest.mark.parametrize("kind", all_errors())
+@in_one_test("kind", all_errors())
 def test_every_error_has_a_kafka_code(kind: type[errors.GeorelayError]) -> None:
     assert kind in KAFKA_CODE
 
 
-@pytest.mark.parametrize("kind", all_errors())
+@in_one_test("kind", all_errors())
 def test_only_unknown_outcomes_have_a_code_that_means_perhaps_stored(kind: type[errors.GeorelayError]) -> None:
     perhaps_stored = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     assert KAFKA_CODE[kind] not in perhaps_stored or kind.outcome is not errors.Outcome.NOT_STORED

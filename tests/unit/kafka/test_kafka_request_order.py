@@ -26,6 +26,7 @@ from georelay.wire.requests import (
     TopicProduceData,
 )
 from region.kafka.request_order_core import LOOKS, NOT_OF_RECORDS, RequestOrder
+from tests.tiers import in_one_test
 
 EARLIEST, LATEST = -2, -1
 
@@ -95,7 +96,7 @@ def frame(key: int) -> bytes:
     return key.to_bytes(2, "big") + b"rest"
 
 
-@pytest.mark.parametrize("key", sorted(SUPPORTED))
+@in_one_test("key", sorted(SUPPORTED))
 def test_nothing_begins_behind_a_change_and_everything_behind_a_look(key: int) -> None:
     order = RequestOrder()
     order.begun(key)

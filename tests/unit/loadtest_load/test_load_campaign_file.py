@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from georelay.cli.application import PLUGIN_GROUP, build_app
 from loadtest.load.campaign_file import SCHEMA, CampaignError, load, parse, shipped, shortened
+from tests.tiers import in_one_test
 
 RIGHT = """\
 about = "One topic for ten seconds."
@@ -163,7 +164,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@in_one_test("case", WRONG)
 def test_a_wrong_campaign_is_refused_with_the_place_and_what_is_allowed(case: str) -> None:
     before, after, said = WRONG[case]
     assert RIGHT.count(before) >= 1
@@ -208,7 +209,7 @@ def test_what_stands_on_one_line_cannot_be_shortened() -> None:
         shortened(text, 5)
 
 
-@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
+@in_one_test("path", shipped())
 def test_every_shipped_campaign_is_right(path: Path) -> None:
     assert load(path).seconds > 0
 

@@ -15,9 +15,10 @@ from mesh.replication.link_state import (
     mermaid,
     step,
 )
+from tests.tiers import in_one_test
 
 
-@pytest.mark.parametrize(("state", "given"), list(itertools.product(LinkState, LinkInput)))
+@in_one_test(("state", "given"), list(itertools.product(LinkState, LinkInput)))
 def test_every_pair_either_moves_or_is_refused_by_the_right_error(state: LinkState, given: LinkInput) -> None:
     if (state, given) in TRANSITIONS:
         assert step(state, given) in LinkState

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from georelay.ids import BrokerId
 from region.multiraft.replica_keeper_core import (
     Action,
@@ -17,6 +15,7 @@ from region.multiraft.replica_keeper_core import (
     must_report,
     still_unsafe,
 )
+from tests.tiers import in_one_test
 
 A, B, C, D, X = (BrokerId(1000 + number) for number in range(1, 6))
 FINE = MemberView(alive=True, caught_up=True)
@@ -40,7 +39,7 @@ def change(voters: tuple[BrokerId, ...], learners: tuple[BrokerId, ...] = ()) ->
     return ChangeMembers(voters=voters, learners=learners)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("now", "target", "expected"),
     [
         (view((A, B, C)), ReplicaTarget(voters=(A, B, C)), None),

@@ -9,6 +9,7 @@ import pytest
 
 from region.queues.definition import QueueDefinition
 from region.queues.queue_core import TRANSITIONS, Claim, Event, Passed, Place, QueueState, RecordState
+from tests.tiers import in_one_test
 
 PLACE = Place(0, 3)
 WANTED = {
@@ -55,7 +56,7 @@ def test_the_table_is_the_one_that_was_meant() -> None:
     assert {(state, event) for state, events in WANTED.items() for event in events} == set(TRANSITIONS)
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(RecordState, Event)))
+@in_one_test(("state", "event"), list(itertools.product(RecordState, Event)))
 def test_an_event_leads_where_the_table_says_or_nowhere(state: RecordState, event: Event) -> None:
     queue = _queue(state)
     row = queue.row(PLACE)

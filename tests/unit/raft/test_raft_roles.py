@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from region.raft.core.roles import ROLE_CHANGES, InvariantViolated, Role, RoleInput, next_role
+from tests.tiers import in_one_test
 
 
-@pytest.mark.parametrize(("role", "given"), list(itertools.product(Role, RoleInput)))
+@in_one_test(("role", "given"), list(itertools.product(Role, RoleInput)))
 def test_every_pair_changes_the_role_or_stops_the_group(role: Role, given: RoleInput) -> None:
     if (role, given) in ROLE_CHANGES:
         assert next_role(role, given) is ROLE_CHANGES[(role, given)]

@@ -40,6 +40,7 @@ from region.text.commands_core import (
 )
 from region.text.record_core import body_text, parse_body
 from region.text.subscriptions_core import PARTITIONS_MAX, SUBSCRIPTIONS_MAX, Subscriptions
+from tests.tiers import in_one_test
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 100])
@@ -73,7 +74,7 @@ def test_what_telnet_itself_says_is_left_out(step: int) -> None:
     assert lines == [b"HELP", b"QUIT"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("line", "command"),
     [
         ("", None),
@@ -117,7 +118,7 @@ def test_a_line_is_read_as_its_command(line: str, command: Any) -> None:
     assert LANGUAGE.parse(line.encode()) == command
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("line", "says"),
     [
         (b"NOPE", "HELP shows the commands"),
@@ -395,8 +396,8 @@ def test_ranges_are_those_of_kafkas_assignor() -> None:
     }
 
 
-@pytest.mark.parametrize("members", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("partitions", [0, 1, 3, 12])
+@in_one_test("members", [1, 2, 3, 5, 8])
+@in_one_test("partitions", [0, 1, 3, 12])
 def test_every_partition_goes_to_one_member_and_shares_differ_by_one(members: int, partitions: int) -> None:
     shares = assign_ranges({f"m{n}": ["t"] for n in range(members)}, lambda _: partitions)
     given = [shares[member].get("t", ()) for member in sorted(shares)]

@@ -23,6 +23,7 @@ from region.transactions.transaction_core import (
     initialize,
     may_follow,
 )
+from tests.tiers import in_one_test
 
 KEY = StreamKey(bytes(16), RegionNumber(0), 3)
 ROW = Transaction(transactional_id="t", producer_id=7, producer_epoch=3, timeout_ms=1_000)
@@ -40,7 +41,7 @@ def test_only_an_id_without_an_open_transaction_may_be_forgotten() -> None:
     assert may == {State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
 
 
-@pytest.mark.parametrize(("state", "following"), list(itertools.product(State, State)))
+@in_one_test(("state", "following"), list(itertools.product(State, State)))
 def test_a_command_takes_effect_only_along_the_table_and_from_the_newest_version(
     state: State, following: State
 ) -> None:

@@ -39,8 +39,9 @@ from georelay.wire.codec import codec_of
 from georelay.wire.primitives import REQUEST_ITEMS_MAX, Reader
 from georelay.wire.schema import Field, Kind, fields_of
 from georelay.wire.scram_users import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from tests.tiers import in_one_test
 
-EACH_API = pytest.mark.parametrize("key", CODED, ids=lambda key: key.name)
+EACH_API = in_one_test("key", CODED)
 PLAIN: dict[Kind, tuple[Any, Any]] = {
     Kind.BOOL: (False, True),
     Kind.INT8: (1, 2),
@@ -177,8 +178,8 @@ def test_the_hand_written_produce_codec_does_what_the_tables_say(version: int) -
         assert b"".join(hot.encode_produce_response(bytearray(), answer, version)) == out
 
 
-@pytest.mark.parametrize("name", ["t", "n" * 126, "n" * 127, "n" * 249, "\u00e9"])
-@pytest.mark.parametrize("size", [1, 63, 64, 127, 128, 16_383, 16_384, 300_000])
+@in_one_test("name", ["t", "n" * 126, "n" * 127, "n" * 249, "\u00e9"])
+@in_one_test("size", [1, 63, 64, 127, 128, 16_383, 16_384, 300_000])
 def test_a_produce_of_one_batch_is_read_alike_by_the_short_way_and_by_the_tables(name: str, size: int) -> None:
     batch = bytes(size)
     request = q.ProduceRequest(None, -1, 30_000, (q.TopicProduceData(name, (q.PartitionProduceData(7, batch),)),))
@@ -192,8 +193,8 @@ def test_a_produce_of_one_batch_is_read_alike_by_the_short_way_and_by_the_tables
         decode_request(frame + b"\x00")
 
 
-@pytest.mark.parametrize("version", SUPPORTED[ApiKey.PRODUCE])
-@pytest.mark.parametrize("name", ["t", "n" * 126, "n" * 127, "n" * 249, "\u00e9"])
+@in_one_test("version", SUPPORTED[ApiKey.PRODUCE])
+@in_one_test("name", ["t", "n" * 126, "n" * 127, "n" * 249, "\u00e9"])
 def test_the_answer_to_one_batch_has_the_bytes_of_the_general_path(version: int, name: str) -> None:
     refused = (r.BatchIndexAndErrorMessage(1, "bad"),)
     rows = [

@@ -71,7 +71,7 @@ async def _publish_and_cut(
 ) -> None:
     before = len(sends)
     publishing = asyncio.create_task(region_bed.publish(name, range(100_000), sends))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sum(send.is_ok for send in sends[before:]) < BATCHES_BEFORE_CUT or not _cut_if_dirty(supply, disks):
             await asyncio.sleep(0)
     await asyncio.wait([asyncio.ensure_future(broker.failed) for broker in region_bed.brokers], timeout=2)

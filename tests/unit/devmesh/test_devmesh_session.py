@@ -347,7 +347,7 @@ async def test_a_child_that_is_being_started_when_all_are_stopped_is_stopped_too
     [
         (["--brokers-per-region", "2"], "--brokers-per-region: 2 is not 1, 3 or 5"),
         (["--regions", "us,US"], "--regions: 'US' is not a region name"),
-        (["--base-port", "70000"], "--base-port: 70000 does not leave 76 ports"),
+        (["--base-port", "70000"], "--base-port: 70000 does not leave 77 ports"),
         (["--user", "alice"], "--user must be NAME:PASSWORD"),
         (["--base-port", "0", "--endpoints", "/nonexistent/file"], "--endpoints:"),
         (["--base-port", "0", "--link-override", "x"], "--link-override: 'x' is not"),

@@ -1,27 +1,39 @@
-"""Fills a topic with bytes that do not compress, as fast as the region takes them (confluent-kafka, idempotent)."""
+"""Fills a topic as fast as the region takes it (confluent-kafka, idempotent)."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Producer
 
 from loadtest.campaign.mesh import CampaignFailed
 
-VALUE_BYTES: Final = 64 * 1024
-TIMEOUT_SECONDS: Final = 120
+FILL_SECONDS_MAX: Final = 600
+POLL_EVERY: Final = 1_000
 
 
-async def fill(brokers: Sequence[str], topic: str, partitions: int, size_bytes: int) -> float:
-    """Publish `size_bytes` in all, evenly over the partitions; return the seconds. Raises CampaignFailed."""
-    return await asyncio.to_thread(_fill, brokers, topic, partitions, size_bytes)
+async def fill(
+    brokers: Sequence[str], topic: str, partitions: int, count: int, value: Callable[[int], bytes], **settings: int
+) -> float:
+    """Publish `count` values, evenly over the partitions; return the seconds. Raises CampaignFailed.
+
+    Args:
+        value: of a number. settings: of librdkafka, with _ for the dots.
+    """
+    return await asyncio.to_thread(_fill, brokers, topic, partitions, count, value, settings)
 
 
-def _fill(brokers: Sequence[str], topic: str, partitions: int, size_bytes: int) -> float:
+def _fill(
+    brokers: Sequence[str],
+    topic: str,
+    partitions: int,
+    count: int,
+    value: Callable[[int], bytes],
+    settings: Mapping[str, int],
+) -> float:
     refused: list[str] = []
 
     def delivered(error: KafkaError | None, _: Any) -> None:
@@ -34,21 +46,21 @@ def _fill(brokers: Sequence[str], topic: str, partitions: int, size_bytes: int) 
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 20,
-            "batch.size": 900_000,
-            "queue.buffering.max.kbytes": 65_536,
-            "message.timeout.ms": TIMEOUT_SECONDS * 1000,
             "log_level": 0,
+            **{name.replace("_", "."): number for name, number in settings.items()},
         }
     )
     began = time.monotonic()
-    for number in range(size_bytes // VALUE_BYTES):
+    for number in range(count):
         while True:
             try:
-                producer.produce(topic, os.urandom(VALUE_BYTES), partition=number % partitions, on_delivery=delivered)
+                producer.produce(topic, value(number), partition=number % partitions, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.01)
-    left = producer.flush(TIMEOUT_SECONDS)
+        if number % POLL_EVERY == 0:
+            producer.poll(0)
+    left = producer.flush(FILL_SECONDS_MAX)
     if left or refused:
         raise CampaignFailed(f"{topic} could not be filled: {left} records open, refused: {refused[:1]}")
     return time.monotonic() - began

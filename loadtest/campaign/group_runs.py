@@ -16,6 +16,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -198,18 +199,18 @@ class Team:
     def kill_one(self) -> str:
         """kill -9 the oldest member."""
         member = self.running[0]
-        member.kill()
+        member.send(signal.SIGKILL)
         return member.name
 
     async def leave_one(self) -> str:
         """Let the oldest member leave."""
         member = self.running[0]
-        await member.leave()
+        await member.stop()
         return member.name
 
     async def end(self) -> None:
         """Let all leave."""
-        await asyncio.gather(*(member.leave() for member in self._all))
+        await asyncio.gather(*(member.stop() for member in self._all))
 
     def events(self) -> list[Event]:
         """Return what all of them did."""

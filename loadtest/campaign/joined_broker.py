@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
-import signal
-import sys
 import time
 import tomllib
 from collections.abc import Mapping
@@ -16,16 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed, get_json
+from loadtest.child_process import PYTHON, ChildProcess
 from loadtest.free_ports import HOST, free_ports
 
 PORT_NAMES: Final = ("kafka", "grpc", "peers", "link", "admin")
-STOP_SECONDS_MAX: Final = 15
 ANSWER_SECONDS_MAX: Final = 30
-SAID_CHARS_MAX: Final = 2_000
 POOLS: Final = ("lan", "wan")
 
 
-class BesideBroker:
+class BesideBroker(ChildProcess):
     """One broker beside those that `georelay up` runs; who is derived from it writes its configuration file.
 
     Args:
@@ -34,54 +30,27 @@ class BesideBroker:
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        self.name = name
+        super().__init__(name, log=directory / "logs" / f"{name}.log")
         self.data_dir = directory / "brokers" / name
         self.config_file = directory / "config" / f"{name}.toml"
         ports = free_ports(len(PORT_NAMES))
         self.listen = {name: f"{HOST}:{port}" for name, port in zip(PORT_NAMES, ports, strict=True)}
         self.code: Path | None = None  # folder of another version's code; None: this one's
-        self._log_file = directory / "logs" / f"{name}.log"
-        self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start it and wait until it answers. Raises CampaignFailed."""
-        with self._log_file.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "region", "--config", str(self.config_file)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=None if self.code is None else os.environ | {"PYTHONPATH": f"{self.code}:{self.code / 'sdk'}"},
-            )
+        older = None if self.code is None else os.environ | {"PYTHONPATH": f"{self.code}:{self.code / 'sdk'}"}
+        await self.launch(PYTHON, "-P", "-m", "region", "--config", str(self.config_file), environment=older)
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while await get_json(f"http://{self.listen['admin']}/v1/status") is None:
-            if self._process.returncode is not None or time.monotonic() > deadline:
-                said = self._log_file.read_text(errors="replace")[-SAID_CHARS_MAX:].strip()
-                raise CampaignFailed(f"{self.name} does not answer, see {self._log_file}: {said or 'it said nothing'}")
+            if self.ended_by_itself or time.monotonic() > deadline:
+                raise CampaignFailed(f"{self.name} does not answer, see {self.log_file}: {self.last_words()}")
             await asyncio.sleep(0.05)
-
-    async def stop(self) -> None:
-        """Stop it in order; kill -9 after STOP_SECONDS_MAX."""
-        await self._end(signal.SIGTERM)
 
     async def lose_disk(self) -> None:
         """kill -9, and delete its data directory."""
-        await self._end(signal.SIGKILL)
+        await self.kill()
         shutil.rmtree(self.data_dir)
-
-    async def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-        try:
-            async with asyncio.timeout(STOP_SECONDS_MAX):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 class JoinedBroker(BesideBroker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +19,7 @@ from loadtest.campaign.steady_load import TOPIC, SteadyLoad, WorkReport, steady_
 
 BULK_TOPIC: Final = "bulk"
 MB: Final = 1_000_000
+VALUE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,15 @@ async def reassign(work: Work) -> WorkReport:
             joined = await region.add(number)
         await region.create_topic(BULK_TOPIC, partitions=work.partitions)
         await _place(region, (1, 2, 3))
-        seconds = await fill(region.kafka, BULK_TOPIC, work.partitions, work.bulk_bytes)
+        seconds = await fill(
+            region.kafka,
+            BULK_TOPIC,
+            work.partitions,
+            work.bulk_bytes // VALUE_BYTES,
+            lambda _: os.urandom(VALUE_BYTES),  # nothing compresses it
+            batch_size=900_000,
+            queue_buffering_max_kbytes=65_536,
+        )
         work.say(f"-- filled with {work.bulk_bytes / MB:,.0f} MB in {seconds:.1f} s")
         async with work.load(region) as load:
             await region.wait_until_settled(TOPIC, replicas=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
+from loadtest.child_process import PYTHON, ChildProcess
 from loadtest.mesh_process import MeshProcess
 
 BROKERS_PER_REGION: Final = 3
@@ -133,13 +135,12 @@ def _is_whole(status: dict[str, Any] | None, brokers: int) -> bool:
     return status is not None and status["ready"] and sum(row["alive"] for row in status["brokers"]) == brokers
 
 
-class ForeignProducer:
+class ForeignProducer(ChildProcess):
     """loadtest.campaign.producer as a child process."""
 
     def __init__(self, name: str, directory: Path) -> None:
-        self.name = name
+        super().__init__(name)
         self.history = directory / f"{name}.history"
-        self._process: asyncio.subprocess.Process | None = None
 
     async def start(
         self,
@@ -154,9 +155,7 @@ class ForeignProducer:
         """Start to send."""
         arguments = (",".join(brokers), topic, self.name, str(per_second), str(seconds), str(self.history))
         options = ("--partitions", str(partitions), "--request-timeout-ms", str(request_timeout_ms))
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.campaign.producer"), *arguments, *options, stdout=asyncio.subprocess.PIPE
-        )
+        await self.launch(PYTHON, "-m", "loadtest.campaign.producer", *arguments, *options)
 
     async def wait_for_acknowledgement(self) -> None:
         """Wait until something was acknowledged. Raises CampaignFailed."""
@@ -168,19 +167,15 @@ class ForeignProducer:
 
     def end_sending(self) -> None:
         """Ask it to send nothing more; it still waits for what it has sent."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
+        self.send(signal.SIGTERM)
 
     async def finish(self) -> dict[str, Any]:
         """Wait for the end; return its counts. Raises CampaignFailed."""
-        assert self._process is not None, "not started"
-        output, _ = await self._process.communicate()
-        if self._process.returncode:
-            raise CampaignFailed(f"producer {self.name} ended with {self._process.returncode}")
-        return dict(json.loads(output))
+        code, said, why = await self.answer()
+        if code:
+            raise CampaignFailed(f"producer {self.name} ended with {code}: {why.strip()[-300:]}")
+        return dict(json.loads(said))
 
     async def stop(self) -> None:
         """Kill it if it still runs."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        await self.kill()

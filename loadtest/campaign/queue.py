@@ -11,10 +11,8 @@ import argparse
 import asyncio
 import random
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +26,7 @@ from loadtest.campaign.mesh import CampaignFailed, create_topic, wait_until_whol
 from loadtest.campaign.queue_consumer import POISON
 from loadtest.campaign.queue_history import read_events
 from loadtest.campaign.queue_verdict_core import QueueVerdict, judge
+from loadtest.child_process import PYTHON, KeptProcess
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
@@ -43,50 +42,6 @@ DRAIN_SECONDS_MAX: Final = 240
 HTTP_TIMEOUT: Final = aiohttp.ClientTimeout(total=40)
 
 
-@dataclass(slots=True, kw_only=True)
-class Faults:
-    """What was done to the run."""
-
-    consumers_killed: int = 0
-    consumers_died: int = 0
-    coordinators_killed: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class ConsumerProcess:
-    """One consumer, started again whenever it ends."""
-
-    name: str
-    arguments: Sequence[str]
-    faults: Faults
-    process: asyncio.subprocess.Process | None = None
-    starts: int = 0
-    ending: bool = field(default=False)
-
-    async def keep_running(self) -> None:
-        """Start it again and again until cancelled."""
-        while not self.ending:
-            self.starts += 1
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "loadtest.campaign.queue_consumer", *self.arguments),
-                *("--name", f"{self.name}-{self.starts}", "--seed", str(self.starts * 1_000 + hash(self.name) % 997)),
-            )
-            code = await self.process.wait()
-            self.faults.consumers_died += code > 0
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
-            self.faults.consumers_killed += 1
-
-    def stop(self) -> None:
-        """End it for good."""
-        self.ending = True
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
-
-
 class QueueRun:
     """One run over one mesh."""
 
@@ -95,7 +50,8 @@ class QueueRun:
         self._mesh = mesh
         self._http = http
         self._rng = random.Random(options.seed)
-        self.faults = Faults()
+        self.consumers: list[KeptProcess] = []
+        self.coordinators_killed = 0
         step = max(1, round(1 / options.poison)) if options.poison else options.records + 1
         self.poison = {number for number in range(options.records) if number % step == step - 1}
 
@@ -112,17 +68,14 @@ class QueueRun:
         }
         await self._ask("POST", "/v1/queues", body)
         histories = [directory / f"consumer-{number}.history" for number in range(options.consumers)]
-        consumers = [self._consumer(number, path) for number, path in enumerate(histories)]
-        keepers = [asyncio.create_task(consumer.keep_running()) for consumer in consumers]
-        hurting = asyncio.create_task(self._hurt(consumers))
+        self.consumers = [self._consumer(number, path) for number, path in enumerate(histories)]
+        hurting = asyncio.create_task(self._hurt())
         try:
             await self._publish(hurting)
-            await self._wait_until_drained(consumers, hurting)
+            await self._wait_until_drained(hurting)
         finally:
             hurting.cancel()
-            for consumer in consumers:
-                consumer.stop()
-            await asyncio.gather(*keepers, hurting, return_exceptions=True)
+            await asyncio.gather(*(consumer.stop() for consumer in self.consumers), hurting, return_exceptions=True)
         letters = await self._letters()
         return judge(
             good=set(range(options.records)) - self.poison,
@@ -131,12 +84,17 @@ class QueueRun:
             dead_letters=letters,
         )
 
-    def _consumer(self, number: int, history: Path) -> ConsumerProcess:
-        options = self._options
-        arguments = ["--gateway", self._mesh.gateway, "--queue", QUEUE, "--history", str(history)]
-        arguments += ["--rejects", str(options.rejects), "--reject-delay-ms", str(options.reject_delay_ms)]
-        arguments += ["--death", str(options.death)]
-        return ConsumerProcess(name=f"consumer-{number}", arguments=arguments, faults=self.faults)
+    def _consumer(self, number: int, history: Path) -> KeptProcess:
+        options, name = self._options, f"consumer-{number}"
+        words = [PYTHON, "-m", "loadtest.campaign.queue_consumer"]
+        words += ["--gateway", self._mesh.gateway, "--queue", QUEUE, "--history", str(history)]
+        words += ["--rejects", str(options.rejects), "--reject-delay-ms", str(options.reject_delay_ms)]
+        words += ["--death", str(options.death)]
+        return KeptProcess(
+            name,
+            lambda starts: [*words, "--name", f"{name}-{starts}", "--seed", str(starts * 1_000 + number)],
+            log=history.with_suffix(".log"),
+        )
 
     async def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Return the answer; a request that an election keeps from being answered is asked again."""
@@ -178,16 +136,20 @@ class QueueRun:
                     raise CampaignFailed(f"records {first} and later were not published: {error}") from error
 
     def _is_hurt(self) -> bool:
-        faults, options = self.faults, self._options
-        return faults.consumers_killed > 0 and (faults.coordinators_killed > 0 or not options.kill_coordinator_s)
+        return self.consumers_killed > 0 and (self.coordinators_killed > 0 or not self._options.kill_coordinator_s)
 
-    async def _hurt(self, consumers: Sequence[ConsumerProcess]) -> None:
+    @property
+    def consumers_killed(self) -> int:
+        """Return how often consumers were killed with -9."""
+        return sum(consumer.kills for consumer in self.consumers)
+
+    async def _hurt(self) -> None:
         """Kill a consumer every few seconds, and the coordinator's broker less often."""
         options = self._options
         coordinator_at = time.monotonic() + options.kill_coordinator_s
         while True:
             await asyncio.sleep(self._rng.uniform(0.5, 1.5) * options.kill_consumer_s)
-            self._rng.choice(list(consumers)).kill()
+            self._rng.choice(self.consumers).strike()
             if options.kill_coordinator_s and time.monotonic() >= coordinator_at:
                 await self._kill_coordinator()
                 coordinator_at = time.monotonic() + options.kill_coordinator_s
@@ -196,10 +158,10 @@ class QueueRun:
         described = await self._ask("GET", f"/v1/queues/{QUEUE}")
         if described["coordinator"] > 0:
             self._mesh.kill(f"{REGION}-{described['coordinator'] % 1000}")
-            self.faults.coordinators_killed += 1
+            self.coordinators_killed += 1
             await wait_until_whole(self._mesh)
 
-    async def _wait_until_drained(self, consumers: Sequence[ConsumerProcess], hurting: asyncio.Task[None]) -> None:
+    async def _wait_until_drained(self, hurting: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
         while time.monotonic() < deadline:
             if hurting.done():
@@ -232,10 +194,10 @@ def table_of(run: QueueRun, verdict: QueueVerdict, options: argparse.Namespace, 
     table.add_column("wanted", justify="right")
     good = verdict.published - verdict.poison
     lease, delay = f"{options.visibility_timeout_ms} ms", f"{options.reject_delay_ms} ms"
-    killed = f"{run.faults.consumers_killed} / {run.faults.consumers_died}"
+    killed = f"{run.consumers_killed} / {sum(consumer.deaths for consumer in run.consumers)}"
     rows: list[tuple[str, object, object]] = [
         ("consumers killed with -9 / died by themselves", killed, ""),
-        ("kills of the coordinator's broker", run.faults.coordinators_killed, ""),
+        ("kills of the coordinator's broker", run.coordinators_killed, ""),
         ("deliveries seen, of them again", f"{verdict.received} / {verdict.redelivered}", ""),
         ("good records acknowledged once", verdict.acknowledged_once + verdict.answer_lost, good),
         ("  of them with a lost answer", verdict.answer_lost, ""),

@@ -14,13 +14,13 @@ import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, Producer
 from rich.console import Console
 
 from georelay.client.stream_reader import EARLIEST, StreamReader
 from loadtest.campaign.command_line import carry_out, new_parser
+from loadtest.campaign.filler import FILL_SECONDS_MAX, fill
 from loadtest.campaign.joined_broker import NewRegion
 from loadtest.campaign.mesh import (
     CLI,
@@ -44,39 +44,8 @@ LOAD_TOPIC: Final = "load"
 NEW_REGION: Final = "sa"
 LOOK_SECONDS: Final = 0.1
 READ_SECONDS_MAX: Final = 300
-FILL_SECONDS_MAX: Final = 600
 PRODUCER_SECONDS_MAX: Final = 3_600
 AUDIT_TRIES: Final = 30  # the load goes on: what is newest may not be everywhere yet
-
-
-async def fill_with_records(brokers: Sequence[str], topic: str, partitions: int, records: int) -> float:
-    """Publish records of 100 B, as many as fit into a batch; return the seconds. Raises CampaignFailed."""
-    return await asyncio.to_thread(_fill, brokers, topic, partitions, records)
-
-
-def _fill(brokers: Sequence[str], topic: str, partitions: int, records: int) -> float:
-    refused: list[str] = []
-
-    def delivered(error: KafkaError | None, _: Any) -> None:
-        if error is not None:
-            refused.append(str(error))
-
-    settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 20, "log_level": 0}
-    producer = Producer({"bootstrap.servers": ",".join(brokers), **settings})
-    began = time.monotonic()
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, value_of("fill", number), partition=number % partitions, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if number % 1_000 == 0:
-            producer.poll(0)
-    left = producer.flush(FILL_SECONDS_MAX)
-    if left or refused:
-        raise CampaignFailed(f"{topic} could not be filled: {left} records open, refused: {refused[:1]}")
-    return time.monotonic() - began
 
 
 async def digest_of_records(brokers: Sequence[str], topic: str, partition: int, end: int) -> str:
@@ -127,7 +96,9 @@ class RegionAdd:
         home, regions = options.regions[0], mesh.endpoints["regions"]
         await create_topic(mesh, TOPIC, home=home, partitions=options.partitions)
         await create_topic(mesh, LOAD_TOPIC, home=home, partitions=options.partitions)
-        seconds = await fill_with_records(regions[home]["kafka"], TOPIC, options.partitions, options.records)
+        seconds = await fill(
+            regions[home]["kafka"], TOPIC, options.partitions, options.records, lambda number: value_of("fill", number)
+        )
         self._say(f"{options.records:,} records of 100 B were published in {seconds:.1f} s")
         wanted = await ends_of(regions[home]["admin"], TOPIC)
         for region in options.regions[1:]:

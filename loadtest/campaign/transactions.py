@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +35,7 @@ from loadtest.campaign.transactions_verdict_core import (
     judge_transactions,
     read_journal,
 )
+from loadtest.child_process import PYTHON, KeptProcess
 from loadtest.mesh_process import MeshProcess
 from loadtest.scratch import scratch_directory
 
@@ -48,50 +47,9 @@ QUIET_S: Final = 3.0  # a reader that got nothing for so long at the end has eve
 END_S: Final = 120.0
 
 
-class Worker:
-    """A child process that is started again until it has ended well."""
-
-    def __init__(self, module: str, *arguments: str, log: Path) -> None:
-        self._command = (sys.executable, "-m", module, *arguments)
-        self._log = log
-        self._process: asyncio.subprocess.Process | None = None
-        self._task = asyncio.create_task(self._run())
-        self.kills = 0
-        self.starts = 0
-
-    async def _run(self) -> None:
-        with self._log.open("ab") as output:
-            while True:
-                self._process = await asyncio.create_subprocess_exec(*self._command, stderr=output, stdout=output)
-                self.starts += 1
-                if await self._process.wait() == 0:
-                    return
-
-    def kill(self) -> None:
-        """kill -9, if it runs."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            self.kills += 1
-
-    async def ended(self, seconds: float) -> bool:
-        """Wait for its end; return whether it came."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await asyncio.shield(self._task)
-        return self._task.done()
-
-    async def stop(self) -> None:
-        """End it."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(20):
-                    await self._process.wait()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+def worker(module: str, *arguments: str, log: Path) -> KeptProcess:
+    """Return a module that runs, and is started again until it has ended well."""
+    return KeptProcess(module, lambda _: (PYTHON, "-m", module, *arguments), log=log)
 
 
 class LiveReader:
@@ -139,7 +97,7 @@ class LiveReader:
 
 @asynccontextmanager
 async def killing(
-    mesh: MeshProcess, workers: Sequence[Worker], topics: Sequence[str], *, kills: int, pause_s: float
+    mesh: MeshProcess, workers: Sequence[KeptProcess], topics: Sequence[str], *, kills: int, pause_s: float
 ) -> AsyncIterator[asyncio.Task[list[str]]]:
     """Kill leaders and workers in turn, `kills` times, while the body runs."""
 
@@ -148,8 +106,7 @@ async def killing(
         for number in range(kills):
             await asyncio.sleep(pause_s)
             if number % 2:
-                worker = rng.choice(list(workers))
-                worker.kill()
+                rng.choice(list(workers)).strike()
                 killed.append("client")
                 continue
             await wait_until_whole(mesh)
@@ -175,7 +132,7 @@ async def run_writers(mesh: MeshProcess, options: argparse.Namespace, scratch: P
     names = [f"writer-{number}" for number in range(options.writers)]
     reader = LiveReader(bootstrap, TOPICS)
     workers = [
-        Worker(
+        worker(
             "loadtest.campaign.transactional_writer",
             *(bootstrap, name, ",".join(TOPICS), str(each), str(scratch / f"{name}.journal")),
             log=scratch / f"{name}.log",
@@ -185,14 +142,14 @@ async def run_writers(mesh: MeshProcess, options: argparse.Namespace, scratch: P
     started = time.monotonic()
     try:
         async with killing(mesh, workers, TOPICS, kills=options.kills, pause_s=options.pause) as killed:
-            for worker in workers:
-                if not await worker.ended(options.patience):
+            for writer in workers:
+                if not await writer.is_done(options.patience):
                     raise CampaignFailed(f"a writer has not come to its end after {options.patience} s")
             if killed.done():
                 say(f"killed: {', '.join(killed.result())}")
     finally:
-        for worker in workers:
-            await worker.stop()
+        for writer in workers:
+            await writer.stop()
     say(f"{options.transactions} transactions in {time.monotonic() - started:.1f} s")
     await wait_until_whole(mesh)
     live = await reader.finish()
@@ -218,12 +175,12 @@ async def run_pipeline(mesh: MeshProcess, options: argparse.Namespace, scratch: 
     bootstrap = ",".join(mesh.endpoints["regions"][REGION]["kafka"])
     for topic in (INPUT, OUTPUT):
         await create_topic(mesh, topic, home=REGION, partitions=PARTITIONS)
-    worker = Worker("loadtest.campaign.transformer", bootstrap, GROUP, INPUT, OUTPUT, log=scratch / "transformer.log")
+    transformer = worker("loadtest.campaign.transformer", bootstrap, GROUP, INPUT, OUTPUT, log=scratch / "piped.log")
     reader = LiveReader(bootstrap, [OUTPUT])
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
     try:
         async with killing(
-            mesh, [worker], [INPUT, OUTPUT], kills=options.pipeline_kills, pause_s=options.pause
+            mesh, [transformer], [INPUT, OUTPUT], kills=options.pipeline_kills, pause_s=options.pause
         ) as task:
             number = 0
             while not task.done() or number < options.records:  # records come as long as something is killed
@@ -240,9 +197,9 @@ async def run_pipeline(mesh: MeshProcess, options: argparse.Namespace, scratch: 
         while sum(map(len, reader.found.values())) < number and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
     finally:
-        await worker.stop()
+        await transformer.stop()
     found = await reader.finish()
-    say(f"{number} inputs; the pipeline was started {worker.starts} times")
+    say(f"{number} inputs; the pipeline was started {transformer.starts} times")
     return judge_pipeline(range(number), [int(value.strip(b"<>")) for value in found[OUTPUT]])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.campaign.joined_broker import PORT_NAMES, toml_of
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.chaos.broker_process import BrokerProcess
 from loadtest.chaos.control_file import HEALED
@@ -17,7 +18,6 @@ from loadtest.chaos.wires import Wires
 from loadtest.free_ports import HOST, free_ports
 
 BROKERS_PER_REGION: Final = 3
-PORT_NAMES: Final = ("kafka", "grpc", "peers", "link", "admin")
 
 
 class ChaosMesh:
@@ -75,7 +75,8 @@ class ChaosMesh:
                     data_dir=self._directory / "data" / name,
                     admin=self._addresses[name]["admin"],
                 )
-                broker.config_file.write_text(self._toml(mesh_id, region, row + 1, broker), encoding="utf-8")
+                document = self._document(mesh_id, region, row + 1, broker)
+                broker.config_file.write_text(toml_of(document), encoding="utf-8")
                 broker.wires_file.write_text(json.dumps(self._wires_of(region, name)), encoding="utf-8")
                 self.brokers[name] = broker
         try:
@@ -116,29 +117,26 @@ class ChaosMesh:
         await asyncio.gather(*(broker.wait_until_ready() for broker in self.brokers.values()))
         return ended
 
-    def _toml(self, mesh_id: str, region: str, number: int, broker: BrokerProcess) -> str:
-        """Return a configuration; json.dumps writes what TOML calls a basic string."""
-        text = json.dumps
-        me = self._addresses[broker.name]
-        lines = [
-            f"mesh_id = {text(mesh_id)}",
-            f"region = {text(region)}",
-            f"broker = {number}",
-            f"data_dir = {text(str(broker.data_dir))}",
-            f"definitions_home = {text(self.home)}",
-            f"die_with_parent = {os.getpid()}",
-            "[listen]",
-            *(f"{port} = {text(me[port])}" for port in PORT_NAMES),
-        ]
-        for row, (other, names) in enumerate(self.regions.items(), start=1):
-            rows = [self._reached(name) for name in names]
-            lines += ["[[regions]]", f"name = {text(other)}", f"number = {row}", f"brokers = [{', '.join(rows)}]"]
-        return "\n".join(lines) + "\n"
+    def _document(self, mesh_id: str, region: str, number: int, broker: BrokerProcess) -> dict[str, Any]:
+        """Return a configuration."""
 
-    def _reached(self, name: str) -> str:
-        true = self._addresses[name]
-        number = name.rpartition("-")[2]
-        return f"{{number = {number}, peers = {json.dumps(true['peers'])}, link = {json.dumps(true['link'])}}}"
+        def reached(name: str) -> dict[str, Any]:
+            ports = self._addresses[name]
+            return {"number": int(name.rpartition("-")[2]), "peers": ports["peers"], "link": ports["link"]}
+
+        return {
+            "mesh_id": mesh_id,
+            "region": region,
+            "broker": number,
+            "data_dir": str(broker.data_dir),
+            "definitions_home": self.home,
+            "die_with_parent": os.getpid(),
+            "listen": self._addresses[broker.name],
+            "regions": [
+                {"name": other, "number": row, "brokers": [reached(name) for name in names]}
+                for row, (other, names) in enumerate(self.regions.items(), start=1)
+            ],
+        }
 
     def _wires_of(self, region: str, name: str) -> dict[str, str]:
         """Return, for a broker, each true address of another one and the forwarder that it dials instead."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +23,7 @@ from loadtest.campaign.region_read import read_everything
 from loadtest.chaos.chaos_mesh import ChaosMesh
 from loadtest.chaos.end_asker import EndAsker
 from loadtest.chaos.nemesis import Nemesis, Scene
+from loadtest.child_process import PYTHON, ChildProcess
 from loadtest.history.checker_core import check
 from loadtest.history.evidence_core import silences_ms
 from loadtest.history.history_file import read_history
@@ -78,43 +79,30 @@ class ChaosRun:
         return self.verdict.is_valid and not self.complaints
 
 
-class ForeignConsumer:
+class ForeignConsumer(ChildProcess):
     """loadtest.chaos.foreign_consumer as a child process."""
 
     def __init__(self, name: str, directory: Path) -> None:
-        self.name = name
+        super().__init__(name)
         self.history = directory / f"{name}.history"
-        self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, brokers: Sequence[str], topic: str, partitions: int, *, site: str, linear: bool) -> None:
         """Start to read."""
-        arguments = [",".join(brokers), topic, str(partitions), self.name, site, str(self.history)]
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.chaos.foreign_consumer"),
-            *(*arguments, *(["--linear-ends"] if linear else [])),
-            stderr=asyncio.subprocess.PIPE,
+        words = [",".join(brokers), topic, str(partitions), self.name, site, str(self.history)]
+        await self.launch(
+            PYTHON, "-m", "loadtest.chaos.foreign_consumer", *words, *(["--linear-ends"] if linear else [])
         )
 
     async def finish(self) -> str | None:
         """End it; return what went wrong, None when nothing did."""
-        process = self._process
-        if process is None:
-            return None
-        if process.returncode is None:
-            process.terminate()
+        self.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(CONSUMER_STOP_SECONDS_MAX):
-                _, errors = await process.communicate()
+                code, _, why = await self.answer()
         except TimeoutError:
             await self.kill()
             return f"consumer {self.name} did not end"
-        return f"consumer {self.name}: {errors.decode(errors='replace').strip()[-300:]}" if process.returncode else None
-
-    async def kill(self) -> None:
-        """Kill it if it still runs."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        return f"consumer {self.name}: {why.strip()[-300:]}" if code else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

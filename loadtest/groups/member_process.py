@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
-import signal
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from loadtest.child_process import PYTHON, ChildProcess
 from loadtest.groups.events import read_events, read_kcat
 from loadtest.groups.member import SESSION_MS
 from loadtest.groups.verdict_core import Event
 
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python", "kcat", "kafkajs", "sdk")
-LEAVE_SECONDS_MAX: Final = 15
 KAFKAJS_VARIABLE: Final = "KAFKAJS"
 KAFKAJS_MEMBER: Final = Path(__file__).parent / "kafkajs_member.cjs"
 
@@ -47,26 +43,18 @@ def missing_for(client: str, environ: Mapping[str, str]) -> str:
     return ""
 
 
-class MemberProcess:
+class MemberProcess(ChildProcess):
     """One member. `name` is its client id and the name of its file of events."""
 
     def __init__(self, client: str, name: str, told: GroupToJoin) -> None:
-        self.client = client
-        self.name = name
-        self._told = told
         self._events = told.directory / f"{name}.events"
-        self._process: asyncio.subprocess.Process | None = None
+        super().__init__(name, log=self._events if client == "kcat" else told.directory / f"{name}.log")
+        self.client = client
+        self._told = told
 
     async def start(self) -> None:
         """Start it; it joins as soon as it can."""
-        output = (self._told.directory / f"{self.name}.log").open("wb")
-        with output, self._events.open("ab") as events:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command(),
-                stdout=events if self.client == "kcat" else output,
-                stderr=events if self.client == "kcat" else output,
-                env=dict(os.environ),
-            )
+        await self.launch(*self._command())
 
     def _command(self) -> Sequence[str]:
         told = self._told
@@ -89,29 +77,7 @@ class MemberProcess:
                 options = ["--name", self.name, "--assignor", told.assignor]
                 if self.client == "sdk":
                     where = (told.url, *where[1:])
-                return (sys.executable, "-m", "loadtest.groups.member", self.client, *where, *options)
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether it has not ended."""
-        return self._process is not None and self._process.returncode is None
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self._process is not None and self.is_running:
-            self._process.kill()
-
-    async def leave(self) -> None:
-        """Ask it to leave, and wait; kill it when it does not."""
-        if self._process is None or not self.is_running:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(LEAVE_SECONDS_MAX):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+                return (PYTHON, "-m", "loadtest.groups.member", self.client, *where, *options)
 
     def events(self) -> Iterable[Event]:
         """Return what it did so far."""

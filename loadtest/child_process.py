@@ -1,0 +1,146 @@
+"""A program as a child process: started, signalled, waited for, ended; clients and brokers of campaigns are such."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+PYTHON: Final = sys.executable
+STOP_SECONDS_MAX: Final = 15
+SAID_BYTES_MAX: Final = 4_096
+SAID_NOTHING: Final = "it said nothing"
+
+
+class ChildProcess:
+    """One program, started as often as it is wanted.
+
+    Args:
+        name: for people; what derived classes name files after.
+        log: takes what it says, behind what is there; None: what it says is read by `answer`.
+    """
+
+    def __init__(self, name: str, *, log: Path | None = None) -> None:
+        self.name = name
+        self.log_file = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether there is a process."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Return whether the process is gone although nobody here asked it to go."""
+        return self._process is not None and self._process.returncode is not None
+
+    async def launch(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
+        """Run this command line.
+
+        Args:
+            environment: all of it; None: that of this process.
+        """
+        assert not self.is_running, f"{self.name} runs already"
+        with contextlib.ExitStack() as stack:
+            output = asyncio.subprocess.PIPE if self.log_file is None else stack.enter_context(self.log_file.open("ab"))
+            self._process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=environment,
+            )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; nothing when it is gone."""
+        if self._process is not None and self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def answer(self) -> tuple[int, str, str]:
+        """Wait until it ends; return its exit code, output and errors."""
+        assert self._process is not None, f"{self.name} was not started"
+        said, why = await self._process.communicate()
+        assert self._process.returncode is not None, "it has ended"
+        return self._process.returncode, said.decode("utf-8", "replace"), why.decode("utf-8", "replace")
+
+    async def ended(self) -> int:
+        """Wait until it ends; return its exit code."""
+        assert self._process is not None, f"{self.name} was not started"
+        return await self._process.wait()
+
+    async def reap(self) -> None:
+        """Wait until it is gone, and do not call that its own doing."""
+        if self._process is not None:
+            await self._process.wait()
+            self._process = None
+
+    async def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        await self.reap()
+
+    async def stop(self) -> None:
+        """Stop it in order; kill -9 after STOP_SECONDS_MAX."""
+        self.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await self.reap()
+        except TimeoutError:
+            await self.kill()
+
+    def last_words(self) -> str:
+        """Return the last line of its log, cut to one screen line or two."""
+        if self.log_file is None or not self.log_file.exists():
+            return SAID_NOTHING
+        with self.log_file.open("rb") as file:
+            file.seek(max(0, self.log_file.stat().st_size - SAID_BYTES_MAX))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else SAID_NOTHING
+
+
+class KeptProcess(ChildProcess):
+    """A program that is started again until it has ended well, or is stopped.
+
+    Args:
+        words: its command line at its first start, its second and so on.
+    """
+
+    def __init__(self, name: str, words: Callable[[int], Sequence[str]], *, log: Path) -> None:
+        super().__init__(name, log=log)
+        self.starts = self.kills = self.deaths = 0
+        self._words = words
+        self._task = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        while True:
+            self.starts += 1
+            await self.launch(*self._words(self.starts))
+            if (code := await self.ended()) == 0:
+                return
+            self.deaths += code > 0
+
+    def strike(self) -> None:
+        """kill -9, if it runs; it comes back."""
+        if self.is_running:
+            self.send(signal.SIGKILL)
+            self.kills += 1
+
+    async def is_done(self, within_s: float) -> bool:
+        """Wait until it has ended well; return whether it has in time. Raises what kept it from being started."""
+        done, _ = await asyncio.wait((self._task,), timeout=within_s)
+        for task in done:
+            task.result()
+        return bool(done)
+
+    async def stop(self) -> None:
+        """End it for good."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        await super().stop()

@@ -1,0 +1,58 @@
+"""Programs that campaigns run: real ones, of this Python."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from loadtest.child_process import PYTHON, ChildProcess, KeptProcess
+
+WAITS = "import signal, sys; print('up', flush=True); signal.pause()"
+
+
+async def until_it_says(process: ChildProcess, words: str) -> None:
+    async with asyncio.timeout(20):
+        while process.last_words() != words:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_program_that_was_asked_to_go_has_not_ended_by_itself(tmp_path: Path) -> None:
+    process = ChildProcess("waits", log=tmp_path / "log")
+    await process.launch(PYTHON, "-c", WAITS)
+    await until_it_says(process, "up")
+    await process.stop()
+    assert (process.is_running, process.ended_by_itself) == (False, False)
+
+
+async def test_a_program_that_was_killed_by_others_has_and_its_last_words_are_kept(tmp_path: Path) -> None:
+    process = ChildProcess("dies", log=tmp_path / "log")
+    await process.launch(PYTHON, "-c", "import sys; print('first'); sys.exit('no room')")
+    assert await process.ended() == 1
+    assert (process.ended_by_itself, process.last_words()) == (True, "no room")
+    process.send(signal.SIGTERM)  # nothing is there any more
+    await process.kill()
+    assert not process.ended_by_itself
+
+
+async def test_without_a_log_its_output_and_errors_are_the_answer() -> None:
+    process = ChildProcess("answers")
+    await process.launch(PYTHON, "-c", "import sys; print('42'); sys.exit('but')")
+    assert await process.answer() == (1, "42\n", "but\n")
+
+
+async def test_a_kept_program_is_started_again_until_it_ends_well(tmp_path: Path) -> None:
+    kept = KeptProcess("kept", lambda start: (PYTHON, "-c", f"import sys; sys.exit({3 - start})"), log=tmp_path / "log")
+    assert await kept.is_done(20)
+    assert (kept.starts, kept.deaths, kept.kills) == (3, 2, 0)
+    await kept.stop()
+
+
+async def test_a_kept_program_that_is_killed_comes_back_and_one_that_is_stopped_does_not(tmp_path: Path) -> None:
+    kept = KeptProcess("kept", lambda start: (PYTHON, "-c", WAITS.replace("up", f"up {start}")), log=tmp_path / "log")
+    await until_it_says(kept, "up 1")
+    kept.strike()
+    await until_it_says(kept, "up 2")
+    assert not await kept.is_done(0)
+    await kept.stop()
+    assert (kept.starts, kept.kills, kept.deaths, kept.is_running) == (2, 1, 0, False)

@@ -349,7 +349,7 @@ def test_no_order_of_events_shows_half_a_transaction_or_leaves_one_open(size: Si
 
 @pytest.mark.parametrize(
     "rules",
-    [Rules(numbers=False), Rules(verifies=False), Rules(fences=False)],
+    [Rules(numbers=False), Rules(verifies=False), pytest.param(Rules(fences=False), marks=pytest.mark.slow)],
     ids=["no numbers in markers", "first batches not confirmed", "no fence"],
 )
 def test_without_one_of_the_rules_the_model_finds_what_it_is_for(rules: Rules) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from georelay.cli.application import run
+from tests.tiers import first
 
 LINES = 2_000
 Typed = Callable[..., subprocess.CompletedProcess[str]]
@@ -150,7 +151,7 @@ def test_a_mistake_is_one_clear_line(
     assert_one_line(ran, code, text)
 
 
-@pytest.mark.parametrize("data", ["same", "strange"])
+@pytest.mark.parametrize("data", first(1, ["same", "strange"]))
 def test_a_data_directory_that_cannot_be_used_is_named(mesh: Any, tmp_path: Path, data: str) -> None:
     (tmp_path / "letter.txt").write_text("mine")
     directory = mesh.process.directory / "mesh" if data == "same" else tmp_path

@@ -28,6 +28,7 @@ from sla.sources.manifest import TIME_COLUMNS, BadFile, GoodFile, TraceFiles, ho
 from sla.sources.proven import ProvenFiles
 from sla.sources.quarantine import Quarantine
 from sla.sources.verify import Depth, verify_files
+from tests.tiers import first
 
 TraceWriter = Callable[..., str]
 T0 = 1_700_000_000 // 3_600 * 3_600
@@ -189,9 +190,9 @@ def test_a_torn_file_is_bad(tmp_path: Path, write_trace: TraceWriter, keep: floa
     assert (files.good, len(files.bad), files.is_complete(TraceKind.LEDGER)) == ((), 1, False)
 
 
-@pytest.mark.parametrize("part", ["pages", "footer"])
+@pytest.mark.parametrize(("part", "step"), first(2, [("pages", 23), ("footer", 37), ("footer", 11)]))
 def test_a_flipped_bit_is_found_or_changes_nothing_that_is_read(
-    tmp_path: Path, write_trace: TraceWriter, part: str
+    tmp_path: Path, write_trace: TraceWriter, part: str, step: int
 ) -> None:
     write_trace(tmp_path, [{"group": "g"}, {}])
     location = Location.open(tmp_path)
@@ -201,7 +202,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing_that_is_read(
     (known,) = verified(tmp_path).good
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     unseen = []
-    for position in range(0, footer, 23) if part == "pages" else range(footer, len(whole), 11):
+    for position in range(0, footer, step) if part == "pages" else range(footer, len(whole), step):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ (1 << position % 8)]) + whole[position + 1 :])
         files = verify_files(location, [(where, entry)], depth=Depth.ALL, proven=ProvenFiles(None))
         if files.good and not _is_the_same(files.good[0], known, path, rows):
@@ -535,9 +536,9 @@ def test_a_memory_that_cannot_be_written_fails_the_job_with_one_line(tmp_path: P
 
 
 def test_the_steps_of_a_long_job_are_told(tmp_path: Path, write_trace: TraceWriter) -> None:
-    for first in range(501):
+    for number in range(501):
         (tmp_path / f"{FOLDER}").mkdir(parents=True, exist_ok=True)
-        (tmp_path / FOLDER / f"ledger-2001-b0-{first:06}.parquet").touch()
+        (tmp_path / FOLDER / f"ledger-2001-b0-{number:06}.parquet").touch()
     steps: list[str] = []
     run_verify(VerifyRequest(traces=tmp_path), steps.append)
     assert steps[1:] == ["verifying 501 trace files", "verifying trace files: 500 of 501"]

@@ -90,7 +90,7 @@ async def test_a_forked_process_is_ours_and_looks_as_if_it_had_been_run(here: Pa
 
 
 async def test_what_was_forked_last_runs_though_the_nursery_is_told_to_end_at_once(here: Path) -> None:
-    for row in range(3):
+    for row in range(2):
         made = Nursery(here / "nursery.log")
         await made.start()
         process = await made.fork(argv("ends"), log_path=here / f"{row}.log", directory=here)

@@ -144,17 +144,21 @@ def test_a_disk_that_is_gone_is_no_note_when_its_broker_left_nothing(mesh: Path)
     assert seal_mesh(mesh / "traces", lambda: NOW) == {"sealed": [], "notes": []}
 
 
-def test_a_spool_that_stays_is_a_note_and_not_called_sealed(mesh: Path) -> None:
-    body = json.dumps({"spool": 2}).encode()  # of a program of another version
+def leave_two_spools_of_another_version(mesh: Path) -> str:
+    """Return the note that the report shall have of them."""
+    body = json.dumps({"spool": 2}).encode()
     for number in range(2):
         (mesh / "traces" / ".spool" / f"ledger-1001-abc-{number:06d}.wal").write_bytes(encode_frame(body))
-    note = "spools of us-1 that this version cannot read: 2; their rows are not in the report"
+    return "spools of us-1 that this version cannot read: 2; their rows are not in the report"
+
+
+def test_a_spool_that_stays_is_a_note_and_not_called_sealed(mesh: Path) -> None:
+    note = leave_two_spools_of_another_version(mesh)
     first: Any = seal_mesh(mesh / "traces", lambda: NOW)
     assert [row["broker"] for row in first["sealed"]] == ["us-1", "eu-west-3"]
     assert first["notes"] == [note]
     again: Any = seal_mesh(mesh / "traces", lambda: NOW)
     assert (again["sealed"], again["notes"]) == ([], [note])
-    assert seal_left_rows(mesh / "traces") == [note]
 
 
 def test_a_damaged_record_of_the_mesh_is_a_note(mesh: Path) -> None:
@@ -165,13 +169,15 @@ def test_a_damaged_record_of_the_mesh_is_a_note(mesh: Path) -> None:
     assert "is damaged" in answer["notes"][0]
 
 
-def test_a_report_seals_first_and_says_so_in_one_line(mesh: Path) -> None:
+def test_a_report_seals_first_and_says_so_in_one_line_each_note_in_another(mesh: Path) -> None:
+    note = leave_two_spools_of_another_version(mesh)
     assert seal_left_rows(str(mesh / "traces")) == [
         "sealed what brokers left that do not run: us-1 (1 row in 1 file, 1 of them from memory), "
-        "eu-west-3 (1 row in 1 file, 1 of them from memory)"
+        "eu-west-3 (1 row in 1 file, 1 of them from memory)",
+        note,
     ]
     assert len(stored(mesh)) == 2
-    assert seal_left_rows(mesh / "traces") == []
+    assert seal_left_rows(mesh / "traces") == [note]
 
 
 def test_traces_of_no_mesh_of_this_machine_are_left_alone(mesh: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from georelay.wire.api import ErrorCode
 from region.groups.group_core import MAY_FOLLOW, Group, GroupState
-from region.groups.settings import GROUP_BYTES_MAX, MEMBERS_MAX, GroupSettings
+from region.groups.settings import GROUP_BYTES_MAX, GroupSettings
 
 
 def test_the_first_member_of_a_group_waits_for_others_as_long_as_is_configured(scene: Any) -> None:
@@ -247,10 +247,11 @@ def test_a_session_timeout_outside_the_bounds_is_refused(scene: Any, session_ms:
     assert scene.join(session_ms=session_ms).answer.error == ErrorCode.INVALID_SESSION_TIMEOUT
 
 
-def test_a_group_takes_no_more_members_than_its_limit(scene: Any) -> None:
-    calls = [scene.join() for _ in range(MEMBERS_MAX + 1)]
+def test_a_group_takes_no_more_members_than_its_limit(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region.groups.members_core.MEMBERS_MAX", 50)
+    calls = [scene.join() for _ in range(51)]
     assert calls[-1].answer.error == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert len(scene.group.members) == MEMBERS_MAX
+    assert len(scene.group.members) == 50
 
 
 def test_a_member_whose_subscription_does_not_fit_into_the_group_is_refused(scene: Any) -> None:

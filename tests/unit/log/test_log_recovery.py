@@ -34,7 +34,7 @@ def recovered_frames(fs: CrashFileSystem) -> list[bytes]:
 @pytest.fixture
 def tail(make: EntryMaker) -> list[Entry]:
     # No sector of zeros in the payloads: then every flipped bit can be told from a torn write.
-    return [make.data(bytes(range(1, 200)) * (n + 1), records=n + 1) for n in range(4)] + [make.control()]
+    return [make.data(bytes(range(1, 60)) * (n + 1), records=n + 1) for n in range(4)] + [make.control()]
 
 
 def test_every_truncation_point_recovers_the_whole_entries_before_it(

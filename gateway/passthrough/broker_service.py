@@ -54,6 +54,7 @@ from mesh.listening.grpc_limits import (
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.grpc_status import grpc_status
+from mesh.listening.limited_handlers import LimitedHandlers
 from mesh.listening.listeners import ListenerParts
 from mesh.listening.pending_calls import newest_server
 
@@ -192,10 +193,9 @@ class BrokerPassthrough:
         server = grpc.aio.server(
             options=(*SERVER_OPTIONS, *connection_options(limits), *WINDOW_OPTIONS),
             maximum_concurrent_rpcs=calls_at_once(CALLS_AT_ONCE_MAX),
-            interceptors=(calls, requests),
         )
         calls.watch(newest_server())
-        server.add_generic_rpc_handlers(self._handlers())
+        server.add_generic_rpc_handlers((LimitedHandlers(self._handlers(), calls, requests),))
         return server
 
     async def close(self) -> None:

@@ -14,7 +14,8 @@ import asyncio
 import inspect
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -37,6 +38,7 @@ CALLS_PER_ADDRESS_MAX: Final = 1_000
 OPEN_CALLS_MAX: Final = 200
 OPEN_CALLS_PER_ADDRESS_MAX: Final = 20
 OPEN_CALL_S: Final = 600.0
+PEERS_KEPT: Final = 4_096  # connections whose address is asked for with every call
 WAITS_METADATA: Final = "georelay-durability"  # of a publish that waits for other regions
 
 
@@ -108,8 +110,8 @@ class _Room:
             del self._calls[address]
 
 
-class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Refuses calls where too many are open.
+class CallLimits:
+    """Refuses calls where too many are open; see mesh.listening.limited_handlers.
 
     Args:
         open_services: those that nobody has to sign in for.
@@ -138,26 +140,19 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ship
         self._open_services = open_services
         self._queues = {method: StandingQueue() for method in quick_methods}
         self._counters = counters
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # by method: a handler, and the same within limits
         self._pending: PendingCalls | None = None
 
     def watch(self, server: int) -> None:
         """Learn which server these calls come from (newest_server)."""
         self._pending = PendingCalls(server)
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Wrap the handler of one call."""
+    def seen(self) -> None:
+        """Note that a call has come."""
         if self._pending is not None:
             self._pending.seen(time.monotonic_ns())
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        known = self._wrapped.get(details.method)
-        if known is None or known[0] is not handler:
-            known = self._wrapped[details.method] = handler, self._limited(handler, details.method)
-        return known[1]
 
-    def _limited(self, handler: Any, method: str) -> Any:
+    def within(self, handler: Any, method: str) -> Any:
+        """Return the handler of a method within its limits."""
         room = self._open_room if service_of(method) in self._open_services else self._room
         if handler.request_streaming and handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(self._streamed(handler.stream_stream, room), *_codecs(handler))
@@ -249,6 +244,7 @@ def _codecs(handler: Any) -> tuple[Any, Any]:
     return handler.request_deserializer, handler.response_serializer
 
 
+@lru_cache(PEERS_KEPT)
 def address_of(peer: str) -> str:
     """Return the address in gRPC's "ipv4:10.0.0.1:53100" or "ipv6:%5B::1%5D:53100"."""
     return group_of(host_of(peer) or peer)

@@ -92,8 +92,8 @@ class _Held:
         return taken
 
 
-class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Put it behind CallLimits.
+class RequestLimits:
+    """Put it behind CallLimits, see mesh.listening.limited_handlers.
 
     Args:
         message_bytes_max: the largest message that the server receives.
@@ -123,19 +123,9 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         self._counted_inside = counted_inside
         self._quick_s = quick_s
         self._request_s = request_s
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # by method: a handler, and the same within limits
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Wrap the handler of one call."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        known = self._wrapped.get(details.method)
-        if known is None or known[0] is not handler:
-            known = self._wrapped[details.method] = handler, self._limited(handler, details.method)
-        return known[1]
-
-    def _limited(self, handler: Any, method: str) -> Any:
+    def within(self, handler: Any, method: str) -> Any:
+        """Return the handler of a method within its limits."""
         sized = _sized(handler.request_deserializer)
         if handler.request_streaming and handler.response_streaming:
             behaviour = self._streaming(method, handler.stream_stream)
@@ -169,10 +159,10 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         """Return a handler of a stream for one of a single request."""
         if inspect.isasyncgenfunction(behaviour):
 
-            async def answers(requests: Any, context: Any) -> Any:
+            async def answers(_: Any, context: Any) -> Any:
                 held = self._held(method)
                 try:
-                    request = await self._only(method, requests, context, held)
+                    request = await self._only(method, context, held)
                     async for answer in behaviour(request, context):
                         yield answer
                 finally:
@@ -180,10 +170,10 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
 
             return answers
 
-        async def answer(requests: Any, context: Any) -> Any:
+        async def answer(_: Any, context: Any) -> Any:
             held = self._held(method)
             try:
-                return await behaviour(await self._only(method, requests, context, held), context)
+                return await behaviour(await self._only(method, context, held), context)
             finally:
                 held.end()
 
@@ -223,7 +213,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         if self._admit is not None:
             await self._admit(method, context)
 
-    async def _only(self, method: str, requests: Any, context: Any, held: _Held) -> Any:
+    async def _only(self, method: str, context: Any, held: _Held) -> Any:
         """Return the request of a unary call once the call is admitted and it is there."""
         await self._begin(method, context)
         loop = asyncio.get_running_loop()
@@ -235,10 +225,10 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
             patience.reschedule(loop.time() + (0 if is_full else self._request_s - self._quick_s))
 
         timer = loop.call_later(self._quick_s, is_slow)
-        found: tuple[int, Any] | None = None
+        found: Any = grpc.aio.EOF
         try:
             async with asyncio.timeout(None) as patience:
-                found = await anext(aiter(requests), None)
+                found = await context.read()
         except TimeoutError:
             if is_full:
                 await self._refuse(context)
@@ -246,7 +236,7 @@ class RequestLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not come in time")
         finally:
             timer.cancel()
-        if found is None:
+        if found is grpc.aio.EOF:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
             return None  # abort has raised already; this says so to the type checker
         return await self.taken(context, held, found)

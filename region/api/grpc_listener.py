@@ -13,6 +13,7 @@ from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
 from mesh.listening.grpc_limits import CALLS_MAX, CallLimits, calls_at_once, connection_options, connections_of
 from mesh.listening.grpc_requests import WINDOW_OPTIONS, Admit, RequestBudget, RequestLimits
 from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.limited_handlers import LimitedHandlers
 from mesh.listening.listeners import ListenerParts
 from mesh.listening.pending_calls import newest_server
 from region.api.carried_calls import CARRY_METHOD, PUBLISH_METHOD, CarriedCalls
@@ -95,13 +96,11 @@ class GrpcListener:
             admit=self._admit,
             counted_inside=COUNTED_INSIDE,
         )
-        server = grpc.aio.server(
-            options=options, maximum_concurrent_rpcs=calls_at_once(CALLS_MAX), interceptors=(calls, requests)
-        )
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=calls_at_once(CALLS_MAX))
         calls.watch(newest_server())
         if self._carried is not None:
             self._carried.within(calls, requests)
-        server.add_generic_rpc_handlers(tuple(self._handlers))
+        server.add_generic_rpc_handlers((LimitedHandlers(self._handlers, calls, requests),))
         return server
 
     async def close(self) -> None:

@@ -91,13 +91,7 @@ class Rooms:
         async def last(_: Any, __: Any) -> None:
             await self.end.wait()
 
-        class Details:
-            method = f"/{service}/Last"
-
-        async def continuation(_: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(last)
-
-        handler = await self._limits.intercept_service(continuation, Details)
+        handler = self._limits.within(grpc.unary_unary_rpc_method_handler(last), f"/{service}/Last")
         await handler.unary_unary(b"", caller)
 
 

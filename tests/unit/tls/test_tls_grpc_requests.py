@@ -23,6 +23,7 @@ from mesh.listening.grpc_requests import (
     RequestBudget,
     RequestLimits,
 )
+from mesh.listening.limited_handlers import LimitedHandlers
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 MESSAGE = 8 * MIB
@@ -39,7 +40,6 @@ class Service:
         counters = AdmissionCounters()
         requests = RequestLimits(self.budget, counters, message_bytes_max=MESSAGE + MIB, **limits)
         self.server = grpc.aio.server(
-            interceptors=(CallLimits(AdmissionLimits(), counters), requests),
             options=(
                 ("grpc.max_receive_message_length", MESSAGE + MIB),
                 *connection_options(AdmissionLimits()),
@@ -53,7 +53,9 @@ class Service:
             "Read": grpc.stream_stream_rpc_method_handler(self.read),
             "Sum": grpc.stream_unary_rpc_method_handler(self.sum, reader),
         }
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
+        table = grpc.method_handlers_generic_handler("t.T", handlers)
+        limits_of_calls = CallLimits(AdmissionLimits(), counters)
+        self.server.add_generic_rpc_handlers((LimitedHandlers([table], limits_of_calls, requests),))
         self.held: list[int] = []
         self.calls: list[int] = []
         self.port = 0

@@ -17,6 +17,7 @@ from mesh.listening import pending_calls
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 from mesh.listening.grpc_limits import CallLimits, address_of, connection_options
 from mesh.listening.grpc_server import GrpcServer
+from mesh.listening.limited_handlers import LimitedHandlers
 from mesh.listening.pending_calls import PendingCalls
 from mesh.replication.link_grpc import LinkListener
 
@@ -38,13 +39,14 @@ class Service:
         self._limits = CallLimits(AdmissionLimits(), counters, calls_per_address_max=calls_max)
 
     def make(self) -> Any:
-        server = grpc.aio.server(interceptors=(self._limits,), options=connection_options(AdmissionLimits()))
+        server = grpc.aio.server(options=connection_options(AdmissionLimits()))
         handlers = {
             "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
             "Last": grpc.unary_stream_rpc_method_handler(self.last),
             "Write": grpc.unary_stream_rpc_method_handler(self.write),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
+        table = grpc.method_handlers_generic_handler("t.T", handlers)
+        server.add_generic_rpc_handlers((LimitedHandlers([table], self._limits),))
         return server
 
     async def echo(self, request: bytes, _: Any) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 from mesh.listening import standing_queue_core
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 from mesh.listening.grpc_limits import CallLimits
+from mesh.listening.limited_handlers import LimitedHandlers
 from mesh.listening.standing_queue_core import EMPTY_WINDOWS_MAX, OPEN_MIN, TARGET_NS, WINDOW_NS, StandingQueue
 
 MS = 1_000_000
@@ -134,15 +135,13 @@ async def test_a_publish_beyond_capacity_is_refused_with_a_code_and_counted_and_
         await asyncio.sleep(0)
         return b"id"
 
-    handler = grpc.unary_unary_rpc_method_handler(publish)
+    table = grpc.method_handlers_generic_handler("b.B", {"Publish": grpc.unary_unary_rpc_method_handler(publish)})
+    handlers = LimitedHandlers([table], limits)
 
     class Details:
         method = "/b.B/Publish"
 
-    async def continuation(_: Any) -> Any:
-        return handler
-
-    wrapped = await limits.intercept_service(continuation, Details)
+    wrapped = handlers.service(Details)
     assert await wrapped.unary_unary(b"", Caller()) == b"id"
     late = Caller()
     with pytest.raises(ConnectionAbortedError, match="RESOURCE_EXHAUSTED"):
@@ -150,4 +149,4 @@ async def test_a_publish_beyond_capacity_is_refused_with_a_code_and_counted_and_
     assert late.trailers == {"georelay-code": "BUSY", "georelay-outcome": "not_stored"}
     assert counters.refused == {Refusal.OVERLOADED: 1}
     assert await wrapped.unary_unary(b"", Caller(georelay_durability="geo:2")) == b"id"
-    assert await limits.intercept_service(continuation, Details) is wrapped  # nothing is made per call
+    assert handlers.service(Details) is wrapped  # nothing is made per call

@@ -255,6 +255,7 @@ def host_of(peer: str) -> str:
     return end_of(peer)[0]
 
 
+@lru_cache(PEERS_KEPT)
 def end_of(peer: str) -> tuple[str, int]:
     """Return address and port in gRPC's name of a peer: "ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234"; ("", 0): none."""
     kind, _, rest = unquote(peer).partition(":")

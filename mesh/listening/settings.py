@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from georelay.tls import ClientAuth, PrincipalFrom, TlsContexts, TlsSettings
 from mesh.listening.admission_core import AdmissionLimits
+
+HOSTS_KEPT: Final = 4_096  # told apart already: listeners ask with every call
 
 
 class _Section(BaseModel):
@@ -124,6 +127,7 @@ class BrokerLimitsSection(LimitsSection):
     request_bytes_max: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 512 << 20
 
 
+@lru_cache(HOSTS_KEPT)
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can connect there."""
     try:

@@ -146,8 +146,12 @@ class Coalescer:
         self, records: Sequence[NewRecord], batch_bytes_max: int = RECORD_BATCH_BYTES_MAX
     ) -> list[Sequence[NewRecord]]:
         """Return `records` cut into parts that each fit one batch of the lane's limits and of the topic's."""
-        limits = replace(self._limits, batch_bytes=self._batch_bytes(batch_bytes_max))
-        return split_records(records, limits, record_bytes_max=batch_bytes_max - HEADER_BYTES)
+        return split_records(
+            records,
+            self._limits,
+            batch_bytes=self._batch_bytes(batch_bytes_max),
+            record_bytes_max=batch_bytes_max - HEADER_BYTES,
+        )
 
     def _batch_bytes(self, batch_bytes_max: int) -> int:
         """Return how many bytes of records travel in one batch: what a lane gathers, or what the topic allows."""

@@ -165,7 +165,8 @@ class RecordPublisher:
                 refused.append(error)
                 break
             start = 0
-            for future, part in zip(futures, self._coalescer.split(chosen, batch_bytes_max), strict=True):
+            parts = [chosen] if len(futures) == 1 else self._coalescer.split(chosen, batch_bytes_max)
+            for future, part in zip(futures, parts, strict=True):
                 waits.append((partition, indexes[start : start + len(part)], future))
                 start += len(part)
         return _gather(len(records), waits, refused)

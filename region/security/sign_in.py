@@ -21,6 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, Protocol
 
 from georelay.credentials import AUTHORIZATION_CHARS_MAX, PASSWORD_CHARS_MAX, USER_CHARS_MAX, parse_basic
@@ -46,6 +47,8 @@ CHECKS_AT_ONCE_MAX: Final = 4
 TOKEN_PREFIX: Final = "grt_"  # noqa: S105 - the begin of every token, so that scanners of leaked secrets find them
 TOKEN_BYTES: Final = 32
 SERVER_NONCE_BYTES: Final = 24
+ADDRESS_CHARS_MAX: Final = 64  # of an IPv6 address and its zone
+CLIENTS_KEPT: Final = 4_096  # whose address was read already: every call of a gateway names one
 GATEWAY_PREFIX: Final = "gateway-"  # of the names in certificates that `georelay pki` makes for gateways
 _PLAIN_MECHANISM: Final = Mechanism.SCRAM_SHA_256
 
@@ -311,10 +314,16 @@ def client_of(host: str, reported: str | None, *, certificate: str) -> str:
     """
     if reported is None or not (certificate.startswith(USER_PREFIX + GATEWAY_PREFIX) or is_loopback(host)):
         return host
+    return (_written(reported) if len(reported) <= ADDRESS_CHARS_MAX else "") or host
+
+
+@lru_cache(CLIENTS_KEPT)
+def _written(address: str) -> str:
+    """Return an IP address as it is written everywhere, "" for what is none."""
     try:
-        return str(ipaddress.ip_address(reported))
+        return str(ipaddress.ip_address(address))
     except ValueError:
-        return host
+        return ""
 
 
 def new_token() -> str:

@@ -62,21 +62,29 @@ def new_chunk(records: Sequence[NewRecord], received_ns: int, result: type[R] | 
 
 
 def split_records(
-    records: Sequence[NewRecord], limits: LaneLimits, *, record_bytes_max: int = RECORD_BYTES_MAX
+    records: Sequence[NewRecord],
+    limits: LaneLimits,
+    *,
+    batch_bytes: int | None = None,
+    record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> list[Sequence[NewRecord]]:
-    """Return `records` cut into parts that each fit one batch; `record_bytes_max` is what the topic allows for one.
+    """Return `records` cut into parts that each fit one batch.
+
+    Args:
+        batch_bytes: of records in one batch, None: as in `limits`. record_bytes_max: what the topic allows for one.
 
     Raises:
         TooLarge: a record does not fit a batch.
     """
     parts: list[Sequence[NewRecord]] = []
     limit_bytes = min(record_bytes_max, RECORD_BYTES_MAX)
+    gathered_bytes = limits.batch_bytes if batch_bytes is None else batch_bytes
     start = size = 0
     for position, record in enumerate(records):
         record_bytes = record.size_bytes
         if record_bytes > limit_bytes:
             raise TooLarge(f"record {position} of {record_bytes} bytes is over the {limit_bytes} of a record here")
-        full = size + record_bytes > limits.batch_bytes or position - start >= limits.batch_records
+        full = size + record_bytes > gathered_bytes or position - start >= limits.batch_records
         if position > start and full:
             parts.append(records[start:position])
             start, size = position, 0

@@ -204,14 +204,14 @@ class Collector:
         if control is not None:
             self._controls[name] = control
 
-    async def _get(self, broker: BrokerEndpoints, path: str, *, wait_s: float = ANSWER_S) -> tuple[bytes, str, float]:
+    async def _get(self, broker: BrokerEndpoints, path: str, *, wait_s: float = 0.0) -> tuple[bytes, str, float]:
         """Return (the answer, why there is none, seconds of CPU that reading it takes, about)."""
         headers = {} if self._authorization is None else {"Authorization": self._authorization}
         try:
             async with self._session.get(
                 f"{self._scheme}://{broker.admin}{path}",
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=wait_s),
+                timeout=aiohttp.ClientTimeout(total=wait_s or ANSWER_S),
                 allow_redirects=False,
             ) as answer:
                 raw = await read_bounded(answer)

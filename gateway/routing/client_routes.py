@@ -9,7 +9,7 @@ Rule 3: an answer is for ttl_s, jittered by a fifth, so that clients do not ask 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,11 +119,9 @@ def answer_json(
     mesh_id: str,
     choice: Choice,
     ttl_s: float,
-    regions: Iterable[RankedRegion],
-    addresses: Callable[[RankedRegion], Any],
+    addresses: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the answer to a client as JSON: at most RANKED_MAX regions, best first."""
-    by_name = {region.name: region for region in regions}
+    """Return the answer to a client as JSON: at most RANKED_MAX regions, best first, each with its `addresses`."""
     return {
         "mesh": mesh_id,
         "ttl_s": round(ttl_s, 1),
@@ -134,7 +132,7 @@ def answer_json(
         "reconnect_spread_ms": SPREAD_LOST_MS if choice.must_move or choice.is_degraded else SPREAD_MS,
         "regions": [
             {
-                **addresses(by_name[verdict.name]),
+                **addresses[verdict.name],
                 "estimate_ms": _number(verdict.estimate.rtt_ms),
                 "error_ms": _number(verdict.estimate.error_ms),
                 "source": verdict.estimate.source.value,
@@ -145,7 +143,7 @@ def answer_json(
     }
 
 
-def _between_ms(legs: dict[str, Leg | None], region: str, home: str) -> float:
+def _between_ms(legs: Mapping[str, Leg | None], region: str, home: str) -> float:
     """Return the way from a region to the home, as far as the ways from here tell (rule 2)."""
     if not home or region == home:
         return 0.0

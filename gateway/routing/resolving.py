@@ -6,7 +6,7 @@ Rule 2: who is asked for decides only for itself: a client is its name at the ad
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,6 +54,8 @@ class Resolving:
         self._router = router
         self._routes = routes
         self._home_of = home_of
+        self._shown_for: tuple[RankedRegion, ...] = ()
+        self._shown: dict[str, dict[str, Any]] = {}
 
     async def answer(self, asker: Asker, asked: JsonObject) -> dict[str, Any]:
         """Return the answer to {client, observed, topic, intent}, all of which may be left out.
@@ -77,7 +79,14 @@ class Resolving:
         home = await self._home_of(topic, asker.authorization) if topic and intent == "publish" else ""
         question = Question(client=ClientKey(name, asker.address), sample=asker.sample, observed=observed, home=home)
         choice, ttl_s = self._routes.resolve(question)
-        return answer_json(self._mesh_id, choice, ttl_s, self._router.seen(), region_json)
+        return answer_json(self._mesh_id, choice, ttl_s, self._addresses())
+
+    def _addresses(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the regions with their addresses by name, made once for what is seen now: many ask in a moment."""
+        seen = self._router.seen()
+        if self._shown_for is not seen:
+            self._shown_for, self._shown = seen, {region.name: region_json(region) for region in seen}
+        return self._shown
 
 
 def region_json(region: RankedRegion) -> dict[str, Any]:

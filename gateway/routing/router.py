@@ -8,7 +8,7 @@ region. What is gathered at the broker takes turns by time instead of by request
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.routing.choosing_core import Asked, Candidate, Choice, Memory, RegionState, choose
@@ -41,6 +41,8 @@ class Router:
         self._turn = 0
         self._memory = Memory()
         self._seen: tuple[RankedRegion, ...] = ()
+        self._states: tuple[RegionState, ...] = ()
+        self._legs: dict[str, Leg | None] = {}
         self._ranked: tuple[RankedRegion, ...] = ()
         self._versions = (-1, -1)  # of the view and the rules
         self._until_ns = 0
@@ -60,13 +62,15 @@ class Router:
         self._look()
         return self._seen
 
-    def states(self) -> list[RegionState]:
+    def states(self) -> Sequence[RegionState]:
         """Return the same as choosing wants it."""
-        return [_state(region, self.rules) for region in self.seen()]
+        self._look()
+        return self._states
 
-    def legs(self) -> dict[str, Leg | None]:
+    def legs(self) -> Mapping[str, Leg | None]:
         """Return the ways from this gateway to the regions."""
-        return {region.name: _leg(region) for region in self.seen()}
+        self._look()
+        return self._legs
 
     def ranking(self, region: str | None = None) -> tuple[RankedRegion, ...]:
         """Return all regions, best first for what goes over this gateway, or just the named one.
@@ -132,15 +136,15 @@ class Router:
             return
         self._seen = self._view.seen(now_ns)
         self._versions, self._until_ns = versions, now_ns + SEEN_NS
+        self._states = tuple(_state(region, self.rules) for region in self._seen)
+        self._legs = {region.name: _leg(region) for region in self._seen}
         by_name = {region.name: region for region in self._seen}
         ranked = [by_name[verdict.name] for verdict in self._own_choice(now_ns).ranked]
         # A region without a ready broker takes no request, whoever may be cut off.
         self._ranked = tuple(sorted(ranked, key=lambda region: not region.ready))
 
     def _own_choice(self, now_ns: int) -> Choice:
-        candidates = [
-            Candidate(state=_state(region, self.rules), estimate=_own_estimate(_leg(region))) for region in self._seen
-        ]
+        candidates = [Candidate(state=state, estimate=_own_estimate(self._legs[state.name])) for state in self._states]
         asked = Asked(key="", now_s=now_ns / 1e9, is_frozen=self.rules.is_frozen, is_crowd=True)
         return choose(asked, candidates, self._memory)
 

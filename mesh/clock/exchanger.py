@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
 from mesh.clock.book_core import ClockBook
@@ -88,7 +89,7 @@ class ClockExchanger:
 
     def start(self) -> None:
         """Ask from now on, every second."""
-        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_later(pause_s(PERIOD_S), self._on_timer)
         self.tick()
 
     def stop(self) -> None:
@@ -97,7 +98,7 @@ class ClockExchanger:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_later(pause_s(PERIOD_S), self._on_timer)
         self.tick()
 
     def tick(self) -> None:

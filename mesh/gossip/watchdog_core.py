@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-ASK_EVERY_S: Final = 0.25
+ASK_EVERY_S: Final = 1.0  # each question wakes up two loops
 STALLED_S: Final = 5.0
 SUSPECT_S: Final = 15.0
 SUSPECT_AGAIN_S: Final = 5.0
@@ -67,7 +67,7 @@ class Watchdog:
         suspect_s = 0.0
         if pulse is Pulse.SUSPECT and (changed or now >= self._suspect_at):
             self._suspect_at, suspect_s = now + SUSPECT_AGAIN_S, lag_s
-        ask = self._asked_at is None and now - self._answered_at >= ASK_EVERY_S
+        ask = self._asked_at is None and now - self._answered_at >= ASK_EVERY_S / 2  # each look, but not at once
         if ask:
             self._asked_at = now
         return Look(pulse=pulse, changed=changed, ask=ask, lag_s=lag_s, suspect_s=suspect_s)

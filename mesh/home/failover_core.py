@@ -53,6 +53,10 @@ class Silence:
         """Return whether a region answered lately."""
         return self.silent_ms(region, now_ns) < SILENT_MS
 
+    def left_ms(self, regions: Iterable[RegionNumber], now_ns: int) -> int:
+        """Return for how long none of these regions can be lost yet, whatever is not heard; 0 when one may be."""
+        return max(0, SILENT_MS - max((self.silent_ms(region, now_ns) for region in regions), default=0))
+
     def lost(
         self, regions: Iterable[RegionNumber], *, leased: Collection[RegionNumber], voters: int, now_ns: int
     ) -> list[RegionNumber]:

@@ -29,6 +29,7 @@ import structlog
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from georelay.cadence import pause_s
 from georelay.errors import ConfigError
 from mesh.listening.link_ends_core import Endpoint, LinkEnd, LinkEnds, endpoint_of, is_name, plain_host
 from mesh.listening.own_sockets import borrowed, descriptor_count, own_sockets
@@ -139,7 +140,7 @@ class LinkSockets(Collector):
     async def _follow(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(pause_s(PERIOD_S))
 
     async def look(self) -> None:
         """Set it on new connections, if there may be any. To be called every PERIOD_S."""

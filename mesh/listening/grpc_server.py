@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.tls import TlsContexts
 from georelay.tls_grpc import server_credentials
 from mesh.listening.accepted_sockets import AcceptedSockets
@@ -105,7 +106,7 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         look_at_s = loop.time()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s(LOOK_S))
             if self._connections is not None and loop.time() >= look_at_s:
                 look_at_s = loop.time() + CONNECTIONS_LOOK_S
                 await self._connections.look(self._port)

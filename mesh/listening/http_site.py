@@ -21,6 +21,7 @@ import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from georelay.cadence import pause_s
 from georelay.errors import BadRequest
 from georelay.limits import KIB
 from georelay.tls import TlsContexts
@@ -179,7 +180,7 @@ class HttpSite:
         """Bind and serve; returns the port. Raises OSError."""
         await self._runner.setup()
         bound = await self._acceptor.start(host, port)
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(pause_s(SWEEP_S), self._sweep)
         return bound
 
     async def close(self) -> None:
@@ -203,4 +204,4 @@ class HttpSite:
                 self._acceptor.counters.refuse(Refusal.TOO_SLOW)
                 log.info("http_connection.too_slow", listener=self._name, peer=str(connection.peername))
                 cut_off(connection.transport)
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._sweeper = loop.call_later(pause_s(SWEEP_S), self._sweep)

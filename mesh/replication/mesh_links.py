@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.ids import BrokerId, Offset, RegionNumber, StreamKey
 from mesh.listening.addresses_core import Source
@@ -159,7 +160,7 @@ class MeshLinks:
     async def _tick_forever(self) -> None:
         interval_s = self._settings.redial_ms / 1000
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(pause_s(interval_s))
             try:
                 self.tick()
             except Exception:  # a fault of one stream or link: without ticks no link would ever be dialled again

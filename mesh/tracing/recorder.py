@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.trace.kinds import LedgerKind, Operation, TraceKind
 from mesh.tracing.aborted_core import CommittedEntry
 from mesh.tracing.latency_cells_core import UNKNOWN_CLOCK, Correction
@@ -153,7 +154,7 @@ class Recorder:
             if self._open_rows is not None:
                 self._open_rows.open()
             self._writer.start()
-        self._timer = asyncio.get_running_loop().call_later(DRAIN_PERIOD_S, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_later(pause_s(DRAIN_PERIOD_S), self._on_timer)
 
     async def close(self) -> None:
         """Write what is left and stop. Safe to call twice."""
@@ -346,8 +347,8 @@ class Recorder:
         drained = self._core.drain(now_ns)
         self._hand_over(drained)
         self._drain_ns_max = max(self._drain_ns_max, time.perf_counter_ns() - began_ns)
-        pause_s = DRAIN_AGAIN_S if drained.has_more else DRAIN_PERIOD_S
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._on_timer)
+        period_s = DRAIN_AGAIN_S if drained.has_more else DRAIN_PERIOD_S
+        self._timer = asyncio.get_running_loop().call_later(pause_s(period_s), self._on_timer)
 
     def _take_outcomes(self) -> None:
         second = self._clock_ns() // NS_PER_S - 1

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
+from georelay.cadence import pause_s
 from georelay.ids import Epoch, Offset, StreamKey
 from mesh.tracing.recorder import Recorder
 from region.controller.topic import INTERNAL_PREFIX
@@ -54,7 +55,7 @@ class ExpiryWatch:
 
     def start(self) -> None:
         """Look every second from now on."""
-        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_later(pause_s(PERIOD_S), self._on_timer)
 
     def stop(self) -> None:
         """Look no more."""

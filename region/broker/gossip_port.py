@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.ids import BrokerId, RegionNumber, region_of
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView, PoolView
 from mesh.listening.addresses_core import Source
@@ -111,7 +112,7 @@ class GossipPort:
                 self._note(ready=ready)
                 await self._set_tags(ready="1" if ready else "0")
                 self._told_ready = ready
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(pause_s(LOOK_EVERY_S))
 
 
 def _ended(task: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.errors import GeorelayError, StorageFailed
 from georelay.ids import CONTROLLER_GROUP, BrokerId, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
@@ -216,7 +217,7 @@ class Housekeeping:
 
     async def _watch_room(self) -> None:
         while True:
-            await asyncio.sleep(DISK_CHECK_MS / 1000)
+            await asyncio.sleep(pause_s(DISK_CHECK_MS / 1000))
             try:
                 self._disk_space.check()
             except OSError as error:

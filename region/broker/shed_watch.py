@@ -16,6 +16,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from mesh.distance.shed_core import PERIOD_S, ShedLoop
 
@@ -60,7 +61,7 @@ class ShedWatch(Collector):
 
     async def _look_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(PERIOD_S / LOOKS)
+            await asyncio.sleep(pause_s(PERIOD_S / LOOKS))
             self.look()
 
     def look(self) -> None:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.errors import ControlUnavailable, GeorelayError
 from georelay.fields import FieldError, JsonObject
@@ -83,7 +84,7 @@ class RegionDuties:
             except (GeorelayError, FieldError) as error:
                 log.info("control.region_step_failed", reason=str(error))
             settled = self._control.row() is not None
-            await asyncio.sleep(LOOK_S * (SETTLED_LOOKS if settled else 1))
+            await asyncio.sleep(pause_s(LOOK_S * (SETTLED_LOOKS if settled else 1)))
 
     async def _look(self) -> None:
         control = self._control

@@ -24,6 +24,7 @@ from typing import Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.errors import DataDirectoryError, GeorelayError, NotLeader, OutcomeUnknown, StorageFailed, Unavailable
 from georelay.fields import JsonObject
@@ -327,7 +328,7 @@ class ControlReplica:
         self.links.know({row.replica: row.broker for row in self._rows()})
 
     def _look_at_links(self) -> None:
-        self._ticker = asyncio.get_running_loop().call_later(self.host.tick_ms / 1000, self._look_at_links)
+        self._ticker = asyncio.get_running_loop().call_later(pause_s(self.host.tick_ms / 1000), self._look_at_links)
         self.links.look()
 
     def _commands_applied(self) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock, elapsed_of
 from georelay.errors import BadRequest, Fenced, GeorelayError, NotLeader
 from georelay.fields import FieldError, Fields, JsonObject, integers
@@ -55,6 +56,7 @@ log = structlog.get_logger()
 
 PING_TIMEOUT_S: Final = 1.0
 WATCH_S: Final = 0.1
+WATCH_S_MAX: Final = 1.0
 WAITING_SHOWN_MAX: Final = 1_000
 WAITING_CHARS_MAX: Final = 400
 STREAMS_PER_MOVE_MAX: Final = TOPICS_MAX
@@ -291,7 +293,7 @@ class HomeLeader:
                 if region != self._own_region and region not in asking:
                     asking.add(region)
                     self._tasks.spawn(self._hear(region, asking), f"home-ping-{region}")
-            await asyncio.sleep(HEAR_EVERY_MS / _MS_PER_S)
+            await asyncio.sleep(pause_s(HEAR_EVERY_MS / _MS_PER_S))
 
     async def _hear(self, region: RegionNumber, asking: set[RegionNumber]) -> None:
         try:
@@ -304,7 +306,9 @@ class HomeLeader:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_S)
+            regions, now_ns = self._regions(), self._clock.monotonic_ns()
+            left_s = self.silence.left_ms(regions, now_ns) / _MS_PER_S
+            await asyncio.sleep(min(max(left_s, WATCH_S), WATCH_S_MAX))
             lost = self.silence.lost(
                 self._regions(),
                 leased=self._part.leased,

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock, elapsed_of
 from georelay.errors import GeorelayError
 from georelay.fields import FieldError, Fields, JsonObject
@@ -98,7 +99,7 @@ class LeaseKeeper:
                     self._in_flight += 1
                     self._tasks.spawn(self._renew(is_lease=self._is_needed()), "home-lease")
                 self._note_held()
-                await asyncio.sleep(RENEW_MS / _MS_PER_S)
+                await asyncio.sleep(pause_s(RENEW_MS / _MS_PER_S))
         finally:
             self._tasks.cancel()
 

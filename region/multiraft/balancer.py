@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.ids import BrokerId, GroupId
 from region.multiraft.balancer_core import BalancerCore, LedGroup
@@ -55,7 +56,7 @@ class LeaderBalancer:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._timer = asyncio.get_running_loop().call_later(self._interval_ms / 1000, self._look_again)
+        self._timer = asyncio.get_running_loop().call_later(pause_s(self._interval_ms / 1000), self._look_again)
 
     def stop(self) -> None:
         """Look no more."""

@@ -6,6 +6,7 @@ Rule 2: a beat costs what has changed. Whoever may change a group's term, commit
         of the beat before.
 Rule 3: a beat, or an answer, that says nothing new reaches the groups by one `Pulse`, and visits none of them.
 Rule 4: with news, or with a follower that may lack something, there is a beat each tick; else each QUIET_BEAT_TICKS.
+Rule 5: an answer that says no more than "heard you" waits for our own next beat to that peer: one write for both.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Beats:
         self._heard_at_tick: dict[BrokerId, int] = {}
         self.senders: dict[BrokerId, BeatSender] = {}
         self._stirred: set[GroupId] = set()  # since the last beat
+        self._owed: dict[BrokerId, bytes] = {}  # answers that wait for the next beat
         self._receivers: dict[object, BeatReceiver] = {}
         self._answers: dict[BrokerId, Pulse] = {}  # of followers; apart: led groups of which there may be news
         self._leaders: dict[object, Pulse] = {}  # by connection; apart: groups that do not follow its peer, or not yet
@@ -82,6 +84,7 @@ class Beats:
     def lost(self, peer: BrokerId) -> None:
         """The outgoing connection is gone: nobody is sent to a broker that just died."""
         self.senders.pop(peer, None)
+        self._owed.pop(peer, None)
         self._answers.pop(peer, None)
         self._heard_at_tick.pop(peer, None)
         self.review()
@@ -95,8 +98,10 @@ class Beats:
 
     def tick(self, *, silent: bool) -> None:
         """Send every peer a beat that is due, unless this broker wants to be taken for dead; see who is alive."""
-        if not silent and self._is_due():
-            self._send()
+        if self._is_due():
+            self._send_owed()
+            if not silent:
+                self._send()
         self.review()
 
     def _is_due(self) -> bool:
@@ -104,6 +109,15 @@ class Beats:
         if self._stirred or self._ticks.now % QUIET_BEAT_TICKS == 0:
             return True
         return any(answers.apart for answers in self._answers.values())
+
+    def _send_owed(self) -> None:
+        owed, self._owed = self._owed, {}
+        for peer, answer in owed.items():
+            self._answer(peer, answer)
+
+    def _answer(self, peer: BrokerId, answer: bytes) -> None:
+        if self._owner.transport is not None:
+            self._owner.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [answer])
 
     def _send(self) -> None:
         transport = self._owner.transport
@@ -156,8 +170,12 @@ class Beats:
         pulse.apart |= changed
         pulse.beat()
         exceptions = self._follow(peer, receiver.told, changed, pulse)
-        if self._owner.transport is not None:
-            self._owner.transport.send(peer, Lane.CONTROL, FrameKind.BEAT_ACK, [encode_ack(beat.sequence, exceptions)])
+        answer = encode_ack(beat.sequence, exceptions)
+        if peer in self.senders and not (beat.changed or beat.removed or exceptions):
+            self._owed[peer] = answer  # in place of one before it: an answer speaks for all earlier beats
+        else:
+            self._owed.pop(peer, None)
+            self._answer(peer, answer)
 
     def _get_off(self, group_id: GroupId, pulse: Pulse) -> None:
         group = self._owner.groups.get(group_id)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
 from mesh.listening.addresses_core import Source
@@ -154,7 +155,7 @@ class Host:
         self.transport = transport
         await transport.start()
         self._last_tick_ns = self._clock.monotonic_ns()
-        self._ticker = self._loop.call_later(self.tick_ms / 1000, self._on_tick_timer)
+        self._ticker = self._loop.call_later(pause_s(self.tick_ms / 1000), self._on_tick_timer)
         self.watchdog.start()
 
     async def stop(self) -> None:
@@ -474,7 +475,7 @@ class Host:
         late_ms = (now_ns - self._last_tick_ns) / 1e6 - self.tick_ms
         self._tick_stall_ms_max = max(self._tick_stall_ms_max, late_ms)
         self._last_tick_ns = now_ns
-        self._ticker = self._loop.call_later(self.tick_ms / 1000, self._on_tick_timer)
+        self._ticker = self._loop.call_later(pause_s(self.tick_ms / 1000), self._on_tick_timer)
         if late_ms > STALL_TICKS * self.tick_ms:
             # Frames that arrived during the stall are read first; they may well be heartbeats.
             self._loop.call_later(0.002, self._tick)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.errors import GeorelayError
 from georelay.ids import BrokerId, GroupId
 from region.multiraft.group import Group
@@ -103,7 +104,7 @@ class ReplicaKeeper:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._timer = asyncio.get_running_loop().call_later(self._interval_ms / 1000, self._look_again)
+        self._timer = asyncio.get_running_loop().call_later(pause_s(self._interval_ms / 1000), self._look_again)
 
     async def stop(self) -> None:
         """Look no more."""

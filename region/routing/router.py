@@ -24,6 +24,7 @@ from typing import Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.errors import Busy, OutcomeUnknown, PolicyViolation, Unavailable
 from georelay.ids import StreamKey
 from georelay.wire.batch import BatchHeader
@@ -156,7 +157,7 @@ class Routing:
     async def _run(self) -> None:
         while True:
             self.sweep()
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(pause_s(SWEEP_S))
 
     def sweep(self) -> None:
         """Have a copier for every binding of every stream led here at its home, and no other."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.listeners import ListenerParts
 from region.text.connection import TextConnection
@@ -58,7 +59,7 @@ class TextListener:
             OSError: the address cannot be bound.
         """
         self._port = await self._acceptor.start(self._host, self._port)
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(pause_s(SWEEP_S), self._sweep)
         log.info("text_listener.started", host=self._host, port=self._port)
         return self._port
 
@@ -98,4 +99,4 @@ class TextListener:
         now_ns = self._services.monotonic_ns()
         for connection in tuple(self._connections):
             connection.sweep(now_ns)
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(pause_s(SWEEP_S), self._sweep)

@@ -364,6 +364,19 @@ def test_a_region_is_lost_until_it_is_heard_again() -> None:
     assert lost(silence, 3_000 + SILENT_MS) == [1, 2, 3]
 
 
+def test_nobody_has_to_look_before_the_one_that_is_silent_the_longest_may_be_lost() -> None:
+    silence = Silence()
+    assert silence.left_ms(REGIONS, 5_000_000_000) == SILENT_MS, "who does not lead finds nobody lost"
+    silence.elected(0)
+    for region in REGIONS:
+        silence.heard(region, 1_000_000_000)
+    assert silence.left_ms(REGIONS, 1_400_000_000) == SILENT_MS - 400
+    silence.heard(ONE, 1_400_000_000)
+    left_ms = silence.left_ms(REGIONS, 1_400_000_000)
+    assert lost(silence, 1_400 + left_ms - 1) == [] and lost(silence, 1_400 + left_ms) == [2, 3]
+    assert silence.left_ms(REGIONS, 60_000_000_000) == 0
+
+
 def test_nothing_is_lost_with_two_voters_or_without_leases() -> None:
     silence = Silence()
     silence.elected(0)

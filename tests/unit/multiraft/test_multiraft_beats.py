@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
@@ -21,7 +22,7 @@ class FollowingNode:
 
     def __init__(self, ticks: Ticks) -> None:
         self.leader_id, self.term, self.visits, self.asked = LEADER, Term(1), 0, 0
-        self.settled = True
+        self.settled, self.is_leader = True, False
         self.reached: set[int] = set()  # ticks
         self.pulse: Pulse | None = None
         self.answered: Pulse | None = None
@@ -312,6 +313,43 @@ def test_beats_without_news_come_every_other_tick_and_with_some_in_the_next() ->
     asking.beats.stirred(GroupId(2))
     assert beats_of_ticks(1) == 1  # and each tick until that is answered: the follower may lack it
     assert beats_of_ticks(4) == 4
+
+
+def test_an_answer_without_news_leaves_with_the_next_beat_to_its_peer_and_one_with_news_at_once() -> None:
+    beating = Beating(1)
+    beating.beats.connected(LEADER)
+    bodies = beating.owner.bodies
+    beating.tell((1, 1, 5))
+    assert bodies == [encode_ack(1, [GroupId(1)])]
+    del bodies[:]
+    beating.tell()
+    beating.tell()
+    assert bodies == []
+    beating.beats.tick(silent=False)
+    assert bodies[0] == encode_ack(3, []) and len(bodies) == 2, "one answer for both, and our beat"
+    del bodies[:]
+    beating.tell()
+    beating.tell((1, 1, 6))
+    assert bodies == [encode_ack(5, [GroupId(1)])]
+    beating.owner.ticks.now += 1
+    beating.beats.tick(silent=False)
+    assert decode_beat(bodies[1]).changed == [] and len(bodies) == 2, "nothing is owed any more"
+
+
+def test_answers_leave_also_while_this_broker_wants_to_be_taken_for_dead_and_die_with_the_connection() -> None:
+    beating = Beating(1)
+    beating.beats.connected(LEADER)
+    beating.owner.leaders = SimpleNamespace(lost=lambda _: None, found=lambda _: None)
+    beating.tell((1, 1, 5))
+    del beating.owner.bodies[:]
+    beating.tell()
+    beating.beats.tick(silent=True)
+    assert beating.owner.bodies == [encode_ack(2, [])]
+    beating.tell()
+    beating.beats.lost(LEADER)
+    beating.owner.ticks.now += 2
+    beating.beats.tick(silent=True)
+    assert beating.owner.bodies == [encode_ack(2, [])]
 
 
 def test_a_late_answer_is_no_sign_of_life() -> None:

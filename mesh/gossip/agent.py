@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import structlog
 
+from georelay.cadence import pause_s
 from mesh.gossip.agent_answers import JoinFailed, KeyReport, OpenQuery, QueryReport
 from mesh.gossip.effects import PushPull, SendPacket, StreamPing
 from mesh.gossip.exchange import ExchangeFailed, ExchangeServer, exchange
@@ -520,7 +521,7 @@ class Agent:
     async def _remember_forever(self) -> None:
         while True:
             self._snapshot.clocks(self.serf.clocks, self.serf.memberlist.incarnation)
-            await asyncio.sleep(CLOCKS_EVERY_S)
+            await asyncio.sleep(pause_s(CLOCKS_EVERY_S))
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)

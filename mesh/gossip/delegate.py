@@ -22,6 +22,10 @@ class Delegate(Protocol):
         """Take a message of the layer above, over UDP or TCP."""
         ...
 
+    def has_broadcasts(self) -> bool:
+        """Return whether there are rumours of the layer above."""
+        ...
+
     def user_broadcasts(self, *, overhead_bytes: int, limit_bytes: int) -> list[bytes]:
         """Return rumours of the layer above that fit: each costs `overhead_bytes` beside its bytes."""
         ...
@@ -47,6 +51,10 @@ class SilentDelegate:
 
     def user_packet(self, body: bytes) -> None:
         """Ignore it."""
+
+    def has_broadcasts(self) -> bool:
+        """Return that there are none."""
+        return False
 
     def user_broadcasts(self, *, overhead_bytes: int, limit_bytes: int) -> list[bytes]:
         """Return nothing."""

@@ -10,7 +10,8 @@ Rule 4: a tick that comes later than a probe may take is a stall of OURS: probes
 Rule 5: a second state exchange with a random member follows a join after a second: with the first alone one join in
         72 was not heard of until the next round.
 
-Loops, each started at a random point of its first period: probe (probe_core.py), gossip, push/pull.
+Loops, each started at a random point of its first period: probe (probe_core.py), gossip, push/pull. A round of gossip
+without rumours is left out, and the next rumour does not wait for the one after it.
 Source: "SWIM" (2002), "Lifeguard" (2018); the wire is docs/protocol/gossip.md.
 """
 
@@ -213,24 +214,26 @@ class Memberlist:
 
     def next_due(self) -> float:
         """Return when to call `tick`: monotonic seconds, infinity before `start`."""
-        return min(
-            self._prober.next_due(),
-            self._gossip_at,
-            self._push_pull_at,
-            self._second_push_pull_at,
-            self._membership.next_due(),
-        )
+        return min(self._timers_due(), self._gossip_at if self._has_news else _NEVER)
+
+    def _timers_due(self) -> float:
+        return min(self._prober.next_due(), self._push_pull_at, self._second_push_pull_at, self._membership.next_due())
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is something to tell, or to find out that it was told."""
+        return self._outbox.has_rumours or self._membership.own_ticket != 0
 
     def tick(self, now: float) -> None:
         """Do what is due."""
-        late_s = now - self.next_due()
+        late_s = now - self._timers_due()  # not of gossip, whose moment may have passed before there was news
         if late_s >= self._timing.probe_timeout_s:
             self.stalled(late_s, now)
             self._prober.forgive(late_s)
             self._membership.defer(now + self._timing.probe_timeout_s)
         self._prober.tick(now)
         self._membership.tick(now)
-        if self._gossip_at <= now:
+        if self._gossip_at <= now and self._has_news:
             self._gossip_at = now + self._timing.gossip_interval_s
             self._gossip(now)
         if self._push_pull_at <= now:

@@ -53,6 +53,11 @@ class Outbox:
         messages = make_compound([*bodies, *rumours])
         self._effects.append(SendPacket(address=address, messages=messages, with_crc=with_crc))
 
+    @property
+    def has_rumours(self) -> bool:
+        """Return whether there is anything to tell on."""
+        return len(self._queue) > 0 or self._delegate.has_broadcasts()
+
     def send_rumours(self, address: Address, *, with_crc: bool) -> bool:
         """Send rumours alone; return False, and send nothing, if there are none."""
         rumours = self._rumours(self._budget, BODIES_MAX)

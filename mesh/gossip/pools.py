@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from georelay.cadence import pause_s
 from georelay.errors import ConfigError
 from mesh.gossip.agent_answers import KeyReport, QueryReport
 from mesh.gossip.flood_join_core import LAN_TAG, WAN_TAG, missing_in
@@ -266,16 +267,16 @@ class GossipPools:
 
     async def _publish_forever(self) -> None:
         while True:
-            await asyncio.sleep(PUBLISH_EVERY_S)
+            await asyncio.sleep(pause_s(PUBLISH_EVERY_S))
             for pool in self.pools.values():
                 pool.publish()
 
     async def _watch_forever(self) -> None:
         while True:
-            before = time.monotonic()
-            await asyncio.sleep(ASK_EVERY_S)
+            before, wait_s = time.monotonic(), pause_s(ASK_EVERY_S)
+            await asyncio.sleep(wait_s)
             now = time.monotonic()
-            self.gossip_lag_s = max(0.0, now - before - ASK_EVERY_S)
+            self.gossip_lag_s = max(0.0, now - before - wait_s)
             look = self.watchdog.look(now)
             if look.ask:
                 self._post(self._answer_tick)

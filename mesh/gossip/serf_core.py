@@ -412,6 +412,10 @@ class Serf:
             case UserState():
                 raise CodecError("a user state travels in an exchange of states only")
 
+    def has_broadcasts(self) -> bool:
+        """Return whether anything is to be told on."""
+        return any(len(queue) for queue in self._queues.values())
+
     def user_broadcasts(self, *, overhead_bytes: int, limit_bytes: int) -> list[bytes]:
         """Return what is to be told on: intents before queries before events."""
         taken: list[bytes] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from georelay.cadence import pause_s
 from georelay.clock import Clock
 
 STALL_MS: Final = 5.0  # what no callback may take
@@ -47,10 +48,10 @@ class Watchdog:
 
     def _arm(self) -> None:
         assert self._loop is not None
-        every_ms = self._every_ms if self.stirred else self._idle_every_ms
+        every_s = pause_s((self._every_ms if self.stirred else self._idle_every_ms) / 1000)
         self.stirred = False
-        self._due_ns = self._clock.monotonic_ns() + every_ms * 1_000_000
-        self._timer = self._loop.call_later(every_ms / 1000, self._look)
+        self._due_ns = self._clock.monotonic_ns() + round(every_s * 1_000_000_000)
+        self._timer = self._loop.call_later(every_s, self._look)
 
     def _look(self) -> None:
         late_ms = (self._clock.monotonic_ns() - self._due_ns) / 1e6

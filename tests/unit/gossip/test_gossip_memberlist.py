@@ -43,6 +43,9 @@ class Above(SilentDelegate):
             raise CodecError("no message")
         self.bodies.append(body)
 
+    def has_broadcasts(self) -> bool:
+        return bool(self.rumours)
+
     def user_broadcasts(self, *, overhead_bytes: int, limit_bytes: int) -> list[bytes]:
         found = [body for body in self.rumours if len(body) + overhead_bytes <= limit_bytes]
         self.rumours = []
@@ -347,6 +350,21 @@ def test_gossip_goes_to_the_dead_for_a_while_and_not_to_those_who_left() -> None
     table.receive(c.Dead(incarnation=1, name="m0", accuser="eve"), c.Dead(incarnation=1, name="m1", accuser="m1"))
     addresses = {effect.address for effect in table.pass_time(2.0) if isinstance(effect, SendPacket)}
     assert addresses == {address(0)}
+
+
+def test_a_round_of_gossip_without_rumours_wakes_nobody_and_the_next_rumour_leaves_at_once() -> None:
+    table = Table(3)
+    table.pass_time(3.2, answer=True)
+    assert table.list.next_due() == table.list._timers_due() > table.list._gossip_at
+    table.sent()
+    table.above.rumours = [b"news"]
+    assert table.list.next_due() <= table.now
+    table.list.tick(table.now)
+    sent = [effect for effect in table.take() if isinstance(effect, SendPacket)]
+    assert [flatten(packet.messages) for packet in sent] == [[c.user_message(b"news")]]
+    assert table.list.awareness == 0, "late gossip is no stall"
+    table.above.rumours = [b"more"]
+    assert table.list.next_due() == table.now + LAN.gossip_interval_s
 
 
 def test_the_dead_are_forgotten_after_a_while() -> None:

@@ -46,7 +46,7 @@ class GossipCollector(Collector):
         yield from (members, awareness, queued, events, sent)
         watchdog = self._pools.watchdog
         yield GaugeMetricFamily(
-            "georelay_main_loop_lag_seconds", "Time from asking the main loop to its answer.", value=watchdog.lag_s
+            "georelay_main_loop_lag_seconds", "How late the main loop's newest sign of life is.", value=watchdog.lag_s
         )
         yield GaugeMetricFamily(
             "georelay_main_loop_lag_max_seconds", "The longest since the start.", value=watchdog.longest_lag_s

@@ -4,7 +4,7 @@ Rule 1: what the main loop reads (`members`) is a finished tuple; it never waits
 Rule 2: changes are handed to the main loop one after the other; a main loop that does not turn gets them later.
 Rule 3: who is in one pool and lists an address of the other is brought into that (flood_join_core): one seed in any
         pool is enough.
-Rule 4: the watchdog asks the main loop for ticks and announces when it has none (watchdog_core).
+Rule 4: the main loop says that it turns, and the watchdog announces when it does not (watchdog_core).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mesh.gossip.member import Address
 from mesh.gossip.pool_member import MemberHealth, PoolMember
 from mesh.gossip.tags import TagsTooLong
 from mesh.gossip.view import MemberChange, MemberView, OnMember
-from mesh.gossip.watchdog_core import ASK_EVERY_S, Watchdog
+from mesh.gossip.watchdog_core import TURN_EVERY_S, Watchdog
 
 log = structlog.get_logger()
 
@@ -159,6 +159,7 @@ class GossipPools:
         self._own_tags: dict[str, Mapping[str, str]] = {}
         self._flood_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._turning: asyncio.Task[None] | None = None
         self.watchdog = Watchdog(time.monotonic())
         self.gossip_lag_s = 0.0
 
@@ -172,16 +173,19 @@ class GossipPools:
         """
         self._main = asyncio.get_running_loop()
         self._own_tags = dict(tags or {})
+        self._turning = asyncio.create_task(self._turn_forever(), name="gossip-watchdog")
         self._thread.start()
         try:
             await self._thread.run(self._start_members)
         except BaseException:
+            await self._turn_no_more()
             await self._thread.run(self._abandon_members)
             await self._thread.stop()
             raise
 
     async def stop(self) -> None:
         """Leave every pool, then end the thread."""
+        await self._turn_no_more()
         await self._thread.run(self._stop_members)
         await self._thread.stop()
 
@@ -192,6 +196,16 @@ class GossipPools:
     async def set_tags(self, **tags: str) -> None:
         """Change some tags in every pool; "" takes a tag away. A set that is too long changes nothing and is told."""
         await self._thread.run(lambda: self._change_tags(tags))
+
+    async def _turn_forever(self) -> None:
+        while True:
+            self.watchdog.turned(time.monotonic())
+            await asyncio.sleep(pause_s(TURN_EVERY_S))
+
+    async def _turn_no_more(self) -> None:
+        if self._turning is not None:
+            self._turning.cancel()
+            await asyncio.gather(self._turning, return_exceptions=True)
 
     # --- in the gossip thread -----------------------------------------------------------------------------------
 
@@ -273,23 +287,17 @@ class GossipPools:
 
     async def _watch_forever(self) -> None:
         while True:
-            before, wait_s = time.monotonic(), pause_s(ASK_EVERY_S)
+            before, wait_s = time.monotonic(), pause_s(TURN_EVERY_S)
             await asyncio.sleep(wait_s)
             now = time.monotonic()
             self.gossip_lag_s = max(0.0, now - before - wait_s)
             look = self.watchdog.look(now)
-            if look.ask:
-                self._post(self._answer_tick)
             if look.changed:
                 log.warning("main_loop.pulse_changed", pulse=look.pulse.value or "steady", lag_s=round(look.lag_s, 1))
                 await self._change_tags({STALLED_TAG: look.pulse.value})
             if look.suspect_s:
                 for member in self._members.values():
                     member.stalled(look.suspect_s)
-
-    def _answer_tick(self) -> None:
-        """Run in the main loop: it turns."""
-        self._thread.post(self.watchdog.answered, time.monotonic())
 
     async def _flood_forever(self) -> None:
         while True:

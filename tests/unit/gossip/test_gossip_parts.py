@@ -130,33 +130,34 @@ def test_a_missing_keyring_says_how_to_make_one(tmp_path: Path) -> None:
 # --- watchdog and gate ---------------------------------------------------------------------------------
 
 
-def test_the_watchdog_announces_at_5_s_doubts_itself_at_15_s_and_one_answer_ends_it() -> None:
+def test_the_watchdog_announces_at_5_s_doubts_itself_at_15_s_and_one_sign_of_life_ends_it() -> None:
     dog = Watchdog(0.0)
-    assert dog.look(1.0).ask
+    dog.turned(1.0)
     pulses: list[tuple[float, Pulse]] = []
     suspect: list[float] = []
     for quarter in range(4, 90):
         now = quarter / 4
         look = dog.look(now)
-        assert not look.ask  # one tick is asked for at a time
         if look.changed:
             pulses.append((now, look.pulse))
         if look.suspect_s:
             suspect.append(now)
-    assert pulses == [(6.0, Pulse.STALLED), (16.0, Pulse.SUSPECT)]
-    assert suspect == [16.0, 21.0]
-    dog.answered(22.5)
+    assert pulses == [(6.25, Pulse.STALLED), (16.25, Pulse.SUSPECT)]
+    assert suspect == [16.25, 21.25]
+    dog.turned(22.5)
+    assert dog.lag_s == 21.25
     look = dog.look(22.5)
     assert (look.pulse, look.changed) == (Pulse.STEADY, True)
-    assert dog.longest_lag_s == 21.5
+    assert (dog.lag_s, dog.longest_lag_s) == (0.0, 21.25)
 
 
-def test_a_tick_that_was_not_asked_for_says_nothing_about_the_lag() -> None:
+def test_signs_of_life_on_time_are_no_lag() -> None:
     dog = Watchdog(0.0)
-    dog.answered(9.0)
-    assert (dog.lag_s, dog.longest_lag_s) == (0.0, 0.0)
-    assert not dog.look(9.4).ask
-    assert dog.look(9.5).ask
+    for quarter in range(1, 9):
+        dog.turned(quarter / 4)
+        assert dog.look(quarter / 4 + 0.2).lag_s == 0.0
+    dog.turned(2.5)
+    assert (dog.lag_s, dog.longest_lag_s) == (0.25, 0.25)
 
 
 def test_a_flood_from_one_address_does_not_shut_out_another() -> None:

@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from loadtest.campaign.mesh import CampaignFailed
 from loadtest.load.campaign import Fault
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ async def _killed(stage: Stage, names: list[str]) -> AsyncIterator[None]:
         hold.touch()
     try:
         for name in names:
-            os.kill(pids[name], signal.SIGKILL)
+            if name in pids:  # else it is down already, and stays so
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pids[name], signal.SIGKILL)
         yield
     finally:
         for hold in holds:
@@ -63,7 +66,9 @@ async def _killed(stage: Stage, names: list[str]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _stop(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    pid = stage.pids()[what]
+    pid = stage.pids().get(what)
+    if pid is None:
+        raise CampaignFailed(f"{what} is down and cannot be stopped")
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -19,7 +19,7 @@ from georelay.pki.directory import PkiDirectory
 from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
 from loadtest.bench.machine import cpu_seconds
 from loadtest.campaign.joined_broker import JoinedBroker
-from loadtest.campaign.mesh import COMMAND_S, CampaignFailed, georelay
+from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, georelay
 from loadtest.chaos.control_file import ControlFile
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
@@ -32,6 +32,7 @@ from loadtest.wan.wan_mesh import WanMesh
 DRAIN_S: Final = 180
 SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
+LEADER_S: Final = 60.0
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
 
 
@@ -85,24 +86,42 @@ class Stage:
         self.note(what="healed", of=what)
 
     async def leader_of(self, topic: str) -> str:
-        """Return the broker that leads the first partition of a topic at its home. Raises CampaignFailed."""
+        """Return the broker that leads the first partition of a topic at its home, as soon as anybody there knows.
+
+        Brokers that are down are asked in vain and the next one is asked; a leader that is held down is none any more.
+
+        Raises:
+            CampaignFailed: nobody knows within LEADER_S.
+        """
         assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
-        mesh, tls = self._mesh, self._mesh.ssl_context or True
-        async with aiohttp.ClientSession(headers=mesh.headers) as http:
+        everywhere = [admin for region in self.regions for admin in self._mesh.endpoints["regions"][region]["admin"]]
+        deadline = time.monotonic() + LEADER_S
+        async with aiohttp.ClientSession(headers=self._mesh.headers, timeout=HTTP_TIMEOUT) as http:
+            while time.monotonic() < deadline:
+                home = ""
+                for address in everywhere:  # any broker knows the home; each region tells its own leader
+                    if told := await self._described(http, address, topic):
+                        home = self.regions[max(1, told["home"]) - 1]
+                        break
+                for address in self._mesh.endpoints["regions"][home]["admin"] if home else ():
+                    told = await self._described(http, address, topic)
+                    leader = int(told["partition_states"][0]["leader"]) if told else 0
+                    if leader > 0:
+                        name = f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
+                        if not self.hold_file(name).exists():
+                            return name
+                await asyncio.sleep(POLL_SECONDS)
+        raise CampaignFailed(f"{topic} has no leader for {LEADER_S:g} s")
 
-            async def described(address: str) -> dict[str, Any]:
-                async with http.get(f"{mesh.scheme}://{address}/v1/topics/{topic}", ssl=tls) as answer:
-                    if answer.status != HTTPStatus.OK:
-                        raise CampaignFailed(f"{address} does not know who leads {topic}: {answer.status}")
-                    return dict(await answer.json())
-
-            # Each region tells its own leader, and the gateway asks the nearest one.
-            home = self.regions[max(1, (await described(mesh.endpoints["gateway"]["http"][0]))["home"]) - 1]
-            of_home = await described(mesh.endpoints["regions"][home]["admin"][0])
-            leader = int(of_home["partition_states"][0]["leader"])
-        if leader <= 0:
-            raise CampaignFailed(f"{topic} has no leader now")
-        return f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
+    async def _described(self, http: aiohttp.ClientSession, address: str, topic: str) -> dict[str, Any] | None:
+        """Return what a broker says of a topic, None when it is not there or does not know."""
+        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
+        url, tls = f"{self._mesh.scheme}://{address}/v1/topics/{topic}", self._mesh.ssl_context or True
+        try:
+            async with http.get(url, ssl=tls) as answer:
+                return dict(await answer.json()) if answer.status == HTTPStatus.OK else None
+        except (aiohttp.ClientError, TimeoutError):
+            return None
 
     def hold_file(self, name: str) -> Path:
         """Return the file that keeps a killed process down while it is there."""
@@ -166,14 +185,16 @@ class Stage:
         return self._mesh.directory / "mesh"
 
     def pids(self) -> dict[str, int]:
-        """Return the processes of a mesh that was started here, by name."""
+        """Return the processes that run of a mesh that was started here, by name."""
         if self._mesh is None:
             return {}
         run = self._directory / "run"
         pids = {}
         for path in sorted(run.glob("*.pid")):
-            with contextlib.suppress(OSError, ValueError):  # it is just being started again
-                pids[path.stem] = int(path.read_text())
+            with contextlib.suppress(OSError, ValueError):  # it is down, or just being started again
+                pid = int(path.read_text())
+                os.kill(pid, 0)
+                pids[path.stem] = pid
         return pids
 
     async def sample_cpu(self) -> None:

@@ -187,8 +187,9 @@ class IncomingConnection(FrameReader):
         for older in [other for other in others if (other._peer, other._lane) == (peer, lane)]:
             older.close()  # its broker has gone without a word: nothing of the past is read any more
         self._peer, self._lane, self._disk = peer, lane, disk
-        if hello.port and self._transport is not None:
-            self._owner.greeted(peer, (self._transport.get_extra_info("peername")[0], hello.port))
+        address = self._transport.get_extra_info("peername") if self._transport is not None else None
+        if hello.port and address is not None:  # None: it has gone since it said hello, and nobody can ask from where
+            self._owner.greeted(peer, (address[0], hello.port))
         self.follow_pause()
         if lane is Lane.LINK and self._transport is not None:
             tls = self._transport.get_extra_info("ssl_object")

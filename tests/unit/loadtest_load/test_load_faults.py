@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiohttp import web
 
+from loadtest.campaign.mesh import CampaignFailed
+from loadtest.free_ports import free_ports
 from loadtest.load import faults
+from loadtest.load import stage as stage_module
 from loadtest.load.campaign import Fault
 from loadtest.load.links import LinkedMesh
 from loadtest.load.stage import Stage
@@ -61,3 +69,89 @@ async def test_links_here_are_cut_once_between_two_regions_or_around_one(tmp_pat
     await mesh.heal("us", "eu")
     await mesh.heal("us", "eu")
     assert len(done) == 2
+
+
+class Told:
+    """Admin listeners of brokers: each answers what is in `answers`, 503 for None, and counts its questions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.answers: dict[str, dict[str, Any] | None] = {}
+        self.asked: list[str] = []
+        self.folder = folder
+        self._runners: list[web.AppRunner] = []
+
+    async def listen(self, broker: str) -> str:
+        async def describe(_: web.Request) -> web.Response:
+            self.asked.append(broker)
+            answer = self.answers[broker]
+            return web.json_response(answer, status=200 if answer else 503)
+
+        app = web.Application()
+        app.router.add_get("/v1/topics/orders", describe)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        self._runners.append(runner)
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        return f"127.0.0.1:{runner.addresses[0][1]}"
+
+    async def stage(self) -> Stage:
+        (first,) = free_ports(1)
+        admins = {"us": [f"127.0.0.1:{first}", await self.listen("us-2"), await self.listen("us-3")]}
+        regions = {region: {"admin": addresses} for region, addresses in admins.items()}
+        endpoints = self.folder / "endpoints.json"
+        endpoints.write_text(json.dumps({"regions": regions}))
+        mesh: Any = SimpleNamespace(
+            directory=self.folder, endpoints={"regions": regions}, scheme="http", ssl_context=None, headers={}
+        )
+        (self.folder / "mesh" / "run").mkdir(parents=True)
+        return Stage(self.folder, endpoints, mesh=mesh, settings={}, user="")
+
+    async def close(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+
+
+@pytest.fixture
+async def told(tmp_path: Path) -> AsyncIterator[Told]:
+    listeners = Told(tmp_path)
+    yield listeners
+    await listeners.close()
+
+
+def leads(broker: int) -> dict[str, Any]:
+    return {"home": 1, "partition_states": [{"leader": broker}]}
+
+
+async def test_the_leader_is_asked_of_whoever_answers_though_others_are_down(told: Told) -> None:
+    told.answers = {"us-2": None, "us-3": leads(1003)}
+    assert await (await told.stage()).leader_of("orders") == "us-3"
+    assert set(told.asked) == {"us-2", "us-3"}
+
+
+async def test_a_leader_that_is_held_down_is_none_any_more(told: Told) -> None:
+    told.answers = {"us-2": leads(1001), "us-3": leads(1003)}
+    stage = await told.stage()
+    stage.hold_file("us-1").touch()
+    assert await stage.leader_of("orders") == "us-3"
+
+
+async def test_that_nobody_knows_a_leader_is_said_in_one_line(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_module, "LEADER_S", 0.01)
+    told.answers = {"us-2": None, "us-3": leads(-1)}
+    with pytest.raises(CampaignFailed, match=r"^orders has no leader for 0\.01 s$"):
+        await (await told.stage()).leader_of("orders")
+
+
+async def test_what_is_down_already_stays_down_and_cannot_be_stopped(told: Told) -> None:
+    stage = await told.stage()
+    ended = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await ended.wait()
+    (told.folder / "mesh" / "run" / "us-1.pid").write_text(str(ended.pid))
+    assert stage.pids() == {}
+    async with faults.STRIKES["kill"](stage, Fault(at_s=0, do="kill", what="us-1"), "us-1"):
+        assert stage.hold_file("us-1").exists()
+    assert not stage.hold_file("us-1").exists()
+    with pytest.raises(CampaignFailed, match="us-1 is down and cannot be stopped"):
+        async with faults.STRIKES["stop"](stage, Fault(at_s=0, do="stop", what="us-1"), "us-1"):
+            pass

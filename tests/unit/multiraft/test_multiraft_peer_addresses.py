@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
 from georelay.ids import BrokerId
 from mesh.listening.addresses_core import Source
 from region.multiraft import peer_outgoing
+from region.multiraft.peer_hello import encode_hello
+from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from region.multiraft.transport import Address
 from tests.free_ports import free_port
@@ -109,3 +112,27 @@ async def test_a_connection_to_a_peer_that_is_heard_is_kept_whatever_is_said(
     await asyncio.sleep(0.1)
     assert peer.incoming == before
     await me.stop()
+
+
+class Gone:
+    """The transport of a connection whose other end has gone: nobody can ask any more who that was."""
+
+    def get_extra_info(self, name: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return True
+
+
+async def test_who_has_gone_right_after_its_greeting_is_believed_and_not_looked_for_elsewhere() -> None:
+    listen, known = address(), address()
+    me = transport(ME, listen, {PEER: known})
+    incoming = IncomingConnection(me)
+    incoming.connection_made(cast("asyncio.Transport", Gone()))
+    hello = encode_hello(lane=Lane.APPEND, sender=PEER, to=ME, disk=bytes(16), mesh_id="test", port=9)
+    buffer = memoryview(incoming.get_buffer(-1))
+    buffer[: len(hello)] = hello
+    incoming.buffer_updated(len(hello))
+    assert (incoming.peer, me.peers[PEER]) == (PEER, known)
+    incoming.connection_lost(None)

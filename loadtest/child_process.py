@@ -39,11 +39,15 @@ class ChildProcess:
         """Return whether the process is gone although nobody here asked it to go."""
         return self._process is not None and self._process.returncode is not None
 
-    async def launch(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
+    async def launch(
+        self, *words: str, environment: Mapping[str, str] | None = None, own_session: bool = False
+    ) -> None:
         """Run this command line.
 
         Args:
             environment: all of it; None: that of this process.
+            own_session: signals to the group of this process, such as Ctrl-C, do not reach it: for brokers, which end
+                with their parent anyhow.
         """
         assert not self.is_running, f"{self.name} runs already"
         with contextlib.ExitStack() as stack:
@@ -53,7 +57,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                start_new_session=own_session,
                 env=environment,
             )
 

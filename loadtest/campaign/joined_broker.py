@@ -40,7 +40,9 @@ class BesideBroker(ChildProcess):
     async def start(self) -> None:
         """Start it and wait until it answers. Raises CampaignFailed."""
         older = None if self.code is None else os.environ | {"PYTHONPATH": f"{self.code}:{self.code / 'sdk'}"}
-        await self.launch(PYTHON, "-P", "-m", "region", "--config", str(self.config_file), environment=older)
+        await self.launch(
+            PYTHON, "-P", "-m", "region", "--config", str(self.config_file), environment=older, own_session=True
+        )
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while await get_json(f"http://{self.listen['admin']}/v1/status") is None:
             if self.ended_by_itself or time.monotonic() > deadline:

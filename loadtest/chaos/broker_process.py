@@ -38,7 +38,9 @@ class BrokerProcess(ChildProcess):
         self._stopped = False
         # -P: a folder named `region` in the working directory must not be taken for ours
         words = ("-P", "-m", "region.faults", "broker", "--break-things", "--config", str(self.config_file))
-        await self.launch(PYTHON, *words, "--control", str(self._control.path), "--wires", str(self.wires_file))
+        await self.launch(
+            PYTHON, *words, "--control", str(self._control.path), "--wires", str(self.wires_file), own_session=True
+        )
 
     async def wait_until_ready(self) -> None:
         """Wait until it answers that it can commit. Raises CampaignFailed."""

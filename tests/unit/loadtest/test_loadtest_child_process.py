@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
+
+import pytest
 
 from loadtest.child_process import PYTHON, ChildProcess, KeptProcess
 
@@ -56,3 +59,13 @@ async def test_a_kept_program_that_is_killed_comes_back_and_one_that_is_stopped_
     assert not await kept.is_done(0)
     await kept.stop()
     assert (kept.starts, kept.kills, kept.deaths, kept.is_running) == (2, 1, 0, False)
+
+
+@pytest.mark.parametrize("own_session", [True, False])
+async def test_a_client_hears_what_its_group_is_told_and_a_program_with_its_own_session_does_not(
+    tmp_path: Path, own_session: bool
+) -> None:
+    process = ChildProcess("waits", log=tmp_path / "log")
+    await process.launch(PYTHON, "-c", "import os; print(os.getpgrp())", own_session=own_session)
+    await process.ended()
+    assert (process.last_words() == str(os.getpgrp())) is not own_session

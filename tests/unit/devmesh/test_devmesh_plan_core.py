@@ -81,7 +81,7 @@ def test_a_mesh_takes_each_port_of_its_block_once(regions: int, brokers: int) ->
     mesh = plan(record)
     rows = [(b.kafka, b.grpc, b.peers, b.link, b.admin, b.text, b.lan, b.wan) for b in mesh.brokers]
     gateway = mesh.gateway
-    addresses = [*itertools.chain(*rows), gateway.http, gateway.kafka, gateway.grpc, gateway.lan]
+    addresses = [*itertools.chain(*rows), gateway.http, gateway.kafka, gateway.grpc, gateway.text, gateway.lan]
     ports = sorted(int(address.removeprefix("127.0.0.1:")) for address in addresses)
     assert record.port_count == port_count(regions, brokers) == len(ports)
     assert ports == list(range(30_000, 30_000 + len(ports)))

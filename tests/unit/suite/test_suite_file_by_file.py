@@ -79,6 +79,7 @@ def run(suite: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[li
     imported = suite / "imported"
     imported.unlink(missing_ok=True)
     monkeypatch.setenv("IMPORTED", str(imported))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # what this suite was started with
     command = [sys.executable, "-m", "pytest", "-rA", "-q", "-m", "not slow", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -11,14 +11,14 @@ import pytest
 RULES = Path(__file__).parents[2] / "conftest.py"
 CONFTEST = """
 import suite_rules
-suite_rules.END_S_MAX = 0.5
+suite_rules.END_S_MAX = 1.5
 from suite_rules import *
 """
 INI = "[pytest]\ntimeout = 300\n"
 HANGING = """
 import time, pytest
 
-@pytest.mark.timeout(0.2)
+@pytest.mark.timeout(0.5)
 def test_first():
     try:
         time.sleep(300)
@@ -56,7 +56,7 @@ def run(suite: Path, text: str, *before: str) -> subprocess.CompletedProcess[str
 def test_a_test_that_outlives_its_own_timeout_ends_its_process_with_the_stacks_of_all_threads(suite: Path) -> None:
     done = run(suite, HANGING)
     assert done.returncode == 1
-    assert "Timeout (0:00:00.700000)!" in done.stderr
+    assert "Timeout (0:00:02)!" in done.stderr
     assert "in test_first" in done.stderr
     assert "passed" not in done.stdout
 

@@ -72,7 +72,7 @@ def test_the_same_seed_plays_the_same_world() -> None:
             ("counts_what_was_sent_to_catch_up", 1),
             ("changes_peers_before_the_quorum", 2),
             ("takes_acknowledgements_of_any_term", 1),
-            ("trusts_a_write_of_a_replaced_log", 35),  # one world in some dozens has it: begin near one
+            ("trusts_a_write_of_a_replaced_log", 60),  # one world in some dozens has it: begin near one
         ],
     ),
 )

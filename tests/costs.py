@@ -3,7 +3,9 @@
 1. Every process of pytest-xdist appends to a file of its own, a line of JSON a test: processor seconds of this process
    and of children that it has waited for, and seconds by the clock, set-up and tear-down included. What a shared
    fixture costs stands with the test that asked first (and its end with the one that was last).
-2. Nothing is asserted about these numbers: machines are shared.
+2. A file that is collected when it is handed out has a line too, without "::": what collecting it took, and the end of
+   what was shared where none of its tests is run.
+3. Nothing is asserted about these numbers: machines are shared.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import pytest
 from tests.file_by_file import WholeFile
 
 FILES_SHOWN: Final = 30
+_noted: Final = [0.0, 0.0]  # seconds and CPU seconds of all rows of this process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,19 +43,18 @@ def cpu_s() -> float:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     folder = item.config.getoption("costs")
-    if folder is None or isinstance(item, WholeFile):
+    if folder is None:
         return (yield)
-    began_s, cpu_before_s = time.monotonic(), cpu_s()
+    began_s, cpu_before_s, before = time.monotonic(), cpu_s(), _noted.copy()
     try:
         return (yield)
     finally:
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        row = {
-            "test": item.nodeid,
-            "began_s": began_s,
-            "s": time.monotonic() - began_s,
-            "cpu_s": cpu_s() - cpu_before_s,
-        }
+        cost = [time.monotonic() - began_s, cpu_s() - cpu_before_s]
+        if isinstance(item, WholeFile):  # its tests have rows of their own
+            cost = [whole - (now - then) for whole, now, then in zip(cost, _noted, before, strict=True)]
+        _noted[:] = [all_of_it + part for all_of_it, part in zip(_noted, cost, strict=True)]
+        row = {"test": item.nodeid, "began_s": began_s, "s": cost[0], "cpu_s": cost[1]}
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / f"{worker}.jsonl").open("a") as out:
             out.write(json.dumps(row) + "\n")
@@ -64,8 +66,8 @@ class Cost:
     s: float = 0.0
     cpu_s: float = 0.0
 
-    def add(self, s: float, cpu_s: float) -> None:
-        self.tests += 1
+    def add(self, tests: int, s: float, cpu_s: float) -> None:
+        self.tests += tests
         self.s += s
         self.cpu_s += cpu_s
 
@@ -88,7 +90,7 @@ def added_up(folder: Path) -> Costs:
             if "/" not in name:
                 continue  # of a pytest that a test started, and that inherited the option
             for table, key in ((costs.workers, path.stem), (costs.folders, folder_of(name)), (costs.files, name)):
-                table[key].add(row["s"], row["cpu_s"])
+                table[key].add(int("::" in row["test"]), row["s"], row["cpu_s"])
     return costs
 
 

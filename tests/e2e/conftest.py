@@ -105,9 +105,9 @@ class WatchedFileSystem(OsFileSystem):
         written = super().pwritev(handle, buffers, position)
         path, raw = self._paths[handle], b"".join(buffers)
         with self._lock:
-            if path.suffix == ".log":
+            if path.suffix == ".log" and _is_of_region(path):
                 self._note_entries(path, raw)
-            elif path.name == JOURNAL_NAME:
+            elif path.name == JOURNAL_NAME and _is_of_region(path):
                 self._note_terms(raw)
         return written
 
@@ -140,7 +140,7 @@ class WatchedFileSystem(OsFileSystem):
                 if indexes:
                     self._nameless[path] = indexes[-1]
                     self._settle()
-            elif path.name == JOURNAL_NAME:
+            elif path.name == JOURNAL_NAME and _is_of_region(path):
                 del self._unsynced_terms[: len(terms)]
                 for group, term in terms:
                     self.durable_terms[group] = max(term, self.durable_terms[group])
@@ -164,6 +164,11 @@ class WatchedFileSystem(OsFileSystem):
         """Return the book of a group."""
         with self._lock:
             return self.groups[group]
+
+
+def _is_of_region(path: Path) -> bool:
+    """Return whether a file is of the region's groups: mesh control's have numbers of their own, from 0 too."""
+    return "control" not in path.parts
 
 
 class DurabilityWatch:
@@ -197,7 +202,7 @@ class DurabilityWatch:
             return send(transport, peer, lane, kind, parts, can_wait=can_wait)
 
         def watched_apply(group: Group, ready: Ready[Any]) -> None:
-            if ready.committed is not None:
+            if ready.committed is not None and group.node.id in self.file_systems:  # mesh control has one replica here
                 self._expect("commit", self._replicas(group.group_id, index=ready.committed[1] - 1) >= MAJORITY)
             apply(group, ready)
 

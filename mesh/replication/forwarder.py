@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from georelay.clock import Clock
 from georelay.errors import (
@@ -33,11 +33,11 @@ from georelay.outage_core import Outage
 from mesh.replication.faults import LANE_RESET, from_fault, poisons_lane, to_fault
 from mesh.replication.forwarding_core import Failed, Failure, LaneCore, Refusal
 from mesh.replication.frames import Fault, Forward, Forwarded, ForwardedGeo, ForwardFailed, ForwardGeo, Part
-from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.link_endpoint import RegionNames, unknown_region
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import Published
+from mesh.replication.publish import Publish
 from mesh.replication.settings import FORWARD_BYTES_IN_FLIGHT_MAX, LinkSettings
 
 _REDIRECTS_MAX: Final = 3  # followed at once between two ticks
@@ -47,21 +47,18 @@ STATUS_ADVICE: Final = "nothing was stored; `georelay status` shows what is down
 GEO_VERSION: Final = 2  # of the link protocol: older brokers know no FORWARD_GEO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pending:
+class _Pending(NamedTuple):
     """One batch without an answer."""
 
-    batch: bytes
-    received_ns: int
-    entry_region: RegionNumber
+    publish: Publish
     submitted_ns: int
-    level: AskedLevel
     future: asyncio.Future[Published]
 
     @property
     def wait_ms(self) -> int:
         """Return how much longer than others it may take: until its level is reached or given up."""
-        return self.level.deadline_ms if self.level.may_wait else 0
+        level = self.publish.level
+        return level.deadline_ms if level.may_wait else 0
 
 
 @dataclass(slots=True)
@@ -95,22 +92,13 @@ class Forwarder:
         self._request_number = 0
 
     def forward(
-        self,
-        key: StreamKey,
-        *,
-        region: RegionNumber,
-        batch: bytes | bytearray | memoryview,
-        received_ns: int,
-        entry_region: RegionNumber,
-        lane: Hashable,
-        leader: int = -1,
-        level: AskedLevel = REGION_LEVEL,
+        self, key: StreamKey, publish: Publish, *, region: RegionNumber, leader: int = -1
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home, in order within (lane, key).
 
         Args:
+            publish: a broker that is too old for its level is not asked (PolicyViolation).
             region: the home; may be our own region. leader: its leader as far as known, -1 unknown.
-            level: what the home waits for; a broker that is too old for it is not asked (PolicyViolation).
 
         Returns:
             A future of Published or of: HomeUnreachable, Unavailable, NotHome, Busy, ... (not stored), OutcomeUnknown
@@ -122,23 +110,17 @@ class Forwarder:
         window = self._windows.setdefault(region, _Window())
         if window.batches >= FORWARDS_IN_FLIGHT_MAX:
             raise Busy(f"{window.batches} batches are in flight to region {region}")
-        if window.batches and window.size_bytes + len(batch) > FORWARD_BYTES_IN_FLIGHT_MAX:
+        size_bytes = len(publish.raw)
+        if window.batches and window.size_bytes + size_bytes > FORWARD_BYTES_IN_FLIGHT_MAX:
             raise Busy(f"{window.size_bytes} bytes are in flight to region {region}")
         if leader >= 0 and key not in self.leaders:
             self._remember_leader(key, leader)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         window.batches += 1
-        window.size_bytes += len(batch)
-        future.add_done_callback(partial(self._window_left, window, len(batch)))
-        pending = _Pending(
-            batch=bytes(batch),
-            received_ns=received_ns,
-            entry_region=entry_region,
-            submitted_ns=self.clock.monotonic_ns(),
-            level=level,
-            future=future,
-        )
-        self._lane(lane, key, region).submit(self.next_request(), pending)
+        window.size_bytes += size_bytes
+        future.add_done_callback(partial(self._window_left, window, size_bytes))
+        pending = _Pending(publish.kept(), self.clock.monotonic_ns(), future)
+        self._lane(publish.lane, key, region).submit(self.next_request(), pending)
         return future
 
     def tick(self) -> None:
@@ -256,16 +238,17 @@ class _Lane:
             self._send(link, number)
 
     def _send(self, link: OutgoingLink, number: int) -> None:
-        pending = self._pending[number]
-        head = (number, self._number, self._core.generation, self.key, pending.received_ns, pending.entry_region)
-        level, knows_levels = pending.level, link.peer_version >= GEO_VERSION
+        publish = self._pending[number].publish
+        entry_region, batch = RegionNumber(publish.entry_region), bytes(publish.raw)
+        head = (number, self._number, self._core.generation, self.key, publish.received_ns, entry_region)
+        level, knows_levels = publish.level, link.peer_version >= GEO_VERSION
         if not (level.may_wait if knows_levels else level.is_geo):
-            link.ask(number, Forward(*head, pending.batch), partial(self._answered, number))
+            link.ask(number, Forward(*head, batch), partial(self._answered, number))
         elif knows_levels:
-            link.ask(number, ForwardGeo(*head, pending.level, pending.batch), partial(self._answered, number))
+            link.ask(number, ForwardGeo(*head, level, batch), partial(self._answered, number))
         else:  # refused for good: later batches of the lane, which others may store, do not wait for it
             too_old = PolicyViolation(
-                f"broker {link.broker_id} runs an older version: it cannot acknowledge at {pending.level.durability}; "
+                f"broker {link.broker_id} runs an older version: it cannot acknowledge at {level.durability}; "
                 "nothing was stored"
             )
             refusal = ForwardFailed(number, to_fault(too_old))

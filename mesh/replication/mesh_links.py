@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ from mesh.replication.frames import ClockAnswer, ClockAsk
 from mesh.replication.home_link import HomeLink
 from mesh.replication.home_session import HomeSession
 from mesh.replication.incoming_link import IncomingLink
-from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.link import Dial, Link, MakeListener, NearLinks
 from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_grpc import DialledLink, LinkListener
@@ -37,6 +36,7 @@ from mesh.replication.ports import (
     RequestHandler,
     StreamDirectory,
 )
+from mesh.replication.publish import Publish
 from mesh.replication.requests import Requests
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 from mesh.replication.snapshot import SessionSnapshot
@@ -244,28 +244,10 @@ class MeshLinks:
             session.stop()
 
     def forward(
-        self,
-        key: StreamKey,
-        *,
-        region: RegionNumber,
-        batch: bytes | bytearray | memoryview,
-        received_ns: int,
-        entry_region: RegionNumber,
-        lane: Hashable,
-        leader: int = -1,
-        level: AskedLevel = REGION_LEVEL,
+        self, key: StreamKey, publish: Publish, *, region: RegionNumber, leader: int = -1
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home; see Forwarder.forward."""
-        return self._forwarder.forward(
-            key,
-            region=region,
-            batch=batch,
-            received_ns=received_ns,
-            entry_region=entry_region,
-            lane=lane,
-            leader=leader,
-            level=level,
-        )
+        return self._forwarder.forward(key, publish, region=region, leader=leader)
 
     async def request(
         self,

@@ -23,9 +23,9 @@ from georelay.ids import brokers_own
 from georelay.lane import NewRecord, RecordChunk, RecordLane, new_chunk, split_records
 from georelay.lane_core import LaneBatch, LaneLimits
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
-from georelay.wire.batch import HEADER_BYTES, BatchHeader, build_batch, parse_header
+from georelay.wire.batch import HEADER_BYTES, build_batch
 from mesh.replication.level import REGION_LEVEL, AskedLevel
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 from region.kafka.refused_publishes import NoteRefused, nobody_notes
 
 log = structlog.get_logger()
@@ -47,18 +47,7 @@ class Publisher(Protocol):
     async def allocate_producer_id(self) -> int:
         """Return a fresh producer id."""
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        level: AskedLevel = REGION_LEVEL,
-    ) -> asyncio.Future[Published]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
         """Publish one batch."""
 
 
@@ -218,16 +207,9 @@ class Coalescer:
             producer_epoch=0,
             base_sequence=batch.sequence,
         )
-        return self._cluster.publish(
-            lane.topic,
-            lane.partition,
-            parse_header(raw),
-            bytearray(raw),
-            received_ns=batch.chunks[0].received_ns,
-            entry_region=self._entry_region,
-            lane=lane,
-            level=level,
-        )
+        received_ns = batch.chunks[0].received_ns
+        publish = Publish.built(raw, received_ns=received_ns, entry_region=self._entry_region, lane=lane, level=level)
+        return self._cluster.publish(lane.topic, lane.partition, publish)
 
     def _allocate(self, lane: _Lane) -> None:
         task = asyncio.get_running_loop().create_task(self._assign_producer(lane), name=f"producer-id {lane.topic}")

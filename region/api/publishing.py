@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.api.coalescer import Coalescer, NewRecord
 from region.api.partitioning import Partitioner
 from region.kafka.client_batch import check_client_batch
-from region.kafka.ports import Cluster, Published, TopicView
+from region.kafka.ports import Cluster, Publish, Published, TopicView
 from region.kafka.refused_publishes import RefusedPublishes
 from region.security.access import ANONYMOUS, Access, Principal
 
@@ -81,7 +81,7 @@ class BatchPublisher:
         self._wall_ns = wall_ns
 
     def begin(
-        self, topic: TopicView, name: str, partition: int, raw: bytes, level: AskedLevel, *, lane: object
+        self, topic: TopicView, name: str, partition: int, raw: bytes, level: AskedLevel, *, lane: Hashable
     ) -> Coroutine[Any, Any, list[RecordPlace]]:
         """Hand a batch on before this returns, so that those of one `lane` keep their order; await it for the place.
 
@@ -93,16 +93,8 @@ class BatchPublisher:
         header = check_client_batch(raw, is_transactional=False)
         place = (name, partition, header.record_count)
         try:
-            future = self._cluster.publish(
-                name,
-                partition,
-                header,
-                raw,
-                received_ns=self._wall_ns(),
-                entry_region=self._cluster.region_number,
-                lane=lane,
-                level=level,
-            )
+            publish = Publish(header, raw, self._wall_ns(), self._cluster.region_number, lane, level)
+            future = self._cluster.publish(name, partition, publish)
         except GeorelayError as error:
             self._refused.note(*place, error)
             raise

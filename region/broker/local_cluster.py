@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from georelay.durability import Durability
 from georelay.errors import NotLeader, PolicyViolation, TopicExists, Unavailable, UnknownTopic
 from georelay.ids import BrokerId, Epoch, GroupId, Offset, RegionNumber, StreamKey
-from georelay.wire.batch import BatchHeader
-from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import EpochRow
 from region.api.reading import LATEST, read_stream
 from region.broker.mesh_wiring import region_names
@@ -38,6 +36,7 @@ from region.kafka.ports import (
     BrokerStorage,
     PartitionReplicas,
     ProducerInfo,
+    Publish,
     Published,
     ReadAnswer,
     StreamSnapshot,
@@ -52,16 +51,7 @@ class RemoteStreams(Protocol):
     """Streams led elsewhere: publishing to them and reading them over links."""
 
     def forward(
-        self,
-        key: StreamKey,
-        *,
-        region: RegionNumber,
-        batch: bytes | bytearray,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        leader: BrokerId,
-        level: AskedLevel = REGION_LEVEL,
+        self, key: StreamKey, publish: Publish, *, region: RegionNumber, leader: BrokerId
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home; see mesh.replication.forwarder."""
 
@@ -306,20 +296,8 @@ class LocalCluster:
 
     # --- records ----------------------------------------------------------------------------------
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-        level: AskedLevel = REGION_LEVEL,
-    ) -> asyncio.Future[Published]:
-        """Publish one validated batch wherever its home is; see region.kafka.ports.Cluster."""
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
+        """Publish one batch wherever its home is; see region.kafka.ports.Cluster."""
         place = self._place(name, partition)
         if place.view.is_mirror_name:
             raise PolicyViolation(f"'{name}' is another region's stream: publish to '{name.partition('.')[2]}' instead")
@@ -328,16 +306,7 @@ class LocalCluster:
         if home == self.region_number:
             stream = self._stream_at(place)
             if stream is not None and stream.is_leader:
-                return store(
-                    stream,
-                    header,
-                    raw,
-                    received_ns=received_ns,
-                    entry_region=entry_region,
-                    level=level,
-                    routing=self.routing,
-                    transactional_id=transactional_id,
-                )
+                return store(stream, publish, self.routing)
             leader = self._leader_at(place)
             if leader < 0 or leader == self.broker_id:
                 raise NotLeader(
@@ -345,23 +314,14 @@ class LocalCluster:
                     "stored; `georelay status` shows what is down",
                     leader=-1,
                 )
-        if header.is_transactional:
+        if publish.header.is_transactional:
             if home == self.region_number:
                 raise NotLeader(f"broker {leader} leads partition {partition} of '{name}'", leader=leader)
             raise PolicyViolation(
                 f"the home of partition {partition} of '{name}' is region {home}: "
                 "a transaction holds partitions of one region, use a producer there"
             )
-        return self._remote.forward(
-            place.key,
-            region=home,
-            batch=bytes(raw),
-            received_ns=received_ns,
-            entry_region=entry_region,
-            lane=lane,
-            leader=leader,
-            level=level,
-        )
+        return self._remote.forward(place.key, publish, region=home, leader=leader)
 
     async def read_records(
         self, name: str, partition: int, offset: int, max_bytes: int, wait_ms: int, *, read_uncommitted: bool = False

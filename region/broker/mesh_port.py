@@ -36,7 +36,7 @@ from region.coordination.region_coordinators import CALL_METHOD, RegionCoordinat
 from region.geo.resolution import RESOLVE_METHOD, Resolver
 from region.homes.agent import METHOD_PREFIX as HOME_METHODS
 from region.homes.agent import HomeAgent
-from region.kafka.ports import ReadAnswer
+from region.kafka.ports import Publish, ReadAnswer
 from region.topics.hosted_stream import HostedStream
 
 READ_METHOD: Final = "stream.read"
@@ -109,15 +109,7 @@ class MeshPort:
                 raise NotHome(f"the home of {key} is region {home}", epoch=1 if row is None else row.epoch, home=home)
             raise NotLeader(leader=self.leader_of(key))
         routing = None if self.cluster is None or not stream.is_leader else self.cluster.routing
-        return store(
-            stream,
-            header,
-            bytearray(batch),
-            received_ns=received_ns,
-            entry_region=entry_region,
-            level=level,
-            routing=routing,
-        )
+        return store(stream, Publish(header, batch, received_ns, entry_region, level=level), routing)
 
     async def handle(self, method: str, body: JsonObject, *, from_broker: BrokerId) -> Answer:
         """Answer one request of another broker."""
@@ -195,28 +187,10 @@ class RemoteStreamsOverLinks:
         return self._joined
 
     def forward(
-        self,
-        key: StreamKey,
-        *,
-        region: RegionNumber,
-        batch: bytes | bytearray,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        leader: BrokerId,
-        level: AskedLevel = REGION_LEVEL,
+        self, key: StreamKey, publish: Publish, *, region: RegionNumber, leader: BrokerId
     ) -> asyncio.Future[Published]:
         """Send one batch to the leader of its home."""
-        return self._links.forward(
-            key,
-            region=region,
-            batch=batch,
-            received_ns=received_ns,
-            entry_region=RegionNumber(entry_region),
-            lane=lane,
-            leader=leader,
-            level=level,
-        )
+        return self._links.forward(key, publish, region=region, leader=leader)
 
     async def read(
         self,

@@ -17,13 +17,13 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import CorruptRecordBatch, GeorelayError
 from georelay.trace.kinds import TraceKind
-from georelay.wire.batch import build_batch, parse_header
+from georelay.wire.batch import build_batch
 from georelay.wire.records import iterate_records
 from mesh.clock.estimate import ClockEstimate
 from mesh.tracing.probe_core import NS_PER_S, PROBE_TOPIC, FieldError, Probe, ProbeWatch, refused_rows
 from mesh.tracing.recorder import Recorder
 from region.controller.topic import Homes, TopicSpec, TopicView
-from region.kafka.ports import Cluster, EntryLike, Published, Stream
+from region.kafka.ports import Cluster, EntryLike, Publish, Published, Stream
 
 PROBE_RETENTION_MS: Final = 600_000
 PROBE_RETENTION_BYTES: Final = 16 << 20
@@ -166,15 +166,8 @@ class Prober:
         probe = Probe(prober=f"{self._cluster.region}/{self._cluster.broker_id}", seq=seq, sent_ns=sent_ns)
         raw = build_batch([(probe.encode(), None, ())], timestamps_ms=sent_ns // 1_000_000)
         try:
-            done = self._cluster.publish(
-                PROBE_TOPIC,
-                0,
-                parse_header(raw),
-                raw,
-                received_ns=sent_ns,
-                entry_region=self._cluster.region_number,
-                lane=self,
-            )
+            publish = Publish.built(raw, received_ns=sent_ns, entry_region=self._cluster.region_number, lane=self)
+            done = self._cluster.publish(PROBE_TOPIC, 0, publish)
         except GeorelayError:
             self._refused(probe, regions)
             return

@@ -25,7 +25,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.errors import Busy, DiskFull, GeorelayError, NotLeader, PolicyViolation, TooLarge, Unavailable
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, StreamKey
-from georelay.wire.batch import BatchHeader, RecordDraft, build_batch, iterate_records, validate
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
 from mesh.home.home_row import HomeRow
 from mesh.replication.stream_header import EntryType
 from region.coordination.checkpoint_core import (
@@ -45,7 +45,7 @@ from region.coordination.log import TimerHandle
 from region.coordination.part import CommandError, CoordinatorPart, Part
 from region.coordination.proposals import Command, Proposals
 from region.coordination.stream_container import StreamContainer
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 from region.log.entry import Entry
 from region.multiraft.machine import InvariantBroken
 from region.topics.committed_tail import TailBudget
@@ -172,21 +172,12 @@ class CoordinatorStream(HostedStream):
     def _append_records(self, drafts: Sequence[RecordDraft]) -> RaftIndex:
         now_ns = self._clock.wall_ns()
         raw = build_batch(drafts, timestamps_ms=now_ns // 1_000_000)
-        super().publish(validate(raw, from_client=True), raw, received_ns=now_ns, entry_region=self.region)
+        super().publish(Publish(validate(raw, from_client=True), raw, now_ns, self.region))
         return self._newest_index
 
     # --- what nobody else may ---------------------------------------------------------------------
 
-    def publish(
-        self,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        transactional_id: str | None = None,
-        needs_lease: bool = True,
-    ) -> asyncio.Future[Published]:
+    def publish(self, publish: Publish) -> asyncio.Future[Published]:
         """Refuse: the records of this stream are commands of its own parts."""
         raise PolicyViolation(f"'{self.topic}' is written by brokers only")
 

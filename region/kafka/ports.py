@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from georelay.durability import Durability
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
-from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import Published
+from mesh.replication.publish import Publish
 from region.controller.topic import TopicDefaults, TopicSpec, TopicView
 from region.geo.resolution import Resolved
 from region.kafka.operator_views import BrokerStorage, ProducerInfo, ReplicaSize
@@ -23,7 +23,6 @@ from region.kafka.operator_views import BrokerStorage, ProducerInfo, ReplicaSize
 if TYPE_CHECKING:
     import asyncio
 
-    from georelay.wire.batch import BatchHeader
 
 __all__ = [
     "AbortedRecords",
@@ -36,6 +35,7 @@ __all__ = [
     "EntryLike",
     "PartitionReplicas",
     "ProducerInfo",
+    "Publish",
     "Published",
     "ReadAnswer",
     "ReplicaSize",
@@ -487,29 +487,16 @@ class Cluster(Protocol):
             Unavailable, OutcomeUnknown.
         """
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-        level: AskedLevel = REGION_LEVEL,
-    ) -> asyncio.Future[Published]:
-        """Publish one validated batch; routes to the leader here or in the home region.
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
+        """Publish one batch; routes to the leader here or in the home region.
 
-        The future resolves when `level` is reached, or with `is_pending` when it was not in time: the batch is stored
+        The future resolves when its level is reached, or with `is_pending` when it was not in time: the batch is stored
         all the same. A level that cannot be given is refused before anything is stored: NotEnoughRegions,
         PolicyViolation.
 
-        `raw` is the caller's again when the method returns: it is copied before, once. Calls of one
-        `lane` for one partition are stored in call order: the method does its ordering work before it returns.
-        A transactional batch needs `transactional_id` and is never forwarded: elsewhere than at the leader of its home
-        it is refused with NotLeader or, where the home is another region, PolicyViolation.
+        The method does its ordering work, and copies the batch, before it returns. A transactional batch is never
+        forwarded: elsewhere than at the leader of its home it is refused with NotLeader or, where the home is another
+        region, PolicyViolation.
 
         Raises:
             synchronously or in the future: UnknownTopic, PolicyViolation, NotLeader, NotHome, Busy,

@@ -22,11 +22,11 @@ import structlog
 
 from georelay.errors import GeorelayError, OutOfOrderSequence, ProducerFenced, TooLarge, Unavailable, UnknownTopic
 from georelay.ids import brokers_own, is_brokers_own
-from georelay.wire.batch import build_batch, parse_header
+from georelay.wire.batch import build_batch
 from georelay.wire.murmur2 import partition_for_key
 from georelay.wire.records import Record
 from region.coordination.log import CoordinatorLog
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 from region.queues.commands_core import NameProducer
 from region.queues.contents import read_again
 from region.queues.limits import DEAD_LETTERS_IN_FLIGHT_MAX
@@ -83,16 +83,8 @@ async def _publish_some(queue: LiveQueue, coordinator: CoordinatorLog) -> None:
             lost.append((number, place))
             break  # the numbers behind it would have a gap
         raw = _letter(queue, place, row, content, sequence=number % SEQUENCES)
-        future = queue.cluster.publish(
-            target,
-            partition,
-            parse_header(raw),
-            bytearray(raw),
-            received_ns=now_ns,
-            entry_region=queue.cluster.region_number,
-            lane=queue,
-        )
-        waits.append((number, place, future))
+        letter = Publish.built(raw, received_ns=now_ns, entry_region=queue.cluster.region_number, lane=queue)
+        waits.append((number, place, queue.cluster.publish(target, partition, letter)))
     await _finish(queue, waits)
     lost = [(number, place) for number, place in lost if queue.state.letters.get(number) == place]
     if lost:

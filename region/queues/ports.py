@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from georelay.ids import RegionNumber
-from georelay.wire.batch import BatchHeader
 from mesh.replication.ports import EpochRow
-from region.kafka.ports import Published, ReadAnswer, Stream, TopicSpec, TopicView
+from region.kafka.ports import Publish, Published, ReadAnswer, Stream, TopicSpec, TopicView
 
 
 class QueueCluster(Protocol):
@@ -42,16 +41,5 @@ class QueueCluster(Protocol):
     ) -> ReadAnswer:
         """Read decided records wherever a replica is."""
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-    ) -> asyncio.Future[Published]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
         """Publish one batch."""

@@ -43,7 +43,7 @@ from georelay.wire.batch import parse_header
 from region.api.unfolding import UNREADABLE, Unreadable, off_loop, unfolds_on_loop
 from region.coordination.coordinators import Coordinators
 from region.coordination.part import JsonObject, Part
-from region.kafka.ports import EntryLike, TopicView
+from region.kafka.ports import EntryLike, Publish, TopicView
 from region.routing.binding import Binding
 from region.routing.copies_core import CopyKey, CopyRow, named, read_row, stream_text
 from region.routing.copy_core import copy_of
@@ -345,11 +345,7 @@ class Copier:
             self._cluster.publish(
                 self.binding.target,
                 partition,
-                parse_header(raw),
-                bytearray(raw),
-                received_ns=self._wall_ns(),
-                entry_region=self._cluster.region_number,
-                lane=self,
+                Publish.built(raw, received_ns=self._wall_ns(), entry_region=self._cluster.region_number, lane=self),
             )
             for raw in copies
         ]

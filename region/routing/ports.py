@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
-from georelay.wire.batch import BatchHeader
 from mesh.replication.ports import EpochRow
-from region.kafka.ports import EntryLike, Published, TopicView
+from region.kafka.ports import EntryLike, Publish, Published, TopicView
 
 
 class SourceStream(Protocol):
@@ -84,16 +83,5 @@ class CopyCluster(Protocol):
     async def allocate_producer_id(self) -> int:
         """Return a new producer id."""
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-    ) -> asyncio.Future[Published]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
         """Publish one batch."""

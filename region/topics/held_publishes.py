@@ -18,44 +18,41 @@ from typing import Final, NamedTuple
 
 from georelay.errors import Busy, GeorelayError
 from georelay.limits import MIB
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 from region.multiraft.machine import HandingOver
 
 LOOK_S: Final = 0.01
 HELD_MAX: Final = 1_000
 HELD_BYTES_MAX: Final = 8 * MIB
 
-Raw = bytes | bytearray | memoryview
-Publish = Callable[[Raw], asyncio.Future[Published]]
-
 
 class _Held(NamedTuple):
-    raw: bytes
     publish: Publish
     answer: asyncio.Future[Published]
 
 
 class HeldPublishes:
-    """Those of one stream."""
+    """Those of one stream. `store` appends one, or says that the leader hands over."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Callable[[Publish], asyncio.Future[Published]]) -> None:
+        self._store = store
         self._held: deque[_Held] = deque()
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def publish(self, raw: Raw, publish: Publish) -> asyncio.Future[Published]:
-        """Publish a batch now, or as soon as it is decided who leads. Raises what `publish` raises; Busy."""
+    def publish(self, publish: Publish) -> asyncio.Future[Published]:
+        """Store a batch now, or as soon as it is decided who leads. Raises what `store` raises; Busy."""
         if not self._held:
             try:
-                return publish(raw)
+                return self._store(publish)
             except HandingOver:
                 pass  # it is held, below, until that is decided
-        elif len(self._held) >= HELD_MAX or self._bytes + len(raw) > HELD_BYTES_MAX:
+        elif len(self._held) >= HELD_MAX or self._bytes + len(publish.raw) > HELD_BYTES_MAX:
             raise Busy(f"{len(self._held)} batches wait until the leadership is handed over")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Published] = loop.create_future()
-        self._held.append(_Held(bytes(raw), publish, answer))
-        self._bytes += len(raw)
+        self._held.append(_Held(publish.kept(), answer))
+        self._bytes += len(publish.raw)
         if self._timer is None:
             self._timer = loop.call_later(LOOK_S, self.look)
         return answer
@@ -68,7 +65,7 @@ class HeldPublishes:
         while self._held:
             held = self._held[0]
             try:
-                stored = held.publish(held.raw)
+                stored = self._store(held.publish)
             except HandingOver:
                 self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look)
                 return
@@ -79,7 +76,7 @@ class HeldPublishes:
             else:
                 stored.add_done_callback(partial(_pass_on, held.answer))
             self._held.popleft()
-            self._bytes -= len(held.raw)
+            self._bytes -= len(held.publish.raw)
 
 
 def _pass_on(answer: asyncio.Future[Published], stored: asyncio.Future[Published]) -> None:

@@ -47,14 +47,14 @@ from georelay.wire.crc import crc32c
 from georelay.wire.header import TRANSACTIONAL
 from mesh.home.home_row import HomeRow
 from mesh.replication.stream_header import EntryType, StreamHeader, next_digest
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 from region.log.entry import EntryDraft, frame_for
 from region.multiraft.machine import Proposer
 from region.topics.committed_tail import TailBudget
 from region.topics.followed_log import FollowedLog
 from region.topics.held_publishes import HeldPublishes
 from region.topics.stream_state import FIRST_LEVEL
-from region.topics.transaction_lanes import TransactionalBatch, TransactionLanes
+from region.topics.transaction_lanes import TransactionLanes
 
 log = structlog.get_logger()
 
@@ -100,7 +100,7 @@ class SequencedStream(FollowedLog, ABC):
         self.is_leaving: Callable[[], bool] = _never  # whether this region is on its way out of the mesh
         self.uses_append_time = False  # as the topic says now
         self.forward_jumps = 0  # of producers, after a loss of records
-        self.held = HeldPublishes()
+        self.held = HeldPublishes(self.publish)
         self.lanes = TransactionLanes(key, admit=self._admit, again=self._publish_transactional)
 
     @abstractmethod
@@ -114,48 +114,28 @@ class SequencedStream(FollowedLog, ABC):
 
     # --- record batches ---------------------------------------------------------------------------
 
-    def publish(
-        self,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        transactional_id: str | None = None,
-        needs_lease: bool = True,
-    ) -> asyncio.Future[Published]:
-        """Append one validated batch, copied here, at the home leader; the future resolves at its commit.
-
-        Args:
-            transactional_id: of the producer; a transactional batch needs it.
-            needs_lease: the commit in this region is what is acknowledged; False where more regions are waited for.
+    def publish(self, publish: Publish) -> asyncio.Future[Published]:
+        """Append one batch, copied here, at the home leader; the future resolves at its commit.
 
         Raises:
             NotLeader, NotHome, Busy, DiskFull, OutOfOrderSequence, ProducerFenced, InvalidTransactionState,
             Unavailable (without a lease), PolicyViolation (this region leaves the mesh): not stored.
         """
         self._prepare_append()
-        if needs_lease:
+        if publish.needs_lease:
             self._check_lease()
+        header = publish.header
         if header.attributes & TRANSACTIONAL:
-            if transactional_id is None or header.producer_id == NO_PRODUCER:
+            if not publish.transactional_id or header.producer_id == NO_PRODUCER:
                 raise BadRequest("a transactional batch needs a transactional id and a producer id")
             self._check_transactions_level()
-            return self._publish_transactional(
-                TransactionalBatch(
-                    header=header,
-                    raw=raw,
-                    received_ns=received_ns,
-                    entry_region=entry_region,
-                    transactional_id=transactional_id,
-                )
-            )
+            return self._publish_transactional(publish)
         if header.producer_id in self.transactions.end.ongoing or header.producer_id in self.lanes:
             raise InvalidTransactionState(
                 f"producer {header.producer_id} has an open transaction: this batch is not in it"
             )
         self._check_fence(header)
-        return self._append(header, raw, received_ns=received_ns, entry_region=entry_region, needs_lease=needs_lease)
+        return self._append(publish)
 
     def _prepare_append(self) -> Proposer:
         """Return the proposer of a home leader whose epoch is open. Raises NotHome, NotLeader, Busy."""
@@ -203,30 +183,20 @@ class SequencedStream(FollowedLog, ABC):
     def _acknowledge(self, index: RaftIndex) -> None:
         self._commits.committed(index, has_lease=self.lease(), is_isolated=self.is_home and self.isolated())
 
-    def _append(
-        self,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        needs_lease: bool = True,
-    ) -> asyncio.Future[Published]:
+    def _append(self, publish: Publish) -> asyncio.Future[Published]:
         proposer = self._leading()
         end = self.end
         append_us = self._append_us()
-        original = self._original(header, raw, append_us, needs_lease=needs_lease)
+        original = self._original(publish, append_us)
         if original is not None:
             return original
         self._check_stays()
         if not self._disk_writable():
             raise DiskFull(f"the disk of broker {self.leader_id} is nearly full: nothing is stored until there is room")
-        frame, batch = frame_for(raw)
+        frame, batch = frame_for(publish.raw)
         stamp(batch, base_offset=end.next_offset, epoch=end.epoch)
-        header = stamp_time(batch, header, append_ms=append_us // 1000 if self.uses_append_time else None)
-        stream_header = self._data_header(
-            header, batch, append_us=append_us, received_ns=received_ns, entry_region=entry_region
-        )
+        header = stamp_time(batch, publish.header, append_ms=append_us // 1000 if self.uses_append_time else None)
+        stream_header = self._data_header(publish, header, batch, append_us)
         jumps = self._jumps_in() and self.producers.is_jump(
             producer_id=header.producer_id, epoch=header.producer_epoch, base_sequence=header.base_sequence
         )
@@ -245,7 +215,7 @@ class SequencedStream(FollowedLog, ABC):
             epoch=end.epoch,
             base_offset=end.next_offset,
             append_us=append_us,
-            needs_lease=needs_lease,
+            needs_lease=publish.needs_lease,
         )
 
     def _jumps_in(self) -> Epoch:
@@ -256,15 +226,9 @@ class SequencedStream(FollowedLog, ABC):
     def _append_us(self) -> int:
         return max(self._clock.wall_ns() // 1000, self.end.append_us)
 
-    def _original(
-        self,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        append_us: int,
-        *,
-        needs_lease: bool = True,
-    ) -> asyncio.Future[Published] | None:
+    def _original(self, publish: Publish, append_us: int) -> asyncio.Future[Published] | None:
         """Return the answer of the batch that this one repeats, None for a new one that may be appended."""
+        header = publish.header
         original = self.producers.check(
             producer_id=header.producer_id,
             epoch=header.producer_epoch,
@@ -273,7 +237,7 @@ class SequencedStream(FollowedLog, ABC):
             checksum=header.crc,
             append_us=append_us,
             jumps_in=self._jumps_in(),
-            restamped=partial(_restamped, raw, header),
+            restamped=partial(_restamped, publish.raw, header),
         )
         if original is None:
             return None
@@ -282,7 +246,7 @@ class SequencedStream(FollowedLog, ABC):
             epoch=original.home_epoch,
             base_offset=original.base_offset,
             append_us=original.append_us,
-            needs_lease=needs_lease,
+            needs_lease=publish.needs_lease,
         )
 
     # --- transactions -----------------------------------------------------------------------------
@@ -299,7 +263,7 @@ class SequencedStream(FollowedLog, ABC):
                 "start a new producer"
             )
 
-    def _publish_transactional(self, batch: TransactionalBatch) -> asyncio.Future[Published]:
+    def _publish_transactional(self, batch: Publish) -> asyncio.Future[Published]:
         """Append to the open transaction, or wait for the coordinator to confirm the one that this batch opens."""
         header = batch.header
         if header.producer_id in self.lanes:
@@ -312,8 +276,8 @@ class SequencedStream(FollowedLog, ABC):
                     f"producer {header.producer_id} epoch {ongoing.producer_epoch} has an open transaction: "
                     f"epoch {header.producer_epoch} begins when it is ended"
                 )
-            return self._append_transactional(batch)
-        original = self._original(header, batch.raw, self._append_us())
+            return self._append(batch)
+        original = self._original(batch, self._append_us())
         if original is not None:
             return original
         self._check_stays()
@@ -325,17 +289,14 @@ class SequencedStream(FollowedLog, ABC):
         if header.producer_id not in self.transactions.end.ongoing and self.transactions.is_full:
             raise Busy(f"{self.key} holds as many aborted transactions as it may: shorten retention or delete records")
 
-    def _append_transactional(self, batch: TransactionalBatch) -> asyncio.Future[Published]:
-        return self._append(batch.header, batch.raw, received_ns=batch.received_ns, entry_region=batch.entry_region)
-
-    def _admit(self, batch: TransactionalBatch, number: int) -> asyncio.Future[Published]:
+    def _admit(self, batch: Publish, number: int) -> asyncio.Future[Published]:
         """Append a batch whose transaction the coordinator said to be open, unless its marker came meanwhile."""
         self._prepare_append()
         self._check_fence(batch.header)
         if self.transactions.end.is_late(batch.header.producer_id, number):
             raise InvalidTransactionState(f"the transaction of producer {batch.header.producer_id} has been ended")
         self._check_room(batch.header)  # others may have been confirmed meanwhile
-        return self._append_transactional(batch)
+        return self._append(batch)
 
     def write_marker(
         self, *, producer_id: int, producer_epoch: int, is_commit: bool, number: int
@@ -408,19 +369,18 @@ class SequencedStream(FollowedLog, ABC):
             digest=next_digest(end.digest, epoch=end.epoch, first=first, last=first, batch=batch),
         )
 
-    def _data_header(
-        self, header: BatchHeader, batch: memoryview, *, append_us: int, received_ns: int, entry_region: int
-    ) -> StreamHeader:
+    def _data_header(self, publish: Publish, header: BatchHeader, batch: memoryview, append_us: int) -> StreamHeader:
+        """Return the stream part of a batch whose header, and bytes, are stamped."""
         end = self.end
         last = Offset(end.next_offset + header.record_count - 1)
         return StreamHeader(
             type=EntryType.DATA,
-            entry_region=entry_region,
+            entry_region=publish.entry_region,
             record_count=header.record_count,
             epoch=end.epoch,
             base_offset=end.next_offset,
             append_us=append_us,
-            received_ns=received_ns,
+            received_ns=publish.received_ns,
             max_timestamp_ms=header.max_timestamp_ms,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -33,8 +32,7 @@ from georelay.errors import (
 )
 from georelay.ids import StreamKey
 from georelay.limits import UNCOMMITTED_BYTES_MAX
-from georelay.wire.batch import BatchHeader
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 
 log = structlog.get_logger()
 
@@ -53,19 +51,8 @@ class TransactionVerifier(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionalBatch:
-    """One validated batch. `raw` stays the caller's until the batch waits, then it is a copy."""
-
-    header: BatchHeader
-    raw: bytes | bytearray | memoryview
-    received_ns: int
-    entry_region: int
-    transactional_id: str
-
-
-Admit = Callable[[TransactionalBatch, int], asyncio.Future[Published]]
-_Waiting = tuple[TransactionalBatch, asyncio.Future[Published]]
+Admit = Callable[[Publish, int], asyncio.Future[Published]]
+_Waiting = tuple[Publish, asyncio.Future[Published]]
 
 
 class TransactionLanes:
@@ -76,9 +63,7 @@ class TransactionLanes:
         again: publishes a batch from the start: it waited behind one of another transaction.
     """
 
-    def __init__(
-        self, key: StreamKey, *, admit: Admit, again: Callable[[TransactionalBatch], asyncio.Future[Published]]
-    ) -> None:
+    def __init__(self, key: StreamKey, *, admit: Admit, again: Callable[[Publish], asyncio.Future[Published]]) -> None:
         self.verifier: TransactionVerifier | None = None
         self._key = key
         self._admit = admit
@@ -90,7 +75,7 @@ class TransactionLanes:
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._lanes
 
-    def wait(self, batch: TransactionalBatch) -> asyncio.Future[Published]:
+    def wait(self, batch: Publish) -> asyncio.Future[Published]:
         """Queue a batch; the first of its producer is verified.
 
         Raises:
@@ -104,13 +89,7 @@ class TransactionLanes:
             raise Unavailable("this broker serves no transactions")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Published] = loop.create_future()
-        kept = TransactionalBatch(
-            header=batch.header,
-            raw=bytes(batch.raw),
-            received_ns=batch.received_ns,
-            entry_region=batch.entry_region,
-            transactional_id=batch.transactional_id,
-        )
+        kept = batch.kept()
         self._bytes += len(kept.raw)
         if isinstance(lane, deque):
             lane.append((kept, answer))
@@ -121,7 +100,7 @@ class TransactionLanes:
         task.add_done_callback(self._tasks.discard)
         return answer
 
-    async def _verify(self, verifier: TransactionVerifier, first: TransactionalBatch) -> None:
+    async def _verify(self, verifier: TransactionVerifier, first: Publish) -> None:
         header = first.header
         number = -1
         error: GeorelayError | None = None
@@ -165,7 +144,7 @@ class TransactionLanes:
                 _refuse(answer, error)
 
 
-def _transaction(batch: TransactionalBatch) -> tuple[str, int]:
+def _transaction(batch: Publish) -> tuple[str, int]:
     return batch.transactional_id, batch.header.producer_epoch
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from georelay.errors import BadRequest, GeorelayError
 from georelay.ids import BrokerId
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
 from mesh.replication.link import Dial, Link
+from mesh.replication.publish import Publish
 from mesh.replication.settings import BrokerAddress
 from region.log.filesystem import OsFileSystem
 from region.multiraft.peer_links import PeerLinks
@@ -38,14 +39,12 @@ async def publish_from_each(bed: Any) -> list[int]:
     """Publish one batch through every broker, two of which forward it; return the offsets."""
     offsets = []
     for broker in bed.brokers:
-        raw = bytearray(build_batch([RecordDraft(b"value")], timestamps_ms=1))
-        header = validate(raw, from_client=True)
+        raw = build_batch([RecordDraft(b"value")], timestamps_ms=1)
+        publish = Publish.built(raw, received_ns=1, entry_region=1, lane="test")
         async with asyncio.timeout(10):
             while True:
                 try:
-                    stored = await broker.cluster.publish(
-                        TOPIC, 0, header, raw, received_ns=1, entry_region=1, lane="test"
-                    )
+                    stored = await broker.cluster.publish(TOPIC, 0, publish)
                     break
                 except GeorelayError:  # its link to the leader is being opened
                     await asyncio.sleep(0.02)

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 
 from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown
 from georelay.ids import BrokerId, GroupId
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.log.errors import ReadInterrupted
 from tests.sim.clockwork import NS_PER_MS
 from tests.sim.ledger import GroupLedger
@@ -22,7 +23,7 @@ from tests.sim.world import World
 TIMEOUT_NS: Final = 1_500 * NS_PER_MS
 BACKOFF_NS: Final = 40 * NS_PER_MS
 HOP_NS: Final = 150_000
-Publish = Callable[[Any, int, bytes], Any]  # (a broker's life, producer id, batch) -> a future
+PublishAt = Callable[[Any, int, bytes], Any]  # (a broker's life, producer id, batch) -> a future
 
 
 class Region(Protocol):
@@ -50,7 +51,7 @@ class Producer:
         period_ns: int,
         bytes_max: int,
         brokers: tuple[BrokerId, ...] | None = None,
-        publish: Publish | None = None,
+        publish: PublishAt | None = None,
     ) -> None:
         self.acknowledged = 0
         self.sent = 0
@@ -142,7 +143,7 @@ class Producer:
         stream = life.streams.get(self._group)
         if stream is None:
             raise NotLeader(leader=-1)
-        return stream.publish(validate(batch, from_client=True), bytearray(batch), received_ns=1, entry_region=1)
+        return stream.publish(Publish.built(batch, received_ns=1, entry_region=1))
 
     def _answered(self, sequence: int, attempt: int, future: Any) -> None:
         if not future.cancelled():

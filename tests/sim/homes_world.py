@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 from georelay.durability import Durability
 from georelay.errors import GeorelayError, OutOfOrderSequence
 from georelay.ids import BrokerId, RegionNumber, region_of
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
 from mesh.replication.level import AskedLevel
+from mesh.replication.publish import Publish
 from region.controller.commands import FEATURE_LEVEL_MAX
 from region.controller.topic import Homes, TopicSpec
 from region.multiraft.transport import FrameKind
@@ -76,10 +77,10 @@ class Publisher:
             timestamps_ms=1, producer_id=self._id, producer_epoch=0, base_sequence=self._sequence,
         )  # fmt: skip
         try:
-            future = life.core.cluster.publish(
-                TOPIC, 0, validate(batch, from_client=True), bytearray(batch), received_ns=1,
-                entry_region=region_of(life.me), lane=self._id, level=self._level,
-            )  # fmt: skip
+            publish = Publish.built(
+                batch, received_ns=1, entry_region=region_of(life.me), lane=self._id, level=self._level
+            )
+            future = life.core.cluster.publish(TOPIC, 0, publish)
         except GeorelayError as error:
             self._answered(attempt, self._id, self._sequence, error)
             return

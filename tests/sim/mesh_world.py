@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from georelay.errors import GeorelayError
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey, broker_id, region_of
-from georelay.wire.batch import validate
 from mesh.replication.incoming_link import IncomingLink
+from mesh.replication.publish import Publish
 from region.controller.commands import FEATURE_LEVEL_MAX
 from region.controller.topic import Homes, TopicSpec
 from region.multiraft.transport import FrameKind
@@ -434,13 +434,7 @@ def _publish(name: str) -> Any:
     def publish(life: CoreLife, producer_id: int, batch: bytes) -> Any:
         assert life.core is not None
         return life.core.cluster.publish(
-            name,
-            0,
-            validate(batch, from_client=True),
-            bytearray(batch),
-            received_ns=1,
-            entry_region=region_of(life.me),
-            lane=producer_id,
+            name, 0, Publish.built(batch, received_ns=1, entry_region=region_of(life.me), lane=producer_id)
         )
 
     return publish

@@ -33,7 +33,7 @@ from region.api.permits import check_topic
 from region.api.publishing import Asker, RecordPlace, RecordPublisher, check_place, require_topic
 from region.api.streams.outbox import Writer
 from region.kafka.client_batch import check_client_batch
-from region.kafka.ports import Cluster, Published, TopicView
+from region.kafka.ports import Cluster, Publish, Published, TopicView
 from region.kafka.refused_publishes import RefusedPublishes
 from region.security.access import Access, Operation, Principal, Resource
 from region.security.quotas import Quotas
@@ -193,21 +193,19 @@ class PublishCall:
 
     def _publish_batch(self, publish: pb.Publish) -> None:
         raw = publish.batch
-        transactional_id = publish.transactional_id or None
-        header = check_client_batch(raw, is_transactional=transactional_id is not None)
+        header = check_client_batch(raw, is_transactional=bool(publish.transactional_id))
         place = (publish.topic, publish.partition, header.record_count)
         try:
-            future = self._cluster.publish(
-                publish.topic,
-                publish.partition,
+            batch = Publish(
                 header,
                 raw,
-                received_ns=self._wall_ns(),
-                entry_region=self._cluster.region_number,
+                self._wall_ns(),
+                self._cluster.region_number,
                 lane=self,
-                transactional_id=transactional_id,
                 level=level_of(publish),
+                transactional_id=publish.transactional_id,
             )
+            future = self._cluster.publish(publish.topic, publish.partition, batch)
         except GeorelayError as error:
             self._refused.note(*place, error)
             raise

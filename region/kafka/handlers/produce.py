@@ -36,7 +36,7 @@ from region.kafka.client_batch import check_client_batch
 from region.kafka.connection import Slot
 from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import RowRefused, kafka_code
-from region.kafka.ports import Published
+from region.kafka.ports import Publish, Published
 from region.kafka.refused_publishes import RefusedPublishes
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Resource
@@ -274,17 +274,16 @@ class ProduceHandler:
             raise RowRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
         self._counters.batches_in += 1
         self._counters.records_in += header.record_count
-        future = self._cluster.publish(
-            name,
-            data.index,
+        publish = Publish(
             header,
             raw,
-            received_ns=slot.received_ns,
-            entry_region=self._cluster.region_number,
+            slot.received_ns,
+            self._cluster.region_number,
             lane=slot.connection,
-            transactional_id=transactional_id,
             level=_level_of(request.acks, request.timeout_ms, view),
+            transactional_id=transactional_id or "",
         )
+        future = self._cluster.publish(name, data.index, publish)
         return future, header.record_count, view.definition.uses_append_time
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from georelay.clock import SystemClock
 from georelay.errors import NotLeader
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.broker.core import BrokerCore
 from region.config import BrokerConfig
 from region.log.filesystem import OsFileSystem
@@ -172,12 +173,12 @@ class Mesh:
 
     async def publish(self, core: BrokerCore, topic: str, value: bytes) -> int:
         """Publish one record; return its offset."""
-        raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1))
-        header, region = validate(raw, from_client=True), core.config.region_number
+        raw = build_batch([RecordDraft(value)], timestamps_ms=1)
+        publish = Publish.built(raw, received_ns=1, entry_region=core.config.region_number, lane=1)
         deadline = time.monotonic() + SECONDS
         while True:
             try:
-                stored = await core.cluster.publish(topic, 0, header, raw, received_ns=1, entry_region=region, lane=1)
+                stored = await core.cluster.publish(topic, 0, publish)
             except NotLeader:  # a topic that was just made
                 if time.monotonic() > deadline:
                     raise

@@ -12,10 +12,10 @@ from hypothesis import given
 from georelay.errors import GeorelayError
 from georelay.ids import Epoch, Offset, RaftIndex
 from georelay.wire.batch import RecordDraft, build_batch, validate
+from mesh.replication.publish import Publish
 from region.topics.log_start_core import LogStart
 from region.topics.producer_rows import encode_producers
 from region.topics.skip_core import encode_skip
-from region.topics.transaction_lanes import TransactionalBatch
 
 HOUR_NS = 3_600_000_000_000
 Step = tuple[str, int, int]
@@ -109,10 +109,10 @@ class History:
         stream = self.bench.stream
         try:
             if in_transaction:  # as when its coordinator has said yes
-                batch = TransactionalBatch(header=header, raw=raw, received_ns=1, entry_region=1, transactional_id="t")
+                batch = Publish(header, raw, 1, 1, transactional_id="t")
                 stream._admit(batch, self.numbers.get(producer, 0) + 1)
             else:
-                stream.publish(header, raw, received_ns=1, entry_region=1)
+                stream.publish(Publish(header, raw, 1, 1))
         except GeorelayError:
             self.sequences[producer] = 0  # expired or truncated: it starts again
             return

@@ -55,7 +55,7 @@ async def test_records_of_different_levels_take_lanes_of_their_own(edge: Edge, c
     for level in (geo, REGION_LEVEL, geo):
         await edge.publisher.publish("orders", [(NewRecord(b"v"), None)], level)
     assert [level.durability for level in cluster.levels] == [Durability(2), Durability.REGION, Durability(2)]
-    producers = [header.producer_id for _, _, header, _, _ in cluster.published]
+    producers = [publish.header.producer_id for _, _, publish in cluster.published]
     assert producers[0] == producers[2] != producers[1]
 
 
@@ -65,7 +65,7 @@ async def test_deadlines_of_nearly_the_same_length_share_a_lane(edge: Edge, clus
         level = AskedLevel(durability=Durability(2), deadline_ms=deadline_ms)
         await edge.publisher.publish("orders", [(NewRecord(b"v"), None)], level)
     assert {level.deadline_ms for level in cluster.levels} == {1_920, 2_048}  # never earlier than asked
-    assert len({header.producer_id for _, _, header, _, _ in cluster.published}) == 2
+    assert len({publish.header.producer_id for _, _, publish in cluster.published}) == 2
 
 
 async def test_the_small_contract_takes_a_level_as_metadata_and_tells_in_the_trailers(stub: Any, cluster: Any) -> None:

@@ -19,6 +19,7 @@ from georelay.limits import MIB
 from georelay.wire.batch import HEADER_BYTES, Compression, Record, build_batch
 from georelay.wire.control_batch import build_marker
 from georelay.wire.records import open_records
+from mesh.replication.publish import Publish
 from region.api import record_answers, unfolding
 from region.api.admin_http import AdminHttp
 from region.api.coalescer import Coalescer
@@ -181,7 +182,7 @@ async def test_who_stands_behind_a_marker_of_a_later_epoch_has_that_epoch(cluste
 async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_count(cluster: Any) -> None:
     cluster.add_topic("orders")
     stream = cluster.stream("orders", 0)
-    stream.publish(*_published(batch(40, MIB // 8, Compression.GZIP)), received_ns=1, entry_region=1)
+    stream.publish(_published(batch(40, MIB // 8, Compression.GZIP)))
     delivered: list[pb.Delivery] = []
     counted: list[int] = []
 
@@ -205,10 +206,8 @@ async def test_records_of_one_batch_leave_in_deliveries_that_credit_and_quota_co
     assert sum(counted) >= 5 * MIB
 
 
-def _published(raw: bytes) -> tuple[Any, bytes]:
-    from georelay.wire.batch import parse_header
-
-    return parse_header(raw), raw
+def _published(raw: bytes) -> Publish:
+    return Publish.built(raw, received_ns=1, entry_region=1)
 
 
 @pytest.fixture
@@ -235,7 +234,7 @@ async def test_an_answer_over_http_is_bounded_by_what_records_unfold_to(
     monkeypatch.setattr(record_answers, "ANSWER_BYTES_MAX", 6_700)  # 10 records as JSON: a zero byte takes six there
     cluster.add_topic("orders")
     stream = cluster.stream("orders", 0)
-    stream.publish(*_published(batch(100, 100, Compression.GZIP)), received_ns=1, entry_region=1)
+    stream.publish(_published(batch(100, 100, Compression.GZIP)))
     found: list[int] = []
     offset = 0
     while offset < 100:
@@ -268,7 +267,7 @@ async def test_over_http_a_batch_that_cannot_be_read_is_passed_over_and_hides_no
     stream = cluster.stream("orders", 0)
     good = batch(2, 1, Compression.GZIP)
     for raw in (good, spoilt(batch(3, 1, Compression.GZIP)), damaged(batch(4, 0, Compression.NONE), record=1), good):
-        stream.publish(*_published(raw), received_ns=1, entry_region=1)
+        stream.publish(_published(raw))
     document = await ask(http, offset=0)
     assert [record["offset"] for record in document["records"]] == [0, 1, 5, 9, 10]
     assert [(row["first"], row["following"]) for row in document["passed_over"]] == [(2, 5), (6, 9)]
@@ -287,7 +286,7 @@ async def test_a_record_that_is_too_large_as_json_is_passed_over_however_small_i
     assert len(bomb) < 4_096
     escaped = batch(1, 3 * MIB, Compression.ZSTD)  # three MiB of zero bytes are eighteen as JSON
     for raw in (bomb, escaped, batch(1, 2 * MIB, Compression.ZSTD)):
-        stream.publish(*_published(raw), received_ns=1, entry_region=1)
+        stream.publish(_published(raw))
     document = await ask(http, offset=0)
     assert [record["offset"] for record in document["records"]] == [2]
     assert [row["first"] for row in document["passed_over"]] == [0, 1]
@@ -303,7 +302,7 @@ async def test_headers_and_escapes_count_in_an_answer_and_the_rest_is_the_next_a
     headers = tuple((f"{at:03}", bytes(100)) for at in range(1_000))
     rows = [(b"", None, headers)] * 4
     raw = build_batch(rows, timestamps_ms=1, compression=Compression.ZSTD)
-    stream.publish(*_published(raw), received_ns=1, entry_region=1)
+    stream.publish(_published(raw))
     sizes: list[int] = []
     offset = 0
     while offset < 4:
@@ -326,7 +325,7 @@ async def test_the_text_of_large_records_is_made_off_the_event_loop(
     monkeypatch.setattr(record_answers, "record_json", noted)
     cluster.add_topic("orders")
     stream = cluster.stream("orders", 0)
-    stream.publish(*_published(batch(20, MIB // 8, Compression.ZSTD)), received_ns=1, entry_region=1)
+    stream.publish(_published(batch(20, MIB // 8, Compression.ZSTD)))
     assert (await ask(http, offset=0))["next_offset"] == 20
     assert threads
     assert threading.get_ident() not in threads
@@ -395,7 +394,7 @@ async def test_a_subscription_goes_on_behind_what_it_has_when_a_batch_took_too_l
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.add_topic("orders")
-    cluster.stream("orders", 0).publish(*_published(batch(2, 1, Compression.GZIP)), received_ns=1, entry_region=1)
+    cluster.stream("orders", 0).publish(_published(batch(2, 1, Compression.GZIP)))
     refusals = iter([Busy("it took more than 10 s")])
 
     async def chunks(entry: Any, where: str) -> AsyncIterator[list[Record]]:

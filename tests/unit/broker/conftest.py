@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from georelay.errors import GeorelayError
-from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records
+from mesh.replication.publish import Publish
 from region.api.reading import StreamReader
 from region.app import Broker
 from region.config import BrokerConfig
@@ -170,13 +171,7 @@ class Mesh:
         batch = build_batch([RecordDraft(value)], timestamps_ms=1)
         await self.again(
             lambda: broker.cluster.publish(
-                "orders",
-                0,
-                validate(batch, from_client=True),
-                bytearray(batch),
-                received_ns=1,
-                entry_region=broker.config.region_number,
-                lane="test",
+                "orders", 0, Publish.built(batch, received_ns=1, entry_region=broker.config.region_number, lane="test")
             )
         )
 

@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from georelay.errors import HomeUnreachable
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.api import coalescer
 
 
@@ -45,15 +46,7 @@ async def test_a_publish_for_a_home_that_is_gone_is_refused_at_once_and_is_store
     assert len([row for row in logs if row["event"] == "batch.given_up"]) == 1  # not one for each refused record
     batch = build_batch([RecordDraft(b"of a Kafka client")], timestamps_ms=1)
     with pytest.raises(HomeUnreachable, match="region us"):
-        await eu.cluster.publish(
-            "orders",
-            0,
-            validate(batch, from_client=True),
-            bytearray(batch),
-            received_ns=1,
-            entry_region=2,
-            lane="kafka",
-        )
+        await eu.cluster.publish("orders", 0, Publish.built(batch, received_ns=1, entry_region=2, lane="kafka"))
     await mesh.start()
     await until(lambda: not links.is_unreachable(1))
     assert (await post(mesh.running["eu", 1]))[0] == 200

@@ -18,6 +18,7 @@ from georelay.wire.batch import RecordDraft, build_batch, validate
 from mesh.listening.addresses_core import Source
 from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, Published
+from mesh.replication.publish import Publish
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 
 _BENCHES = Path(__file__).parents[1] / "topics" / "conftest.py"
@@ -143,11 +144,8 @@ class Mesh:
             async with asyncio.timeout(5):
                 await self[number].links.forward(
                     self[number].stream.key,
+                    Publish.built(raw, received_ns=1, entry_region=number, lane="lane"),
                     region=RegionNumber(home or self[number].stream.home),
-                    batch=raw,
-                    received_ns=1,
-                    entry_region=RegionNumber(number),
-                    lane="lane",
                 )
 
     async def equal(self, *values: bytes, within: tuple[int, ...] = (1, 2, 3)) -> None:

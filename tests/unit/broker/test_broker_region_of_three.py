@@ -15,7 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from georelay.ids import BrokerId, GroupId, Offset
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.api.reading import LATEST, StreamReader
 from region.app import Broker
 from region.config import BrokerConfig
@@ -83,7 +84,7 @@ async def test_latest_is_what_the_leader_says_on_every_broker(region: Region, un
     batch = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=1))
     led = streams[leader]
     assert led is not None
-    await led.publish(validate(batch, from_client=True), batch, received_ns=1, entry_region=1)
+    await led.publish(Publish.built(batch, received_ns=1, entry_region=1))
     for broker in region.running.values():
         stream = broker.cluster.stream("orders", 0)
         assert stream is not None

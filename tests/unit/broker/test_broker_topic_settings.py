@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from mesh.replication.publish import Publish
 from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import TopicSpec
@@ -14,7 +15,7 @@ from region.controller.topic import TopicSpec
 async def publish(broker: Any, value: bytes) -> Any:
     raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1))
     header = validate(raw, from_client=True)
-    return await broker.cluster.publish("state", 0, header, raw, received_ns=1, entry_region=1, lane="test")
+    return await broker.cluster.publish("state", 0, Publish(header, raw, 1, 1, lane="test"))
 
 
 async def made(broker: Any, until: Any, **settings: str) -> Any:

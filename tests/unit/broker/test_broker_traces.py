@@ -15,6 +15,7 @@ from georelay.trace.kinds import Operation, TraceKind
 from georelay.trace.schema import RECORDED_COLUMNS
 from georelay.wire.api import ErrorCode
 from mesh.clock.estimate import Exchange
+from mesh.replication.publish import Publish
 from mesh.tracing.latency_cells_core import SAME_CLOCK, UNKNOWN_CLOCK, Row
 from mesh.tracing.outcome_core import Totals
 from region.broker.clocks import BrokerClocks
@@ -253,11 +254,11 @@ class Cluster:
         region, dot, _ = name.partition(".")
         return self.streams[region if dot else "us"]
 
-    def publish(self, name: str, partition: int, header: Any, raw: bytes, **_: Any) -> asyncio.Future[None]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[None]:
         if self.fails:
             raise Unavailable("no leader")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.streams["us"].append(raw, self.clock.now_ns // 1_000)
+        self.streams["us"].append(bytes(publish.raw), self.clock.now_ns // 1_000)
         done.set_result(None)
         return done
 

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.app import Broker
 from region.config import BrokerConfig
 from region.controller.topic import Homes, TopicSpec
@@ -32,9 +33,7 @@ def made(make_config: Callable[[], dict[str, Any]]) -> Made:
 
 def publish(broker: Broker, count: int) -> asyncio.Future[Any]:
     raw = bytearray(build_batch([RecordDraft(b"v")] * count, timestamps_ms=1))
-    published = broker.cluster.publish(
-        "orders", 0, validate(raw, from_client=True), raw, received_ns=1, entry_region=1, lane="test"
-    )
+    published = broker.cluster.publish("orders", 0, Publish.built(raw, received_ns=1, entry_region=1, lane="test"))
     assert isinstance(published, asyncio.Future)
     return published
 

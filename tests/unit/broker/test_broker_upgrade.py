@@ -18,7 +18,8 @@ import pytest
 from georelay.clock import SystemClock
 from georelay.errors import BadRequest, OutOfOrderSequence, UnknownProducer
 from georelay.ids import Offset
-from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records
+from mesh.replication.publish import Publish
 from region.app import Broker
 from region.config import BrokerConfig
 from region.log.data_directory import DIRECTORY_FORMAT
@@ -52,9 +53,7 @@ def publish(broker: Any, partition: int, *, producer: int, sequence: int) -> Any
 
 
 def send(broker: Any, partition: int, raw: bytes) -> Any:
-    return broker.cluster.publish(
-        "orders", partition, validate(raw, from_client=True), raw, received_ns=1, entry_region=1, lane="test"
-    )
+    return broker.cluster.publish("orders", partition, Publish.built(raw, received_ns=1, entry_region=1, lane="test"))
 
 
 async def read_values(stream: Any) -> list[bytes]:

@@ -13,8 +13,9 @@ import pytest
 
 from georelay.errors import DiskFull, GeorelayError, Unavailable
 from georelay.ids import BrokerId, GroupId, RegionNumber, StreamKey
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
 from mesh.replication.ports import Answer
+from mesh.replication.publish import Publish
 from region.app import Broker
 from region.broker import housekeeping
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
@@ -27,9 +28,7 @@ from region.log.errors import LogCorrupt
 
 def publish(broker: Any, topic: str = "orders", value: bytes = b"v") -> asyncio.Future[Any]:
     raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1))
-    published = broker.cluster.publish(
-        topic, 0, validate(raw, from_client=True), raw, received_ns=1, entry_region=1, lane="test"
-    )
+    published = broker.cluster.publish(topic, 0, Publish.built(raw, received_ns=1, entry_region=1, lane="test"))
     assert isinstance(published, asyncio.Future)
     return published
 

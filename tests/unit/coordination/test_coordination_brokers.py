@@ -9,7 +9,8 @@ import pytest
 
 from georelay.errors import CoordinatorUnavailable, NotCoordinator, PolicyViolation
 from georelay.ids import BrokerId
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.controller.topic import Homes, TopicSpec
 from region.coordination.coordinators import COORDINATORS, INTERNAL_TOPIC
 from region.coordination.part import Part
@@ -63,15 +64,7 @@ async def test_clients_neither_write_nor_change_the_internal_topic(shared_region
     cluster = region.running[region.leader(partition)].cluster
     raw = bytearray(build_batch([RecordDraft(b"forged", key=b"\x01")], timestamps_ms=1))
     with pytest.raises(PolicyViolation):
-        await cluster.publish(
-            INTERNAL_TOPIC,
-            partition,
-            validate(raw, from_client=True),
-            raw,
-            received_ns=1,
-            entry_region=1,
-            lane="test",
-        )
+        await cluster.publish(INTERNAL_TOPIC, partition, Publish.built(raw, received_ns=1, entry_region=1, lane="test"))
     for attempt in (
         cluster.delete_records(INTERNAL_TOPIC, partition, 1),
         cluster.delete_topic(INTERNAL_TOPIC),

@@ -19,7 +19,8 @@ from georelay.errors import (
     Unavailable,
 )
 from georelay.ids import Offset, RaftIndex
-from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import EntryType
 from region.coordination import coordinator_stream, proposals
 from region.coordination.limits import COMMAND_BYTES_MAX
@@ -226,7 +227,7 @@ async def test_nobody_else_writes_here(make_bench: Bench) -> None:
     bench = await leading(make_bench)
     raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=1))
     with pytest.raises(PolicyViolation):
-        bench.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+        bench.stream.publish(Publish.built(raw, received_ns=1, entry_region=1))
     with pytest.raises(PolicyViolation):
         bench.stream.write_marker(producer_id=1, producer_epoch=0, is_commit=True, number=1)
     with pytest.raises(PolicyViolation):
@@ -330,7 +331,7 @@ async def test_the_whole_log_above_the_manifest_is_kept(make_bench: Bench) -> No
 async def test_a_command_that_cannot_be_stops_the_replica(make_bench: Bench, record: Any) -> None:
     bench = await leading(make_bench)
     raw = build_batch([RecordDraft(*record)], timestamps_ms=1)
-    super(type(bench.stream), bench.stream).publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+    super(type(bench.stream), bench.stream).publish(Publish.built(raw, received_ns=1, entry_region=1))
     with pytest.raises(InvariantBroken):
         bench.log.commit()
 

@@ -22,7 +22,8 @@ from georelay.errors import (
     UnknownTopic,
 )
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
-from mesh.replication.level import REGION_LEVEL, AskedLevel
+from mesh.replication.level import AskedLevel
+from mesh.replication.publish import Publish
 from region.controller.definition_rules import alter
 from region.controller.topic import Homes, TopicDefaults, TopicDefinition, TopicSpec, TopicView
 from region.geo.resolution import Resolved
@@ -60,8 +61,7 @@ class FakeCluster:
         self.publish_errors: list[GeorelayError] = []  # raised by the next publishes
         self.levels: list[AskedLevel] = []
         self.regions_reached = 3
-        self.transactional_ids: list[str | None] = []
-        self.published: list[tuple[str, int, Any, int, Any]] = []
+        self.published: list[tuple[str, int, Publish]] = []
         self.producer_errors: list[GeorelayError] = []
         self.create_errors: list[GeorelayError] = []
         self.created_by: list[str] = []
@@ -251,26 +251,14 @@ class FakeCluster:
             raise self.producer_errors.pop(0)
         return next(self._producer_ids)
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: Any,
-        raw: Any,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-        level: AskedLevel = REGION_LEVEL,
-    ) -> asyncio.Future[Published]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
+        level = publish.level
         self.levels.append(level)
-        self.transactional_ids.append(transactional_id)
-        self.published.append((name, partition, header, received_ns, lane))
+        self.published.append((name, partition, publish))
         if self.publish_errors:
             raise self.publish_errors.pop(0)
         stream = self.streams[name, partition]
-        stored = stream.publish(header, raw, received_ns=received_ns, entry_region=entry_region)
+        stored = stream.publish(publish)
         return stored if not level.is_geo else self._at_level(stored, level.durability.regions_of(3))
 
     def _at_level(self, stored: asyncio.Future[Published], asked: int) -> asyncio.Future[Published]:

@@ -11,6 +11,7 @@ from georelay.errors import GeorelayError, NotLeader, OutOfOrderSequence, Unavai
 from georelay.ids import Epoch, Offset, RaftIndex, RegionNumber, StreamKey, Term
 from georelay.wire.batch import build_batch, parse_header, stamp
 from georelay.wire.crc import crc32c
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import EntryType, StreamHeader
 from region.kafka.ports import Published
 from region.log.entry import Entry, EntryDraft, seal_entry
@@ -53,13 +54,13 @@ class FakeStream:
     def knows_end(self) -> bool:
         return bool(self.is_home)
 
-    def publish(self, header: Any, raw: Any, *, received_ns: int, entry_region: int) -> asyncio.Future[Published]:
-        known = self._check_sequence(header)
+    def publish(self, publish: Publish) -> asyncio.Future[Published]:
+        known = self._check_sequence(publish.header)
         base = self.next_offset if known is None else Offset(known)
         if known is None:
-            batch = bytearray(raw)
+            batch = bytearray(publish.raw)
             stamp(batch, base_offset=base, epoch=self.epoch)
-            self._append(bytes(batch), header, received_ns, entry_region)
+            self._append(bytes(batch), publish.header, publish.received_ns, publish.entry_region)
         published = Published(epoch=self.epoch, base_offset=base, append_us=self.now_us, regions=(self.home,))
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         self._pending.append((future, published))

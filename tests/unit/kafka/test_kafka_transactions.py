@@ -229,7 +229,7 @@ async def test_a_transactional_batch_is_published_with_its_transactional_id(bed:
     client = await bed.client()
     answer = await client.call(produce(transactional_batch(), "x"), ApiKey.PRODUCE, 9)
     assert answer.responses[0].partition_responses[0].error_code == 0
-    assert bed.cluster.transactional_ids == ["x"]
+    assert [publish.transactional_id for _, _, publish in bed.cluster.published] == ["x"]
 
 
 async def test_a_transactional_batch_without_a_transactional_id_is_refused(bed: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.replication import link_endpoint
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.ports import Published
+from mesh.replication.publish import Publish
 
 GEO = AskedLevel(durability=Durability(2), deadline_ms=700, needs_live=True)
 
@@ -45,9 +46,8 @@ class CountedRegions:
 
 
 def forward(two_regions: Any, key: Any, level: AskedLevel = GEO) -> asyncio.Future[Published]:
-    future = two_regions.mirror.links.forward(
-        key, region=RegionNumber(1), batch=b"v", received_ns=1, entry_region=RegionNumber(2), lane="one", level=level
-    )
+    publish = Publish(cast("Any", None), b"v", 1, 2, lane="one", level=level)
+    future = two_regions.mirror.links.forward(key, publish, region=RegionNumber(1))
     assert isinstance(future, asyncio.Future)
     return future
 

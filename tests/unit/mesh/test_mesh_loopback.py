@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from georelay.errors import DataDirectoryError, HomeUnreachable, NotLeader, Outc
 from georelay.ids import Epoch, Offset, RegionNumber
 from mesh.listening.addresses_core import Source
 from mesh.replication.link_state import LinkState
+from mesh.replication.publish import Publish
 from mesh.replication.settings import BrokerAddress
 
 
@@ -342,8 +344,8 @@ async def test_a_home_that_cannot_be_reached_is_said_so_and_nothing_was_sent(two
         await forward(two_regions.mirror, key, payload(0))
 
 
-def forward(broker: Any, key: Any, batch: bytes, lane: object = "one client") -> Any:
-    return broker.links.forward(key, region=1, batch=batch, received_ns=1, entry_region=2, lane=lane)
+def forward(broker: Any, key: Any, batch: bytes, lane: Hashable = "one client") -> Any:
+    return broker.links.forward(key, Publish(cast("Any", None), batch, 1, 2, lane), region=1)
 
 
 async def test_a_request_is_answered_with_body_and_attachment(two_regions: Any) -> None:

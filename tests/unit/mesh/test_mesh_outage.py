@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from mesh.replication.forwarder import Forwarder
 from mesh.replication.link import Link, LinkReceiver
 from mesh.replication.outgoing_links import OutgoingLinks
 from mesh.replication.ports import Published
+from mesh.replication.publish import Publish
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 from region.api.coalescer import OUTAGE_NS, Coalescer, NewRecord
 
@@ -109,15 +111,9 @@ class Publisher:
         self.carriers.append(Carrier(target.address))
         return self.carriers[-1]
 
-    def publish(self, lane: str = "lane") -> asyncio.Future[Published]:
-        return self.forwarder.forward(
-            StreamKey(bytes(16), RegionNumber(0), 0),
-            region=US,
-            batch=b"batch",
-            received_ns=1,
-            entry_region=EU,
-            lane=lane,
-        )
+    def publish(self, lane: Hashable = "lane") -> asyncio.Future[Published]:
+        publish = Publish(cast("Any", None), b"batch", 1, EU, lane)
+        return self.forwarder.forward(StreamKey(bytes(16), RegionNumber(0), 0), publish, region=US)
 
     def wait(self, ms: int, *, is_down: bool = False) -> None:
         """Let time pass, tick by tick; `is_down`: every dial is refused, else links are kept alive."""
@@ -238,9 +234,9 @@ class Forwarding:
     async def allocate_producer_id(self) -> int:
         return 1
 
-    def publish(self, name: str, partition: int, header: Any, raw: Any, *, lane: Any, **_: Any) -> Any:
-        del name, partition, header, raw
-        return self.world.publish(lane)
+    def publish(self, name: str, partition: int, publish: Any) -> Any:
+        del name, partition
+        return self.world.publish(publish.lane)
 
 
 async def turns() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from georelay.errors import NotHome, OutcomeUnknown
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.crc import crc32c
+from mesh.replication.publish import Publish
 from mesh.replication.receiver_core import (
     ApplyViolation,
     MirrorEnd,
@@ -163,13 +164,12 @@ async def test_a_mirror_follows_its_home_to_another_region(start_broker: Any, me
     assert mirror.payloads() == [b"one" * 20, b"two" * 20]
 
 
+def unparsed(batch: bytes) -> Publish:
+    return Publish(cast("Any", None), batch, 1, 3, lane="lane")
+
+
 async def forwarded(broker: Any, region: int, batches: list[bytes]) -> list[Any]:
-    futures = [
-        broker.links.forward(
-            KEY, region=RegionNumber(region), batch=batch, received_ns=1, entry_region=RegionNumber(3), lane="lane"
-        )
-        for batch in batches
-    ]
+    futures = [broker.links.forward(KEY, unparsed(batch), region=RegionNumber(region)) for batch in batches]
     await asyncio.wait(futures, timeout=5)
     return futures
 
@@ -191,18 +191,10 @@ async def test_what_the_old_home_may_have_stored_is_sent_nowhere_else(
     old, new, there = await start_broker(1001), await start_broker(2001), await start_broker(3001)
     old.logs[KEY], new.logs[KEY] = memory_log(), memory_log(home=RegionNumber(2))
     old.hold_publishes = True
-    futures = [
-        there.links.forward(
-            KEY, region=RegionNumber(1), batch=b"one" * 20, received_ns=1, entry_region=RegionNumber(3), lane="lane"
-        )
-    ]
+    futures = [there.links.forward(KEY, unparsed(b"one" * 20), region=RegionNumber(1))]
     await until(lambda: len(old.published) == 1)
     # The publisher hears of the new home: what follows waits until the old one has answered, or is lost.
-    futures.append(
-        there.links.forward(
-            KEY, region=RegionNumber(2), batch=b"two" * 20, received_ns=1, entry_region=RegionNumber(3), lane="lane"
-        )
-    )
+    futures.append(there.links.forward(KEY, unparsed(b"two" * 20), region=RegionNumber(2)))
     await asyncio.sleep(0.05)
     assert (old.published, new.published) == ([b"one" * 20], [])
     await old.links.stop()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from georelay.ids import GroupId, Offset
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 
 GROUP = GroupId(1)
 
@@ -33,7 +34,7 @@ def batch(value: bytes, count: int = 1) -> bytearray:
 
 async def publish(broker: Any, value: bytes, group: GroupId = GROUP) -> int:
     raw = batch(value)
-    published = await broker.streams[group].publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+    published = await broker.streams[group].publish(Publish.built(raw, received_ns=1, entry_region=1))
     return int(published.base_offset)
 
 

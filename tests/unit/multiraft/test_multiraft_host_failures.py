@@ -12,7 +12,8 @@ import pytest
 
 from georelay.errors import GeorelayError, NotLeader, OutcomeUnknown, Unavailable
 from georelay.ids import BrokerId, GroupId, RaftIndex, Term
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
+from mesh.replication.publish import Publish
 from region.multiraft.heartbeat import Beat, encode_ack, encode_beat
 from region.multiraft.leader_book import encode_hints
 from region.multiraft.peers import FrameKind
@@ -33,7 +34,7 @@ async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
 
 def publish(broker: Any, group: GroupId = GROUP) -> asyncio.Future[Any]:
     raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=1))
-    published = broker.streams[group].publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+    published = broker.streams[group].publish(Publish.built(raw, received_ns=1, entry_region=1))
     assert isinstance(published, asyncio.Future)
     return published
 

@@ -12,7 +12,8 @@ import pytest
 
 from georelay.errors import GeorelayError, OffsetOutOfRange, OutOfOrderSequence, UnknownProducer, UnknownTopic
 from georelay.ids import Epoch, Offset, RegionNumber
-from georelay.wire.batch import BatchHeader, build_batch, iterate_records
+from georelay.wire.batch import build_batch, iterate_records
+from mesh.replication.publish import Publish
 from region.controller.topic import Homes, TopicDefinition, TopicSpec, TopicView
 from region.coordination.in_memory import InMemoryClock, InMemoryCoordinatorLog
 from region.kafka.ports import Published, ReadAnswer
@@ -163,25 +164,14 @@ class FakeCluster:
         log.moved.set()
         return base
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-    ) -> asyncio.Future[Published]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
         """Store as a stream does: the newest five batches of a producer are recognised."""
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         if self.publish_errors:
             future.set_exception(self.publish_errors.pop(0))
             future.exception()
             return future
-        log = self.logs[name, partition]
+        header, log = publish.header, self.logs[name, partition]
         known = log.sequences.setdefault(header.producer_id, [])
         again = [(base, crc) for sequence, base, crc in known[-5:] if sequence == header.base_sequence]
         if again and again[0][1] != header.crc:
@@ -195,7 +185,7 @@ class FakeCluster:
             future.exception()
             return future
         else:
-            base = self.append(name, partition, bytes(raw), header.record_count)
+            base = self.append(name, partition, bytes(publish.raw), header.record_count)
             known.append((header.base_sequence, base, header.crc))
         future.set_result(Published(epoch=Epoch(1), base_offset=Offset(base), append_us=0, log_start=Offset(0)))
         return future

@@ -12,6 +12,7 @@ import pytest
 from georelay.errors import GeorelayError, OutOfOrderSequence, Unavailable, UnknownProducer, UnknownTopic
 from georelay.ids import Epoch, Offset, RegionNumber, StreamKey
 from georelay.wire.batch import BatchHeader, build_batch, iterate_records, parse_header
+from mesh.replication.publish import Publish
 from region.controller.topic import Homes, TopicDefinition, TopicView
 from region.coordination.in_memory import InMemoryCoordinators
 from region.coordination.part import Part
@@ -115,25 +116,14 @@ class Targets:
         self.allocated += 1
         return 1000 + self.allocated
 
-    def publish(
-        self,
-        name: str,
-        partition: int,
-        header: BatchHeader,
-        raw: bytes | bytearray | memoryview,
-        *,
-        received_ns: int,
-        entry_region: int,
-        lane: object,
-        transactional_id: str | None = None,
-    ) -> asyncio.Future[Published]:
+    def publish(self, name: str, partition: int, publish: Publish) -> asyncio.Future[Published]:
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         try:
             if self.errors:
                 raise self.errors.pop(0)
             if name not in self.partitions:
                 raise UnknownTopic(name)
-            self._store(name, partition, header, bytes(raw))
+            self._store(name, partition, publish.header, bytes(publish.raw))
             if self.lost_answers:
                 raise self.lost_answers.pop(0)
         except GeorelayError as error:

@@ -10,7 +10,7 @@ import pytest
 
 from georelay.errors import OutcomeUnknown, Unavailable
 from georelay.ids import Epoch, Offset
-from georelay.wire.batch import BatchHeader
+from mesh.replication.publish import Publish
 from region.kafka.ports import Published
 from region.routing import copier
 from region.routing.copies_core import (
@@ -54,10 +54,10 @@ def slow_down(broker: Any, monkeypatch: pytest.MonkeyPatch, seconds: float) -> N
     """Let the target answer late."""
     plain = broker.targets.publish
 
-    def publish(name: str, partition: int, header: BatchHeader, raw: bytes, **more: Any) -> asyncio.Future[Published]:
+    def publish(name: str, partition: int, batch: Publish) -> asyncio.Future[Published]:
         async def late() -> Published:
             await asyncio.sleep(seconds)
-            stored: Published = await plain(name, partition, header, raw, **more)
+            stored: Published = await plain(name, partition, batch)
             return stored
 
         return asyncio.ensure_future(late())
@@ -149,11 +149,11 @@ async def test_an_old_home_whose_last_copies_come_too_late_leaves_the_producer_o
     may_arrive, may_save, is_third = asyncio.Event(), asyncio.Event(), asyncio.Event()
     saves = 0
 
-    def slow(*args: Any, lane: object, **more: Any) -> asyncio.Future[Published]:
+    def slow(name: str, partition: int, batch: Publish) -> asyncio.Future[Published]:
         async def late() -> Published:
-            if lane in old_lanes:
+            if batch.lane in old_lanes:
                 await may_arrive.wait()
-            stored: Published = await publish(*args, lane=lane, **more)
+            stored: Published = await publish(name, partition, batch)
             return stored
 
         return asyncio.ensure_future(late())

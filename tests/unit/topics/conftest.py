@@ -16,6 +16,7 @@ from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber, Stream
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
 from mesh.home.home_row import HomeRow, Moving
 from mesh.home.promise_core import table_after
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import EntryType, StreamHeader, first_digest
 from region.log.entry import FIRST_CHAIN, Entry, EntryDraft, seal_entry
 from region.log.errors import LogCorrupt
@@ -162,7 +163,7 @@ class StreamBench:
                 base_sequence=sequence,
             )
         )
-        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=5, entry_region=2)
+        return self.stream.publish(Publish.built(raw, received_ns=5, entry_region=2))
 
     def publish_in_transaction(
         self, *, producer: int = 7, epoch: int = 0, sequence: int = 0, count: int = 1, transactional_id: str = "t"
@@ -178,7 +179,7 @@ class StreamBench:
             )
         )
         header = validate(raw, from_client=True, transactional_ok=True)
-        return self.stream.publish(header, raw, received_ns=5, entry_region=2, transactional_id=transactional_id)
+        return self.stream.publish(Publish(header, raw, 5, 2, transactional_id=transactional_id))
 
     def confirm(self, numbers: dict[int, int] | None = None) -> Verifier:
         """Let a coordinator confirm transactions: number 1 of every producer unless `numbers` says another one."""
@@ -247,7 +248,7 @@ def stamped() -> Any:
 
     def publish(bench: StreamBench, timestamp_ms: int) -> asyncio.Future[Any]:
         raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=timestamp_ms))
-        return bench.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+        return bench.stream.publish(Publish.built(raw, received_ns=1, entry_region=1))
 
     return publish
 
@@ -341,7 +342,7 @@ class MovingBench:
                 base_sequence=sequence,
             )
         )
-        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=5, entry_region=2)
+        return self.stream.publish(Publish.built(raw, received_ns=5, entry_region=2))
 
     def mirror(self, entry: Entry) -> None:
         """Append an entry of another region verbatim."""

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from georelay.errors import UnknownProducer
-from georelay.wire.batch import build_batch, parse_header, validate
+from georelay.wire.batch import build_batch, parse_header
 from georelay.wire.header import stamp_time
+from mesh.replication.publish import Publish
 from region.topics.producer_rows import CHECKSUM_LEVEL
 
 FORGED, OWN = b"forged", b"own"
@@ -74,7 +75,7 @@ async def test_a_resend_is_recognised_whatever_time_the_home_wrote_into_the_firs
         stamp_time(raw, parse_header(raw), append_ms=5)
 
     def send() -> Any:
-        return bench.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+        return bench.stream.publish(Publish.built(raw, received_ns=1, entry_region=1))
 
     bench.stream.uses_append_time = was_append_time
     send()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from georelay.errors import Busy, NotLeader
-from georelay.wire.batch import RecordDraft, build_batch, iterate_records, validate
-from mesh.replication.level import REGION_LEVEL
+from georelay.wire.batch import RecordDraft, build_batch, iterate_records
+from mesh.replication.publish import Publish
 from region.broker.storing import store
 from region.topics import held_publishes
 
@@ -17,8 +17,7 @@ from region.topics import held_publishes
 def publish(bench: Any, value: bytes) -> Any:
     """Publish one record without a producer, as the broker does for its clients."""
     raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1))
-    header = validate(raw, from_client=True)
-    answer = store(bench.stream, header, raw, received_ns=1, entry_region=1, level=REGION_LEVEL, routing=None)
+    answer = store(bench.stream, Publish.built(raw, received_ns=1, entry_region=1), None)
     raw[:] = bytes(len(raw))  # the buffer of the connection is used again
     return answer
 

@@ -13,8 +13,9 @@ import pytest
 
 from georelay.errors import Busy, Diverged, Unavailable
 from georelay.ids import Epoch, GroupId, Offset, RaftIndex, RegionNumber
-from georelay.wire.batch import HEADER_BYTES, Compression, RecordDraft, build_batch, iterate_records, validate
+from georelay.wire.batch import HEADER_BYTES, Compression, RecordDraft, build_batch, iterate_records
 from georelay.wire.crc import crc32c
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import first_digest
 from region.log.errors import ReadInterrupted
 from region.log.filesystem import OsFileSystem
@@ -45,7 +46,7 @@ class HostedBench:
 
     def publish(self, *, timestamp_ms: int = 1, count: int = 1) -> asyncio.Future[Any]:
         raw = bytearray(build_batch([RecordDraft(b"v")] * count, timestamps_ms=timestamp_ms))
-        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+        return self.stream.publish(Publish.built(raw, received_ns=1, entry_region=1))
 
     def publish_at(
         self, *stamps_ms: int, compression: Compression = Compression.NONE, spoilt: bool = False
@@ -55,7 +56,7 @@ class HostedBench:
         if spoilt:
             raw[HEADER_BYTES] = 0xFE
             raw[17:21] = crc32c(raw[21:]).to_bytes(4, "big")
-        return self.stream.publish(validate(raw, from_client=True), raw, received_ns=1, entry_region=1)
+        return self.stream.publish(Publish.built(raw, received_ns=1, entry_region=1))
 
     def store(self, *, commit: bool = True) -> None:
         self.disk.append(self.log.entries[self.disk.last_index :])

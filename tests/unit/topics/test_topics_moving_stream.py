@@ -8,8 +8,9 @@ import pytest
 
 from georelay.errors import BadRequest, Busy, Fenced, NotHome, NotLeader, OutcomeUnknown, Unavailable
 from georelay.ids import Epoch, Offset, RegionNumber
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
 from mesh.home.home_row import MoveKind, Moving
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import EntryType, first_digest
 from region.log.entry import EntryDraft
 from region.multiraft.machine import InvariantBroken
@@ -296,7 +297,7 @@ async def test_without_its_lease_a_home_acknowledges_nothing_of_its_own_region(m
     holds = True
     bench.stream.lease = lambda: holds
     waiting = bench.publish()
-    for_more_regions = bench.stream.publish(*published(b"g"), received_ns=1, entry_region=1, needs_lease=False)
+    for_more_regions = bench.stream.publish(published(b"g")._replace(needs_lease=False))
     holds = False
     bench.store()
     assert isinstance(waiting.exception(), OutcomeUnknown)
@@ -315,9 +316,8 @@ async def test_acknowledgements_of_a_home_that_is_cut_off_say_so(make_moving: An
     assert answer.result().is_isolated
 
 
-def published(value: bytes) -> tuple[Any, Any]:
-    raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1))
-    return validate(raw, from_client=True), raw
+def published(value: bytes) -> Publish:
+    return Publish.built(build_batch([RecordDraft(value)], timestamps_ms=1), received_ns=1, entry_region=1)
 
 
 # --- ends -----------------------------------------------------------------------------------------

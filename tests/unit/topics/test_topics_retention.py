@@ -14,6 +14,7 @@ import pytest
 from georelay.errors import NotHome, NotLeader, OffsetOutOfRange, Unavailable, UnknownProducer
 from georelay.ids import GroupId, Offset, RaftIndex, RegionNumber
 from georelay.wire.batch import RecordDraft, build_batch, validate
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import EntryType
 from region.log.errors import LogCorrupt
 from region.log.filesystem import OsFileSystem
@@ -68,7 +69,7 @@ class Kept:
         )
         header = validate(raw, from_client=True)
         self.checksum = header.crc
-        self.stream.publish(header, raw, received_ns=1, entry_region=1)
+        self.stream.publish(Publish(header, raw, 1, 1))
         self.store()
 
     def store(self) -> None:

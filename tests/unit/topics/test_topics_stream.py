@@ -19,6 +19,7 @@ from georelay.errors import (
 )
 from georelay.ids import Epoch, Offset, RaftIndex, Term
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records, stamp_time, validate
+from mesh.replication.publish import Publish
 from mesh.replication.stream_header import EntryType, first_digest
 from region.log.entry import EntryDraft, seal_entry
 from region.multiraft.machine import InvariantBroken
@@ -437,7 +438,7 @@ async def test_a_client_does_not_choose_that_its_time_is_the_time_of_the_append(
     bench = make_bench().ready()
     raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=5))
     forged = stamp_time(raw, validate(raw, from_client=True), append_ms=999)
-    bench.stream.publish(forged, raw, received_ns=1, entry_region=1)
+    bench.stream.publish(Publish(forged, raw, 1, 1))
     bench.log.commit()
     stored = bench.log.entries[-1].payload
     assert [record.timestamp_ms for record in iterate_records(bytes(stored))] == [5]

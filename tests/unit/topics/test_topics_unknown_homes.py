@@ -9,10 +9,11 @@ import pytest
 
 from georelay.errors import Busy, Fenced, NotHome, NotLeader, OutcomeUnknown, Unavailable
 from georelay.ids import Epoch, Offset
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
 from mesh.replication.frames import Hello, Skip
 from mesh.replication.hello_answer import answer_hello
 from mesh.replication.ports import SkipPoint
+from mesh.replication.publish import Publish
 from mesh.replication.receiver_core import MirrorEnd, Verdict, judge_skip
 from mesh.replication.stream_header import EntryType
 from region.topics.skip_core import encode_shipped_producers
@@ -130,9 +131,8 @@ async def test_the_retry_of_a_batch_is_not_acknowledged_without_a_lease_either(m
     first = bench.publish(producer=7, epoch=0, sequence=0)
     again = bench.publish(producer=7, epoch=0, sequence=0)
     raw = bytearray(build_batch([RecordDraft(b"v")], timestamps_ms=1, producer_id=7, producer_epoch=0, base_sequence=0))
-    for_more_regions = bench.stream.publish(
-        validate(raw, from_client=True), raw, received_ns=1, entry_region=1, needs_lease=False
-    )
+    again_for_more = Publish.built(raw, received_ns=1, entry_region=1)._replace(needs_lease=False)
+    for_more_regions = bench.stream.publish(again_for_more)
     holds = False
     bench.store()
     assert isinstance(first.exception(), OutcomeUnknown)

@@ -16,12 +16,12 @@ POLL_EVERY: Final = 1_000
 
 
 async def fill(
-    brokers: Sequence[str], topic: str, partitions: int, count: int, value: Callable[[int], bytes], **settings: int
+    brokers: Sequence[str], topic: str, partitions: int, count: int, value: Callable[[int], bytes], **settings: Any
 ) -> float:
     """Publish `count` values, evenly over the partitions; return the seconds. Raises CampaignFailed.
 
     Args:
-        value: of a number. settings: of librdkafka, with _ for the dots.
+        value: of a number. settings: of librdkafka, _ or dots between words.
     """
     return await asyncio.to_thread(_fill, brokers, topic, partitions, count, value, settings)
 
@@ -32,7 +32,7 @@ def _fill(
     partitions: int,
     count: int,
     value: Callable[[int], bytes],
-    settings: Mapping[str, int],
+    settings: Mapping[str, Any],
 ) -> float:
     refused: list[str] = []
 

@@ -49,34 +49,27 @@ class BesideBroker(ChildProcess):
                 raise CampaignFailed(f"{self.name} does not answer, see {self.log_file}: {self.last_words()}")
             await asyncio.sleep(0.05)
 
-    async def lose_disk(self) -> None:
-        """kill -9, and delete its data directory."""
-        await self.kill()
-        shutil.rmtree(self.data_dir)
-
 
 class JoinedBroker(BesideBroker):
     """A broker of a region that there is. Its region and its first peer come from `model`.
 
     Args:
         model: configuration of a broker of the region, whose other keys are taken over.
-        settings: keys to set beside those of the model.
     """
 
-    def __init__(self, directory: Path, model: Path, number: int, settings: dict[str, int] | None = None) -> None:
+    def __init__(self, directory: Path, model: Path, number: int) -> None:
         known = tomllib.loads(model.read_text(encoding="utf-8"))
         super().__init__(directory, f"{known['region']}-{number}")
         self.number = number
-        self.config_file.write_text(toml_of(self._document(known, settings or {})), encoding="utf-8")
+        self.config_file.write_text(toml_of(self._document(known)), encoding="utf-8")
 
-    def _document(self, model: dict[str, Any], settings: dict[str, int]) -> dict[str, Any]:
+    def _document(self, model: dict[str, Any]) -> dict[str, Any]:
         """Return the model's document with what is this broker's own."""
         own = {
             "broker": self.number,
             "data_dir": str(self.data_dir),
             "die_with_parent": os.getpid(),
             "listen": self.listen,
-            **settings,
         }
         me = {"number": self.number, "peers": self.listen["peers"], "link": self.listen["link"]}
         regions = [

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -87,10 +88,15 @@ async def georelay(*words: str, within_s: float = COMMAND_S, environment: Mappin
     return said
 
 
-async def get_json(url: str) -> dict[str, Any] | None:
+async def get_json(
+    url: str, *, headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
+) -> dict[str, Any] | None:
     """Return the JSON answer with status 200; None for anything else."""
     try:
-        async with aiohttp.ClientSession(timeout=HTTP_TIMEOUT) as http, http.get(url) as answer:
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=HTTP_TIMEOUT) as http,
+            http.get(url, ssl=tls or True) as answer,
+        ):
             return dict(await answer.json(content_type=None)) if answer.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""How publishing felt while something was done: latencies and pauses, phase by phase. Pure.
+"""How publishing felt while something was done: latencies and pauses, phase by phase, as a table of lines. Pure.
 
 Rule 1: a record belongs to the phase in which it was sent; a pause to the phase in which it ended.
 Rule 2: a pause is between two acknowledgements of one partition that follow each other: what the others do meanwhile
@@ -8,11 +8,17 @@ Rule 2: a pause is between two acknowledgements of one partition that follow eac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
 
 from loadtest.history.operation import Kind, Operation
 from loadtest.quantile_core import quantile
+
+COLUMNS: Final = ("phase", "seconds", "records", "p50 ms", "p99 ms", "worst ms", "longest pause ms")
+SHORTEST_NS: Final = 50_000_000
+HEALED: Final = "healed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,28 @@ class _Measured:
     sent: int = 0
     latencies_ms: list[float] = field(default_factory=list)
     longest_pause_ms: float = 0.0
+
+
+def phases_of(events: Sequence[Mapping[str, Any]], operations: Sequence[Operation]) -> list[Phase]:
+    """Return what was between the events of a campaign, from the first record to the last; no events: no phases.
+
+    Args:
+        events: {"what", "of", "ns": when it was done, monotonic, "took_s": how long it took to do it}.
+    """
+    sent_ns = [operation.invoked_ns for operation in operations if operation.kind is Kind.PRODUCE]
+    if not sent_ns or not events:
+        return []
+    edges = [(min(sent_ns), "before")]
+    for event in (event for event in events if "took_s" in event):
+        is_heal = event["what"] == HEALED
+        words = f"{event['of']} healed" if is_heal else f"{event['what']} {event['of']}"
+        edges += [(event["ns"] - int(event["took_s"] * 1e9), f"{words}: at it"), (event["ns"], words)]
+    edges = [*sorted(edges), (max(sent_ns) + 1, "")]
+    return [
+        Phase(name=name, from_ns=from_ns, to_ns=min(to_ns, edges[-1][0]))
+        for (from_ns, name), (to_ns, _) in pairwise(edges)
+        if min(to_ns, edges[-1][0]) - from_ns >= SHORTEST_NS
+    ]
 
 
 def report(phases: Sequence[Phase], operations: Sequence[Operation]) -> list[PhaseReport]:
@@ -87,3 +115,22 @@ def _row(phase: Phase, measured: _Measured) -> PhaseReport:
         worst_ms=latencies[-1] if latencies else 0.0,
         longest_pause_ms=measured.longest_pause_ms,
     )
+
+
+def lines_of(rows: Sequence[PhaseReport]) -> list[str]:
+    """Return a table for people, a line for each phase; [] for none."""
+    cells = [
+        (
+            row.name,
+            f"{row.seconds:.1f}",
+            f"{row.sent:,}",
+            *(f"{value:.1f}" for value in (row.p50_ms, row.p99_ms, row.worst_ms)),
+            f"{row.longest_pause_ms:.0f}",
+        )
+        for row in rows
+    ]
+    wide = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
+    return [
+        "  ".join([row[0].ljust(wide[0]), *(cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))])
+        for row in ((COLUMNS, *cells) if cells else ())
+    ]

@@ -32,8 +32,7 @@ from loadtest.campaign.mesh import (
     run_command,
     wait_until_whole,
 )
-from loadtest.campaign.phases_core import Phase, report
-from loadtest.campaign.phases_table import table_of
+from loadtest.campaign.phases_core import Phase, lines_of, report
 from loadtest.campaign.producer import value_of
 from loadtest.history.history_file import read_history
 from loadtest.mesh_process import MeshProcess
@@ -155,7 +154,7 @@ class RegionAdd:
             audits = [await self._audit(topic) for topic in (TOPIC, LOAD_TOPIC)]
         finally:
             await joined.stop()
-        self._console.print(table_of("publishing meanwhile", report(self._phases, read_history([load.history]))))
+        self._say("\n".join(["publishing meanwhile", *lines_of(report(self._phases, read_history([load.history])))]))
         return equal and all(audits) and not counts["failed"] and counts["acked"] <= sum(loaded.values())
 
     async def _compare(self, brokers: Sequence[str], topics: dict[str, dict[int, int]]) -> bool:

@@ -51,6 +51,8 @@ class Topic:
 
     Args:
         homes: one, or every: each region has a stream of its own, which others read as `region.name`.
+        brokers: which have its replicas before the load begins; (): as the mesh does it.
+        filled_mb: how much is in it then, of nobody's: it has no users and no readers.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Topic:
     home: str = ""
     homes: str = "one"
     settings: Mapping[str, str] = field(default_factory=dict)
+    brokers: tuple[str, ...] = ()
+    filled_mb: float = 0.0
 
     def stream_of(self, region: str) -> str:
         """Return the name under which everybody reads what is published in a region."""
@@ -150,12 +154,14 @@ class Checks:
         history: nothing lost, twice or out of order, by the checker of recorded histories.
         silence_s_max: longest time without an acknowledgement of a partition that is written to.
         report: make the report of the traces and compare it with the clients' books.
+        replicas: compare replicas by their files, at the end and whenever a fault has moved some.
         settle_s: how long is waited for records that are still under way.
     """
 
     history: bool = True
     silence_s_max: float | None = None
     report: bool = False
+    replicas: bool = False
     settle_s: float = 60.0
 
 

@@ -243,14 +243,22 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             yield ("topics", row, "home"), "every region is a home of this topic: leave home away, or homes"
         elif "home" in topic and topic["home"] not in regions:
             yield ("topics", row, "home"), f"{topic['home']!r} is not one of the regions {', '.join(regions)}"
+        yield from _wrong_places(row, topic, topology, regions)
     for part in ("users", "readers"):
         for row, entry in enumerate(document.get(part, ())):
             for name in entry["topics"]:
                 if name not in topics:
                     yield (part, row, "topics"), f"{name!r} is not one of the topics {', '.join(topics)}"
+                elif "filled_mb" in document["topics"][topics.index(name)]:
+                    yield (part, row, "topics"), f"{name!r} is filled before the load: nobody writes to it or reads it"
             for region in entry.get("regions", ()):
                 if region not in regions:
                     yield (part, row, "regions"), f"{region!r} is not one of the regions {', '.join(regions)}"
+    if document.get("checks", {}).get("replicas"):
+        if topology.get("kind") == "endpoints":
+            yield ("checks", "replicas"), "needs a mesh that is started for it: topology.kind up or wan"
+        elif of_every := [topic["name"] for topic in document["topics"] if topic.get("homes") == "every"]:
+            yield ("checks", "replicas"), f"cannot compare {of_every[0]!r}, of homes = every"
     yield from _wrong_kinds(document)
     whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
     for row, stage in enumerate(document["stages"]):
@@ -262,6 +270,24 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
         elif seconds_of(fault["at"]) + (fault.get("times", 1) - 1) * seconds_of(fault.get("every", "0s")) >= whole_s:
             yield ("faults", row, "times"), f"{fault['times']} are more than the stages have time for: {whole_s:g}s"
         yield from _wrong_faults(row, fault, topology, regions, topics)
+
+
+def _wrong_places(
+    row: int, topic: Mapping[str, Any], topology: Mapping[str, Any], regions: Sequence[str]
+) -> Iterator[tuple[Where, str]]:
+    """Yield where a topic cannot be, and how it cannot come to be there."""
+    allowed = _brokers_of(topology, regions)
+    for name in topic.get("brokers", ()):
+        if name not in allowed:
+            yield ("topics", row, "brokers"), f"{name!r} is not one of {', '.join(allowed)}"
+    for key in ("brokers", "filled_mb"):
+        if key in topic and topology.get("kind") == "endpoints":
+            yield ("topics", row, key), "needs a mesh that is started for it: topology.kind up or wan"
+
+
+def _brokers_of(topology: Mapping[str, Any], regions: Sequence[str]) -> list[str]:
+    numbers = range(1, topology.get("brokers_per_region", 1) + 1)
+    return [f"{region}-{number}" for region in regions for number in numbers]
 
 
 def _wrong_kinds(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
@@ -310,19 +336,24 @@ def _wrong_faults(
         yield ("faults", row, "do"), f"{do!r} needs clocks that are right: leave topology.clocks away"
     if do == "grow" and (kind != "up" or topology.get("tls")):
         yield ("faults", row, "do"), f"{do!r} needs topology.kind = up, without tls"
+    if do == "disk-lost" and topology.get("brokers_per_region", 1) < 3:
+        yield ("faults", row, "do"), f"{do!r} needs topology.brokers_per_region = 3 or 5: else records are lost with it"
     if do == "certificates" and kind != "wan" and not topology.get("tls"):
         yield ("faults", row, "do"), f"{do!r} needs topology.tls = true, or topology.kind = wan, which has TLS"
     if ("times" in fault) != ("every" in fault):
         yield ("faults", row), "times and every go together: how often it strikes, and how long from one to the next"
     if do in NEED_MS and "ms" not in fault:
         yield ("faults", row), f"ms is missing: {do} says by how much"
-    numbers = range(1, topology.get("brokers_per_region", 1) + 1)
-    names = [f"{region}-{number}" for region in regions for number in numbers]
+    names = _brokers_of(topology, regions)
     if do.startswith("link-"):
         allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2))]
         is_known = what in regions or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
     elif do in ("region-loss", "grow", "certificates"):
         allowed, is_known = list(regions), what in regions
+    elif do == "reassign":
+        topic, _, brokers = what.partition(" to ")
+        allowed = [f"TOPIC to BROKER,BROKER of the topics {', '.join(topics)} and the brokers {', '.join(names)}"]
+        is_known = topic in topics and set(brokers.split(",")) <= set(names)
     else:
         allowed = [
             *names,

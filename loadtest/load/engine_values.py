@@ -103,7 +103,7 @@ class Plan:
 
     def complete_readers(self) -> list[tuple[str, str, Readers, str]]:
         """Return the same for one more read of everything in every region."""
-        everything = Readers(topics=tuple(topic.name for topic in self.campaign.topics))
+        everything = Readers(topics=tuple(topic.name for topic in self.campaign.topics if not topic.filled_mb))
         return [(f"{self.worker}-{COMPLETE}-{region}", region, everything, "") for region in self.regions]
 
 

@@ -10,9 +10,13 @@
 | link-flap | cuts and heals every second | us-eu, or eu | up or wan |
 | disk-slow | each sync takes `ms` | a broker, or `leader of TOPIC` | up or wan |
 | disk-full | the disk takes no more | a broker, or `leader of TOPIC` | up or wan |
+| disk-lost | kill -9, and its data is deleted; it comes back, empty, after `for` | the same, of 3 or 5 | up or wan |
 | clock-step | the wall clock steps by `ms` | a broker, or `leader of TOPIC` | up or wan |
 | grow | one broker more joins; after `for` it is drained and removed | a region | up |
+| reassign | its replicas move to these brokers, and stay there | TOPIC to us-1,us-2 | up or wan |
 | certificates | every broker gets a new one; connections that are open stay | a region | wan, or up with tls |
+
+Rule: what moves replicas (grow, disk-lost, reassign) is done, or healed, when they have settled.
 """
 
 from __future__ import annotations
@@ -23,16 +27,18 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.campaign.mesh import CampaignFailed
 from loadtest.load.campaign import Fault
+from loadtest.load.replicas import wait_until_heard
 
 if TYPE_CHECKING:
     from loadtest.load.stage import Stage
 
 FLAP_S: Final = 1.0
-Strike = Callable[["Stage", Fault, str], AbstractAsyncContextManager[None]]
+More = dict[str, Any] | None  # what is worth knowing of what was done
+Strike = Callable[["Stage", Fault, str], AbstractAsyncContextManager[More]]
 
 
 @asynccontextmanager
@@ -147,7 +153,29 @@ async def _told(stage: Stage, what: str, **settings: int) -> AsyncIterator[None]
 @asynccontextmanager
 async def _grow(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
     async with stage.one_broker_more(what):
+        await stage.settle()
         yield
+    await stage.settle()
+
+
+@asynccontextmanager
+async def _disk_lost(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
+    async with _killed(stage, [what]):
+        await stage.delete_data(what)
+        await wait_until_heard(stage, what, heard=False)
+        yield
+    await wait_until_heard(stage, what, heard=True)
+    await stage.settle()
+
+
+@asynccontextmanager
+async def _reassign(stage: Stage, _fault: Fault, what: str) -> AsyncIterator[More]:
+    topic, _, brokers = what.partition(" to ")
+    before = await stage.segment_bytes()
+    await stage.place(topic, brokers.split(","))
+    moved = await stage.segment_bytes() - before
+    await stage.settle()
+    yield {"segments_mb": round(moved / 1e6, 1)}
 
 
 @asynccontextmanager
@@ -165,7 +193,9 @@ STRIKES: Final[dict[str, Strike]] = {
     "link-flap": _link_flap,
     "disk-slow": _disk_slow,
     "disk-full": _disk_full,
+    "disk-lost": _disk_lost,
     "clock-step": _clock_step,
     "grow": _grow,
+    "reassign": _reassign,
     "certificates": _certificates,
 }

@@ -18,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from loadtest.campaign.phases_core import HEALED, lines_of
 from loadtest.load.results import Results
 from loadtest.load.samples_core import Samples
 from loadtest.load.verdict_core import Judgement
@@ -25,7 +26,6 @@ from loadtest.load.verdict_core import Judgement
 TEMPLATE: Final = Path(__file__).with_name("page.html.j2")
 SIZE_INCHES: Final = (10.0, 3.0)
 PROLOGUE: Final = re.compile(r"^.*?(?=<svg)", re.S)
-HEALED: Final = "healed"
 Series = Mapping[str, list[tuple[float, float]]]
 
 
@@ -47,6 +47,7 @@ def page_of(results: Results, judgement: Judgement) -> str:
             {"at": f"{event['second'] - results.began_s:.1f}", "what": event["what"], "of": event.get("of", "")}
             for event in results.events
         ],
+        phases="\n".join(lines_of(results.phases)),
         plots=_plots(results),
     )
 

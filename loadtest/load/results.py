@@ -4,6 +4,7 @@ NAME.toml       the campaign as it was run            run.json       when, where
 seconds-*.jsonl what engines did each second           histories/     what clients sent, were told and read
 events.jsonl    faults as they happened                locust.json    what Locust counted; locust.html its page
 cpu.jsonl       CPU of every process, each second      traces/        what `georelay report` reads; report/ its result
+replicas.jsonl  replicas that were compared by their files
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
 """
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from pyarrow.parquet import ParquetFile
 
+from loadtest.campaign.phases_core import PhaseReport, phases_of, report
 from loadtest.history.checker_core import check
 from loadtest.history.history_file import read_history
 from loadtest.history.operation import HistoryError, Operation
@@ -52,6 +54,8 @@ class Results:
         self.trouble = _rows(folder / "trouble.jsonl")
         self.events = _rows(folder / "events.jsonl")
         self.cpu = _rows(folder / "cpu.jsonl")
+        self.replicas = _rows(folder / "replicas.jsonl")
+        self.phases: list[PhaseReport] = []
         self.ended = [json.loads(path.read_text()) for path in sorted(folder.glob("ended-*.json"))]
         self.began_s = float(self._document("began.json").get("wall_ns", 0)) / 1e9
 
@@ -63,10 +67,13 @@ class Results:
             campaign, self.seconds, self.ended, self.trouble, from_s=self.began_s, to_s=to_s
         )
         operations, history = self._histories(invalid)
+        self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, self.ended)
+        if campaign.checks.replicas:
+            lines.append(verdict_core.judge_replicas(self.replicas))
         if not any(stage.rate for stage in campaign.stages):
             return self._kept(lines, invalid)  # nothing was offered: there is nothing to count
         entries = self._document("locust.json").get("entries", [])
@@ -98,10 +105,10 @@ class Results:
         return operations, verdict
 
     def _report_lines(self, books: Books, operations: Sequence[Operation]) -> list[verdict_core.Line]:
-        report = self._document("report/report.json")
-        if not report:
+        told = self._document("report/report.json")
+        if not told:
             return [verdict_core.judge_agreement("report and histories", 0, ["there is no report"])]
-        campaign, integrity = self.campaign, report["integrity"]
+        campaign, integrity = self.campaign, told["integrity"]
         killed = Counter(str(row["of"]).partition("-")[0] for row in self.events if row.get("what") in KILLS)
         most_per_s = max((stage.rate for stage in campaign.stages), default=0.0)
         compared, differences = differences_to_report(
@@ -117,7 +124,7 @@ class Results:
             checked, wrong = clock_faults(
                 self._latencies(),
                 campaign.topology.clocks,
-                report["targets"],
+                told["targets"],
                 shares_in_time(operations, limit_ms=IN_TIME_MS),
             )
             lines.append(verdict_core.judge_agreement("corrections and clocks", checked, wrong))

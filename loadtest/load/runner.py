@@ -18,6 +18,7 @@ from typing import Any, Final
 from loadtest.bench.client_settings import environment
 from loadtest.bench.machine import describe
 from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.phases_core import lines_of as phase_lines
 from loadtest.load.campaign import Campaign, Fault
 from loadtest.load.engine_values import written
 from loadtest.load.locust_processes import LocustProcesses, RunOptions
@@ -28,6 +29,7 @@ from loadtest.load.verdict_core import EXIT_CODES, Judgement
 
 COMPLETE_S: Final = 600
 REPORT_DONE: Final = (0, 1, 3)  # pass, breach, inconclusive: all of them are reports
+PHASES_SAID_MAX: Final = 25  # the page has all
 Say = Callable[[str], None]
 
 
@@ -40,11 +42,13 @@ async def run_campaign(campaign: Campaign, options: RunOptions, say: Say) -> int
     say(f"{campaign.name}: {campaign.about}")
     say(f"results in {folder}")
     async with opened(campaign, folder) as stage:
-        await stage.create(campaign.topics)
+        await stage.create(campaign)
         say(f"mesh: {', '.join(stage.regions)}; {campaign.seconds:g} s of load")
         await _load(campaign, options, folder, stage)
         say("the load is over; reading everything once more")
         await _read_completely(campaign, folder, stage)
+        if campaign.checks.replicas:
+            await stage.settle()
     _keep_traces(folder)
     if campaign.checks.report:
         say("making the report of the traces")
@@ -58,6 +62,8 @@ def judge(folder: Path, say: Say) -> int:
     judgement = results.judge()
     (folder / "result.html").write_text(page_of(results, judgement), encoding="utf-8")
     say(f"page: {folder / 'result.html'}")
+    for line in phase_lines(results.phases) if len(results.phases) <= PHASES_SAID_MAX else ():
+        say(line)
     for line in lines_of(judgement):
         say(line)
     return EXIT_CODES[judgement.verdict]

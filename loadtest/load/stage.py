@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from http import HTTPStatus
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +18,17 @@ import aiohttp
 from georelay.pki.directory import PkiDirectory
 from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
 from loadtest.bench.machine import cpu_seconds
-from loadtest.campaign.joined_broker import JoinedBroker
-from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, georelay
+from loadtest.campaign.filler import fill
+from loadtest.campaign.joined_broker import JoinedBroker, broker_id
+from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, georelay, get_json
+from loadtest.campaign.phases_core import HEALED
 from loadtest.chaos.control_file import ControlFile
 from loadtest.load.breakable_broker import control_path
 from loadtest.load.campaign import Campaign, Fault, Topic
 from loadtest.load.campaign_file import BREAKABLE
 from loadtest.load.faults import STRIKES
 from loadtest.load.links import LinkedMesh
+from loadtest.load.replicas import compare, wait_until_settled
 from loadtest.mesh_process import MeshProcess
 from loadtest.wan.wan_mesh import WanMesh
 
@@ -34,6 +37,10 @@ SAMPLE_S: Final = 1.0
 LEADER_OF: Final = "leader of "
 LEADER_S: Final = 60.0
 BROKERS_OF_REGION: Final = 1_000  # broker 2001 is the first one of the second region
+GONE_S: Final = 10.0
+MOVE_S: Final = 1_800
+FILL_BYTES: Final = 64 * 1024  # of a value, nothing compresses it
+SEGMENT_COUNTER: Final = 'georelay_bulk_bytes_total{direction="received"}'
 
 
 class Stage:
@@ -50,10 +57,11 @@ class Stage:
     ) -> None:
         self.endpoints_file = endpoints_file
         self.settings = settings
-        self._folder = folder
+        self.folder = folder
         self._mesh = mesh
         self._user = user
         self._controls: dict[str, ControlFile] = {}
+        self._joined: dict[str, JoinedBroker] = {}
         try:
             self.endpoints: Mapping[str, Any] = json.loads(endpoints_file.read_text(encoding="utf-8"))
             self.regions = tuple(self.endpoints["regions"])
@@ -62,13 +70,35 @@ class Stage:
                 f"{endpoints_file}: no mesh there; `georelay up --endpoints FILE` writes it"
             ) from error
 
-    async def create(self, topics: tuple[Topic, ...]) -> None:
-        """Create topics. Raises CampaignFailed."""
-        for topic in topics:
+    async def create(self, campaign: Campaign) -> None:
+        """Create the topics of a campaign, and fill those that are to be full. Raises CampaignFailed."""
+        self.campaign = campaign
+        for topic in campaign.topics:
             words = ["topics", "create", topic.name, "--partitions", str(topic.partitions)]
             words += ["--homes", topic.homes, *(("--home", topic.home) if topic.home else ())]
             words += [word for name, value in topic.settings.items() for word in ("--set", f"{name}={value}")]
             await self.cli(*words)
+            if topic.brokers:
+                await self.place(topic.name, topic.brokers)
+            if topic.filled_mb:
+                await self._fill(topic)
+
+    async def _fill(self, topic: Topic) -> None:
+        brokers = self.endpoints["regions"][topic.home or self.regions[0]]["kafka"]
+        count = int(topic.filled_mb * 1e6 / FILL_BYTES)
+        settings = {"batch.size": 900_000, "queue.buffering.max.kbytes": 65_536, **self.settings}
+        await fill(brokers, topic.name, topic.partitions, count, lambda _: os.urandom(FILL_BYTES), **settings)
+
+    async def place(self, topic: str, brokers: Sequence[str]) -> None:
+        """Have the replicas of a topic on these brokers, and wait until they are. Raises CampaignFailed."""
+        words = ("topics", "reassign", topic, "--replicas", ",".join(str(self.broker_id(name)) for name in brokers))
+        await self.cli(*words, "--wait", "--timeout", str(MOVE_S), seconds=MOVE_S + COMMAND_S)
+
+    async def settle(self) -> None:
+        """Wait until nothing moves, and compare replicas where the campaign wants it. Raises CampaignFailed."""
+        await wait_until_settled(self)
+        if self.campaign.checks.replicas:
+            await compare(self)
 
     async def cli(self, *words: str, seconds: float = COMMAND_S) -> str:
         """Run `georelay WORDS` on the mesh and return what it prints. Raises CampaignFailed."""
@@ -80,10 +110,12 @@ class Stage:
         what = fault.what
         if what.startswith(LEADER_OF):
             what = await self.leader_of(what.removeprefix(LEADER_OF))
-        async with STRIKES[fault.do](self, fault, what):
-            self.note(what=fault.do, of=what, for_s=fault.for_s)
+        began = time.monotonic()
+        async with STRIKES[fault.do](self, fault, what) as more:
+            self.note(what=fault.do, of=what, for_s=fault.for_s, took_s=time.monotonic() - began, **(more or {}))
             await asyncio.sleep(fault.for_s)
-        self.note(what="healed", of=what)
+            began = time.monotonic()
+        self.note(what=HEALED, of=what, took_s=time.monotonic() - began)
 
     async def leader_of(self, topic: str) -> str:
         """Return the broker that leads the first partition of a topic at its home, as soon as anybody there knows.
@@ -93,35 +125,66 @@ class Stage:
         Raises:
             CampaignFailed: nobody knows within LEADER_S.
         """
-        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
-        everywhere = [admin for region in self.regions for admin in self._mesh.endpoints["regions"][region]["admin"]]
-        deadline = time.monotonic() + LEADER_S
-        async with aiohttp.ClientSession(headers=self._mesh.headers, timeout=HTTP_TIMEOUT) as http:
-            while time.monotonic() < deadline:
-                home = ""
-                for address in everywhere:  # any broker knows the home; each region tells its own leader
-                    if told := await self._described(http, address, topic):
-                        home = self.regions[max(1, told["home"]) - 1]
-                        break
-                for address in self._mesh.endpoints["regions"][home]["admin"] if home else ():
-                    told = await self._described(http, address, topic)
-                    leader = int(told["partition_states"][0]["leader"]) if told else 0
-                    if leader > 0:
-                        name = f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
-                        if not self.hold_file(name).exists():
-                            return name
-                await asyncio.sleep(POLL_SECONDS)
+        everywhere = [admin for region in self.regions for admin in self.admins(region).values()]
+        path, deadline = f"/v1/topics/{topic}", time.monotonic() + LEADER_S
+        while time.monotonic() < deadline:
+            home = ""
+            for address in everywhere:  # any broker knows the home; each region tells its own leader
+                if told := await self.ask(address, path):
+                    home = self.regions[max(1, told["home"]) - 1]
+                    break
+            for address in self.admins(home).values() if home else ():
+                told = await self.ask(address, path)
+                leader = int(told["partition_states"][0]["leader"]) if told else 0
+                if leader > 0:
+                    name = f"{self.regions[leader // BROKERS_OF_REGION - 1]}-{leader % BROKERS_OF_REGION}"
+                    if not self.hold_file(name).exists():
+                        return name
+            await asyncio.sleep(POLL_SECONDS)
         raise CampaignFailed(f"{topic} has no leader for {LEADER_S:g} s")
 
-    async def _described(self, http: aiohttp.ClientSession, address: str, topic: str) -> dict[str, Any] | None:
-        """Return what a broker says of a topic, None when it is not there or does not know."""
+    def admins(self, region: str) -> dict[str, str]:
+        """Return the HTTP addresses of a region's brokers by their names, of those that joined too."""
         assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
-        url, tls = f"{self._mesh.scheme}://{address}/v1/topics/{topic}", self._mesh.ssl_context or True
-        try:
-            async with http.get(url, ssl=tls) as answer:
-                return dict(await answer.json()) if answer.status == HTTPStatus.OK else None
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+        addresses = self._mesh.endpoints["regions"][region]["admin"]
+        joined = {name: each.listen["admin"] for name, each in self._joined.items() if name.startswith(f"{region}-")}
+        return {f"{region}-{row}": address for row, address in enumerate(addresses, start=1)} | joined
+
+    async def ask(self, address: str, path: str) -> dict[str, Any] | None:
+        """Return what a broker answers, None when it is not there or does not know."""
+        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
+        url = f"{self._mesh.scheme}://{address}{path}"
+        return await get_json(url, headers=self._mesh.headers, tls=self._mesh.ssl_context)
+
+    async def segment_bytes(self) -> float:
+        """Return how many bytes of whole segments brokers have received from each other since each was started."""
+        assert self._mesh is not None, "the loader lets a mesh be broken only that is started here"
+        total, tls = 0.0, self._mesh.ssl_context or True
+        async with aiohttp.ClientSession(headers=self._mesh.headers, timeout=HTTP_TIMEOUT) as http:
+            for address in (admin for region in self.regions for admin in self.admins(region).values()):
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # it is down, and has received nothing
+                    async with http.get(f"{self._mesh.scheme}://{address}/metrics", ssl=tls) as answer:
+                        lines = (await answer.text()).splitlines()
+                    total += sum(float(line.split()[-1]) for line in lines if line.startswith(SEGMENT_COUNTER))
+        return total
+
+    def broker_id(self, name: str) -> int:
+        """Return the number that a broker such as us-2 has in the mesh."""
+        region, _, number = name.rpartition("-")
+        return broker_id(self.regions.index(region) + 1, int(number))
+
+    def data_of(self, name: str) -> Path:
+        """Return where a broker of a mesh that was started here keeps its data."""
+        return self._directory / "brokers" / name
+
+    async def delete_data(self, name: str) -> None:
+        """Delete what a broker has that was killed. Raises CampaignFailed: it does not end."""
+        deadline = time.monotonic() + GONE_S
+        while name in self.pids():
+            if time.monotonic() > deadline:
+                raise CampaignFailed(f"{name} was killed and is still there")
+            await asyncio.sleep(POLL_SECONDS)
+        await asyncio.to_thread(shutil.rmtree, self.data_of(name))
 
     def hold_file(self, name: str) -> Path:
         """Return the file that keeps a killed process down while it is there."""
@@ -150,11 +213,11 @@ class Stage:
     @contextlib.asynccontextmanager
     async def one_broker_more(self, region: str) -> AsyncIterator[None]:
         """Let a broker join a region; afterwards drain it, remove it and stop it. Raises CampaignFailed."""
-        first_id = BROKERS_OF_REGION * (self.regions.index(region) + 1)
         number = len(list((self._directory / "config").glob(f"{region}-*.toml"))) + 1
         broker = JoinedBroker(self._directory, self._directory / "config" / f"{region}-1.toml", number)
-        identity = str(first_id + number)
+        identity = str(self.broker_id(broker.name))
         try:
+            self._joined[broker.name] = broker
             await self.cli("broker", "add", identity, "--peers", broker.listen["peers"])
             await broker.start()
             yield
@@ -162,6 +225,7 @@ class Stage:
                 "broker", "remove", identity, "--wait", "--timeout", str(DRAIN_S), seconds=DRAIN_S + COMMAND_S
             )
         finally:
+            del self._joined[broker.name]
             await broker.stop()
 
     def renew_certificates(self, region: str) -> None:
@@ -176,8 +240,8 @@ class Stage:
 
     def note(self, **event: Any) -> None:
         """Write down that something happened, now."""
-        with (self._folder / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"second": time.time(), **event}) + "\n")
+        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"second": time.time(), "ns": time.monotonic_ns(), **event}) + "\n")
 
     @property
     def _directory(self) -> Path:
@@ -200,7 +264,7 @@ class Stage:
     async def sample_cpu(self) -> None:
         """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
         before: dict[tuple[str, int], float] = {}
-        with (self._folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
+        with (self.folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
             while True:
                 now: dict[tuple[str, int], float] = {}
                 for name, pid in self.pids().items():

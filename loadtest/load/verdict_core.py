@@ -162,6 +162,18 @@ def judge_checks(
     return lines
 
 
+def judge_replicas(rows: Sequence[Mapping[str, Any]]) -> Line:
+    """Judge whether the files of replicas were equal, whenever they were compared.
+
+    Args:
+        rows: {"of": topic and partition, "compared": brokers, "differ": those of them that hold something else}.
+    """
+    count = sum(len(row["compared"]) for row in rows)
+    differ = [f"{broker} {row['of']}" for row in rows for broker in row["differ"]]
+    found = f"{count:,} compared, {', '.join(differ) or 'none'} differs"
+    return _line("replicas", "equal by their files", found, is_kept=count > 0 and not differ)
+
+
 def judge_agreement(what: str, count: int, differences: Sequence[str]) -> Line:
     """Judge whether others counted the same."""
     found = f"{count:,} equal" if not differences else f"{len(differences)} differences: {differences[0]}"

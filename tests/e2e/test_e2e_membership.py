@@ -1,7 +1,7 @@
 """Brokers that come, go and lose their disks under load: nothing is lost, nothing doubled, every replica is the same.
 
 Real brokers in this process, a foreign idempotent producer beside it. The short form of
-`python -m loadtest.campaign grow` and `replace-disk`.
+the campaigns `grow-shrink` and `replace-disk`.
 """
 
 from __future__ import annotations

@@ -37,9 +37,8 @@ def _addresses(config: BrokerConfig) -> set[str]:
 
 def test_a_joined_broker_is_configured_like_its_model_at_addresses_of_its_own(model: Path, tmp_path: Path) -> None:
     first = load_config(model)
-    config = load_config(JoinedBroker(tmp_path, model, 2, {"bulk_bytes_per_s": 20_000_000}).config_file)
+    config = load_config(JoinedBroker(tmp_path, model, 2).config_file)
     assert (config.mesh_id, config.region, config.broker) == ("m1", "us", 2)
-    assert config.bulk_bytes_per_s == 20_000_000
     assert config.trace_roll_ms == first.trace_roll_ms
     assert len(_addresses(config)) == len(_addresses(first))
     assert not _addresses(config) & _addresses(first)

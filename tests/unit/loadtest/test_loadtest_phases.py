@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.campaign.phases_core import Phase, report
+from loadtest.campaign.phases_core import Phase, lines_of, phases_of, report
 from loadtest.history.operation import Kind, Operation, Outcome
 
 MS = 1_000_000
@@ -63,3 +63,35 @@ def test_a_pause_counts_where_it_ends() -> None:
 def test_a_phase_in_which_nothing_was_sent_is_empty(sends: list[Operation]) -> None:
     (row,) = report([phase("only", 0, 100)], sends)
     assert (row.sent, row.p50_ms, row.longest_pause_ms, row.seconds) == (0, 0, 0, 0.1)
+
+
+def event(what: str, of: str, at_ms: int, took_ms: int) -> dict[str, object]:
+    return {"what": what, "of": of, "ns": at_ms * MS, "took_s": took_ms / 1e3}
+
+
+def test_events_cut_the_load_into_what_was_before_while_and_after_they_were_done() -> None:
+    sends = [send(number, at_ms=number * 100, took_ms=1) for number in range(100)]
+    events = [event("grow", "us", 3_000, 1_000), event("healed", "us", 7_000, 2_000), event("kill", "us-1", 9_000, 1)]
+    assert [(row.name, round(row.seconds, 1)) for row in phases_of(events, sends)] == [
+        ("before", 2.0),
+        ("grow us: at it", 1.0),
+        ("grow us", 2.0),
+        ("us healed: at it", 2.0),
+        ("us healed", 2.0),
+        ("kill us-1", 0.9),
+    ]
+
+
+def test_what_is_done_after_the_load_is_no_phase_of_it() -> None:
+    sends = [send(number, at_ms=number * 100, took_ms=1) for number in range(20)]
+    names = [row.name for row in phases_of([event("grow", "us", 9_000, 8_000)], sends)]
+    assert names == ["before", "grow us: at it"]
+    assert phases_of([event("grow", "us", 9_000, 8_000)], []) == []
+    assert phases_of([], sends) == []
+
+
+def test_phases_are_shown_with_a_column_for_each_figure() -> None:
+    assert lines_of([]) == []
+    head, row = lines_of(report([phase("before", 0, 100)], [send(0, at_ms=1, took_ms=2)]))
+    assert len(head) == len(row)
+    assert row.split() == ["before", "0.1", "1", "2.0", "2.0", "2.0", "0"]

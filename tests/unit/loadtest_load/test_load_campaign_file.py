@@ -62,7 +62,7 @@ silence_s_max = 5
 WRONG = {
     "not TOML": ("seed = 7", "seed = ", "not TOML: Invalid value (at line 2, column 8)"),
     "no such part": ("[checks]", "[checcks]", "41: checcks: is not known here; allowed are about, checks, faults, "),
-    "no such key": ("partitions = 3", "partions = 3", "14: topics[0].partions: is not known here; allowed are home, "),
+    "no such key": ("partitions = 3", "partions = 3", "14: topics[0].partions: is not known here; allowed are broke"),
     "a part is missing": ("about = ", "# ", "1: about is missing; needed are about, topics, stages, users"),
     "a key is missing": ("rate = 50\n", "", "17: stages[0]: rate is missing; needed are for, users, rate"),
     "a text for a number": ("rate = 200", 'rate = "200"', "25: stages[1].rate: '200' is not a number"),
@@ -160,6 +160,22 @@ WRONG = {
         'sends_again = false\nkind = "native"',
         "28: users[0].sends_again: 'native' always sends again: use kafka",
     ),
+    "a disk that nobody else has": ('"kill"', '"disk-lost"', "37: faults[0].do: 'disk-lost' needs topology.brokers"),
+    "a move to nobody": (
+        '"kill"\nwhat = "us-1"',
+        '"reassign"\nwhat = "orders to us-1,us-7"',
+        "38: faults[0].what: 'orders to us-1,us-7' is not one of TOPIC to BROKER,BROKER of the topics orders and",
+    ),
+    "replicas of nobody": (
+        'home = "us"',
+        'home = "us"\nbrokers = ["us-7"]',
+        "16: topics[0].brokers: 'us-7' is not one of us-1, eu-1",
+    ),
+    "a full topic that somebody reads": (
+        'home = "us"',
+        'home = "us"\nfilled_mb = 1',
+        "30: users[0].topics: 'orders' is filled before the load: nobody writes to it or reads it",
+    ),
     "no endpoints": ('"up"', '"endpoints"', "7: topology: endpoints is missing: the file that `georelay up"),
 }
 
@@ -184,6 +200,24 @@ def test_a_right_campaign_becomes_values_in_seconds() -> None:
 def test_a_fault_that_strikes_again_is_as_many_faults() -> None:
     again = RIGHT.replace('for = "2s"', 'for = "1s"\ntimes = 3\nevery = "2s"')
     assert [fault.at_s for fault in parse(again, name="again", place="again.toml").faults] == [5.0, 7.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('home = "us"', 'homes = "every"', "cannot compare 'orders', of homes = every"),
+        (
+            '"up"',
+            '"endpoints"\nendpoints = "mesh.json"',
+            "needs a mesh that is started for it: topology.kind up or wan",
+        ),
+    ],
+)
+def test_replicas_are_compared_only_where_their_files_can_be_found(before: str, after: str, said: str) -> None:
+    faults, checks = RIGHT.index("[[faults]]"), RIGHT.index("[checks]")
+    text = (RIGHT[:faults] + RIGHT[checks:] + "replicas = true\n").replace(before, after, 1)
+    with pytest.raises(CampaignError, match=rf"checks\.replicas: {said}"):
+        parse(text, name="wrong", place="wrong.toml")
 
 
 def test_regions_of_a_test_bed_are_those_of_its_round_trips() -> None:

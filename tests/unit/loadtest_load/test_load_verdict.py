@@ -27,6 +27,7 @@ from loadtest.load.verdict_core import (
     faults_of_generator,
     judge_agreement,
     judge_checks,
+    judge_replicas,
     judge_target,
     totals_of,
 )
@@ -263,3 +264,20 @@ def test_invalid_comes_before_breach_and_breach_before_pass() -> None:
     assert Judgement(lines=(kept, broken), invalid=()).verdict == "BREACH"
     assert Judgement(lines=(broken,), invalid=("why",)).verdict == "INVALID"
     assert Judgement(lines=(kept,), invalid=("why",)).told()["invalid"] == ["why"]
+
+
+@pytest.mark.parametrize(
+    ("differ", "found", "kept"),
+    [([], "5 compared, none differs", True), (["us-2"], "5 compared, us-2 orders/1 differs", False)],
+)
+def test_replicas_are_equal_when_none_of_their_files_differs(differ: list[str], found: str, *, kept: bool) -> None:
+    rows = [
+        {"of": "orders/0", "compared": ["us-1", "us-2"], "differ": []},
+        {"of": "orders/1", "compared": ["us-1", "us-2", "us-3"], "differ": differ},
+    ]
+    line = judge_replicas(rows)
+    assert (line.found, line.is_kept) == (found, kept)
+
+
+def test_replicas_that_nobody_compared_are_not_equal() -> None:
+    assert not judge_replicas([]).is_kept

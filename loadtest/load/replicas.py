@@ -1,0 +1,135 @@
+"""Where the replicas of a campaign's topics are, by what brokers say, and whether they are equal, by their files.
+
+Rule 1: settled: each partition has as many replicas as its region has brokers, three at most, and nothing moves.
+Rule 2: replicas are compared below an offset that is committed, once each of them has come so far: by a program that
+        knows the format of the files and nothing of what the brokers say of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from loadtest.campaign.mesh import CampaignFailed
+from loadtest.campaign.region_read import replicas_differ
+
+if TYPE_CHECKING:
+    from loadtest.load.stage import Stage
+
+REPLICAS: Final = 3  # of a topic that does not say otherwise, where there are so many brokers
+SETTLE_S: Final = 180.0
+LOOK_S: Final = 0.1
+Rows = list[dict[str, Any]]
+
+
+async def wait_until_heard(stage: Stage, name: str, *, heard: bool) -> None:
+    """Wait until the others of its region hear a broker, on the disk that it is known with, or hear it no more.
+
+    Raises:
+        CampaignFailed: not within SETTLE_S.
+    """
+
+    async def wrong() -> str:
+        rows = await _rows(stage, name.rpartition("-")[0], "/v1/brokers", "brokers", but=name)
+        is_so = any(row["id"] == stage.broker_id(name) and row["alive"] == heard for row in rows)
+        return "" if is_so else f"{name} is {'not heard' if heard else 'still heard'}"
+
+    await _until(wrong)
+
+
+async def wait_until_settled(stage: Stage) -> None:
+    """Wait until every topic is where rule 1 wants it. Raises CampaignFailed: not within SETTLE_S."""
+
+    async def wrong() -> str:
+        for region in stage.regions:
+            brokers = await _rows(stage, region, "/v1/brokers", "brokers")
+            active = {row["id"] for row in brokers if row["state"] == "active"}
+            if not active or any(row["moving"] for row in brokers):
+                return f"replicas move in {region}: {brokers}"
+            for topic in stage.campaign.topics:
+                for row in await _partitions(stage, region, topic.name) or [{}]:
+                    replicas = row.get("replicas", ())
+                    is_whole = len(replicas) == min(REPLICAS, len(active)) and active.issuperset(replicas)
+                    if not (is_whole and row.get("is_settled", False) and row["leader"] > 0):
+                        return f"{topic.name} has not settled in {region}: {row}"
+        return ""
+
+    await _until(wrong)
+
+
+async def compare(stage: Stage) -> None:
+    """Compare the files of all replicas of every topic, as far as it is committed now; add it to replicas.jsonl.
+
+    Raises:
+        CampaignFailed: replicas do not come so far within SETTLE_S, or one is damaged.
+    """
+    for region in stage.regions:
+        for topic in stage.campaign.topics:
+            for partition, end, folders in await _level(stage, region, topic.name):
+                differ = await replicas_differ(folders, below=end)
+                row = {"second": time.time(), "of": f"{topic.name}/{partition}", "below": end}
+                row |= {"compared": list(folders), "differ": list(differ)}
+                with (stage.folder / "replicas.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
+async def _level(stage: Stage, region: str, topic: str) -> list[tuple[int, int, dict[str, Path]]]:
+    """Wait until every replica of a topic in a region has what is committed there now.
+
+    Returns:
+        One row per partition: (partition, committed end, broker -> folder of its replica).
+    """
+    ends: dict[int, int] = {}
+    for row in (row for rows in (await _streams(stage, region, topic)).values() for row in rows):
+        ends[row["partition"]] = max(ends.get(row["partition"], 0), row["high_watermark"])
+    found: dict[int, dict[str, Path]] = {}
+
+    async def wrong() -> str:
+        found.clear()
+        partitions = {row["partition"]: row for row in await _partitions(stage, region, topic)}
+        for broker, rows in (await _streams(stage, region, topic)).items():
+            for row in rows:
+                if row["partition"] in partitions and row["high_watermark"] >= ends.get(row["partition"], 0):
+                    folder = stage.data_of(broker) / "groups" / str(partitions[row["partition"]]["group"])
+                    found.setdefault(row["partition"], {})[broker] = folder
+        is_level = partitions and all(len(found.get(at, ())) == len(row["replicas"]) for at, row in partitions.items())
+        return "" if is_level else f"the replicas of {topic} in {region} do not come to {ends}"
+
+    await _until(wrong)
+    return [(partition, ends.get(partition, 0), folders) for partition, folders in sorted(found.items())]
+
+
+async def _streams(stage: Stage, region: str, topic: str) -> dict[str, Rows]:
+    """Return what each broker that answers says of its own replicas of a topic."""
+    admins = stage.admins(region)
+    answers = await asyncio.gather(*(stage.ask(address, "/v1/status") for address in admins.values()))
+    return {
+        name: [row for row in answer["streams"] if row["topic"] == topic]
+        for name, answer in zip(admins, answers, strict=True)
+        if answer is not None
+    }
+
+
+async def _partitions(stage: Stage, region: str, topic: str) -> Rows:
+    return await _rows(stage, region, f"/v1/topics/{topic}", "partition_states")
+
+
+async def _rows(stage: Stage, region: str, path: str, key: str, *, but: str = "") -> Rows:
+    """Return what the first broker of a region says that answers, [] when none does; `but`: who is not asked."""
+    for name, address in stage.admins(region).items():
+        if name != but and (answer := await stage.ask(address, path)) is not None:
+            return list(answer[key])
+    return []
+
+
+async def _until(wrong: Callable[[], Awaitable[str]]) -> None:
+    """Look again and again until nothing is wrong. Raises CampaignFailed with what is."""
+    deadline = time.monotonic() + SETTLE_S
+    while said := await wrong():
+        if time.monotonic() > deadline:
+            raise CampaignFailed(f"{said} (for {SETTLE_S:g} s)")
+        await asyncio.sleep(LOOK_S)

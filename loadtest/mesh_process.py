@@ -22,7 +22,7 @@ from georelay.process_guard import die_with_parent
 die_with_parent(int(sys.argv.pop(1)))
 runpy.run_module("georelay.cli", run_name="__main__", alter_sys=True)
 """
-READY_SECONDS_MAX = 60
+READY_SECONDS_MAX = 180  # of a machine without an idle moment
 STOP_SECONDS_MAX = 20
 
 

@@ -320,6 +320,7 @@ def test_what_a_next_leader_names_again_changes_no_figure_and_what_nobody_had_na
     assert figures([*named, late]) == figures([*named, row("commit", 20, 25, 119, "1")])
 
 
+@pytest.mark.slow
 def test_of_more_ranges_than_are_added_up_their_hull_is_left(ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from sla.transforms import accounts
 

@@ -1,4 +1,4 @@
-"""From roll-up rows to facts to the report: sums, splits between periods, limits, lines of plots."""
+"""From roll-up rows to facts to the report: sums, splits between periods, limits, ways, lines of plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from georelay.trace.histogram import bucket_index
 from sla.judging.budgets import iso
-from sla.judging.facts import Facts, HourFacts, MinutesFacts, Span, WorstFacts
+from sla.judging.facts import Facts, HomeFacts, HourFacts, MinutesFacts, Span, WorstFacts
 from sla.judging.judge import judge
 from sla.judging.verdict import Verdict
 from sla.report.model import Report, Subject
@@ -21,7 +21,8 @@ from tests.sla import judging_facts as build
 from tests.sla.spark_rows import table_of
 
 T0 = 1_700_002_800  # a whole hour
-SPAN = Span(start_s=T0 + 1_800, end_s=T0 + 9_000)  # half an hour, an hour, half an hour
+# Half an hour, an hour, half an hour; probes of all but the first fifty seconds and the last ones.
+SPAN = Span(start_s=T0 + 1_800, end_s=T0 + 9_000, probed_start_s=T0 + 1_850, probed_end_s=T0 + 8_350)
 PAST = SPAN.start_s - 600
 Table = dict[RollupTable, list[tuple[Any, ...]]]
 
@@ -41,6 +42,21 @@ def _latency(
     )  # fmt: skip
 
 
+def _of_ways(ts_s: int) -> list[tuple[Any, ...]]:
+    """Return rows of `ap`, which has no stream at home: what goes to `eu` may go by way of `us`."""
+    return [
+        _latency(ts_s, "ap", "us", {40_000: 100}, stage="commit", topic="away"),
+        _latency(ts_s, "ap", "us", {40_000: 30}, stage="commit", topic="both"),
+        _latency(ts_s, "ap", "eu", {20_000: 20}, stage="commit", topic="both"),
+        _latency(ts_s, "ap", "eu", {130_000: 100}, topic="away"),
+        _latency(ts_s, "ap", "us", {41_000: 100}, topic="away"),
+        _latency(ts_s, "ap", "us", {40_000: 7}, stage="commit", topic=""),  # of topics that nobody wrote down
+        _latency(ts_s, "ap", "eu", {130_000: 7}, topic=""),
+        _latency(ts_s, "ap", "eu", {30_000: 50}, topic="both"),
+        _latency(ts_s, "ap", "eu", {3_000: 100}, stage="deliver", topic="away"),
+    ]
+
+
 def _tables() -> Table:
     tables: Table = {table: [] for table in RollupTable}
     minute, hour = tables[RollupTable.MINUTE], tables[RollupTable.HOUR]
@@ -55,6 +71,7 @@ def _tables() -> Table:
         if T0 + 3_600 <= ts_s < T0 + 7_200:
             hour += [(T0 + 3_600, *row[1:]) for row in rows]  # an hour of sixty minutes: sums come out the same
     minute += [_latency(PAST, "us", "eu", {20_000: 3_000, 90_000: 2_000})]
+    minute += _of_ways(T0 + 7_800)
     tables[RollupTable.CLOCK_HOUR] = [
         (T0 + 3_600 * at, region, peer, 3_600, 100 * at, 20 + at, 1.0 + at, bound, rtt, 0, 0)
         for at in range(3)
@@ -191,10 +208,31 @@ def test_minutes_are_down_at_five_percent_and_runs_are_found(facts: Facts) -> No
             down=5,
             longest_down_minutes=3,
             longest_down_s=T0 + 4_200,
-            up_s=105 * 60,
+            up_s=105 * 60 - 50 - 50,  # minutes that are cut off count by their seconds
             down_s=5 * 60,
         ),
     )
+
+
+def test_the_only_home_of_a_topic_makes_a_way_of_its_own(facts: Facts) -> None:
+    ways = {(item.home, item.dest, item.stage): item.n for item in facts.now.latency if item.origin == "ap"}
+    assert ways == {
+        ("", "us", "commit"): 137,
+        ("", "eu", "commit"): 20,
+        ("us", "eu", "total"): 100,
+        ("", "us", "total"): 100,
+        ("", "eu", "total"): 57,
+        ("", "eu", "deliver"): 100,
+    }
+    assert set(facts.now.homes) == {
+        HomeFacts(origin="ap", home="us", is_only=True, n=100),
+        HomeFacts(origin="ap", home="us", is_only=False, n=37),
+        HomeFacts(origin="ap", home="eu", is_only=False, n=20),
+    }
+    burnt = [item for item in facts.burn if item.target == "latency" and item.rule == "1h+5m"]
+    late = {item.subject: item.long_bad for item in burnt if item.subject[0] == "ap"}
+    # 130 ms are within 85 + 35 + 20, the way by us, and not within 50
+    assert late == {("ap", "eu"): 7, ("ap", "us"): 0, ("ap", "us -> eu"): 0}
 
 
 def test_requests_are_judged_by_region_and_operation(report: Report) -> None:
@@ -222,6 +260,7 @@ def test_the_worst_minutes_and_topics_are_named(facts: Facts) -> None:
     assert [(item.name, item.bad) for item in worst if item.what == "topic"] == [
         ("far: us -> ap", 120),
         ("orders: us -> eu", 60),
+        (": ap -> eu", 7),
     ]
 
 
@@ -239,7 +278,7 @@ def test_lines_of_plots_leave_out_minutes_without_data(facts: Facts) -> None:
 
 
 def test_a_silent_region_and_the_change_since_before_are_in_the_report(report: Report) -> None:
-    assert _subject(report, "minutes", "ap -> eu").reason == "none of 120 minutes is known"
+    assert _subject(report, "minutes", "ap -> eu").reason == "none of 108.3 minutes is known"
     (change,) = (item for item in report.changes if item.target == "latency")
     assert (change.subject, change.verdict_before, change.is_proven) == ("us -> eu", Verdict.BREACH, True)
     assert report.verdict is Verdict.BREACH

@@ -116,6 +116,7 @@ def test_a_gateway_that_serves_no_traces_is_no_reason_for_anything(
     assert (sorted(found), silent) == (["eu/2001"], [])
 
 
+@pytest.mark.slow
 def test_what_a_gateway_refused_is_in_the_live_view(spark: Any, eu: tuple[TracedBroker, str], tmp_path: Path) -> None:
     from sla.jobs.live import LiveRequest, run_live
 

@@ -287,6 +287,7 @@ def test_an_hour_is_built_once_and_again_when_late_rows_come_and_never_from_less
     assert sum(row["n"] for row in rows_of(rollups, RollupTable.HOUR)) == 151
 
 
+@pytest.mark.slow
 def test_an_hour_without_rows_between_the_rows_of_a_file_is_built_and_empty(spark: Any, tmp_path: Path) -> None:
     traces, rollups = tmp_path / "traces", tmp_path / "rollups"
     Writer(traces).write(TraceKind.LATENCY_HIST, [hist_row(5, 1), hist_row(2 * HOUR_S, 1)], hour_s=T0 + HOUR_S)

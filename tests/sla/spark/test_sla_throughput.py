@@ -84,15 +84,43 @@ def what_two_hours_name() -> list[dict[str, Any]]:
     ]
 
 
+def who_was_handed_records_before() -> list[dict[str, Any]]:
+    return [row("delivered", 1, 0, 600, session_epoch=2), row("delivered", HOUR_S + 1, 100, 700, session_epoch=3)]
+
+
+def who_was_handed_records_the_day_before() -> list[dict[str, Any]]:
+    return [row("delivered", 1, 0, 600, session_epoch=2)]
+
+
+WORLDS = (
+    who_read_the_same, who_is_handed_nothing, what_several_rows_name, what_two_hours_name,
+    who_was_handed_records_before, who_was_handed_records_the_day_before,
+)  # fmt: skip
+
+
+def handed_before(world: Callable[[], Any], reach: int, last_s: int) -> dict[str, Any]:
+    """Return what is carried of a reader from the hour before H0."""
+    return {
+        "ts_s": H0 - HOUR_S, "scope": "unit", "origin": "", "dest": world.__name__, "topic": world.__name__,
+        "partition": 0, "group": "", "broker": "2001", "session_epoch": 1, "reach": reach, "ranges": [(0, reach)],
+        "last_ns": (H0 + last_s) * S,
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def found(spark: Any) -> dict[tuple[str, int], Any]:
     """The minutes of every world above in one query: each has a region and a topic of its own."""
     rows: list[dict[str, Any]] = []
-    for world in (who_read_the_same, who_is_handed_nothing, what_several_rows_name, what_two_hours_name):
+    for world in WORLDS:
         for one in world():
             region = one["region"] if one["kind"] == "commit" else world.__name__
             rows.append(LEDGER_DEFAULTS | one | {"topic": world.__name__, "region": region})
-    return minutes_of(table_of(spark, rows, DDL[TraceKind.LEDGER]), None, tuple(range(26)))
+    carried = [
+        handed_before(who_was_handed_records_before, 500, -10),
+        handed_before(who_was_handed_records_the_day_before, 900, -86_401),
+    ]
+    carry = table_of(spark, carried, ROLLUP_DDL[RollupTable.SESSIONS_HOUR])
+    return minutes_of(table_of(spark, rows, DDL[TraceKind.LEDGER]), carry, tuple(range(26)))
 
 
 def of(found: dict[tuple[str, int], Any], world: Callable[[], Any]) -> dict[int, Any]:
@@ -109,29 +137,12 @@ def test_groups_that_read_the_same_and_repeats_do_not_add_up_to_a_rate_that_nobo
 
 
 def test_what_an_earlier_hour_was_handed_is_not_delivered_again_by_a_reader_that_begins_at_the_oldest(
-    spark: Any, ledger: Rows
+    found: dict[tuple[str, int], Any],
 ) -> None:
-    def unit(dest: str, reach: int, last_s: int) -> dict[str, Any]:
-        return {
-            "ts_s": H0 - HOUR_S, "scope": "unit", "origin": "", "dest": dest, "topic": "orders", "partition": 0,
-            "group": "", "broker": "2001", "session_epoch": 1, "reach": reach, "ranges": [(0, reach)],
-            "last_ns": (H0 + last_s) * S,
-        }  # fmt: skip
-
-    carry = table_of(spark, [unit("eu", 500, -10), unit("ap", 900, -86_401)], ROLLUP_DDL[RollupTable.SESSIONS_HOUR])
-    table = ledger(
-        extra=[
-            row("delivered", 1, 0, 600, session_epoch=2),
-            row("delivered", 1, 0, 600, region="ap", broker="3001"),  # forgotten after a day
-            row("delivered", HOUR_S + 1, 100, 700, session_epoch=3),
-        ]
-    )
-    found = minutes_of(table, carry, (0, 1))
-    assert {key: item["delivered"] for key, item in found.items()} == {
-        ("eu", 0): 100,
-        ("ap", 0): 600,
-        ("eu", HOUR_S): 100,
-    }
+    delivered = {at_s: item["delivered"] for at_s, item in of(found, who_was_handed_records_before).items()}
+    assert delivered == {0: 100, HOUR_S: 100}
+    delivered = {at_s: item["delivered"] for at_s, item in of(found, who_was_handed_records_the_day_before).items()}
+    assert delivered == {0: 600}, "forgotten after a day"
 
 
 def test_a_region_that_is_handed_nothing_for_hours_was_offered_what_it_missed(
@@ -153,6 +164,7 @@ def test_a_record_that_several_rows_name_was_offered_once(found: dict[tuple[str,
     assert minutes[0]["loaded_seconds"] == 2
 
 
+@pytest.mark.slow
 def test_what_was_offered_does_not_depend_on_which_hours_are_made_together(
     ledger: Rows, found: dict[tuple[str, int], Any]
 ) -> None:

@@ -154,6 +154,7 @@ def test_both_hosts_that_know_their_error_tighten_the_bound_of_a_fit(spark: Any)
     assert found == {("eu", 0): 200, ("us", 0): 200, ("eu", 60): 20_000, ("us", 60): 20_000}
 
 
+@pytest.mark.slow
 def test_throughput_looks_back_into_the_hour_before_and_counts_what_is_read(ledger: Rows) -> None:
     from sla.transforms.throughput import throughput_by_minute
 

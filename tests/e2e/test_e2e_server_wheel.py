@@ -133,6 +133,7 @@ def _answers(url: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_broker_of_the_wheel_serves_with_its_declared_dependencies_alone(server_python: Path, tmp_path: Path) -> None:
     file, admin = _config(tmp_path)
     broker = _start(server_python, "region", "--config", str(file), cwd=tmp_path)

@@ -25,22 +25,22 @@ def sample(driver: str, inputs: int, seed: int, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("inputs", first(1, (2_500, 5_000)))
+@pytest.mark.parametrize("inputs", first(1, (1_500, 5_000)))
 def test_mutated_packets_and_blobs_raise_only_the_errors_of_gossip(inputs: int) -> None:
     sample("gossip", inputs, 7)
 
 
-@pytest.mark.parametrize("inputs", first(1, (2_000, 4_000)))
+@pytest.mark.parametrize("inputs", first(1, (1_200, 4_000)))
 def test_mutated_frames_are_decoded_or_refused_and_links_live_on_or_close(inputs: int) -> None:
     sample("links", inputs, 11)
 
 
-@pytest.mark.parametrize("inputs", first(1, (1_000, 3_000)))
+@pytest.mark.parametrize("inputs", first(1, (600, 3_000)))
 def test_wounded_inputs_at_every_listener_break_nothing(inputs: int) -> None:
     assert sample("listeners", inputs, 7).count(f"{inputs} inputs") == 5
 
 
-@pytest.mark.parametrize("inputs", first(1, (2_000, 5_000)))
+@pytest.mark.parametrize("inputs", first(1, (1_200, 5_000)))
 def test_mutated_conversations_break_no_rule_of_the_text_protocol(inputs: int) -> None:
     sample("text", inputs, 7)
 

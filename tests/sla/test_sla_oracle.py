@@ -60,7 +60,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=first(2, WORLDS))
+@pytest.fixture(scope="module", params=first(1, WORLDS))
 def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Expected:
     special = dict(WORLDS[request.param])
     faults = tuple(Fault.parse(text) for text in special.pop("faults"))

@@ -100,9 +100,10 @@ DAMAGED = [
 ]
 
 
+@pytest.mark.parametrize("every_second_from", first(1, (0, 1)))
 @pytest.mark.parametrize(("kind", "start"), DAMAGED)
 def test_a_flipped_bit_in_any_file_is_refused_noticed_or_harmless(
-    crash_fs: Callable[[int], CrashFileSystem], make: EntryMaker, kind: str, start: int
+    crash_fs: Callable[[int], CrashFileSystem], make: EntryMaker, kind: str, start: int, every_second_from: int
 ) -> None:
     replica = Replica(crash_fs(0), make, start=start)
     good = {entry.index: entry.frame for entry in replica.entries}
@@ -110,9 +111,9 @@ def test_a_flipped_bit_in_any_file_is_refused_noticed_or_harmless(
     for path, content in list(replica.files.items()):
         if not path.name.endswith(kind):
             continue
-        for position in range(len(content)):
+        for position in range(every_second_from, len(content), 2):
             replica.restore()
-            replica.fs.flip(path, position, bit=position % 8)
+            replica.fs.flip(path, position, bit=position // 2 % 8)
             cases += 1
             try:
                 replica.reopen()
@@ -132,7 +133,7 @@ def test_a_flipped_bit_in_any_file_is_refused_noticed_or_harmless(
                 # In the open segment below its checkpoint: found by the read, and again after a restart.
                 with pytest.raises(LogCorrupt):
                     replica.log.read_entries(RaftIndex(min(missing)), RaftIndex(min(missing) + 1), ALL)
-    assert cases > 50
+    assert cases > 25
 
 
 def test_every_lost_byte_at_the_end_of_the_open_segment_is_noticed(replica: Replica) -> None:

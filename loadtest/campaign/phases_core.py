@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from loadtest.history.operation import Kind, Operation
 from loadtest.quantile_core import quantile
+from loadtest.table_core import table_lines
 
 COLUMNS: Final = ("phase", "seconds", "records", "p50 ms", "p99 ms", "worst ms", "longest pause ms")
 SHORTEST_NS: Final = 50_000_000
@@ -129,8 +130,4 @@ def lines_of(rows: Sequence[PhaseReport]) -> list[str]:
         )
         for row in rows
     ]
-    wide = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
-    return [
-        "  ".join([row[0].ljust(wide[0]), *(cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))])
-        for row in ((COLUMNS, *cells) if cells else ())
-    ]
+    return table_lines(COLUMNS, cells)

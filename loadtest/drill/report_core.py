@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from loadtest.drill.run_result import RunResult
-from loadtest.wan.tally_core import Delivery as Due
-from loadtest.wan.tally_core import caught_up_s, flowing_s
+from loadtest.wan.heals_core import Delivery as Due
+from loadtest.wan.heals_core import caught_up_s, flowing_s
 
 RTO_MEDIAN_S_MAX: Final = 5.0
 RTO_WORST_S_MAX: Final = 8.0

@@ -16,7 +16,8 @@ class Target:
     """What the latency and the throughput must be; None: not judged.
 
     Args:
-        floor_ms: one-way delay of a pair such as "us->eu": it comes on top of deliver_p99_ms_max.
+        floor_ms: one-way delay of a pair such as "us->eu": it comes on top of deliver_p99_ms_max; of a topic: the least
+            time until its records are acknowledged, on top of publish_p99_ms_max.
         published_share_min: of the records offered, how many must be acknowledged.
     """
 
@@ -34,6 +35,7 @@ class Topology:
     Args:
         tls: everywhere, in a mesh that is started here; a test bed always has it.
         clocks: by how many milliseconds the clocks of a region are wrong.
+        congestion_control: of TCP between the regions of a test bed; "": the kernel's.
     """
 
     kind: str = "up"
@@ -43,6 +45,7 @@ class Topology:
     pairs: str = ""
     endpoints: str = ""
     clocks: Mapping[str, float] = field(default_factory=dict)
+    congestion_control: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +140,15 @@ class Readers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is broken, when, what exactly, and for how long; ms: by how much, where that is asked (load.faults)."""
+    """What is broken, when, what exactly, and for how long; ms, percent, mbit: by how much (load.faults)."""
 
     at_s: float
     do: str
     what: str = ""
     for_s: float = 0.0
     ms: float = 0.0
+    percent: float = 0.0
+    mbit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +157,7 @@ class Checks:
 
     Args:
         history: nothing lost, twice or out of order, by the checker of recorded histories.
+        caught_up_s_max: longest time from a heal until every reader is up to date.
         silence_s_max: longest time without an acknowledgement of a partition that is written to.
         report: make the report of the traces and compare it with the clients' books.
         replicas: compare replicas by their files, at the end and whenever a fault has moved some.
@@ -159,6 +165,7 @@ class Checks:
     """
 
     history: bool = True
+    caught_up_s_max: float | None = None
     silence_s_max: float | None = None
     report: bool = False
     replicas: bool = False
@@ -173,11 +180,15 @@ class Generator:
         cpu_share_max: of one core, of the busiest second tenth of each of its processes.
         lag_p99_ms_max: how late it sends what is due.
         in_flight_max: records of one process that are not answered yet; one more counts as a failure.
+        idle_share_min: how much of the machine nobody uses; None: not judged.
+        router_lag_ms_max: how late the router of a test bed is at its worst; None: not judged.
     """
 
     cpu_share_max: float = 0.6
     lag_p99_ms_max: float = 2.0
     in_flight_max: int = 20_000
+    idle_share_min: float | None = None
+    router_lag_ms_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,8 @@ SCHEMA: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("schema.json
 SHOWN_CHARS_MAX: Final = 60
 CANNOT_SEE: Final = ("native", "text", "group", "queue")  # not told how far markers and aborted records reach
 TEXT_BYTES_MAX: Final = 200_000
-NEED_MS: Final = ("link-slow", "disk-slow", "clock-step")
+AMOUNTS: Final = {"link-slow": "ms", "disk-slow": "ms", "clock-step": "ms", "link-loss": "percent", "link-cap": "mbit"}
+IN_A_BED: Final = ("link-slow", "link-one-way", "link-loss", "link-cap")
 BREAKABLE: Final = ("disk-slow", "disk-full", "clock-step")  # by a file that the broker reads
 _HEAD: Final = re.compile(r"^\s*(\[\[?)\s*([\w.-]+)\s*\]\]?")
 _KEY: Final = re.compile(r"^\s*([\w-]+)\s*(?:\.\s*[\w-]+\s*)*=")
@@ -227,6 +228,8 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
             yield ("topology",), "pairs is missing: a test bed needs round trips such as us-eu=70ms"
         elif bad := [item for item in pairs.split(",") if not re.fullmatch(r"[a-z]\w*-[a-z]\w*=\d+(\.\d+)?ms", item)]:
             yield ("topology", "pairs"), f"{bad[0]!r} is not a round trip such as us-eu=70ms"
+    elif "congestion_control" in topology:
+        yield ("topology", "congestion_control"), "needs topology.kind = wan: else nothing is between the regions"
     if topology.get("kind") == "endpoints" and "endpoints" not in topology:
         yield ("topology",), "endpoints is missing: the file that `georelay up --endpoints FILE` has written"
     topics = [topic["name"] for topic in document["topics"]]
@@ -330,8 +333,8 @@ def _wrong_faults(
     if kind == "endpoints":
         yield ("faults", row, "do"), f"{do!r} needs a mesh that is started for it: topology.kind up or wan"
         return
-    if do == "link-slow" and kind != "wan":
-        yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has links with a delay"
+    if do in IN_A_BED and kind != "wan":
+        yield ("faults", row, "do"), f"{do!r} needs topology.kind = wan: only a test bed has such links"
     if do in BREAKABLE and "clocks" in topology:
         yield ("faults", row, "do"), f"{do!r} needs clocks that are right: leave topology.clocks away"
     if do == "grow" and (kind != "up" or topology.get("tls")):
@@ -342,10 +345,13 @@ def _wrong_faults(
         yield ("faults", row, "do"), f"{do!r} needs topology.tls = true, or topology.kind = wan, which has TLS"
     if ("times" in fault) != ("every" in fault):
         yield ("faults", row), "times and every go together: how often it strikes, and how long from one to the next"
-    if do in NEED_MS and "ms" not in fault:
-        yield ("faults", row), f"ms is missing: {do} says by how much"
+    if do in AMOUNTS and AMOUNTS[do] not in fault:
+        yield ("faults", row), f"{AMOUNTS[do]} is missing: {do} says by how much"
     names = _brokers_of(topology, regions)
-    if do.startswith("link-"):
+    if do == "link-one-way":
+        allowed = ["-".join(pair) for pair in permutations(regions, 2)]
+        is_known = what in allowed
+    elif do.startswith("link-"):
         allowed = [*regions, *("-".join(pair) for pair in combinations(regions, 2))]
         is_known = what in regions or (len(set(what.split("-"))) == 2 and set(what.split("-")) <= set(regions))
     elif do in ("region-loss", "grow", "certificates"):
@@ -413,7 +419,8 @@ def _faults(row: dict[str, Any]) -> Iterator[Fault]:
     """Yield a fault as often as it strikes."""
     for number in range(row.get("times", 1)):
         at_s = seconds_of(row["at"]) + number * seconds_of(row.get("every", "0s"))
-        yield Fault(at_s=at_s, do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), ms=row.get("ms", 0.0))
+        amounts = {name: row[name] for name in ("ms", "percent", "mbit") if name in row}
+        yield Fault(at_s=at_s, do=row["do"], what=row["what"], for_s=seconds_of(row["for"]), **amounts)
 
 
 def _names(paths: list[Path]) -> str:

@@ -6,6 +6,9 @@
 | stop | SIGSTOP, then SIGCONT | a process, or `leader of TOPIC` | up or wan |
 | region-loss | kill -9 of all brokers of a region | a region | up or wan |
 | link-cut | both directions between two regions, or of one region to all others | us-eu, or eu | up or wan |
+| link-one-way | what the first region sends to the second | us-eu | wan |
+| link-loss | `percent` of the packets are lost | us-eu, or eu | wan |
+| link-cap | each direction carries `mbit` Mbit/s | us-eu, or eu | wan |
 | link-slow | `ms` of round trip between two regions, or of one to all others | us-eu, or eu | wan |
 | link-flap | cuts and heals every second | us-eu, or eu | up or wan |
 | disk-slow | each sync takes `ms` | a broker, or `leader of TOPIC` | up or wan |
@@ -25,7 +28,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from loadtest.load.stage import Stage
 
 FLAP_S: Final = 1.0
+QUEUE: Final = "100ms"  # longest wait in front of a cap
 More = dict[str, Any] | None  # what is worth knowing of what was done
 Strike = Callable[["Stage", Fault, str], AbstractAsyncContextManager[More]]
 
@@ -82,16 +86,15 @@ async def _stop(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@asynccontextmanager
-async def _link_cut(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    async with _changed_link(stage, what, "cut"):
-        yield
+def _link(change: Callable[[Fault], Sequence[str]]) -> Strike:
+    """Return the strike that is this change of `georelay wan`."""
 
+    @asynccontextmanager
+    async def strike(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
+        async with _changed_link(stage, what, *change(fault)):
+            yield
 
-@asynccontextmanager
-async def _link_slow(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
-    async with _changed_link(stage, what, "slow", "--rtt", f"{fault.ms:g}ms"):
-        yield
+    return strike
 
 
 @asynccontextmanager
@@ -123,31 +126,19 @@ async def _changed_link(stage: Stage, what: str, change: str, *words: str) -> As
         await stage.wan("heal", *ends)
 
 
-@asynccontextmanager
-async def _disk_slow(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
-    async with _told(stage, what, sync_delay_ms=int(fault.ms)):
-        yield
+def _told(settings: Callable[[Fault], dict[str, int]]) -> Strike:
+    """Return the strike that tells a breakable broker what is broken."""
 
+    @asynccontextmanager
+    async def strike(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
+        broken = settings(fault)
+        await stage.tell(what, **broken)
+        try:
+            yield
+        finally:
+            await stage.tell(what, **dict.fromkeys(broken))
 
-@asynccontextmanager
-async def _disk_full(stage: Stage, _: Fault, what: str) -> AsyncIterator[None]:
-    async with _told(stage, what, free_bytes=0):
-        yield
-
-
-@asynccontextmanager
-async def _clock_step(stage: Stage, fault: Fault, what: str) -> AsyncIterator[None]:
-    async with _told(stage, what, wall_step_ms=int(fault.ms)):
-        yield
-
-
-@asynccontextmanager
-async def _told(stage: Stage, what: str, **settings: int) -> AsyncIterator[None]:
-    await stage.tell(what, **settings)
-    try:
-        yield
-    finally:
-        await stage.tell(what, **dict.fromkeys(settings))
+    return strike
 
 
 @asynccontextmanager
@@ -188,13 +179,16 @@ STRIKES: Final[dict[str, Strike]] = {
     "kill": _kill,
     "stop": _stop,
     "region-loss": _region_loss,
-    "link-cut": _link_cut,
-    "link-slow": _link_slow,
+    "link-cut": _link(lambda _: ("cut",)),
+    "link-one-way": _link(lambda _: ("cut", "--one-way")),
+    "link-slow": _link(lambda fault: ("slow", "--rtt", f"{fault.ms:g}ms")),
+    "link-loss": _link(lambda fault: ("slow", "--loss", f"{fault.percent:g}%")),
+    "link-cap": _link(lambda fault: ("slow", "--rate", f"{fault.mbit:g}mbit", "--queue", QUEUE)),
     "link-flap": _link_flap,
-    "disk-slow": _disk_slow,
-    "disk-full": _disk_full,
+    "disk-slow": _told(lambda fault: {"sync_delay_ms": int(fault.ms)}),
+    "disk-full": _told(lambda _: {"free_bytes": 0}),
     "disk-lost": _disk_lost,
-    "clock-step": _clock_step,
+    "clock-step": _told(lambda fault: {"wall_step_ms": int(fault.ms)}),
     "grow": _grow,
     "reassign": _reassign,
     "certificates": _certificates,

@@ -47,6 +47,7 @@ def page_of(results: Results, judgement: Judgement) -> str:
             {"at": f"{event['second'] - results.began_s:.1f}", "what": event["what"], "of": event.get("of", "")}
             for event in results.events
         ],
+        figures="\n".join(results.figures),
         phases="\n".join(lines_of(results.phases)),
         plots=_plots(results),
     )

@@ -4,7 +4,7 @@ NAME.toml       the campaign as it was run            run.json       when, where
 seconds-*.jsonl what engines did each second           histories/     what clients sent, were told and read
 events.jsonl    faults as they happened                locust.json    what Locust counted; locust.html its page
 cpu.jsonl       CPU of every process, each second      traces/        what `georelay report` reads; report/ its result
-replicas.jsonl  replicas that were compared by their files
+replicas.jsonl  replicas that were compared by their files    bed.json      how the test bed was
 verdict.json    the judgement                          result.html    the page
 differences.txt where the report says something else   history.txt    what the checker says
 """
@@ -36,6 +36,7 @@ from loadtest.load.books_core import (
 from loadtest.load.campaign import Campaign
 from loadtest.load.campaign_file import CampaignError, load
 from loadtest.load.clock_verdict_core import IN_TIME_MS, clock_faults
+from loadtest.load.figures_core import heal_lines, heals_of, idle_share, latency_lines, machine_lines
 
 KILLS: Final = ("kill", "region-loss")
 UNTRACED_S_MAX: Final = 0.2  # of a partition's records: what a killed broker had not noted yet
@@ -55,7 +56,9 @@ class Results:
         self.events = _rows(folder / "events.jsonl")
         self.cpu = _rows(folder / "cpu.jsonl")
         self.replicas = _rows(folder / "replicas.jsonl")
+        self.bed = self._document("bed.json")
         self.phases: list[PhaseReport] = []
+        self.figures: list[str] = []
         self.ended = [json.loads(path.read_text()) for path in sorted(folder.glob("ended-*.json"))]
         self.began_s = float(self._document("began.json").get("wall_ns", 0)) / 1e9
 
@@ -66,12 +69,20 @@ class Results:
         invalid = verdict_core.faults_of_generator(
             campaign, self.seconds, self.ended, self.trouble, from_s=self.began_s, to_s=to_s
         )
+        idle = idle_share(self.cpu, from_s=self.began_s, to_s=to_s)
+        invalid += verdict_core.faults_of_machine(campaign, idle=idle, lag_us=self.bed.get("lag_us"))
         operations, history = self._histories(invalid)
         self.phases = report(phases_of(self.events, operations), operations)
         books = books_of(operations)
         totals = verdict_core.totals_of(self.seconds)
         lines = verdict_core.judge_target(campaign, totals, books, load_s=campaign.seconds)
         lines += verdict_core.judge_checks(campaign, history, books, self.ended)
+        self.figures = latency_lines(totals, campaign.target.floor_ms)
+        if campaign.checks.caught_up_s_max is not None:
+            heals = heals_of(operations, self.events, campaign.target.floor_ms)
+            self.figures += heal_lines(heals)
+            lines.append(verdict_core.judge_heals(heals, campaign.checks.caught_up_s_max))
+        self.figures += machine_lines(self.cpu, self.bed, records=books.acked_total, from_s=self.began_s, to_s=to_s)
         if campaign.checks.replicas:
             lines.append(verdict_core.judge_replicas(self.replicas))
         if not any(stage.rate for stage in campaign.stages):

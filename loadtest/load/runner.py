@@ -62,6 +62,8 @@ def judge(folder: Path, say: Say) -> int:
     judgement = results.judge()
     (folder / "result.html").write_text(page_of(results, judgement), encoding="utf-8")
     say(f"page: {folder / 'result.html'}")
+    for line in results.figures:
+        say(line)
     for line in phase_lines(results.phases) if len(results.phases) <= PHASES_SAID_MAX else ():
         say(line)
     for line in lines_of(judgement):
@@ -85,10 +87,11 @@ async def _load(campaign: Campaign, options: RunOptions, folder: Path, stage: St
     beside: list[asyncio.Task[None]] = []
     try:
         await locust.start()
-        began = time.monotonic()
+        began, began_ns = time.monotonic(), time.monotonic_ns()
         beside = [asyncio.create_task(stage.sample_cpu())]
         beside += [asyncio.create_task(_fault(stage, fault, began)) for fault in campaign.faults]
         await locust.ended()
+        await stage.note_bed(began_ns)
         for task in beside[1:]:
             await task
     finally:

@@ -17,7 +17,7 @@ import aiohttp
 
 from georelay.pki.directory import PkiDirectory
 from loadtest.bench.client_settings import PLAIN, Settings, tls_settings
-from loadtest.bench.machine import cpu_seconds
+from loadtest.bench.machine import IdleWatch, cpu_seconds
 from loadtest.campaign.filler import fill
 from loadtest.campaign.joined_broker import JoinedBroker, broker_id
 from loadtest.campaign.mesh import COMMAND_S, HTTP_TIMEOUT, POLL_SECONDS, CampaignFailed, georelay, get_json
@@ -201,6 +201,12 @@ class Stage:
         except RuntimeError as error:
             raise CampaignFailed(f"georelay wan {' '.join(words)}: {_last_line(str(error))}") from error
 
+    async def note_bed(self, since_ns: int) -> None:
+        """Write down how the test bed was since then (monotonic); nothing without one."""
+        if isinstance(self._mesh, WanMesh):
+            found = await asyncio.to_thread(self._mesh.bed_since, since_ns)
+            (self.folder / "bed.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+
     async def tell(self, broker: str, **settings: Any) -> None:
         """Tell a breakable broker what is broken. Raises CampaignFailed: it does not obey."""
         if broker not in self._controls:
@@ -264,10 +270,13 @@ class Stage:
     async def sample_cpu(self) -> None:
         """Write each second how much CPU every process of the mesh took in it, in shares of a core."""
         before: dict[tuple[str, int], float] = {}
+        router = {"router": await asyncio.to_thread(self._mesh.router)} if isinstance(self._mesh, WanMesh) else {}
+        idle = IdleWatch()
+        idle.start()
         with (self.folder / "cpu.jsonl").open("a", encoding="utf-8") as file:
             while True:
                 now: dict[tuple[str, int], float] = {}
-                for name, pid in self.pids().items():
+                for name, pid in (self.pids() | router).items():
                     with contextlib.suppress(OSError):
                         now[name, pid] = cpu_seconds(pid)
                 shares = {
@@ -275,8 +284,9 @@ class Stage:
                     for (name, pid), used in now.items()
                     if (name, pid) in before
                 }
-                file.write(json.dumps({"second": time.time(), "cpu": shares}) + "\n")
+                file.write(json.dumps({"second": time.time(), "cpu": shares, "idle": round(idle.share(), 3)}) + "\n")
                 file.flush()
+                idle.start()
                 before = now
                 await asyncio.sleep(SAMPLE_S)
 
@@ -300,7 +310,11 @@ async def opened(campaign: Campaign, folder: Path) -> AsyncIterator[Stage]:
     settings, user = PLAIN, ""
     if topology.kind == "wan":
         mesh = wan = WanMesh(
-            directory, brokers_per_region=topology.brokers_per_region, pairs=topology.pairs, arguments=arguments
+            directory,
+            brokers_per_region=topology.brokers_per_region,
+            pairs=topology.pairs,
+            congestion_control=topology.congestion_control,
+            arguments=arguments,
         )
         user = wan.credentials
     else:

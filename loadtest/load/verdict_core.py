@@ -7,6 +7,7 @@ Rule 2: a target without a measurement is a breach: nothing measured is nothing 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Final
 from loadtest.history.verdict import Verdict as HistoryVerdict
 from loadtest.load.books_core import Books
 from loadtest.load.campaign import Campaign
+from loadtest.load.figures_core import Heal, seconds
 from loadtest.load.samples_core import Samples
 from loadtest.quantile_core import quantile
 
@@ -57,10 +59,10 @@ class Judgement:
         return {"verdict": self.verdict, "invalid": list(self.invalid), "lines": rows}
 
 
-def totals_of(seconds: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Samples]:
+def totals_of(told: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Samples]:
     """Return the samples of the whole run by (method, name)."""
     totals: dict[tuple[str, str], Samples] = defaultdict(Samples)
-    for row in seconds:
+    for row in told:
         for done in row["done"]:
             totals[done["method"], done["name"]].extend(done)
     return totals
@@ -68,7 +70,7 @@ def totals_of(seconds: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Sam
 
 def faults_of_generator(
     campaign: Campaign,
-    seconds: Sequence[Mapping[str, Any]],
+    told: Sequence[Mapping[str, Any]],
     ended: Sequence[Mapping[str, Any]],
     trouble: Sequence[Mapping[str, Any]],
     *,
@@ -78,14 +80,14 @@ def faults_of_generator(
     """Return why the generator's numbers say nothing.
 
     Args:
-        seconds: what engines told each second.
+        told: what engines told each second.
         ended: their last words.
         from_s, to_s: the load's time on the wall clock; what engines did before and after is not judged.
     """
     bounds = campaign.generator
     found = [str(row["what"]) for row in trouble]
     of_engine: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in seconds:
+    for row in told:
         if from_s + 1 <= row["second"] <= to_s:
             of_engine[f"{row['role']} engine of {row['worker']}"].append(row)
     if not of_engine:
@@ -103,6 +105,25 @@ def faults_of_generator(
         if row.get("unanswered"):
             found.append(f"{row['unanswered']} records were never answered nor given up")
     return found
+
+
+def faults_of_machine(campaign: Campaign, *, idle: float | None, lag_us: float | None) -> list[str]:
+    """Return why the machine's state makes the numbers say nothing; idle, lag_us: None where they were not measured."""
+    bounds, found = campaign.generator, []
+    if bounds.idle_share_min is not None and (idle is None or idle < bounds.idle_share_min):
+        said = "nobody watched how much" if idle is None else f"only {idle:.0%}"
+        found.append(f"{said} of the CPU was idle, wanted {bounds.idle_share_min:.0%}")
+    if bounds.router_lag_ms_max is not None and lag_us is not None and lag_us > bounds.router_lag_ms_max * 1e3:
+        found.append(f"the router was up to {lag_us / 1e3:.1f} ms late, more than {bounds.router_lag_ms_max:g} ms")
+    return found
+
+
+def judge_heals(heals: Sequence[Heal], bound_s: float) -> Line:
+    """Judge how long readers needed after heals."""
+    late = max(heals, key=lambda heal: math.inf if heal.caught_up_s is None else heal.caught_up_s, default=None)
+    found = "nothing was healed" if late is None else f"{seconds(late.caught_up_s)} s ({late.region}, {late.of})"
+    kept = late is not None and late.caught_up_s is not None and late.caught_up_s <= bound_s
+    return _line("caught up", f"<= {bound_s:g} s after a heal", found, is_kept=kept)
 
 
 def judge_target(
@@ -123,7 +144,8 @@ def judge_target(
     if target.publish_p99_ms_max is not None:
         for (method, name), samples in sorted(totals.items()):
             if method == "publish":
-                lines.append(_latency(f"publish {name} p99", samples, target.publish_p99_ms_max))
+                bound_ms = target.publish_p99_ms_max + target.floor_ms.get(name, 0.0)
+                lines.append(_latency(f"publish {name} p99", samples, bound_ms))
     if target.records_per_s_min is not None:
         rate = books.acked_total / load_s if load_s else 0.0
         kept = rate >= target.records_per_s_min

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from loadtest.quantile_core import quantile
-from loadtest.wan.floors_core import one_way_ms, parse_pairs
 
 ALGORITHMS: Final = ("reno", "cubic", "bbr")
 LOSSES: Final = ("0", "0.1%", "1%")
@@ -35,8 +34,9 @@ COMMAND: Final = (sys.executable, "-P", "-m", "georelay.cli", "wan")
 def measure(pairs: str, *, seconds: float, losses: Sequence[str] = LOSSES) -> list[str]:
     """Return report lines: every algorithm at every loss, between the first two regions."""
     name = f"tcp-{os.getpid()}"
-    source, destination = pairs.split(",")[0].split("=")[0].split("-")
-    floor_ms = one_way_ms(parse_pairs(pairs), source, destination)
+    regions, _, round_trip = pairs.split(",")[0].partition("=")
+    source, destination = regions.split("-")
+    floor_ms = float(round_trip.removesuffix("ms")) / 2
     wan("up", pairs, "--name", name, "--detach")
     try:
         found = json.loads(wan("stat", "--name", name, "--json"))

@@ -103,6 +103,11 @@ WRONG = {
         '"link-slow"\nms = 9',
         "37: faults[0].do: 'link-slow' needs topology.kind = wan",
     ),
+    "a path that nobody chooses here": (
+        "region = 1",
+        'region = 1\ncongestion_control = "bbr"',
+        "11: topology.congestion_control: needs topology.kind = wan",
+    ),
     "a link of a broker": ('"kill"', '"link-cut"', "38: faults[0].what: 'us-1' is not one of us, eu, us-eu"),
     "certificates without TLS": (
         '"kill"',
@@ -218,6 +223,21 @@ def test_replicas_are_compared_only_where_their_files_can_be_found(before: str, 
     text = (RIGHT[:faults] + RIGHT[checks:] + "replicas = true\n").replace(before, after, 1)
     with pytest.raises(CampaignError, match=rf"checks\.replicas: {said}"):
         parse(text, name="wrong", place="wrong.toml")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ('do = "link-loss"\nwhat = "us-eu"', "faults[0]: percent is missing: link-loss says by how much"),
+        ('do = "link-cap"\nwhat = "us"', "faults[0]: mbit is missing: link-cap says by how much"),
+        ('do = "link-one-way"\nwhat = "us"', "faults[0].what: 'us' is not one of us-eu, eu-us"),
+    ],
+)
+def test_a_link_of_a_test_bed_is_changed_by_how_much_and_from_where_it_says(fault: str, said: str) -> None:
+    bed = RIGHT.replace('kind = "up"\nregions = ["us", "eu"]', 'kind = "wan"\npairs = "us-eu=70ms"')
+    with pytest.raises(CampaignError) as refused:
+        parse(bed.replace('do = "kill"\nwhat = "us-1"', fault), name="wrong", place="wrong.toml")
+    assert str(refused.value).endswith(said)
 
 
 def test_regions_of_a_test_bed_are_those_of_its_round_trips() -> None:

@@ -21,6 +21,7 @@ from loadtest.load import stage as stage_module
 from loadtest.load.campaign import Fault
 from loadtest.load.links import LinkedMesh
 from loadtest.load.stage import Stage
+from loadtest.wan.wan_mesh import WanMesh
 
 
 async def test_a_fault_is_noted_once_it_is_done_and_once_it_is_undone(
@@ -155,3 +156,47 @@ async def test_what_is_down_already_stays_down_and_cannot_be_stopped(told: Told)
     with pytest.raises(CampaignFailed, match="us-1 is down and cannot be stopped"):
         async with faults.STRIKES["stop"](stage, Fault(at_s=0, do="stop", what="us-1"), "us-1"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "change"),
+    [
+        (Fault(at_s=0, do="link-cut", what="us-eu"), ("cut", "us", "eu")),
+        (Fault(at_s=0, do="link-cut", what="eu"), ("cut", "eu")),
+        (Fault(at_s=0, do="link-one-way", what="eu-us"), ("cut", "eu", "us", "--one-way")),
+        (Fault(at_s=0, do="link-slow", what="us-eu", ms=200), ("slow", "us", "eu", "--rtt", "200ms")),
+        (Fault(at_s=0, do="link-loss", what="us-eu", percent=0.5), ("slow", "us", "eu", "--loss", "0.5%")),
+        (
+            Fault(at_s=0, do="link-cap", what="us-eu", mbit=50),
+            ("slow", "us", "eu", "--rate", "50mbit", "--queue", "100ms"),
+        ),
+    ],
+)
+async def test_a_link_is_changed_as_the_test_bed_wants_it_and_healed(fault: Fault, change: tuple[str, ...]) -> None:
+    done: list[tuple[str, ...]] = []
+
+    async def wan(*words: str) -> None:
+        done.append(words)
+
+    stage: Any = SimpleNamespace(wan=wan)
+    async with faults.STRIKES[fault.do](stage, fault, fault.what):
+        assert done == [change]
+    assert done[1:] == [("heal", *fault.what.split("-"))]
+
+
+async def test_a_test_bed_is_noted_as_it_was_since_the_load_began(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lags = [[9, 7_000], [10, 1_500], [11, 900]]
+    stat = {"bed": {"pid": 77}, "router": {"lag_seconds_us": lags, "realtime": True}}
+    mesh = WanMesh(tmp_path / "bed", brokers_per_region=1)
+    monkeypatch.setattr(mesh, "wan", lambda *words: stat)
+    monkeypatch.setattr(mesh, "congestion_control", lambda: "cubic")
+    stage = await told.stage()
+    await stage.note_bed(10 * 10**9 + 5)
+    assert not (tmp_path / "bed.json").exists(), "this mesh is in no bed"
+    monkeypatch.setattr(stage, "_mesh", mesh)
+    await stage.note_bed(10 * 10**9 + 5)
+    noted = json.loads((tmp_path / "bed.json").read_text())
+    assert noted == {"lag_us": 1_500, "realtime": True, "congestion_control": "cubic"}
+    assert mesh.router() == 77

@@ -44,6 +44,8 @@ from region.api._pb import broker_pb2
 from region.security.scram_core import ScramClient
 from region.security.user import Mechanism
 
+pytestmark = pytest.mark.slow
+
 ROOT, PASSWORD, WRONG = "root", "correct-horse-9", "battery-staple-7"
 EXISTING, MISSING = "orders", "nowhere"
 ACTIONS = ("produce", "consume", "admin")

@@ -16,7 +16,7 @@ import georelay.sync
 from georelay.wire.compression import Compression
 from loadtest.mesh_process import MeshProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "sdk.md"
 

@@ -103,7 +103,6 @@ class FlusherStats:
     writes: int = 0
     syncs: int = 0
     written_bytes: int = 0
-    last_cycle_us: int = 0
     last_sync_us: int = 0
     sync_us_total: int = 0
     sync_us_max: int = 0
@@ -239,7 +238,6 @@ class Flusher:
         ended = time.perf_counter_ns()
         stats.cycles += 1
         stats.writes += len(writes)
-        stats.last_cycle_us = (ended - started) // 1000
         stats.last_sync_us = (ended - before_sync) // 1000
         stats.sync_us_total += stats.last_sync_us
         stats.sync_us_max = max(stats.sync_us_max, stats.last_sync_us)

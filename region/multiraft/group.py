@@ -49,7 +49,6 @@ from region.raft.core import (
     Snapshot,
     SnapshotPoint,
     SnapshotRequest,
-    SoftState,
     StorageWrite,
     Ticks,
     TimeoutNow,
@@ -69,13 +68,12 @@ class CatchUpView:
     Args:
         match: up to here it is known to hold the leader's log durably; `last` is the leader's end.
         active: heard since the last check of the quorum.
-        replicating: sent to ahead of its answers. fetching: fetches whole segments. repairing: lost what it had.
+        fetching: fetches whole segments. repairing: lost what it had.
     """
 
     match: RaftIndex
     last: RaftIndex
     active: bool
-    replicating: bool
     fetching: bool
     repairing: bool
 
@@ -219,7 +217,6 @@ class Group:
             match=RaftIndex(progress.match),
             last=RaftIndex(self.node.last_index),
             active=progress.recent_active,
-            replicating=progress.state is ProgressState.REPLICATE,
             fetching=progress.state is ProgressState.BULK,
             repairing=progress.repairing,
         )
@@ -330,12 +327,12 @@ class Group:
         self._handed_out = log.last_index
         return ready
 
-    def group_write(self, write: StorageWrite[Entry]) -> GroupWrite:
-        """Return the flusher's form of a write of the core."""
+    def group_write(self, write: StorageWrite[Entry], durable: Callable[[], None]) -> GroupWrite:
+        """Return the flusher's form of a write of the core; `durable` is called once it is."""
         return GroupWrite(
             group_id=self.group_id,
             log=self.disk,
-            token=(self, write),
+            token=durable,
             hard_state=write.hard_state,
             install=None if write.install is None else Manifest.decode(write.install.data),
             truncate_from=None if write.truncate_from is None else RaftIndex(write.truncate_from),
@@ -387,7 +384,7 @@ class Group:
         for context in ready.reads_lost:
             self._reads.lost(context, self.node.leader_id or -1)
         self._reads.applied(self.node.applied_index)
-        self._follow_leader(ready.soft)
+        self._follow_leader()
 
     def checkpoint(self) -> bool:
         """Have a manifest of what is applied written, unless there is one; return whether there will be a new one."""
@@ -427,8 +424,7 @@ class Group:
             up_to = self.upkeep.checkpointed if self.machine.keeps_whole_log else self.node.applied_index
             log.trim(TAIL_BYTES_MAX, min(up_to, self.node.applied_index))
 
-    def _follow_leader(self, soft: SoftState | None) -> None:
-        del soft  # what counts is whether the leader's first entry of its term is applied here
+    def _follow_leader(self) -> None:
         node = self.node
         leader = node.leader_id if node.leader_id > 0 else -1
         own_term_applied = node.log.term(node.applied_index) == node.term

@@ -380,7 +380,7 @@ class Host:
             ready = group.take_ready()
             more = ready.more
             if ready.write is not None:
-                self._writes.submit(group.group_write(ready.write))
+                self._writes.submit_core(group, ready.write)
             for message in ready.messages:
                 if message.to not in group.unsafe:
                     self._send(group.group_id, message)
@@ -401,7 +401,7 @@ class Host:
 
     # --- writes ----------------------------------------------------------------------------------
 
-    def durable(self, tokens: list[object]) -> None:
+    def durable(self, tokens: list[Any]) -> None:
         """The flusher made these writes durable (called on the event loop, in order)."""
         self._writes.durable(tokens)
 
@@ -419,7 +419,7 @@ class Host:
             self.transport.resume_appends()
 
     def _written(self, group: Group, write: StorageWrite[Entry]) -> None:
-        group.node.written(write.tag)
+        group.node.written(write)
         for message in write.responses:
             if message.to not in group.unsafe:
                 self._send(group.group_id, message)

@@ -1,14 +1,14 @@
 """Writes of every group on their way to the disk, and what happens once they are there.
 
-Rule: whatever waits for a write is named by its token; tokens come back in the order of submission.
+Rule: the token of a write is what is to be called once it is durable; tokens come back in the order of submission.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import structlog
 
@@ -28,28 +28,6 @@ class FlushQueue(Protocol):
 
     def submit(self, write: GroupWrite) -> None:
         """Queue a write; its token comes back once it is durable."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LastWrite:
-    """Token behind everything that was submitted for a group that is let go."""
-
-    group: Group
-    closed: asyncio.Future[None]
-
-
-@dataclass(frozen=True, slots=True)
-class _AwaitedWrite:
-    """Token of a write that somebody waits for."""
-
-    done: asyncio.Future[None]
-
-
-@dataclass(frozen=True, slots=True)
-class _UpkeepWrite:
-    """Token of a manifest, a seal or a later start."""
-
-    group: Group
 
 
 class WriteQueue:
@@ -95,50 +73,52 @@ class WriteQueue:
         self._flusher.submit(write)
         self._follow_pressure()
 
+    def submit_core(self, group: Group, write: StorageWrite[Entry]) -> None:
+        """Queue a write of a group's core."""
+        self.submit(group.group_write(write, partial(self._tell, group, self._written, group, write)))
+
     def submit_upkeep(self, group: Group) -> None:
         """Queue everything that the group's log wants besides the writes of its core."""
         upkeep = group.upkeep
         while upkeep.wanted:
-            write = upkeep.take(group.group_id, group.disk, _UpkeepWrite(group))
+            write = upkeep.take(group.group_id, group.disk, partial(self._tell, group, group.kept_up))
             if write is not None:
                 self.submit(write)
 
     def submit_last(self, group: Group, closed: asyncio.Future[None], hard_state: HardState | None) -> None:
         """Close the group's log behind every write of it, and behind its last term and vote; then resolve `closed`."""
-        self.submit(
-            GroupWrite(group_id=group.group_id, log=None, token=_LastWrite(group, closed), hard_state=hard_state)
-        )
+
+        def close() -> None:
+            group.disk.close()
+            _resolve(closed)
+
+        self.submit(GroupWrite(group_id=group.group_id, log=None, token=close, hard_state=hard_state))
 
     async def write(self, write: GroupWrite) -> None:
         """Queue a write and wait until it is durable."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        write.token = _AwaitedWrite(done)
+        write.token = partial(_resolve, done)
         self.submit(write)
         await done
 
-    def durable(self, tokens: list[object]) -> None:
-        """Take the tokens of writes that are durable now."""
+    def durable(self, tokens: list[Any]) -> None:
+        """Call the tokens of writes that are durable now."""
         self._watch.durable(len(tokens))
         self._follow_pressure()
         for token in tokens:
-            if isinstance(token, tuple):
-                group, write = token
-                if not group.stopped:
-                    self._guard(group, self._written, group, write)
-            elif isinstance(token, _UpkeepWrite):
-                if not token.group.stopped:
-                    self._guard(token.group, token.group.kept_up)
-            elif isinstance(token, _AwaitedWrite):
-                if not token.done.done():
-                    token.done.set_result(None)
-            else:
-                assert isinstance(token, _LastWrite), token
-                token.group.disk.close()
-                if not token.closed.done():
-                    token.closed.set_result(None)
+            token()
+
+    def _tell(self, group: Group, action: Callable[..., None], *arguments: object) -> None:
+        if not group.stopped:
+            self._guard(group, action, *arguments)
 
     def _follow_pressure(self) -> None:
         if self._watch.overfull != self._paused:
             self._paused = self._watch.overfull
             log.info("disk.pressure_changed", paused=self._paused, unflushed_bytes=self.unflushed_bytes)
             self._tell_paused(self._paused)
+
+
+def _resolve(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -31,8 +31,6 @@ from region.raft.core.types import (
     Membership,
     Pending,
     RaftConfig,
-    SoftState,
-    StableTag,
 )
 
 __all__ = [
@@ -63,8 +61,6 @@ __all__ = [
     "Snapshot",
     "SnapshotPoint",
     "SnapshotRequest",
-    "SoftState",
-    "StableTag",
     "StorageWrite",
     "Ticks",
     "TimeoutNow",

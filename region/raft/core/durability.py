@@ -4,7 +4,7 @@ Rule 1: a response that says "I voted" or "I hold this" leaves only after what i
 already, the response leaves at once; otherwise it rides on a storage write, behind all writes before it.
 Rule 2: entries count as durable only when term and log epoch of the write are still the current ones. The log may
 have been truncated and refilled meanwhile (A, B, A: same index, other entry). Nothing is lost by ignoring such
-a write: a new term has a hard state to store and a truncation has entries to store, and the tag of that later write
+a write: a new term has a hard state to store and a truncation has entries to store, and that later write
 attests the whole log again, because storage works in order.
 Source: etcd/raft, storage write order with asynchronous storage.
 """
@@ -17,7 +17,7 @@ from georelay.ids import Term
 from region.raft.core.messages import AppendResponse, Message, Snapshot
 from region.raft.core.raft_log import RaftLog
 from region.raft.core.ready import StorageWrite
-from region.raft.core.types import E, HardState, StableTag
+from region.raft.core.types import E, HardState
 
 
 class Durability(Generic[E]):
@@ -93,15 +93,18 @@ class Durability(Generic[E]):
             install=install,
             truncate_from=truncate_from,
             entries=entries,
-            tag=StableTag(hard_state.term, self._log.log_epoch, self._log.last_index, self._sequence),
             responses=held,
+            term=hard_state.term,
+            log_epoch=self._log.log_epoch,
+            last_index=self._log.last_index,
+            sequence=self._sequence,
         )
 
-    def written(self, tag: StableTag, term: Term) -> bool:
+    def written(self, write: StorageWrite[E], term: Term) -> bool:
         """Take the completion of a write; return whether it says anything about the log as it is now."""
-        if tag.sequence > self._durable_sequence:
-            self._durable_sequence = tag.sequence
-        if tag.term != term or tag.log_epoch != self._log.log_epoch:
+        if write.sequence > self._durable_sequence:
+            self._durable_sequence = write.sequence
+        if write.term != term or write.log_epoch != self._log.log_epoch:
             return False
-        self._log.made_stable(tag.index)
+        self._log.made_stable(write.last_index)
         return True

@@ -42,13 +42,13 @@ class Elector(Generic[E]):
         "_make_noop",
         "_memberships",
         "_messages",
+        "_moved",
         "_next_beat",
         "_poll",
         "_pulse",
         "_reads_lost",
         "_rng",
         "_since",
-        "_soft_dirty",
         "_ticks",
         "commit_index",
         "id",
@@ -95,7 +95,7 @@ class Elector(Generic[E]):
         self._lost: LastId | None = lost
         self.joins_after = config.joins_after  # the host may raise it when it learns more
         self._end_repair()
-        self._soft_dirty = False  # role, term or leader may differ from what was shown
+        self._moved = False  # role, term or leader may differ from what the host has followed
         self._ticks = Ticks() if ticks is None else ticks
         self._since = 0  # tick in which the timer was last reset
         self._pulse: Pulse | None = None  # says when the leader was last heard; only a follower of it has one
@@ -257,7 +257,7 @@ class Elector(Generic[E]):
     def _change_role(self, given: RoleInput) -> None:
         self.get_off()
         self.role = next_role(self.role, given)
-        self._soft_dirty = True  # term and leader change only together with an input to the role
+        self._moved = True  # term and leader change only together with an input to the role
 
     def campaign(self) -> None:
         """Ask for pre-votes now, stand for election if they are granted. No effect for who is not electable."""
@@ -274,7 +274,7 @@ class Elector(Generic[E]):
             return False
         self.get_off()
         self.leader_id = NO_BROKER
-        self._soft_dirty = True
+        self._moved = True
         return True
 
     def _ask_for_pre_votes(self) -> None:

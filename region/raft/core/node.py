@@ -32,7 +32,7 @@ from region.raft.core.messages import (
     VoteResponse,
 )
 from region.raft.core.raft_log import RaftLog
-from region.raft.core.ready import Fetch, ReadState, Ready, SnapshotRequest
+from region.raft.core.ready import Fetch, ReadState, Ready, SnapshotRequest, StorageWrite
 from region.raft.core.roles import InvariantViolated, Role, RoleInput
 from region.raft.core.ticks import Ticks
 from region.raft.core.types import (
@@ -44,8 +44,6 @@ from region.raft.core.types import (
     Membership,
     RaftConfig,
     RandomSource,
-    SoftState,
-    StableTag,
 )
 
 
@@ -98,7 +96,6 @@ class RaftNode(Leader[E]):
         self._make_conf = make_conf
         self._membership_of = membership_of
         self._read_states: list[ReadState] = []
-        self._shown = self._soft_state()
         self._peers: tuple[BrokerId, ...] = ()  # as of the membership `_peers_of`: every beat asks
         self._peers_of: Membership | None = None
 
@@ -184,9 +181,9 @@ class RaftNode(Leader[E]):
 
     # Storage and effects
 
-    def written(self, tag: StableTag) -> None:
+    def written(self, write: StorageWrite[E]) -> None:
         """Note that a write, and all before it, are durable. Call it before sending the write's responses."""
-        current = self._disk.written(tag, self.term)
+        current = self._disk.written(write, self.term)
         if self._lost is not None:
             self._end_repair()
         if self.role is Role.CANDIDATE and self._disk.hard_state_durable:
@@ -205,7 +202,7 @@ class RaftNode(Leader[E]):
         handed_out = self._handed_out
         return bool(
             self._messages
-            or self._soft_dirty
+            or self._moved
             or self._disk.pending
             or (self.commit_index > handed_out and self.log.stable_index > handed_out)
             or (self._leadership is not None and self._leader_has_ready())
@@ -231,6 +228,7 @@ class RaftNode(Leader[E]):
                 leadership.send(self.commit_index, self._messages)
             fetches, leadership.fetches = leadership.fetches, fetches
             requests, leadership.snapshot_requests = leadership.snapshot_requests, requests
+        self._moved = False
         messages, self._messages = self._messages, []
         read_states, self._read_states = self._read_states, []
         reads_lost, self._reads_lost = self._reads_lost, []
@@ -238,7 +236,6 @@ class RaftNode(Leader[E]):
             messages=messages,
             write=self._disk.take_write(HardState(self.term, self.vote)),
             committed=self._take_committed(),
-            soft=self._take_soft_state() if self._soft_dirty else None,
             fetches=fetches,
             snapshot_requests=requests,
             read_states=read_states,
@@ -254,14 +251,3 @@ class RaftNode(Leader[E]):
         hi = self.log.cut(lo, hi, self._config.apply_bytes_max)
         self._handed_out = hi - 1
         return lo, hi
-
-    def _soft_state(self) -> SoftState:
-        return SoftState(self.role, self.term, self.leader_id)
-
-    def _take_soft_state(self) -> SoftState | None:
-        self._soft_dirty = False
-        soft = self._soft_state()
-        if soft == self._shown:
-            return None
-        self._shown = soft
-        return soft

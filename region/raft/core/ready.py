@@ -2,10 +2,10 @@
 
 1 `messages` leave at once, in order for each receiver: they promise nothing that is not durable.
 2 `write` goes to the group's storage, always behind the writes before it, also when it holds nothing but
-  responses. Once durable: `node.written(write.tag)`, then send `write.responses`, then look at ready() again.
+  responses. Once durable: `node.written(write)`, then send `write.responses`, then look at ready() again.
 3 `committed` is applied in order (it is durable here), then `node.applied_to(hi - 1)`. It is bounded: when `more` is
   true, the next ready() has what follows. Nothing else is due again before the next input.
-4 `soft` is for whoever shows or follows the leadership.
+4 role, term and leader of the node are looked at: they may have changed.
 5 `fetches` are read from storage off the loop, then `node.entries_fetched(fetch, entries)`.
 6 `snapshot_requests` are answered with `node.snapshot_fetched(request, point)`, each once.
 7 `read_states` are served when their index is applied here; `reads_lost` are refused: they may be asked again.
@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple
 
 from georelay.ids import BrokerId, Term
 from region.raft.core.messages import Message, Snapshot
-from region.raft.core.types import E, HardState, Membership, SoftState, StableTag
+from region.raft.core.types import E, HardState, Membership
 
 
 class Fetch(NamedTuple):
@@ -66,16 +66,21 @@ class StorageWrite(Generic[E]):
         install: drop the whole log; it goes on after `install.index`. None: keep it.
         truncate_from: remove this index and all after it, or None.
         entries: to append after that.
-        tag: for `written`.
         responses: to send after the write, and all before it, are durable; whatever else has happened since.
+        last_index: it became durable only if `term` and `log_epoch` are still the current ones: the log may have been
+            truncated and refilled while the write was on its way.
+        sequence: orders the writes of one process life.
     """
 
     hard_state: HardState | None
     install: Snapshot | None = None
     truncate_from: int | None
     entries: Sequence[E]
-    tag: StableTag
     responses: Sequence[Message[E]]
+    term: Term
+    log_epoch: int
+    last_index: int
+    sequence: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +90,6 @@ class Ready(Generic[E]):
     messages: Sequence[Message[E]]
     write: StorageWrite[E] | None
     committed: tuple[int, int] | None
-    soft: SoftState | None
     fetches: Sequence[Fetch]
     snapshot_requests: Sequence[SnapshotRequest] = ()
     read_states: Sequence[ReadState] = ()

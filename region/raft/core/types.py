@@ -20,7 +20,6 @@ from georelay.limits import (
     MIB,
     UNCOMMITTED_BYTES_MAX,
 )
-from region.raft.core.roles import Role
 
 NO_BROKER: Final = BrokerId(0)  # "nobody": no vote given, no leader known
 NO_TERM: Final = Term(0)  # of index 0, and of an empty log
@@ -91,28 +90,6 @@ class LastId:
 
     term: Term
     index: int
-
-
-class SoftState(NamedTuple):
-    """What the host shows to others; it needs no disk."""
-
-    role: Role
-    term: Term
-    leader_id: BrokerId
-
-
-@dataclass(frozen=True, slots=True)
-class StableTag:
-    """Names one storage write; the host hands it back unchanged once that write is durable.
-
-    `index` became durable only if `term` and `log_epoch` are still the current ones: the log may have been
-    truncated and refilled while the write was on its way. `sequence` orders the writes of one process life.
-    """
-
-    term: Term
-    log_epoch: int
-    index: int
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

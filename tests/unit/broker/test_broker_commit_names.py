@@ -150,7 +150,7 @@ class Bench:
                     self.disk.truncate_suffix(RaftIndex(ready.write.truncate_from))
                 self.disk.append(ready.write.entries)
                 self.disk.sync()
-                self.group.node.written(ready.write.tag)
+                self.group.node.written(ready.write)
             self.group.apply(ready)
 
     def told(self, entries: Sequence[Entry], *, commit: int = 0, term: int = 1) -> None:

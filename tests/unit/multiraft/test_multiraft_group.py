@@ -105,7 +105,7 @@ class GroupBench:
                     self.disk.truncate_suffix(RaftIndex(ready.write.truncate_from))
                 self.disk.append(ready.write.entries)
                 self.disk.sync()
-                group.node.written(ready.write.tag)
+                group.node.written(ready.write)
                 self.sent += ready.write.responses
 
     def elect(self) -> None:

@@ -304,7 +304,7 @@ class Cluster:
             if write.hard_state is not None and write.hard_state.vote:
                 state = write.hard_state
                 assert self.votes.setdefault((member, state.term), state.vote) == state.vote, "voted twice in a term"
-            box.node.written(write.tag)
+            box.node.written(write)
             for message in write.responses:
                 self._check_promise(box, message)
             self._send(write.responses)

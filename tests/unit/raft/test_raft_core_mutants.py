@@ -27,7 +27,6 @@ from region.raft.core import (
     Snapshot,
     SnapshotPoint,
     SnapshotRequest,
-    SoftState,
     VoteRequest,
     VoteResponse,
 )
@@ -254,15 +253,12 @@ def test_a_host_that_beats_by_itself_gets_no_heartbeats_from_ticks(cluster_class
     assert cluster.mail(Heartbeat) == [] and cluster.node(1).is_leader
 
 
-def test_a_forgotten_leader_is_shown_and_the_same_state_is_not_shown_again(led: Any) -> None:
+def test_a_host_looks_once_at_a_node_that_has_forgotten_its_leader(led: Any) -> None:
     node = led.node(2)
     assert node.forget_leader(A) and node.has_ready()
-    soft = node.ready().soft
-    assert soft is not None and soft.leader_id == NO_BROKER
-    assert not node.has_ready()
-    node.forget_leader(A)
-    node._soft_dirty = True
-    assert node.ready().soft is None
+    node.ready()
+    assert node.leader_id == NO_BROKER and not node.has_ready()
+    assert not node.forget_leader(A) and not node.has_ready()
 
 
 def test_who_sent_old_entries_or_an_old_snapshot_hears_where_we_are(led: Any) -> None:
@@ -467,17 +463,23 @@ def test_a_leader_that_was_removed_stops_and_knows_no_leader_but_its_successor(l
 # -- what is shown, and where a replica begins ------------------------------------------------------------------
 
 
-def test_every_change_of_role_term_or_leader_is_shown_once(cluster: Any) -> None:
+def test_a_host_looks_once_at_every_change_of_role_term_or_leader(cluster: Any) -> None:
     node = cluster.node(1)
     assert not node.has_ready()
-    node.campaign()
-    assert node.ready().soft == SoftState(Role.PRE_CANDIDATE, Term(0), NO_BROKER)
-    node.step(VoteResponse(from_=B, to=A, term=Term(1), granted=True, pre=True))
-    assert node.ready().soft == SoftState(Role.CANDIDATE, Term(1), NO_BROKER)
-    node.step(Heartbeat(from_=C, to=A, term=Term(4), commit=0))
-    assert node.ready().soft == SoftState(Role.FOLLOWER, Term(4), C)
-    node.step(Heartbeat(from_=C, to=A, term=Term(4), commit=0))
-    assert node.ready().soft is None
+    changes = (
+        (node.campaign, (), (Role.PRE_CANDIDATE, Term(0), NO_BROKER)),
+        (
+            node.step,
+            (VoteResponse(from_=B, to=A, term=Term(1), granted=True, pre=True),),
+            (Role.CANDIDATE, Term(1), NO_BROKER),
+        ),
+        (node.step, (Heartbeat(from_=C, to=A, term=Term(4), commit=0),), (Role.FOLLOWER, Term(4), C)),
+    )
+    for change, arguments, shown in changes:
+        change(*arguments)
+        assert node.has_ready()
+        node.ready()
+        assert (node.role, node.term, node.leader_id) == shown and not node.has_ready()
 
 
 def test_a_replica_begins_with_everything_below_its_log_committed(stored: Any, cluster_class: Any) -> None:

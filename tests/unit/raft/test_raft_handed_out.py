@@ -21,7 +21,7 @@ def test_what_is_handed_out_to_be_applied_is_bounded(cluster_class: Any) -> None
     node = cluster.node(1)
     write = node.ready().write
     cluster.members[1].disk.store(write)
-    node.written(write.tag)
+    node.written(write)
     ranges = []
     while node.has_ready():
         ready = node.ready()
@@ -37,7 +37,7 @@ def test_entries_that_are_not_in_memory_are_handed_out_as_one(cluster_class: Any
     while node.has_ready():
         ready = node.ready()
         if ready.write is not None:
-            node.written(ready.write.tag)
+            node.written(ready.write)
         if ready.committed is not None:
             ranges.append(ready.committed)
     assert ranges == [(1, 9), (9, 11)], "the last three of nine are in memory"

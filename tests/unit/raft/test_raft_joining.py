@@ -37,7 +37,7 @@ def ask(node: Any, *, pre: bool) -> VoteResponse | None:
         ready = node.ready()
         answers = [m for m in ready.messages if isinstance(m, VoteResponse)]
         if ready.write is not None:
-            node.written(ready.write.tag)
+            node.written(ready.write)
             answers += [m for m in ready.write.responses if isinstance(m, VoteResponse)]
         if answers:
             return answers[0]

@@ -65,21 +65,21 @@ def test_a_vote_alone_is_written_and_told_once(item: Any) -> None:
     write = disk.take_write(STATE)
     assert write is not None and write.hard_state == STATE
     assert not disk.hard_state_durable and disk.take_write(STATE) is None
-    assert disk.written(write.tag, Term(1)) and disk.hard_state_durable
+    assert disk.written(write, Term(1)) and disk.hard_state_durable
 
 
 def test_the_completion_of_a_write_before_a_cut_makes_nothing_durable(item: Any) -> None:
     log = filled(item, 1)
     disk = Durability(log)
-    tags = []
+    writes = []
     for term in (2, 3, 4):  # three leaders in turn replace entry 2
         log.append([item(Term(term), 2)])
         write = disk.take_write(STATE)
         assert write is not None
-        tags.append(write.tag)
+        writes.append(write)
         log.truncate_from(2)
     log.append([item(Term(5), 2)])
-    assert [disk.written(tag, Term(1)) for tag in tags] == [False, False, False]
+    assert [disk.written(write, Term(1)) for write in writes] == [False, False, False]
     assert log.stable_index == 1
 
 
@@ -91,7 +91,7 @@ def test_the_completion_of_a_write_before_a_snapshot_makes_nothing_durable(item:
     assert write is not None
     log.truncate_from(2)
     log.reset(9, Term(1))
-    assert not disk.written(write.tag, Term(1)) and log.stable_index == 0
+    assert not disk.written(write, Term(1)) and log.stable_index == 0
 
 
 def test_acknowledgements_become_one_only_for_the_same_leader(item: Any) -> None:
@@ -192,15 +192,15 @@ def test_trimming_to_a_multiple_of_an_entry_evicts_no_entry_too_many(item: Any) 
 def test_the_completions_of_two_writes_may_come_in_any_order(item: Any) -> None:
     log = filled(item, 1)
     disk = Durability(log)
-    tags = []
+    writes = []
     for index in (2, 3):
         disk.hard_state_changed()
         log.append([item(Term(1), index)])
         write = disk.take_write(STATE)
         assert write is not None
-        tags.append(write.tag)
-    assert disk.written(tags[1], Term(1)) and disk.hard_state_durable and log.stable_index == 3
-    assert disk.written(tags[0], Term(1)) and disk.hard_state_durable and log.stable_index == 3
+        writes.append(write)
+    assert disk.written(writes[1], Term(1)) and disk.hard_state_durable and log.stable_index == 3
+    assert disk.written(writes[0], Term(1)) and disk.hard_state_durable and log.stable_index == 3
 
 
 def test_an_empty_log_ends_before_its_first_entry() -> None:

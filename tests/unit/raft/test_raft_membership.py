@@ -430,7 +430,7 @@ def led_alone(item: Any, **hooks: Any) -> RaftNode[Any]:
     while node.has_ready():
         write = node.ready().write
         if write is not None:
-            node.written(write.tag)
+            node.written(write)
     assert node.is_leader and node.commit_index == 1
     return node
 

@@ -361,8 +361,8 @@ def test_a_truncation_alone_makes_older_tags_stale(cluster: Any, item: Any) -> N
         Append(from_=B, to=C, term=Term(3), prev_index=1, prev_term=Term(1), commit=0, entries=[item(Term(3), 2)])
     )
     cluster.pump()
-    node.written(stale.tag)
-    assert stale.tag.term == node.term and node.log.stable_index == 1
+    node.written(stale)
+    assert stale.term == node.term and node.log.stable_index == 1
 
 
 def test_a_new_term_attests_the_older_writes_again(led: Any) -> None:
@@ -487,7 +487,7 @@ def test_a_follower_below_the_log_start_is_left_alone_until_it_catches_up(cluste
     node.step(VoteResponse(from_=B, to=A, term=Term(2), granted=True, pre=True))
     write = node.ready().write
     assert write is not None
-    node.written(write.tag)
+    node.written(write)
     node.step(VoteResponse(from_=B, to=A, term=Term(2), granted=True))
     assert node.role is Role.LEADER
     (probe,) = node.ready().messages

@@ -71,7 +71,38 @@ class OutgoingOwner(Protocol):
         """Note that a connection is lost."""
 
 
-class OutgoingConnection(asyncio.Protocol):
+class Dial(asyncio.Protocol):
+    """One dial of a connection.
+
+    What comes of one that was given up, or replaced, is no news of the connection: a handshake may end after its time
+    was up, and the accepting side ends the older of two.
+    """
+
+    def __init__(self, connection: OutgoingConnection) -> None:
+        self._connection = connection
+
+    @property
+    def _is_current(self) -> bool:
+        return self._connection.dial is self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop has transport classes of its own: isinstance would refuse them.
+        stream = cast("asyncio.Transport", transport)
+        if self._is_current:
+            self._connection.connection_made(stream)
+        else:
+            stream.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_current:
+            self._connection.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_current:
+            self._connection.connection_lost()
+
+
+class OutgoingConnection:
     """Dialling side of one connection; re-dials for ever until closed."""
 
     def __init__(self, owner: OutgoingOwner, peer: BrokerId, lane: Lane, addresses: Addresses[Address]) -> None:
@@ -79,6 +110,7 @@ class OutgoingConnection(asyncio.Protocol):
         self._peer = peer
         self._lane = lane
         self._transport: asyncio.Transport | None = None
+        self.dial: Dial | None = None  # the newest, until it is given up
         self._closed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._pending: list[Part] = []
@@ -109,7 +141,7 @@ class OutgoingConnection(asyncio.Protocol):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self.close()
+        self._give_up()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,8 +152,9 @@ class OutgoingConnection(asyncio.Protocol):
             address = self._addresses.current
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                    await loop.create_connection(lambda: self, *address, **self._tls_options())
+                    await loop.create_connection(self.new_dial, *address, **self._tls_options())
             except OSError as error:  # a certificate that does not fit is one too
+                self._give_up()  # it may have been made in the moment when its time was up
                 self._addresses.failed(address)
                 if not refused:
                     log.info("peer.unreachable", peer=self._peer, lane=self._lane.name, reason=_one_line(error))
@@ -134,6 +167,17 @@ class OutgoingConnection(asyncio.Protocol):
                     strangers = min(strangers + 1, STRANGERS_MAX)
                     self._addresses.failed(address)
             await asyncio.sleep((REDIAL_MS << strangers) / 1000 * (0.5 + self._owner.rng.random()))
+
+    def new_dial(self) -> Dial:
+        """Return the protocol of one more dial; from now on it is the one that counts."""
+        self.dial = Dial(self)
+        return self.dial
+
+    def _give_up(self) -> None:
+        """End what there is; what is not made yet shall not be."""
+        if self._transport is None:
+            self.dial = None
+        self.close()
 
     async def _until_closed(self) -> bool:
         """Wait until the connection is gone; return whether it looked as if the peer was at the other end."""
@@ -156,9 +200,9 @@ class OutgoingConnection(asyncio.Protocol):
         # The name is the broker's, whatever the address is: nobody else of the mesh can take its place.
         return {"ssl": tls.client(), "server_hostname": broker_name(self._peer, self._owner.mesh_id)}
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop has transport classes of its own: isinstance would refuse them.
-        self._transport = stream = cast("asyncio.Transport", transport)
+    def connection_made(self, stream: asyncio.Transport) -> None:
+        """Greet the other side of the newest dial."""
+        self._transport = stream
         stream.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX, low=SEND_BUFFER_BYTES_MAX // 2)
         stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
         owner = self._owner
@@ -199,7 +243,8 @@ class OutgoingConnection(asyncio.Protocol):
             self._proving.cancel()
             self._proving = None
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self) -> None:
+        """Note that the newest dial has ended."""
         self._transport = None
         self._stop_proving()
         self._pending.clear()  # the next connection starts from nothing, as its reader does
@@ -209,6 +254,7 @@ class OutgoingConnection(asyncio.Protocol):
         self._owner.connection_gone()
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes of the accepting side's challenge."""
         self._challenge += data
         secret, transport = self._owner.secret, self._transport
         if self._proving is None or secret is None or len(self._challenge) > CHALLENGE_FRAME_BYTES:

@@ -14,6 +14,7 @@ import pytest
 
 from deploy.ansible.inventory import terraform
 from gateway.config import load_config as load_gateway
+from georelay.tls import ClientAuth
 from region.config import load_config as load_broker
 
 PLAYS = Path(__file__).resolve().parents[3] / "deploy" / "ansible"
@@ -89,6 +90,14 @@ def test_a_gateways_file_is_one_that_the_gateway_takes(tmp_path: Path) -> None:
     file.write_text(rendered("gateway", "gateway-1.us", "10.10.0.101"))
     config = load_gateway(file)
     assert (config.own_name, config.region, config.sign_in) == ("gateway-1.us", "us", "required")
+
+
+def test_prometheus_may_sign_in_with_its_certificate(tmp_path: Path) -> None:
+    files = {role: tmp_path / f"{role}.toml" for role in ("broker", "gateway")}
+    for role, file in files.items():
+        file.write_text(rendered(role, f"{role}-1.us", "10.10.0.11"))
+    for config in (load_broker(files["broker"]), load_gateway(files["gateway"])):
+        assert config.tls.client_auth is ClientAuth.OPTIONAL
 
 
 OUTPUTS = {

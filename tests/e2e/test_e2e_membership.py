@@ -219,6 +219,7 @@ async def test_a_region_grows_from_one_broker_to_three_and_one_leaves_under_load
         await _judge(region, producer, {2, 3})
 
 
+@pytest.mark.slow
 async def test_a_broker_that_lost_its_disk_is_replaced_by_itself_under_load(region: GrowingRegion) -> None:
     for number in (1, 2, 3):
         await region.start(number, listed=[1, 2, 3])

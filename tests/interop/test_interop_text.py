@@ -118,6 +118,7 @@ def test_a_person_and_a_kafka_client_share_a_group(mesh: Any, telnet: Any) -> No
             "group.id": group,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "range",
+            "heartbeat.interval.ms": 300,  # when it hears that somebody came; 3,000 unless told
         }
     )
     try:

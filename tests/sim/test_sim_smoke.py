@@ -23,7 +23,7 @@ def test_a_region_under_faults_keeps_every_rule(seed: int) -> None:
     assert outcome.events > 1_000
 
 
-@pytest.mark.parametrize("seed", first(3, reversed(REGION)))  # the newest; each has a unit test beside its code too
+@pytest.mark.parametrize("seed", first(2, reversed(REGION)))  # the newest; each has a unit test beside its code too
 def test_a_region_that_once_failed_keeps_every_rule(seed: int) -> None:
     from tests.sim.runs import play
 
@@ -65,7 +65,7 @@ def test_the_same_seed_plays_the_same_world() -> None:
 @pytest.mark.parametrize(
     ("name", "first_seed"),
     first(
-        3,
+        2,
         [
             ("acknowledges_before_sync", 1),
             ("forgets_its_vote", 1),

@@ -36,6 +36,7 @@ async def test_topics_are_created_while_the_definitions_home_is_down(make_mesh: 
     assert us.controller.state.topic_by_name("during") == mesh.cores["ap", 1].controller.state.topic_by_name("during")
 
 
+@pytest.mark.slow
 async def test_every_broker_restarts_and_control_goes_on(make_mesh: Make) -> None:
     mesh = make_mesh(us=1, eu=1, ap=1)
     await mesh.start_all()
@@ -201,10 +202,11 @@ async def test_replicas_find_each_other_again_when_the_manifest_of_one_is_older_
     await mesh.until(lambda: us.control.is_leader, "the founder alone")
     await mesh.stop("us")  # its manifest knows one replica
     await mesh.start_all()
-    await mesh.voters(3)
+    row = (await mesh.voters(3)).control.row()
     await mesh.power_cut()
     await mesh.start_all()
     leader = await mesh.voters(3)
+    assert (leader.control.generation, leader.control.control_id) == (1, row.control_id)
     await mesh.until(lambda: len(leader.control.replica.host.beats.alive) == 2, "every replica heard by the leader")
     await mesh.cores["us", 1].controller.create_topic(spec("after", "eu"))
     await mesh.known("after")

@@ -211,8 +211,9 @@ def test_a_move_id_is_bounded() -> None:
         encode_seal(Epoch(2), "m" * 65)
 
 
-def test_states_that_are_over_the_size_of_an_entry_are_left_out() -> None:
-    many = tuple((number, Ongoing(0, Offset(number), 1)) for number in range(400_000))
+def test_states_that_are_over_the_size_of_an_entry_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region.topics.epoch_entry_core.RECORD_BATCH_BYTES_MAX", 4_000)
+    many = tuple((number, Ongoing(0, Offset(number), 1)) for number in range(400))
     states = StatesBelow(producers=(), transactions=TransactionRows(ongoing=many))
     begun = decode_epoch(encode_epoch(replace(BEGUN, cut=EpochCut(first_index=RaftIndex(5), states=states))))
     assert begun.cut == EpochCut(first_index=RaftIndex(5), states=None)

@@ -229,7 +229,7 @@ def test_readers_in_other_threads_see_whole_entries_or_are_told_to_read_again(fo
 
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read) for _ in range(2)]
-        for turn in range(30):
+        for turn in range(15):
             log.append([make.data((make.index + 1).to_bytes(4, "big") * 50, term=1 + turn) for _ in range(20)])
             log.sync()
             if turn % 3 == 2:

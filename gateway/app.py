@@ -32,6 +32,7 @@ from gateway.rest.sockets import SOCKETS_MAX, SocketRelay, refusals
 from gateway.routing.broker_connector import broker_connector
 from gateway.routing.client_book_core import ClientBook
 from gateway.routing.client_routes import ClientRoutes
+from gateway.routing.drain_teller import DrainTeller
 from gateway.routing.endpoints import RegionEndpoints
 from gateway.routing.gossip_follower import GossipFollower
 from gateway.routing.known_brokers_core import KnownBrokers
@@ -166,6 +167,9 @@ class Gateway:
         )
         self._follower.start()
         self._stack.push_async_callback(self._follower.close)
+        teller = DrainTeller(self._router, region=config.region, set_tags=pools.set_tags)
+        teller.start()
+        self._stack.push_async_callback(teller.close)
 
     def _knows_the_regions(self) -> bool:
         return self._follower is None or self._follower.is_settled

@@ -146,8 +146,10 @@ class Broker:
             pools=pools.pools.values(),
             me=self.config.broker_id,
             mesh=self.config.mesh_id,
+            region=self.config.region,
             links=self.core.links,
             learn_peers=self.core.learn_peers,
+            drain_clients=self.core.drain.head_for,
             ready=self.core.cluster.ready,
             set_tags=pools.set_tags,
             note=pools.note,
@@ -196,6 +198,7 @@ class Broker:
         await asyncio.gather(*(host.hand_all_over() for host in (self.core.host, replica and replica.host) if host))
         if self._gossip_port is not None:
             await self._gossip_port.stop()
+        await self.core.drain.close()
         leaving = None if self._pools is None else asyncio.create_task(self._pools.stop(), name="gossip-leave")
         await self._edge.stop()
         self._guard.close()

@@ -30,6 +30,7 @@ DIRECTORY_QUERY: Final = "mesh-brokers"
 BROKER_ROLE: Final = "broker"
 GATEWAY_ROLE: Final = "gateway"
 TAGS_VERSION: Final = "1"
+DRAIN_TAG: Final = "dr"  # of a gateway: where clients of its region are to go; absent: they stay
 PAGE_BYTES_MAX: Final = 860  # an answer may take 1024 bytes, with the longest name of a member and the rest around it
 ROWS_PER_PAGE_MAX: Final = 64
 ADDRESS_CHARS_MAX: Final = 260  # a host name has 253 at most

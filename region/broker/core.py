@@ -26,6 +26,7 @@ from mesh.listening.addresses_core import Source
 from mesh.listening.listeners import Listeners
 from mesh.replication.mesh_links import BrokerAddress, MeshLinks
 from region.broker.audit_room import AuditRoom
+from region.broker.client_drain import DrainAgent
 from region.broker.commit_names import CommitNames
 from region.broker.commit_recorder import CommitRecorder
 from region.broker.controller_machine import ControllerMachine
@@ -312,6 +313,11 @@ class BrokerCore:
             epochs_begun=lambda: self.groups.epochs_begun,
         )
         port.cluster = self.cluster
+        self.drain = DrainAgent(
+            self.cluster,
+            topology=lambda: self.controller.state.topology or self._topology,
+            request=self._remote.request,
+        )
         self.orphans = port.orphans = RegionOrphans(
             me=config.broker_id,
             streams=self.streams.values,

@@ -1,4 +1,5 @@
-"""What the broker takes from gossip: where other brokers are. And what it gives: whether it is ready.
+"""What the broker takes from gossip: where other brokers are, and where operators want its clients. And what it gives:
+whether it is ready.
 
 Rule 1: an address from gossip is a hint, like one of the configuration: it is dialled where what is dialled now does
         not answer. An open connection is never given up for a hint.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, Protocol
 
 import structlog
@@ -19,7 +21,7 @@ from georelay.ids import BrokerId, RegionNumber, region_of
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView, PoolView
 from mesh.listening.addresses_core import Source
 from mesh.replication.settings import BrokerAddress
-from region.broker.gossip_regions_core import BrokerHint, hint_of
+from region.broker.gossip_regions_core import BrokerHint, hint_of, region_told
 
 log = structlog.get_logger()
 
@@ -36,8 +38,9 @@ class LinksPort(Protocol):
 
 class GossipPort:
     """Args:
-    pools: of this process. me, mesh: this broker and its mesh.
+    pools: of this process. me, mesh, region: this broker, its mesh, and its region's name.
     learn_peers: told addresses of the peer listeners of own brokers.
+    drain_clients: told every second the region that clients of this one are to go to, "": they stay.
     ready: whether this broker is. set_tags: changes own tags. note: told facts for who asks by query.
     """
 
@@ -47,8 +50,10 @@ class GossipPort:
         pools: Iterable[PoolView],
         me: BrokerId,
         mesh: str,
+        region: str,
         links: LinksPort,
         learn_peers: Callable[[Mapping[BrokerId, str]], None],
+        drain_clients: Callable[[str], None],
         ready: Callable[[], bool],
         set_tags: Callable[..., Awaitable[None]],
         note: Callable[..., None] = lambda **_: None,
@@ -56,8 +61,10 @@ class GossipPort:
         self._pools = list(pools)
         self._me = me
         self._mesh = mesh
+        self._region = region
         self._links = links
         self._learn_peers = learn_peers
+        self._drain_clients = drain_clients
         self._ready = ready
         self._set_tags = set_tags
         self._note = note
@@ -107,6 +114,8 @@ class GossipPort:
     async def _look_forever(self) -> None:
         while True:
             self.look()
+            members = chain.from_iterable(pool.members() for pool in self._pools)
+            self._drain_clients(region_told(members, mesh=self._mesh, region=self._region))
             ready = self._ready()
             if ready is not self._told_ready:
                 self._note(ready=ready)

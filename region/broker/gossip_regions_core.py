@@ -15,7 +15,8 @@ from typing import Final
 
 from georelay.ids import BROKERS_PER_REGION_MAX, BrokerId, region_of
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
-from mesh.gossip.directory_core import BROKER_ROLE, is_broker_id
+from mesh.gossip.directory_core import BROKER_ROLE, DRAIN_TAG, GATEWAY_ROLE, is_broker_id
+from mesh.gossip.view import MemberStatus, MemberView
 from region.config import BrokerAddresses, BrokerConfig, RegionSection, split_address
 
 _REGION_NAME: Final = re.compile(rf"[a-z0-9-]{{1,{REGION_NAME_CHARS_MAX}}}")
@@ -124,3 +125,15 @@ def lacks(config: BrokerConfig) -> str:
     if config.definitions_home and config.definitions_home not in names:
         return f"region {config.definitions_home}, the definitions home (known: {', '.join(names)})"
     return ""
+
+
+def region_told(members: Iterable[MemberView], *, mesh: str, region: str) -> str:
+    """Return the region that gateways of a region want its clients to go to, "" when none says so."""
+    told = {
+        member.tags.get(DRAIN_TAG, "")
+        for member in members
+        if member.status is MemberStatus.ALIVE
+        and member.tags.get("role") == GATEWAY_ROLE
+        and (member.tags.get("cl"), member.tags.get("rg")) == (mesh, region)
+    }
+    return min(filter(None, told), default="")

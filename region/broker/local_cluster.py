@@ -30,6 +30,7 @@ from region.controller.service import ControllerService
 from region.controller.topic import INTERNAL_PREFIX, TOPIC_ID_BYTES, Homes, TopicSpec, TopicView
 from region.controller.topology import Topology
 from region.geo.resolution import Question, Resolved, Resolver
+from region.kafka.client_drain_core import ClientDrain
 from region.kafka.ports import (
     BrokerInfo,
     BrokerStatus,
@@ -105,6 +106,7 @@ class LocalCluster:
         self.broker_id = int(config.broker_id)
         self.auto_create_topics = config.auto_create_topics
         self.topic_defaults = controller.topic_defaults
+        self.drain = ClientDrain()
         self.routing: Routing | None = None
         self.resolver: Resolver | None = None
         self._host = host

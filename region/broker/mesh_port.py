@@ -22,6 +22,7 @@ from mesh.replication.ports import Answer, CommittedLog, Published
 from region.api.reading import read_stream
 from region.audit.agent import AuditAgent
 from region.audit.questions import METHOD_PREFIX as AUDIT_METHODS
+from region.broker.client_drain import LEADERS_METHOD, serve_leaders
 from region.broker.entry_frames import decode_frames, encode_frames
 from region.broker.local_cluster import LocalCluster
 from region.broker.orphan_branches import METHODS as ORPHAN_METHODS
@@ -138,6 +139,8 @@ class MeshPort:
             return await self.orphans.serve(method, body)
         if method == BROKERS_METHOD and self.region_directory is not None:
             return Answer(body=self.region_directory.serve(dict(body), region_of(from_broker)))
+        if method == LEADERS_METHOD and self.cluster is not None:
+            return Answer(body=serve_leaders(self.cluster, dict(body)))
         raise BadRequest(f"method '{method[:64]}' is unknown")
 
     async def _read(self, body: JsonObject) -> Answer:

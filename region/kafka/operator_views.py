@@ -1,4 +1,4 @@
-"""What operators are shown of one broker: producers that its streams remember, and what it stores."""
+"""What is shown of brokers: where one serves, the producers that its streams remember, and what it stores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_TRANSACTION: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """One broker of this region. `grpc` and `admin` are host:port, empty when not served."""
+
+    id: int
+    kafka_host: str
+    kafka_port: int
+    grpc: str = ""
+    admin: str = ""
+    alive: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from mesh.replication.ports import Published
 from mesh.replication.publish import Publish
 from region.controller.topic import TopicDefaults, TopicSpec, TopicView
 from region.geo.resolution import Resolved
-from region.kafka.operator_views import BrokerStorage, ProducerInfo, ReplicaSize
+from region.kafka.client_drain_core import ClientDrain
+from region.kafka.operator_views import BrokerInfo, BrokerStorage, ProducerInfo, ReplicaSize
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,18 +51,6 @@ __all__ = [
 NO_LEADER: Final = -1
 BEFORE_HIGH_WATERMARK: Final = -1  # delete-records up to whatever is committed when the home decides
 NO_REPLICAS: Final = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerInfo:
-    """One broker of this region. `grpc` and `admin` are host:port, empty when not served."""
-
-    id: int
-    kafka_host: str
-    kafka_port: int
-    grpc: str = ""
-    admin: str = ""
-    alive: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +333,10 @@ class Cluster(Protocol):
     @property
     def has_left(self) -> bool:
         """Whether this region was removed from the mesh: clients have to go elsewhere."""
+
+    @property
+    def drain(self) -> ClientDrain:
+        """Where Kafka clients go while operators drain this region for clients."""
 
     @property
     def auto_create_topics(self) -> bool:

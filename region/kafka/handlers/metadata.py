@@ -10,7 +10,9 @@ Rule 4: a topic that the principal may not describe is left out of "all topics";
 Rule 5: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
 Rule 6: a broker that has just started waits until it knows its region: "no brokers, no such topic" would send clients
         away for minutes.
-Rule 7: a region that was removed from the mesh sends its clients away: REBOOTSTRAP_REQUIRED (KIP-1102) lets those that
+Rule 7: while operators drain the region for clients the brokers and leaders are those of another region, as far as it
+        leads as well (region.kafka.client_drain_core).
+Rule 8: a region that was removed from the mesh sends its clients away: REBOOTSTRAP_REQUIRED (KIP-1102) lets those that
         know it begin at their bootstrap servers again, where a gateway names another region.
 """
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Container, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -38,7 +41,7 @@ from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.handlers.first_leaders import first_leaders
-from region.kafka.ports import NO_LEADER, Cluster, TopicView
+from region.kafka.ports import NO_LEADER, BrokerInfo, Cluster, TopicView
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
 
@@ -73,7 +76,7 @@ class MetadataHandler:
         self._access = services.access
         self._cache: dict[_Key, bytes] = {}
         self._cache_bytes = 0
-        self._cache_epoch = (-1, -1)
+        self._cache_epoch = (-1, -1, -1)
         self._leaderless_since: dict[tuple[str | None, int], float] = {}
         self._knows_region = False
 
@@ -101,7 +104,7 @@ class MetadataHandler:
         asker = _Asker(slot.connection.principal, *operations, None if slot.api_version >= NULL_NAME_SINCE else "")
         names = None if wanted is None else tuple((t.topic_id, t.name) for t in wanted)
         key = (slot.api_version, names, operations, asker.principal if self._access.enforced else None)
-        epoch = (self._cluster.metadata_epoch, self._access.version)
+        epoch = (self._cluster.metadata_epoch, self._access.version, self._cluster.drain.version)
         if self._cache_epoch != epoch:
             self._cache.clear()
             self._cache_bytes = 0
@@ -211,18 +214,27 @@ class MetadataHandler:
             if any(map(_is_by_id, wanted)):
                 by_id = {view.wire_id: view for view in cluster.topics()}
             topics = [self._asked(asker, topic, by_id.get(topic.topic_id), refused, alive) for topic in wanted]
+        shown, controller = self._shown(brokers, topics)
         return MetadataResponse(
-            brokers=[
-                MetadataResponseBroker(
-                    node_id=broker.id, host=broker.kafka_host, port=broker.kafka_port, rack=cluster.region
-                )
-                for broker in brokers
-            ],
+            brokers=shown,
             cluster_id=cluster.mesh_id,
-            controller_id=cluster.controller_id,
+            controller_id=controller,
             topics=topics,
             cluster_authorized_operations=self._cluster_operations(asker),
         )
+
+    def _shown(
+        self, own: Sequence[BrokerInfo], topics: Sequence[MetadataResponseTopic]
+    ) -> tuple[list[MetadataResponseBroker], int]:
+        """Return the brokers that a client is told of, and the one that it sends changes of topics to (rule 7)."""
+        cluster, drain = self._cluster, self._cluster.drain
+        if not drain.is_open:
+            return [_shown(broker, cluster.region) for broker in own], cluster.controller_id
+        shown = [_shown(broker, drain.region) for broker in drain.brokers]
+        ids = {broker.id for broker in own}
+        if any(row.leader_id in ids for topic in topics for row in topic.partitions):
+            shown += [_shown(broker, cluster.region) for broker in own]
+        return shown, shown[0].node_id
 
     def _sees(self, asker: _Asker, name: str) -> bool:
         return self._access.allows(asker.principal, Operation.DESCRIBE, Resource.TOPIC, name)
@@ -270,9 +282,27 @@ class MetadataHandler:
             name=view.name,
             topic_id=view.wire_id,
             is_internal=view.internal,
-            partitions=[partition_row(self._cluster, view.name, index, alive) for index in range(view.partitions)],
+            partitions=[self._partition(view, index, alive) for index in range(view.partitions)],
             topic_authorized_operations=operations,
         )
+
+    def _partition(self, view: TopicView, index: int, alive: Container[int]) -> MetadataResponsePartition:
+        row = partition_row(self._cluster, view.name, index, alive)
+        leader = self._cluster.drain.leader(view, index)
+        if leader is None:
+            return row
+        return replace(
+            row,
+            error_code=ErrorCode.NONE,
+            leader_id=leader,
+            replica_nodes=[leader],
+            isr_nodes=[leader],
+            offline_replicas=[],
+        )
+
+
+def _shown(broker: BrokerInfo, region: str) -> MetadataResponseBroker:
+    return MetadataResponseBroker(node_id=broker.id, host=broker.kafka_host, port=broker.kafka_port, rack=region)
 
 
 def partition_row(cluster: Cluster, name: str, index: int, alive: Container[int]) -> MetadataResponsePartition:

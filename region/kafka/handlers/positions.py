@@ -9,14 +9,23 @@ NO_EPOCH = -1
 
 
 def led_stream(cluster: Cluster, name: str, partition: int) -> Stream | ErrorCode:
-    """Return the stream if this broker leads it, else the error a client is answered."""
+    """Return the stream if this broker leads it for clients, else the error a client is answered."""
     stream = cluster.stream(name, partition)
     if stream is not None:
-        return stream if stream.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        is_led = stream.is_leader and not is_sent_away(cluster, name, partition)
+        return stream if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
     view = cluster.topic(name)
     if view is None or not 0 <= partition < view.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def is_sent_away(cluster: Cluster, name: str, partition: int) -> bool:
+    """Return whether clients of a partition are sent to another region: nobody leads it for them here."""
+    if not cluster.drain.is_open:
+        return False
+    view = cluster.topic(name)
+    return view is not None and cluster.drain.leader(view, partition) is not None
 
 
 def epoch_error(stream: Stream, client_epoch: int) -> ErrorCode:

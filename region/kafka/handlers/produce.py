@@ -264,6 +264,8 @@ class ProduceHandler:
         if leader != self._cluster.broker_id:
             # Clients of this protocol find the leader themselves: one hop less for every batch that follows.
             raise NotLeader(leader=leader)
+        if (elsewhere := self._cluster.drain.leader(view, data.index)) is not None:
+            raise NotLeader(leader=elsewhere)
         raw = data.records
         if not raw:
             raise RowRefused(ErrorCode.INVALID_RECORD, "the partition has no record batch")

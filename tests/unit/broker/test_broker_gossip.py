@@ -16,7 +16,7 @@ from mesh.gossip.view import MemberChange, MemberStatus, MemberView, OnMember
 from mesh.listening.addresses_core import Source
 from mesh.replication.settings import BrokerAddress
 from region.broker.gossip_port import GossipPort
-from region.broker.gossip_regions_core import BrokerHint, complete, hint_of, lacks
+from region.broker.gossip_regions_core import BrokerHint, complete, hint_of, lacks, region_told
 from region.config import BrokerConfig
 from region.gossip_start import make_pools, pool_tags
 
@@ -208,7 +208,7 @@ def no_peers() -> dict[int, str]:
     return {}
 
 
-def port(pool: Pool, links: Links, peers: dict[int, str]) -> GossipPort:
+def port(pool: Pool, links: Links, peers: dict[int, str], drained: list[str] | None = None) -> GossipPort:
     def learn(addresses: Mapping[BrokerId, str]) -> None:
         peers.update({int(broker): address for broker, address in addresses.items()})
 
@@ -218,8 +218,10 @@ def port(pool: Pool, links: Links, peers: dict[int, str]) -> GossipPort:
         pools=[pool],
         me=BrokerId(2001),
         mesh="shop",
+        region="eu",
         links=links,
         learn_peers=learn,
+        drain_clients=([] if drained is None else drained).append,
         ready=lambda: True,
         set_tags=set_tags,
     )
@@ -244,13 +246,14 @@ def test_who_failed_or_left_is_no_hint() -> None:
 
 
 async def test_changes_are_used_as_they_come_and_readiness_is_told() -> None:
-    links, peers, pool = Links(), no_peers(), Pool()
+    links, peers, pool = Links(), no_peers(), Pool(gateway(dr="ap"))
+    drained: list[str] = []
     told: list[dict[str, str]] = []
 
     async def set_tags(**tags: str) -> None:
         told.append(tags)
 
-    followed = port(pool, links, peers)
+    followed = port(pool, links, peers, drained)
     followed._set_tags = set_tags
     followed.start([hint(1002, "us", address="10.0.0.2:9")])
     assert links.known == [(1, 1002, "10.0.0.2:9")]
@@ -259,3 +262,21 @@ async def test_changes_are_used_as_they_come_and_readiness_is_told() -> None:
     await asyncio.sleep(0)
     await followed.stop()
     assert told == [{"ready": "1"}]
+    assert drained == ["ap"]
+
+
+def gateway(status: MemberStatus = MemberStatus.ALIVE, **tags: str) -> MemberView:
+    row = {"cl": "shop", "rg": "eu", "role": "gateway", **tags}
+    return MemberView(name="gateway", address=("10.0.0.8", 1), status=status, tags=row)
+
+
+def test_where_clients_are_to_go_is_said_by_gateways_of_the_region_that_run() -> None:
+    said = [
+        gateway(dr="us", rg="ap"),
+        gateway(dr="us", cl="bank"),
+        gateway(MemberStatus.FAILED, dr="us"),
+        member(2001, dr="us"),
+        gateway(),
+    ]
+    assert region_told(said, mesh="shop", region="eu") == ""
+    assert region_told([*said, gateway(dr="us"), gateway(dr="ap")], mesh="shop", region="eu") == "ap"

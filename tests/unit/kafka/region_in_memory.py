@@ -28,6 +28,7 @@ from region.controller.definition_rules import alter
 from region.controller.topic import Homes, TopicDefaults, TopicDefinition, TopicSpec, TopicView
 from region.geo.resolution import Resolved
 from region.geo.stream_geo import Holders
+from region.kafka.client_drain_core import ClientDrain
 from region.kafka.ports import (
     BrokerInfo,
     BrokerStatus,
@@ -55,6 +56,7 @@ class FakeCluster:
         self.auto_create_topics = True
         self.topic_defaults = TopicDefaults()
         self.has_left = False
+        self.drain = ClientDrain()
         self.is_ready = True
         self.views: dict[str, TopicView] = {}
         self.streams: dict[tuple[str, int], FakeStream] = {}

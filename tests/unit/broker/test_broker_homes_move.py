@@ -14,7 +14,7 @@ import pytest
 from georelay.clock import SystemClock
 from georelay.errors import BadRequest, GeorelayError, NotHome, NotLeader
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
-from georelay.wire.batch import RecordDraft, build_batch, validate
+from georelay.wire.batch import RecordDraft, build_batch
 from mesh.listening.addresses_core import Source
 from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, Published
@@ -99,10 +99,11 @@ class Region:
     def leader_of(self, key: StreamKey) -> int:
         return int(self.number) * 1000 + 1
 
-    def publish_forwarded(self, key: StreamKey, batch: bytes, **arguments: Any) -> asyncio.Future[Published]:
-        arguments.pop("level", None)
+    def publish_forwarded(
+        self, key: StreamKey, batch: bytes, *, received_ns: int, entry_region: int, **_: Any
+    ) -> asyncio.Future[Published]:
         stored: asyncio.Future[Published] = self.stream.publish(
-            validate(batch, from_client=True), bytearray(batch), **arguments
+            Publish.built(batch, received_ns=received_ns, entry_region=entry_region)
         )
         return stored
 

@@ -8,6 +8,7 @@ Rule 3: a batch is checked (length, magic, checksum, attributes, counts) before 
 Rule 4: no task and no timer per request: futures call back, deadlines are swept.
 Rule 5: NOT_ENOUGH_REPLICAS is said before a batch is stored only, NOT_ENOUGH_REPLICAS_AFTER_APPEND of one that is
         stored, and not in enough regions when the time was over.
+Rule 6: a gap that this broker made by refusing a batch is not told to its producer (refused_sequences_core).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -26,18 +28,19 @@ from georelay.errors import CorruptRecordBatch, GeorelayError, NotLeader, Policy
 from georelay.limits import REGIONS_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.batch import LENGTH_PREFIX_BYTES, Compression, validate
-from georelay.wire.header import CODEC_MASK
+from georelay.wire.header import CODEC_MASK, BatchHeader
 from georelay.wire.hot import encode_one_produced
 from georelay.wire.requests import PartitionProduceData, ProduceRequest
 from georelay.wire.responses import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from mesh.replication.level import REGION_LEVEL, AskedLevel
 from region.controller.topic import TopicView
 from region.kafka.client_batch import check_client_batch
-from region.kafka.connection import Slot
+from region.kafka.connection import KafkaConnection, Slot
 from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import RowRefused, kafka_code
 from region.kafka.ports import Publish, Published
 from region.kafka.refused_publishes import RefusedPublishes
+from region.kafka.refused_sequences_core import RefusedSequences
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Resource
 
@@ -57,7 +60,9 @@ PENDING_MARGIN_MS_MAX: Final = 1_000  # how much earlier than its client gives u
 class PendingProduce:
     """A Produce whose partitions wait for their commits."""
 
-    __slots__ = ("_acks", "_counters", "_log_start", "_pause_ms", "_refused", "_rows", "_slot", "_topics", "_waiting")
+    __slots__ = (
+        "_acks", "_counters", "_gaps", "_log_start", "_pause_ms", "_refused", "_rows", "_slot", "_topics", "_waiting",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class PendingProduce:
         request: ProduceRequest,
         counters: KafkaCounters,
         refused: RefusedPublishes,
+        gaps: RefusedSequences,
         log_start: Callable[[str, int], int],
         *,
         pause_ms: int = 0,
@@ -73,6 +79,7 @@ class PendingProduce:
         self._log_start = log_start
         self._slot = slot
         self._refused = refused
+        self._gaps = gaps
         self._pause_ms = pause_ms
         self._counters = counters
         self._acks = request.acks
@@ -81,30 +88,38 @@ class PendingProduce:
         self._waiting = 0
 
     def wait(
-        self, name: str, index: int, records: int, future: asyncio.Future[Published], *, tells_time: bool = False
+        self, name: str, index: int, header: BatchHeader, future: asyncio.Future[Published], *, tells_time: bool = False
     ) -> None:
-        """Add a partition of topic `name` whose batch of so many records is on its way.
+        """Add a partition of topic `name` whose batch with this header is on its way.
 
         Args:
             tells_time: the time of the append is that of the records (LogAppendTime), and told to the client.
         """
         if future.done():
-            self._rows.append(self._row(name, index, future, tells_time=tells_time))
-            self._refused.note_end(name, index, records, future)
+            self._rows.append(self._row(name, index, header, future, tells_time=tells_time))
+            self._refused.note_end(name, index, header.record_count, future)
             return
         row = len(self._rows)
         self._rows.append(index)
         self._waiting += 1
-        future.add_done_callback(partial(self._done, row, name, index, records, tells_time))
+        future.add_done_callback(partial(self._done, row, name, index, header, tells_time))
 
-    def refuse(self, name: str, index: int, code: int, text: str) -> None:
-        """Add a partition of topic `name` that is not stored."""
-        self._rows.append(self._told_start(name, _error_row(index, code, text, self._counters)))
+    def refuse(self, name: str, index: int, header: BatchHeader | None, error: BaseException) -> None:
+        """Add a partition of topic `name` that is not stored; `header` is None where it could not be read."""
+        told = self._gaps.told(name, index, header, error)
+        self._rows.append(self._told_start(name, _error_row(index, kafka_code(told), str(told), self._counters)))
 
     def _row(
-        self, name: str, index: int, future: asyncio.Future[Published], *, tells_time: bool
+        self, name: str, index: int, header: BatchHeader, future: asyncio.Future[Published], *, tells_time: bool
     ) -> PartitionProduceResponse:
-        return self._told_start(name, _row_of(index, future, self._counters, tells_time=tells_time))
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, GeorelayError):
+            error = self._gaps.told(name, index, header, error)
+            row = _error_row(index, kafka_code(error), str(error), self._counters)
+        else:
+            row = _row_of(index, future, self._counters, tells_time=tells_time)
+            self._gaps.stored(name, index, header)
+        return self._told_start(name, row)
 
     def _told_start(self, name: str, row: PartitionProduceResponse) -> PartitionProduceResponse:
         if row.error_code != ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -122,15 +137,15 @@ class PendingProduce:
             self._slot.no_answer()
 
     def _done(
-        self, row: int, name: str, index: int, records: int, tells_time: bool, future: asyncio.Future[Published]
+        self, row: int, name: str, index: int, header: BatchHeader, tells_time: bool, future: asyncio.Future[Published]
     ) -> None:
         if isinstance(self._rows[row], int):
-            answer = self._rows[row] = self._row(name, index, future, tells_time=tells_time)
+            answer = self._rows[row] = self._row(name, index, header, future, tells_time=tells_time)
             is_refused = answer.error_code != ErrorCode.NONE
         else:
             is_refused = True  # its time was over: it was answered and counted then, and its records are now
         if is_refused:
-            self._refused.note_end(name, index, records, future)
+            self._refused.note_end(name, index, header.record_count, future)
         self._waiting -= 1
         if self._waiting == 0:
             self._answer()
@@ -191,10 +206,8 @@ def _row_of(
         counters.publishes_stored += 1
         append_ms = published.append_us // 1000 if tells_time else -1
         return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, append_ms, published.log_start)
-    if not isinstance(error, GeorelayError):
-        log.error("publish.broke", error=repr(error))
-        return _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", counters)
-    return _error_row(index, kafka_code(error), str(error), counters)
+    log.error("publish.broke", error=repr(error))
+    return _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", counters)
 
 
 def _pending_text(published: Published) -> str:
@@ -219,20 +232,28 @@ class ProduceHandler:
         self._access = services.access
         self._counters = services.counters
         self._refused = RefusedPublishes(services.cluster, services.recorder)
+        self._monotonic_ns = services.monotonic_ns
+        self._gaps: WeakKeyDictionary[KafkaConnection, RefusedSequences] = WeakKeyDictionary()
 
     def handle(self, slot: Slot, request: ProduceRequest) -> None:
         """Publish every partition's batch."""
         pause_ms = self._pause_ms(slot, request)
-        pending = PendingProduce(slot, request, self._counters, self._refused, self._log_start_of, pause_ms=pause_ms)
+        gaps = self._gaps.get(slot.connection)
+        if gaps is None:
+            gaps = self._gaps[slot.connection] = RefusedSequences(self._monotonic_ns)
+        pending = PendingProduce(
+            slot, request, self._counters, self._refused, gaps, self._log_start_of, pause_ms=pause_ms
+        )
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
-                    future, records, tells_time = self._publish(slot, topic.name, data, request)
+                    future, header, tells_time = self._publish(slot, topic.name, data, request)
                 except (RowRefused, GeorelayError) as error:
-                    pending.refuse(topic.name, data.index, kafka_code(error), str(error))
-                    self._refused.note(topic.name, data.index, _record_count(data.records), error)
+                    found = _header_of(data.records)
+                    pending.refuse(topic.name, data.index, found, error)
+                    self._refused.note(topic.name, data.index, 0 if found is None else found.record_count, error)
                 else:
-                    pending.wait(topic.name, data.index, records, future, tells_time=tells_time)
+                    pending.wait(topic.name, data.index, header, future, tells_time=tells_time)
         pending.begin(request.timeout_ms)
 
     def _log_start_of(self, name: str, partition: int) -> int:
@@ -250,7 +271,7 @@ class ProduceHandler:
 
     def _publish(
         self, slot: Slot, name: str, data: PartitionProduceData, request: ProduceRequest
-    ) -> tuple[asyncio.Future[Published], int, bool]:
+    ) -> tuple[asyncio.Future[Published], BatchHeader, bool]:
         principal, transactional_id = slot.connection.principal, request.transactional_id
         if transactional_id is not None:
             self._access.check(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
@@ -286,17 +307,17 @@ class ProduceHandler:
             transactional_id=transactional_id or "",
         )
         future = self._cluster.publish(name, data.index, publish)
-        return future, header.record_count, view.definition.uses_append_time
+        return future, header, view.definition.uses_append_time
 
 
-def _record_count(raw: bytes | memoryview | None) -> int:
-    """Return the records of a refused batch; 0 when the batch is damaged, and says nothing that can be believed."""
+def _header_of(raw: bytes | memoryview | None) -> BatchHeader | None:
+    """Return the header of a refused batch; None when it is damaged, and says nothing that can be believed."""
     if not raw:
-        return 0
+        return None
     try:
-        return validate(raw, from_client=True, transactional_ok=True).record_count
+        return validate(raw, from_client=True, transactional_ok=True)
     except GeorelayError:
-        return 0
+        return None
 
 
 def _level_of(acks: int, timeout_ms: int, view: TopicView) -> AskedLevel:

@@ -24,7 +24,14 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from georelay.durability import GEO_REGIONS_MIN, Durability
-from georelay.errors import CorruptRecordBatch, GeorelayError, NotLeader, PolicyViolation, UnknownTopic
+from georelay.errors import (
+    CorruptRecordBatch,
+    GeorelayError,
+    NotLeader,
+    OutcomeUnknown,
+    PolicyViolation,
+    UnknownTopic,
+)
 from georelay.limits import REGIONS_MAX
 from georelay.wire.api import ErrorCode
 from georelay.wire.batch import LENGTH_PREFIX_BYTES, Compression, validate
@@ -112,14 +119,25 @@ class PendingProduce:
     def _row(
         self, name: str, index: int, header: BatchHeader, future: asyncio.Future[Published], *, tells_time: bool
     ) -> PartitionProduceResponse:
-        error = None if future.cancelled() else future.exception()
-        if isinstance(error, GeorelayError):
-            error = self._gaps.told(name, index, header, error)
+        error = self._ended(name, index, header, future)
+        if error is None:
+            row = _stored_row(index, future.result(), self._counters, tells_time=tells_time)
+        elif isinstance(error, GeorelayError):
             row = _error_row(index, kafka_code(error), str(error), self._counters)
         else:
-            row = _row_of(index, future, self._counters, tells_time=tells_time)
-            self._gaps.stored(name, index, header)
+            log.error("publish.broke", error=repr(error))
+            row = _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", self._counters)
         return self._told_start(name, row)
+
+    def _ended(
+        self, name: str, index: int, header: BatchHeader, future: asyncio.Future[Published]
+    ) -> BaseException | None:
+        """Note what became of a batch, and return what is told of one that is not stored, or perhaps not."""
+        error = OutcomeUnknown("the publish was cancelled") if future.cancelled() else future.exception()
+        if error is not None:
+            return self._gaps.told(name, index, header, error)
+        self._gaps.stored(name, index, header)
+        return None
 
     def _told_start(self, name: str, row: PartitionProduceResponse) -> PartitionProduceResponse:
         if row.error_code != ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -144,6 +162,7 @@ class PendingProduce:
             is_refused = answer.error_code != ErrorCode.NONE
         else:
             is_refused = True  # its time was over: it was answered and counted then, and its records are now
+            self._ended(name, index, header, future)
         if is_refused:
             self._refused.note_end(name, index, header.record_count, future)
         self._waiting -= 1
@@ -193,21 +212,14 @@ def _deadline_ns(slot: Slot, timeout_ms: int) -> int:
     return slot.started_ns + min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX) * 1_000_000
 
 
-def _row_of(
-    index: int, future: asyncio.Future[Published], counters: KafkaCounters, *, tells_time: bool
+def _stored_row(
+    index: int, published: Published, counters: KafkaCounters, *, tells_time: bool
 ) -> PartitionProduceResponse:
-    if future.cancelled():
-        return _error_row(index, ErrorCode.REQUEST_TIMED_OUT, "the publish was cancelled", counters)
-    error = future.exception()
-    if error is None:
-        published = future.result()
-        if published.is_pending:
-            return _error_row(index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _pending_text(published), counters)
-        counters.publishes_stored += 1
-        append_ms = published.append_us // 1000 if tells_time else -1
-        return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, append_ms, published.log_start)
-    log.error("publish.broke", error=repr(error))
-    return _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", counters)
+    if published.is_pending:
+        return _error_row(index, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _pending_text(published), counters)
+    counters.publishes_stored += 1
+    append_ms = published.append_us // 1000 if tells_time else -1
+    return PartitionProduceResponse(index, ErrorCode.NONE, published.base_offset, append_ms, published.log_start)
 
 
 def _pending_text(published: Published) -> str:

@@ -3,16 +3,17 @@ stored."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from georelay.errors import Busy, NotLeader, OutcomeUnknown, OutOfOrderSequence, PolicyViolation, UnknownProducer
-from georelay.wire.api import ErrorCode
+from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.batch import validate
 from georelay.wire.header import BatchHeader
 from region.kafka.refused_sequences_core import COMES_WITHIN_S, REFUSALS_MAX, RefusedSequences
-from tests.unit.kafka.test_kafka_produce_fetch import batch, call_produce, produce
+from tests.unit.kafka.test_kafka_produce_fetch import batch, call_produce, produce, produced, wait_until
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 GAP = OutOfOrderSequence("sequence 5, 2 was expected")
@@ -43,6 +44,28 @@ async def test_a_gap_behind_a_batch_that_was_stored_in_the_end_is_the_producers(
     client = await bed.client()
     codes = [(await call_produce(client, of(sequence)))[0][0] for sequence in (0, 0, 2)]
     assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_batch_that_came_to_nothing_after_its_time_was_over_leaves_no_gap_of_its_producer(
+    bed: Any, is_cancelled: bool
+) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.auto_commit = False
+    client = await bed.client()
+    client.send(of(0), 9)
+    await wait_until(lambda: bed.cluster.published)
+    (connection,) = bed.listener._connections
+    connection.sweep(bed.services.monotonic_ns() + 60_000_000_000)
+    assert produced((await client.receive(ApiKey.PRODUCE, 9))[1]) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+    stream.sequences.clear()  # another leader's log is without it
+    if is_cancelled:
+        stream._pending.pop()[0].cancel()
+        await asyncio.sleep(0)
+    else:
+        stream.fail_pending(OutcomeUnknown("the leader changed"))
+    assert await call_produce(client, of(1)) == [(NOT_LEADER, -1)]
 
 
 def header(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:

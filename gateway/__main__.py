@@ -31,10 +31,10 @@ def main() -> None:
             process_guard.die_with_parent(config.die_with_parent)
         process_guard.refuse_foreign_packages()
         notice = ServiceNotice(os.environ)
-        configure_log()
     except ConfigError as error:
         print(f"georelay-gateway: {error}", file=sys.stderr)  # noqa: T201 - before logging exists
         sys.exit(2)
+    configure_log(config.log_level)
     try:
         uvloop.run(_serve(config, notice))
     except GeorelayError as error:

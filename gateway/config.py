@@ -23,6 +23,7 @@ from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, RegionNumber, broker_id
 from georelay.limits import REGION_NAME_CHARS_MAX, REGIONS_MAX
+from georelay.process_log import LogLevel
 from georelay.tls import TlsContexts, TlsSettings
 from mesh.gossip.settings import GossipPoolSection
 from mesh.listening.browser_guard import Origin
@@ -161,6 +162,7 @@ class GatewayConfig(BaseSettings):
     drills_dir: str = ""  # --out of `georelay drill`: the console shows the last ones
     console: Literal["on", "read_only", "off"] = "on"  # under /console; read_only: no session there changes anything
     die_with_parent: int | None = Field(default=None, ge=1)  # process id of the parent to end with
+    log_level: LogLevel = "info"
     sign_in: Literal["auto", "required"] = "auto"  # required: nobody passes whom brokers let in without credentials
     listen: ListenConfig = ListenConfig()
     tls: TlsSection = TlsSection()

@@ -46,10 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
         notice = ServiceNotice(os.environ)
         die_with_parent(config.die_with_parent)
         refuse_foreign_packages()
-        configure_log()
     except ConfigError as error:
         print(f"georelay-broker: {error}", file=sys.stderr)  # noqa: T201 - before logging exists
         return 2
+    configure_log(config.log_level)
     spare_memory_calls()
     # The flusher waits for the interpreter lock after every sync: 5 ms, the default, is longer than the sync itself.
     sys.setswitchinterval(SWITCH_INTERVAL_S)

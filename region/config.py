@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from georelay.errors import ConfigError
 from georelay.ids import BROKERS_PER_REGION_MAX, REGION_NUMBER_MAX, BrokerId, RegionNumber, broker_id
 from georelay.limits import PARTITIONS_PER_TOPIC_MAX, REGION_NAME_CHARS_MAX, REGIONS_MAX
+from georelay.process_log import LogLevel
 from mesh.gossip.settings import GossipSection
 from mesh.listening.browser_guard import Origin
 from mesh.listening.settings import BrokerLimitsSection, TlsSection, known_listeners, refuse_open_listener
@@ -120,6 +121,7 @@ class BrokerConfig(_Section):
     users_file: str = ""
     trace_dir: str = ""
     die_with_parent: int = 0
+    log_level: LogLevel = "info"
     listen: Listen
     tls: TlsSection = TlsSection()
     limits: BrokerLimitsSection = BrokerLimitsSection()

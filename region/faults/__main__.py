@@ -83,7 +83,7 @@ def run_broker(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     wires = read_wires(options.wires) if options.wires is not None else {}
     die_with_parent(config.die_with_parent)
-    configure_log()
+    configure_log(config.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return uvloop.run(_run(config, options.control), loop_factory=lambda: rewired(wires))
 

@@ -2,8 +2,8 @@
 
 Rule 1: the same line everywhere. Where standard error is systemd's journal (JOURNAL_STREAM, systemd.exec(5)) it has
         its priority in front, as sd-daemon(3) writes it; the journal takes that off and keeps it as PRIORITY.
-Rule 2: what is below GEORELAY_LOG_LEVEL is not written. Events of `debug` come as often as something is tried, up to
-        ten times a second; from `info` on they come when something changes.
+Rule 2: what is below the level of the configuration is not written. Events of `debug` come as often as something is
+        tried, up to ten times a second; from `info` on they come when something changes.
 """
 
 from __future__ import annotations
@@ -12,29 +12,22 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-from georelay.errors import ConfigError
-
-LEVEL_VARIABLE: Final = "GEORELAY_LOG_LEVEL"
-LEVELS: Final = {
+LogLevel = Literal["debug", "info", "warning", "error"]
+_LEVELS: Final[dict[LogLevel, int]] = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
 }  # fmt: skip
 PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}  # syslog(3)
 
 
-def configure_log(stream: TextIO | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Send the events of this process to `stream`, standard error when None.
-
-    Raises:
-        ConfigError: the environment names a level that is not there.
-    """
+def configure_log(
+    level: LogLevel, stream: TextIO | None = None, *, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Send the events of this process from `level` on to `stream`, standard error when None."""
     stream = sys.stderr if stream is None else stream
-    level = environment.get(LEVEL_VARIABLE) or "info"
-    if level not in LEVELS:
-        raise ConfigError(f"{LEVEL_VARIABLE} must be {', '.join(LEVELS)}, not {level!r}")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -42,7 +35,7 @@ def configure_log(stream: TextIO | None = None, *, environment: Mapping[str, str
             structlog.processors.format_exc_info,
             _for_journal if _is_journal(stream, environment) else _as_json,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )

@@ -99,7 +99,10 @@ def _drain(
     user: UserOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Send no client to a region any more; those it has leave within a minute as they ask again."""
+    """Send no client to a region any more; those it has leave within a minute as they ask again.
+
+    Connected Kafka clients are sent on by its brokers, once its groups were moved (`home move --groups-of`).
+    """
     done = f"{region} drains: clients are sent elsewhere"
     _decide(Where(gateway, endpoints, user), "drain", region, "clients", done, as_json=as_json)
 

@@ -123,6 +123,8 @@ class MeshInMemory:
                 raise Unavailable("no such broker")
             await asyncio.sleep(0)
             answer = await self.services[target].handle(method, body)
+            if crossing and ({region, own} & self.cut):
+                raise OutcomeUnknown("the link was cut before the answer came")
             if self.lose_answers and method in WISHES:
                 self.lose_answers -= 1
                 self.lost()

@@ -145,7 +145,9 @@ __all__ = [
 ]
 
 FRAME_VERSION: Final = 1
-PROTOCOL_VERSION: Final = 4  # what this broker speaks: what is marked with 2 to 4 is sent to peers that speak it too
+# What this broker speaks: what is marked with 2 to 4 is sent to peers that speak it too. 5 has the frames of 4, and
+# says that its broker reads feature level 8.
+PROTOCOL_VERSION: Final = 5
 PROTOCOL_VERSION_MIN: Final = 1
 PARTS_PER_FRAME_MAX: Final = 65_536
 EPOCH_ROWS_MAX: Final = 10_000

@@ -68,6 +68,10 @@ _LANE_RESET: Final = Fault(LANE_RESET, "an earlier batch of this lane failed")
 class IncomingLinks(Protocol):
     """The owner of all accepted links."""
 
+    @property
+    def too_old(self) -> Callable[[Open], str]:
+        """Return what says why this version of a broker that dials is refused, "" to talk to it."""
+
     def session_opened(self, session: HomeSession) -> None:
         """A mirror is served."""
 
@@ -162,6 +166,10 @@ class IncomingLink:
         if names is None or needed in names:
             return ""
         return f"the certificate is for {', '.join(sorted(names)[:8]) or 'nobody'}, not for {needed}"
+
+    def too_old(self, peer: Open) -> str:
+        """Who dials gets what this region writes: it has to read that."""
+        return self._owner.too_old(peer)
 
     def link_opened(self, peer: Open) -> None:
         """Nothing to do: the dialling side asks."""

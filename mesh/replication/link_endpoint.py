@@ -2,7 +2,8 @@
 
 Rule 1: nothing but OPEN, and the proof of the mesh's secret where there is one (link_proof_core), is sent or understood
         before both sides know each other; another mesh id or a protocol version that is too old is refused with a
-        reason. The reason tells a stranger nothing that it did not say itself.
+        reason. The reason tells a stranger nothing that it did not say itself. Who dials and may not read what the mesh
+        writes is refused after that proof, with code LEVEL.
 Rule 2: parts are pushed on the next turn of the loop unless a frame left less than the carrier's gather_ms ago: an
         idle link adds no delay, a busy one over gRPC sends at most 500 frames per second, each of up to FLUSH_BYTES. A
         frame costs that carrier about 0.2 ms of CPU at either end however little it holds. The carrier inside a region
@@ -68,6 +69,7 @@ log = structlog.get_logger()
 _NS_PER_MS = 1_000_000
 VERSION_REFUSED = "VERSION"  # codes of LINK_REFUSED
 SECRET_REFUSED = "SECRET"  # noqa: S105 - a code
+LEVEL_REFUSED = "LEVEL"
 URGENT = (Heartbeat, Raft, ClockAsk, ClockAnswer)  # of no session's order: they overtake records
 RegionNames = Callable[[RegionNumber], str]  # "" for a number that is unknown here
 
@@ -82,6 +84,9 @@ class Conversation(Protocol):
 
     def check_peer(self, broker: BrokerId) -> str:
         """Return why this broker is refused, "" to talk to it."""
+
+    def too_old(self, peer: Open) -> str:
+        """Return why this version of a broker is refused, "" to talk to it."""
 
     def link_opened(self, peer: Open) -> None:
         """Both sides know each other."""
@@ -345,6 +350,9 @@ class LinkEndpoint:
         """Talk to a broker that may; `proof` goes before our own OPEN."""
         if missing := self._proof.missing:
             self._refuse(SECRET_REFUSED, f"broker {peer.broker_id}: {missing}")
+            return
+        if reason := self._conversation.too_old(peer):
+            self._refuse(LEVEL_REFUSED, reason)
             return
         if not self._dials:
             self._offer = min(self._offer, peer.protocol_version)

@@ -23,7 +23,7 @@ from mesh.replication.incoming_link import IncomingLink
 from mesh.replication.link import Dial, Link, MakeListener, NearLinks
 from mesh.replication.link_counters import LinkCounters
 from mesh.replication.link_grpc import DialledLink, LinkListener
-from mesh.replication.link_parts import Raft
+from mesh.replication.link_parts import Open, Raft
 from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.outgoing_link import OutgoingLink
 from mesh.replication.outgoing_links import OutgoingLinks
@@ -63,6 +63,7 @@ class MeshLinks:
         counters: what was counted since the start.
         region_name: the name of a region by its number, "" while unknown; a broker that gives its own another name is
             refused.
+        too_old: why this version of a broker that dials is refused, "" to talk to it.
         on_raft: told (broker, body) of each frame of mesh control; may raise PeerProtocolError. None: they are dropped.
         congestion_controls: what TCP uses towards addresses that are dialled, as far as that can be told.
     """
@@ -98,6 +99,7 @@ class MeshLinks:
         self._settings = settings
         self.counters = LinkCounters()
         self.region_name: Callable[[RegionNumber], str] = lambda _number: ""
+        self.too_old: Callable[[Open], str] = lambda _peer: ""
         self.congestion_controls: Callable[[Iterable[str]], Mapping[str, str]] = lambda _addresses: {}
         self._outgoing = OutgoingLinks(
             brokers,

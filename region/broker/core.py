@@ -39,7 +39,7 @@ from region.broker.hosted_groups import HostedGroups
 from region.broker.housekeeping import Housekeeping
 from region.broker.local_cluster import LocalCluster
 from region.broker.mesh_port import MeshPort, RemoteStreamsOverLinks
-from region.broker.mesh_wiring import RegionGrowth, configured_topology, link_settings, make_control, region_names
+from region.broker.mesh_wiring import RegionGrowth, configured_topology, judge_peers, link_settings, make_control
 from region.broker.operations import Operations
 from region.broker.orphan_branches import RegionOrphans
 from region.broker.queue_coordinators import QueueRoom
@@ -245,7 +245,7 @@ class BrokerCore:
             parts=None if self._listeners is None else self._listeners["link"],
             near=self._near,
         )
-        self.links.region_name = region_names(self.controller, self._topology)
+        judge_peers(self.links, self.controller, self._topology)
         self._remote.use(self.links)
         self.control = port.control = make_control(
             config,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Final
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber
 from mesh.listening.addresses_core import Source
+from mesh.replication.link_parts import Open
 from mesh.replication.mesh_links import BrokerAddress, LinkSettings, MeshLinks
 from region.broker.region_directory import RegionDirectory
 from region.config import BrokerConfig
@@ -18,6 +20,9 @@ from region.controller.service import ControllerService
 from region.controller.topology import RegionInfo, Topology
 from region.log.data_directory import DataDirectory
 from region.log.flusher import Flusher
+
+LEVEL_OF_VERSION: Final = {5: 8}  # of the link protocol -> feature level: a new level brings a new version
+UNSAID_LEVEL: Final = 6  # up to here nothing is written into streams of other regions that older brokers do not read
 
 
 def make_control(
@@ -106,6 +111,35 @@ def link_settings(config: BrokerConfig) -> LinkSettings:
         compression=config.link_compression == "auto",
         bytes_per_s=config.link_bytes_per_s,
     )
+
+
+def judge_peers(links: MeshLinks, controller: ControllerService, configured: Topology) -> None:
+    """Let links refuse brokers by what the region knows of the mesh."""
+    links.region_name = region_names(controller, configured)
+    links.too_old = refusal_of_older(controller)
+
+
+def refusal_of_older(controller: ControllerService) -> Callable[[Open], str]:
+    """Return what says why a broker of a region that joins is too old for what the mesh writes, "" if it is not.
+
+    A region that has said its level is at that of all others, and refuses older brokers by itself.
+    """
+
+    def refusal(peer: Open) -> str:
+        topology, level = controller.state.topology, controller.state.mesh.level_for(peer.region_number)
+        if topology is None or peer.region_number == topology.region or level <= level_read_by(peer.protocol_version):
+            return ""
+        return (
+            f"broker {peer.broker_id} speaks link protocol {peer.protocol_version} and may not read feature level "
+            f"{level}, which all regions are at: start a newer version in region {peer.region[:40]}"
+        )
+
+    return refusal
+
+
+def level_read_by(version: int) -> int:
+    """Return the feature level that brokers who speak a version of the link protocol read, all of them."""
+    return max((level for since, level in LEVEL_OF_VERSION.items() if since <= version), default=UNSAID_LEVEL)
 
 
 def region_names(controller: ControllerService, configured: Topology) -> Callable[[RegionNumber], str]:

@@ -31,7 +31,16 @@ from region.control.replica import ControlReplica, ReplicaName
 from region.control.state_core import MEMBERS, ControlState
 from region.controller.definitions import HINT
 from region.controller.hints import BackgroundTasks
-from region.controller.mesh_rows import REPLICA_NUMBER_MAX, REPLICAS_MAX, ControlRow, RegionState, VoterRow
+from region.controller.mesh_rows import (
+    LEVEL_MAX,
+    REPLICA_NUMBER_MAX,
+    REPLICAS_MAX,
+    ControlRow,
+    RegionRow,
+    RegionState,
+    VoterRow,
+    level_of,
+)
 from region.controller.registration import ADDRESS_CHARS_MAX
 from region.controller.service import ControllerService
 from region.controller.topology import BROKER_ID_MAX
@@ -332,11 +341,12 @@ class ControlDuties:
             address=candidate.text("address", chars_max=ADDRESS_CHARS_MAX),
             gone=tuple(candidate.integers("gone", count_max=REPLICAS_MAX, low=1, high=REPLICA_NUMBER_MAX)),
         )
+        row = self._control.regions.row(number)
+        self._require_level(row, fields.integer("level", low=0, high=LEVEL_MAX))
         if fields.has(APPLIED):  # an older broker does not say it, and holds back what is to be forgotten
             applied = fields.child(APPLIED)
             topics, security = (applied.integer(name, low=0, high=INT64_MAX) for name in ("topics", "security"))
             self._forgetting.heard(number, (topics, security))
-        row = self._control.regions.row(number)
         told: JsonObject = {name: body.get(name) for name in ("number", "brokers", "level", "seeds")}
         if row is None or any(row.to_json()[name] != told[name] for name in ("brokers", "level", "seeds")):
             await self._control.propose(RegionsPart.name, {"do": "report", **told})
@@ -344,3 +354,10 @@ class ControlDuties:
             self._candidates[number] = said
             self._wakeup.set()
         return {}
+
+    def _require_level(self, row: RegionRow | None, level: int) -> None:
+        """Let a region begin at the level of all others only: it would not read what they write (PolicyViolation)."""
+        needed = level_of(self._control.regions.rows())
+        if row is not None and not row.has_begun and level < needed:
+            text = f"region {row.name} is at feature level {level} and all others at {needed}: upgrade all its brokers"
+            raise PolicyViolation(f"{text}; then it takes part")

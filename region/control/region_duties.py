@@ -75,14 +75,18 @@ class RegionDuties:
         self._silent_since_s: float | None = None
         self._report_again_s = 0.0
         self._reported: JsonObject | None = None
+        self._failure = ""  # of the last look: what fails again and again is said once
 
     async def run(self) -> None:
         """Do what is due, for ever."""
         while True:
             try:
                 await self._look()
+                self._failure = ""
             except (GeorelayError, FieldError) as error:
-                log.info("control.region_step_failed", reason=str(error))
+                if str(error) != self._failure:
+                    log.warning("control.region_step_failed", reason=str(error))
+                self._failure = str(error)
             settled = self._control.row() is not None
             await asyncio.sleep(pause_s(LOOK_S * (SETTLED_LOOKS if settled else 1)))
 

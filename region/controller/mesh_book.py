@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from georelay.ids import RegionNumber
-from region.controller.mesh_rows import Charter, ControlRow, RegionRow
+from region.controller.mesh_rows import Charter, ControlRow, RegionRow, level_of
 
 
 class MeshBook:
@@ -22,6 +22,11 @@ class MeshBook:
     def is_empty(self) -> bool:
         """Return whether control was never heard of."""
         return self.charter is None and self.control is None and not self.regions
+
+    def level_for(self, region: RegionNumber) -> int:
+        """Return the feature level that brokers of another region must read; 0: it has said which it is at."""
+        row = self.regions.get(region)
+        return 0 if row is not None and row.has_begun else level_of(self.regions.values())
 
     @property
     def has_ceded(self) -> bool:

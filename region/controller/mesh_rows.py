@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -67,6 +68,11 @@ class RegionRow:
         """Return whether the region stores topics: it is in the mesh, and no witness."""
         return self.state is not RegionState.REMOVED and not self.witness
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether it was there when control was founded, or has said who its brokers are, and did not leave."""
+        return bool(self.brokers)
+
     def to_json(self) -> JsonObject:
         """Return the JSON form."""
         return {
@@ -97,6 +103,14 @@ class RegionRow:
         )
         fields.done()
         return row
+
+
+def level_of(rows: Iterable[RegionRow]) -> int:
+    """Return the feature level that all regions are at, 0 while one did not say its own.
+
+    Who was let in and said nothing yet does not count, and begins at this level or above; so it never goes down.
+    """
+    return min((row.level for row in rows if row.has_begun), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,9 @@ class Broker:
     def clock_asked(self, ask: f.ClockAsk) -> f.ClockAnswer:
         return f.ClockAnswer(ask.t1_ns, 1, 1, -1, -1)
 
+    def too_old(self, _peer: f.Open) -> str:
+        return ""
+
 
 def accepted_link(broker: Broker) -> Carrier:
     """Return a link that a broker of region 2 dialled."""

@@ -28,7 +28,7 @@ AMBIGUOUS = frozenset({"replace", "remove", "truncate"})
 CALLS_OF_WRITES = re.compile(rf"\b(?:open|{'|'.join(sorted(WRITES))})\(")
 RECORD_PATH = ("raft", "multiraft", "topics", "controller", "kafka", "api", "broker")
 
-ROOT_ROOMS = ("georelay", "mesh", "region", "gateway", "sla", "loadtest")
+ROOT_ROOMS = ("georelay", "mesh", "region", "gateway", "sla", "loadtest", "deploy")
 FOLDERS_OF_ROOMS = ("mesh", "region")  # each of their folders is a room
 EVERYTHING = "everything"  # in the table: a room that puts together all of its own tree, or tests it
 

@@ -190,6 +190,16 @@ async def test_a_home_of_version_1_is_spoken_to_in_version_1_and_never_asked_for
     assert mirror.geo.heard == []
 
 
+async def test_a_dialler_that_is_too_old_for_the_mesh_is_refused_and_reads_why(two_regions: Any, until: Any) -> None:
+    two_regions.home.links.too_old = lambda peer: f"broker {peer.broker_id} is too old" if peer.region == "r2" else ""
+    two_regions.mirror.links._outgoing.all()[0].want()
+    await until(lambda: two_regions.mirror.links._outgoing.all()[0].last_failure)
+    (link,) = two_regions.mirror.links._outgoing.all()
+    assert link.last_failure == "refused: LEVEL: broker 2001 is too old"
+    two_regions.home.links.too_old = lambda _peer: ""  # it was upgraded
+    await until(lambda: link.is_open)
+
+
 async def test_a_dialler_of_version_1_is_answered_in_version_1(
     two_regions: Any, until: Any, memory_log: Any, key: Any
 ) -> None:

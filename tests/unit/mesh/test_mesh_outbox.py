@@ -129,6 +129,9 @@ class Eager:
     def check_peer(self, _broker: BrokerId) -> str:
         return ""
 
+    def too_old(self, _peer: Open) -> str:
+        return ""
+
     def link_opened(self, _peer: Open) -> None:
         for part in self.eager:
             self.endpoint.post(part)

@@ -173,6 +173,9 @@ class Owner:
 
     def clock_asked(self, ask: Any) -> None: ...
 
+    def too_old(self, _peer: Open) -> str:
+        return ""
+
     def link_ended(self, link: Any) -> None:
         self.ended.set()
 

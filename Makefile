@@ -1,7 +1,7 @@
 # georelay: `make help` lists what there is. Every target sets up what it needs by itself.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-PYTHON ?= python3
+PYTHON ?= $(shell bash tools/quickest_python.sh python3 /usr/bin/python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready

@@ -23,11 +23,11 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Final
 
 from gateway.routing.distance_core import UNKNOWN, Estimate, Source
 from mesh.distance.shed_core import SHED_MAX
+from mesh.distance.spread_core import has_to_leave, hash_share
 
 MARGIN_MS: Final = 5.0
 MARGIN_SHARE: Final = 0.10
@@ -37,13 +37,11 @@ EVALUATE_EVERY_S: Final = 30.0
 DWELL_S: Final = 300.0
 RAMP_S: Final = 300.0
 RAMP_FROM: Final = 0.1
-SPREAD_S: Final = 60.0
 RETURN_SHARE: Final = 0.05
 TIE_MS: Final = 2.0  # less is noise: then the configured order decides, at every gateway alike
 STALE_S: Final = 10.0  # what a region said of its load is believed for so long
 STALE_PENALTY_MS: Final = 10.0  # then; probes still say whether it can be used
 PANIC_SHARE: Final = 0.5
-_HASH_SPAN: Final = float(1 << 64)
 
 
 class Obstacle(enum.IntEnum):
@@ -166,12 +164,6 @@ class Choice:
         return self.ranked[0].name if self.ranked else ""
 
 
-def hash_share(key: str, region: str) -> float:
-    """Return a client's place for a region, 0..1, the same at every gateway and after every restart."""
-    digest = blake2b(f"{key}\0{region}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / _HASH_SPAN
-
-
 def is_cut_off(states: Sequence[RegionState]) -> bool:
     """Return whether it is rather this gateway that cannot be reached than the regions (rule 5)."""
     seen = sum(state.capacity for state in states if state.was_seen)
@@ -226,7 +218,7 @@ def _judge(asked: Asked, candidate: Candidate, memory: Memory, *, panic: bool) -
         obstacles.append(Obstacle.SHED)
     silent_s = 0.0 if state.heard_s is None else now_s - state.heard_s
     if state.draining_since_s is not None and not (
-        is_held and not asked.is_crowd and now_s - state.draining_since_s < place * SPREAD_S
+        is_held and not asked.is_crowd and not has_to_leave(asked.key, state.name, now_s - state.draining_since_s)
     ):
         obstacles.append(Obstacle.DRAINING)
     if not state.is_ready:

@@ -27,6 +27,7 @@ from gateway.routing.choosing_core import Memory
 from gateway.routing.distance_core import Estimate, Leg, estimate
 from mesh.distance.kernel_sample import KernelSample
 from mesh.distance.prefix_core import Prefix, prefix_of
+from mesh.distance.spread_core import client_key
 
 CLIENTS_MAX: Final = 100_000
 PREFIX_CLIENTS_MAX: Final = 10_000
@@ -58,7 +59,7 @@ class ClientKey:
     @property
     def text(self) -> str:
         """Return what its hash is made of, the same at every gateway."""
-        return f"{self.name}@{self.address}"
+        return client_key(self.name, self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

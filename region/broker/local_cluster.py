@@ -106,7 +106,7 @@ class LocalCluster:
         self.broker_id = int(config.broker_id)
         self.auto_create_topics = config.auto_create_topics
         self.topic_defaults = controller.topic_defaults
-        self.drain = ClientDrain()
+        self.drain = ClientDrain(config.region)
         self.routing: Routing | None = None
         self.resolver: Resolver | None = None
         self._host = host

@@ -7,22 +7,29 @@ regions, and one that begins at a broker of the drained region is led on as well
 Rule 1: only what the other region leads as well is left to it. What it does not have, a region's own stream of a topic
         with homes=every among it, is served here as before.
 Rule 2: nobody is sent before the other region has said who leads there, nor for long after it last did.
+Rule 3: clients leave one after the other over SPREAD_S, by name and address, in the order that gateways keep as well.
+        Metadata and the rest answer a client alike, so each of them sees the partitions move once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from georelay.ids import RegionNumber
+from mesh.distance.spread_core import has_to_leave
 from region.controller.topic import Homes, TopicView
 from region.kafka.operator_views import BrokerInfo
 
 
 class ClientDrain:
-    """What Kafka's handlers ask. `version` changes with the answers."""
+    """What Kafka's handlers ask. `own`: name of this region. `version` changes with the answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: str, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self.version = 0
+        self._own = own
+        self._monotonic_s = monotonic_s
+        self._since_s: float | None = None  # when the other region first said who leads there
         self.heading: RegionNumber | None = None  # the region that clients are to go to; None: they stay
         self._region = ""
         self._brokers: tuple[BrokerInfo, ...] = ()
@@ -32,6 +39,12 @@ class ClientDrain:
     def is_open(self) -> bool:
         """Return whether clients are sent away now."""
         return bool(self._brokers)
+
+    def sends(self, client: str) -> bool:
+        """Return whether this client (`client_key`) is sent away now: its turn has come (rule 3)."""
+        if not self._brokers or self._since_s is None:
+            return False
+        return has_to_leave(client, self._own, self._monotonic_s() - self._since_s)
 
     @property
     def region(self) -> str:
@@ -46,7 +59,7 @@ class ClientDrain:
     def head_for(self, region: RegionNumber | None) -> None:
         """Send clients to a region once it has said who leads there; None: they stay."""
         if region != self.heading:
-            self.heading = region
+            self.heading, self._since_s = region, None
             self.stay()
 
     def took(self, region: str, brokers: Sequence[BrokerInfo], leaders: Mapping[bytes, Sequence[int]]) -> None:
@@ -61,13 +74,15 @@ class ClientDrain:
         if said != (self._region, self._brokers, self._leaders):
             self._region, self._brokers, self._leaders = said
             self.version += 1
+            if self._since_s is None and brokers:
+                self._since_s = self._monotonic_s()
 
     def stay(self) -> None:
         """Serve everybody here again, until the other region says more."""
         self.took("", (), {})
 
     def leader(self, view: TopicView, partition: int) -> int | None:
-        """Return the broker that clients of a partition are sent to; None: they stay here."""
+        """Return the broker that clients of a partition are sent to, whose turn has come; None: they stay here."""
         if not self._brokers or view.homes is not Homes.ONE or view.internal:
             return None
         row = self._leaders.get(view.topic_id, ())

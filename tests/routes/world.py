@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gateway.routing.choosing_core import Asked, Candidate, RegionState, choose, hash_share
+from gateway.routing.choosing_core import Asked, Candidate, RegionState, choose
 from gateway.routing.client_book_core import ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg
 from mesh.distance.kernel_sample import KernelSample
 from mesh.distance.shed_core import SHED_MAX, ShedLoop
+from mesh.distance.spread_core import hash_share
 
 TICK_S = 10
 ASK_EVERY_S = 30.0

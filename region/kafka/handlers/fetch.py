@@ -36,10 +36,10 @@ from georelay.wire.responses import (
 )
 from region.kafka.connection import KafkaConnection, Slot
 from region.kafka.error_map import kafka_code
-from region.kafka.handlers.positions import NO_EPOCH, epoch_error, led_stream
+from region.kafka.handlers.positions import NO_EPOCH, epoch_error, is_leaving, led_stream
 from region.kafka.ports import EntryLike, Stream, TraceSession
 from region.kafka.services import KafkaServices, plain_name
-from region.security.access import Operation, Principal, Resource
+from region.security.access import Operation, Resource
 
 MAX_WAIT_MS_MAX: Final = 300_000
 TRACE_SESSIONS_MAX: Final = 10_000  # per connection; the oldest is forgotten
@@ -140,7 +140,7 @@ class FetchHandler:
 
     def _look(self, slot: Slot, request: FetchRequest, row: _Row, gathered: _Gathered, cold: _Cold) -> None:
         """Fill one row: an error, records within the limits, or nothing yet."""
-        self._check(slot.connection.principal, row)
+        self._check(slot, row)
         if row.stream is not None and not row.error and row.diverging is None and not row.is_at_end:
             room_bytes = slot.connection.unread.room_bytes
             if room_bytes > 0:
@@ -181,14 +181,15 @@ class FetchHandler:
     def is_enough(request: FetchRequest, gathered: _Gathered) -> bool:
         return gathered.must_answer or request.max_wait_ms <= 0 or gathered.bytes_read >= request.min_bytes
 
-    def _check(self, principal: Principal, row: _Row) -> None:
+    def _check(self, slot: Slot, row: _Row) -> None:
         """Give the row its stream, or the error that keeps it from being read."""
         wanted = row.wanted
-        refused = self._access.refusal(principal, Operation.READ, Resource.TOPIC, row.topic)
+        refused = self._access.refusal(slot.connection.principal, Operation.READ, Resource.TOPIC, row.topic)
         if refused is not None:
             row.stream, row.error = None, kafka_code(refused)
             return
-        found = led_stream(self._cluster, row.topic, wanted.partition)
+        leaving = is_leaving(self._cluster, slot)
+        found = led_stream(self._cluster, row.topic, wanted.partition, is_leaving=leaving)
         if isinstance(found, ErrorCode):
             row.stream, row.error = None, found
             return

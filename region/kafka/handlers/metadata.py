@@ -10,8 +10,8 @@ Rule 4: a topic that the principal may not describe is left out of "all topics";
 Rule 5: the leader epoch is the HOME epoch; a change of the leader inside the region does not move it.
 Rule 6: a broker that has just started waits until it knows its region: "no brokers, no such topic" would send clients
         away for minutes.
-Rule 7: while operators drain the region for clients the brokers and leaders are those of another region, as far as it
-        leads as well (region.kafka.client_drain_core).
+Rule 7: while operators drain the region for clients, a client whose turn has come is told of the brokers and leaders of
+        another region, as far as it leads as well (region.kafka.client_drain_core).
 Rule 8: a region that was removed from the mesh sends its clients away: REBOOTSTRAP_REQUIRED (KIP-1102) lets those that
         know it begin at their bootstrap servers again, where a gateway names another region.
 """
@@ -41,6 +41,7 @@ from region.controller.topic import TOPIC_NAME
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
 from region.kafka.handlers.first_leaders import first_leaders
+from region.kafka.handlers.positions import is_leaving
 from region.kafka.ports import NO_LEADER, BrokerInfo, Cluster, TopicView
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Principal, Resource
@@ -56,16 +57,17 @@ NULL_NAME_SINCE: Final = 12  # version of the answer
 LEADERLESS_PARTITIONS_MAX: Final = 10_000  # remembered; beyond it the memory starts anew
 _CORRELATION: Final = struct.Struct(">i")
 
-_Key = tuple[int, tuple[tuple[bytes, str | None], ...] | None, tuple[bool, bool], Principal | None]
+_Key = tuple[int, tuple[tuple[bytes, str | None], ...] | None, tuple[bool, bool], Principal | None, bool]
 
 
 class _Asker(NamedTuple):
-    """Who asks, and whether it wants to know what it may do (KIP-430)."""
+    """Who asks, whether it wants to know what it may do (KIP-430), and whether it is sent to another region."""
 
     principal: Principal
     of_topics: bool
     of_cluster: bool
     nameless: str | None  # how the version writes a topic without a name
+    is_leaving: bool
 
 
 class MetadataHandler:
@@ -101,9 +103,11 @@ class MetadataHandler:
     def _handle(self, slot: Slot, request: MetadataRequest) -> None:
         wanted = self._wanted(request, slot.api_version)
         operations = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
-        asker = _Asker(slot.connection.principal, *operations, None if slot.api_version >= NULL_NAME_SINCE else "")
+        leaving = is_leaving(self._cluster, slot)
+        nameless = None if slot.api_version >= NULL_NAME_SINCE else ""
+        asker = _Asker(slot.connection.principal, *operations, nameless, leaving)
         names = None if wanted is None else tuple((t.topic_id, t.name) for t in wanted)
-        key = (slot.api_version, names, operations, asker.principal if self._access.enforced else None)
+        key = (slot.api_version, names, operations, asker.principal if self._access.enforced else None, leaving)
         epoch = (self._cluster.metadata_epoch, self._access.version, self._cluster.drain.version)
         if self._cache_epoch != epoch:
             self._cache.clear()
@@ -214,7 +218,7 @@ class MetadataHandler:
             if any(map(_is_by_id, wanted)):
                 by_id = {view.wire_id: view for view in cluster.topics()}
             topics = [self._asked(asker, topic, by_id.get(topic.topic_id), refused, alive) for topic in wanted]
-        shown, controller = self._shown(brokers, topics)
+        shown, controller = self._shown(asker, brokers, topics)
         return MetadataResponse(
             brokers=shown,
             cluster_id=cluster.mesh_id,
@@ -224,11 +228,11 @@ class MetadataHandler:
         )
 
     def _shown(
-        self, own: Sequence[BrokerInfo], topics: Sequence[MetadataResponseTopic]
+        self, asker: _Asker, own: Sequence[BrokerInfo], topics: Sequence[MetadataResponseTopic]
     ) -> tuple[list[MetadataResponseBroker], int]:
         """Return the brokers that a client is told of, and the one that it sends changes of topics to (rule 7)."""
         cluster, drain = self._cluster, self._cluster.drain
-        if not drain.is_open:
+        if not asker.is_leaving or not drain.is_open:
             return [_shown(broker, cluster.region) for broker in own], cluster.controller_id
         shown = [_shown(broker, drain.region) for broker in drain.brokers]
         ids = {broker.id for broker in own}
@@ -282,13 +286,15 @@ class MetadataHandler:
             name=view.name,
             topic_id=view.wire_id,
             is_internal=view.internal,
-            partitions=[self._partition(view, index, alive) for index in range(view.partitions)],
+            partitions=[self._partition(asker, view, index, alive) for index in range(view.partitions)],
             topic_authorized_operations=operations,
         )
 
-    def _partition(self, view: TopicView, index: int, alive: Container[int]) -> MetadataResponsePartition:
+    def _partition(
+        self, asker: _Asker, view: TopicView, index: int, alive: Container[int]
+    ) -> MetadataResponsePartition:
         row = partition_row(self._cluster, view.name, index, alive)
-        leader = self._cluster.drain.leader(view, index)
+        leader = self._cluster.drain.leader(view, index) if asker.is_leaving else None
         if leader is None:
             return row
         return replace(

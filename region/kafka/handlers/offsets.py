@@ -31,10 +31,10 @@ from georelay.wire.responses import (
 )
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
-from region.kafka.handlers.positions import epoch_error, led_stream
+from region.kafka.handlers.positions import epoch_error, is_leaving, led_stream
 from region.kafka.ports import Stream
 from region.kafka.services import KafkaServices
-from region.security.access import AccessDenied, Operation, Principal, Resource
+from region.security.access import AccessDenied, Operation, Resource
 
 LATEST: Final = -1  # the end of what can be read: the visible end or the last stable offset
 READ_COMMITTED: Final = 1
@@ -52,9 +52,10 @@ class ListOffsetsHandler:
 
     def handle(self, slot: Slot, request: ListOffsetsRequest) -> None:
         """Look every partition up; lookups by timestamp may read the disk."""
-        slot.spawn(self._answer(request, slot.api_version, slot.connection.principal))
+        slot.spawn(self._answer(slot, request))
 
-    async def _answer(self, request: ListOffsetsRequest, version: int, principal: Principal) -> ListOffsetsResponse:
+    async def _answer(self, slot: Slot, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        principal = slot.connection.principal
         topics = []
         for topic in request.topics:
             refused = self._access.refusal(principal, Operation.DESCRIBE, Resource.TOPIC, topic.name)
@@ -67,16 +68,16 @@ class ListOffsetsHandler:
                 continue
             is_committed = request.isolation_level == READ_COMMITTED
             rows = await asyncio.gather(
-                *(self._row(topic.name, partition, version, is_committed) for partition in topic.partitions)
+                *(self._row(slot, topic.name, partition, is_committed) for partition in topic.partitions)
             )
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
         return ListOffsetsResponse(topics=topics)
 
     async def _row(
-        self, name: str, wanted: ListOffsetsPartition, version: int, is_committed: bool
+        self, slot: Slot, name: str, wanted: ListOffsetsPartition, is_committed: bool
     ) -> ListOffsetsPartitionResponse:
-        index = wanted.partition_index
-        stream = led_stream(self._cluster, name, index)
+        index, version = wanted.partition_index, slot.api_version
+        stream = led_stream(self._cluster, name, index, is_leaving=is_leaving(self._cluster, slot))
         if isinstance(stream, ErrorCode):
             return ListOffsetsPartitionResponse(partition_index=index, error_code=stream)
         code = epoch_error(stream, wanted.current_leader_epoch)
@@ -135,14 +136,16 @@ class OffsetForLeaderEpochHandler:
         topics = []
         for topic in request.topics:
             refused = self._access.refusal(slot.connection.principal, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
-            rows = [self._row(topic.topic, partition, refused) for partition in topic.partitions]
+            rows = [self._row(slot, topic.topic, partition, refused) for partition in topic.partitions]
             topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
         slot.answer(OffsetForLeaderEpochResponse(topics=topics))
 
-    def _row(self, name: str, wanted: OffsetForLeaderPartition, refused: AccessDenied | None) -> EpochEndOffset:
+    def _row(
+        self, slot: Slot, name: str, wanted: OffsetForLeaderPartition, refused: AccessDenied | None
+    ) -> EpochEndOffset:
         if refused is not None:
             return EpochEndOffset(error_code=kafka_code(refused), partition=wanted.partition)
-        stream = led_stream(self._cluster, name, wanted.partition)
+        stream = led_stream(self._cluster, name, wanted.partition, is_leaving=is_leaving(self._cluster, slot))
         if isinstance(stream, ErrorCode):
             return EpochEndOffset(error_code=stream, partition=wanted.partition)
         code = epoch_error(stream, wanted.current_leader_epoch)

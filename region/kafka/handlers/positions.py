@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from georelay.wire.api import ErrorCode
+from mesh.distance.spread_core import client_key
+from region.kafka.connection import Slot
 from region.kafka.ports import Cluster, Stream
 
 NO_EPOCH = -1
 
 
-def led_stream(cluster: Cluster, name: str, partition: int) -> Stream | ErrorCode:
-    """Return the stream if this broker leads it for clients, else the error a client is answered."""
+def is_leaving(cluster: Cluster, slot: Slot) -> bool:
+    """Return whether the client of a request is sent to another region now."""
+    if not cluster.drain.is_open:
+        return False
+    return cluster.drain.sends(client_key(slot.header.client_id or "", slot.connection.principal.host))
+
+
+def led_stream(cluster: Cluster, name: str, partition: int, *, is_leaving: bool) -> Stream | ErrorCode:
+    """Return the stream if this broker leads it for a client, else the error that the client is answered.
+
+    Args:
+        is_leaving: it is sent to another region; see the function of this name.
+    """
     stream = cluster.stream(name, partition)
     if stream is not None:
-        is_led = stream.is_leader and not is_sent_away(cluster, name, partition)
+        is_led = stream.is_leader and not (is_leaving and _is_led_elsewhere(cluster, name, partition))
         return stream if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
     view = cluster.topic(name)
     if view is None or not 0 <= partition < view.partitions:
@@ -20,10 +33,8 @@ def led_stream(cluster: Cluster, name: str, partition: int) -> Stream | ErrorCod
     return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def is_sent_away(cluster: Cluster, name: str, partition: int) -> bool:
-    """Return whether clients of a partition are sent to another region: nobody leads it for them here."""
-    if not cluster.drain.is_open:
-        return False
+def _is_led_elsewhere(cluster: Cluster, name: str, partition: int) -> bool:
+    """Return whether the region that clients are sent to leads a partition as well."""
     view = cluster.topic(name)
     return view is not None and cluster.drain.leader(view, partition) is not None
 

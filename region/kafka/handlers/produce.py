@@ -45,6 +45,7 @@ from region.kafka.client_batch import check_client_batch
 from region.kafka.connection import KafkaConnection, Slot
 from region.kafka.counters import KafkaCounters
 from region.kafka.error_map import RowRefused, kafka_code
+from region.kafka.handlers.positions import is_leaving
 from region.kafka.ports import Publish, Published
 from region.kafka.refused_publishes import RefusedPublishes
 from region.kafka.refused_sequences_core import RefusedSequences
@@ -297,7 +298,8 @@ class ProduceHandler:
         if leader != self._cluster.broker_id:
             # Clients of this protocol find the leader themselves: one hop less for every batch that follows.
             raise NotLeader(leader=leader)
-        if (elsewhere := self._cluster.drain.leader(view, data.index)) is not None:
+        elsewhere = self._cluster.drain.leader(view, data.index) if is_leaving(self._cluster, slot) else None
+        if elsewhere is not None:
             raise NotLeader(leader=elsewhere)
         raw = data.records
         if not raw:

@@ -18,7 +18,7 @@ from georelay.wire.cluster import (
 )
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
-from region.kafka.handlers.positions import led_stream
+from region.kafka.handlers.positions import is_leaving, led_stream
 from region.kafka.services import KafkaServices
 from region.security.access import Operation, Resource
 
@@ -35,14 +35,14 @@ class DescribeProducersHandler:
         topics = []
         for topic in request.topics:
             refused = self._access.refusal(slot.connection.principal, Operation.READ, Resource.TOPIC, topic.name)
-            rows = [self._row(topic.name, index, refused) for index in topic.partition_indexes]
+            rows = [self._row(slot, topic.name, index, refused) for index in topic.partition_indexes]
             topics.append(DescribedProducersTopic(name=topic.name, partitions=rows))
         slot.answer(DescribeProducersResponse(topics=topics))
 
-    def _row(self, name: str, partition: int, refused: AccessDenied | None) -> DescribedProducersPartition:
+    def _row(self, slot: Slot, name: str, partition: int, refused: AccessDenied | None) -> DescribedProducersPartition:
         if refused is not None:
             return DescribedProducersPartition(partition, kafka_code(refused), str(refused))
-        stream = led_stream(self._cluster, name, partition)
+        stream = led_stream(self._cluster, name, partition, is_leaving=is_leaving(self._cluster, slot))
         if isinstance(stream, ErrorCode):
             return DescribedProducersPartition(partition, stream)
         try:

@@ -16,11 +16,11 @@ from georelay.wire.requests import DeleteRecordsPartition, DeleteRecordsRequest
 from georelay.wire.responses import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
 from region.kafka.connection import Slot
 from region.kafka.error_map import kafka_code
-from region.kafka.handlers.positions import led_stream
+from region.kafka.handlers.positions import is_leaving, led_stream
 from region.kafka.patience import within
 from region.kafka.ports import BEFORE_HIGH_WATERMARK
 from region.kafka.services import KafkaServices
-from region.security.access import Operation, Principal, Resource
+from region.security.access import Operation, Resource
 from region.security.change_details import shown_before
 
 PARTITIONS_AT_ONCE_MAX: Final = 32  # of one request; each is a commit of its own
@@ -35,9 +35,10 @@ class DeleteRecordsHandler:
 
     def handle(self, slot: Slot, request: DeleteRecordsRequest) -> None:
         """Move the log start of every partition."""
-        slot.spawn(self._answer(request, slot.connection.principal))
+        slot.spawn(self._answer(slot, request))
 
-    async def _answer(self, request: DeleteRecordsRequest, principal: Principal) -> DeleteRecordsResponse:
+    async def _answer(self, slot: Slot, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        principal = slot.connection.principal
         free = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
         topics = []
         for topic in request.topics:
@@ -50,36 +51,37 @@ class DeleteRecordsHandler:
                 topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=denied))
                 continue
             rows = await asyncio.gather(
-                *(self._row(principal, topic.name, wanted, request.timeout_ms, free) for wanted in topic.partitions)
+                *(self._row(slot, topic.name, wanted, request.timeout_ms, free) for wanted in topic.partitions)
             )
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=rows))
         return DeleteRecordsResponse(topics=topics)
 
     async def _row(
         self,
-        principal: Principal,
+        slot: Slot,
         name: str,
         wanted: DeleteRecordsPartition,
         timeout_ms: int,
         free: asyncio.Semaphore,
     ) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
-        code = self._refusal(name, wanted)
+        code = self._refusal(slot, name, wanted)
         if code is not ErrorCode.NONE:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         about = {"topic": name, "partition": str(index), "before": shown_before(wanted.offset)}
         try:
             async with free:
-                with self._services.access.noted(principal, "records.deleted", **about):
+                with self._services.access.noted(slot.connection.principal, "records.deleted", **about):
                     log_start = await within(timeout_ms, self._cluster.delete_records(name, index, wanted.offset))
         except GeorelayError as error:
             self._services.counters.refused(kafka_code(error))
             return DeleteRecordsPartitionResult(partition_index=index, error_code=kafka_code(error))
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=log_start)
 
-    def _refusal(self, name: str, wanted: DeleteRecordsPartition) -> ErrorCode:
+    def _refusal(self, slot: Slot, name: str, wanted: DeleteRecordsPartition) -> ErrorCode:
         """Return why the partition is not touched, NONE when it may be."""
-        stream = led_stream(self._cluster, name, wanted.partition_index)
+        leaving = is_leaving(self._cluster, slot)
+        stream = led_stream(self._cluster, name, wanted.partition_index, is_leaving=leaving)
         if isinstance(stream, ErrorCode):
             return stream
         view = self._cluster.topic(name)

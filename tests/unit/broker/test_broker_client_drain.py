@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from georelay.errors import BadRequest, Unavailable
 from georelay.fields import FieldError
 from georelay.ids import RegionNumber
+from mesh.distance import spread_core
 from region.broker import client_drain
 from region.broker.client_drain import PARTITIONS_PER_QUESTION, pages, read_leaders, serve_leaders
 from region.controller.topic import Homes, TopicSpec
@@ -49,6 +50,7 @@ async def test_publishers_and_readers_of_other_makers_go_on_in_the_other_region_
 ) -> None:
     # A consumer makes the coordinators by looking for one, and these stay in us: here nobody keeps a group in them.
     monkeypatch.setattr(mesh.running["us", 1].core.drain, "_keeps_groups", lambda: False)
+    monkeypatch.setattr(spread_core, "SPREAD_S", 1.0)
     bootstrap = mesh.at["us", 1]["kafka"]
     errors: list[Any] = []
     acknowledged: list[int] = []

@@ -11,7 +11,6 @@ from gateway.routing.choosing_core import (
     DWELL_S,
     EVALUATE_EVERY_S,
     RAMP_S,
-    SPREAD_S,
     Asked,
     Candidate,
     Choice,
@@ -19,9 +18,9 @@ from gateway.routing.choosing_core import (
     Obstacle,
     RegionState,
     choose,
-    hash_share,
 )
 from gateway.routing.distance_core import UNKNOWN, Estimate, Source
+from mesh.distance.spread_core import SPREAD_S, hash_share
 
 KEY = "client-1@10.0.0.1"
 

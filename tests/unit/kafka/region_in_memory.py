@@ -56,7 +56,8 @@ class FakeCluster:
         self.auto_create_topics = True
         self.topic_defaults = TopicDefaults()
         self.has_left = False
-        self.drain = ClientDrain()
+        self.now_s = 0.0  # of the drain
+        self.drain = ClientDrain(self.region, monotonic_s=lambda: self.now_s)
         self.is_ready = True
         self.views: dict[str, TopicView] = {}
         self.streams: dict[tuple[str, int], FakeStream] = {}

@@ -19,7 +19,9 @@ from georelay.wire.requests import (
     ProduceRequest,
     TopicProduceData,
 )
+from mesh.distance.spread_core import SPREAD_S, client_key, hash_share
 from region.controller.topic import Homes
+from region.kafka.client_drain_core import ClientDrain
 from region.kafka.ports import BrokerInfo
 
 EU = RegionNumber(2)
@@ -27,10 +29,11 @@ BROKERS = [BrokerInfo(id=2001, kafka_host="eu-1", kafka_port=1), BrokerInfo(id=2
 
 
 def drained(bed: Any, *, leaders: tuple[int, ...] = (2002,)) -> Any:
-    """Return the topic of a region whose clients are sent to eu."""
+    """Return the topic of a region whose clients are sent to eu; the turn of all of them has come."""
     view = bed.cluster.add_topic("orders", len(leaders))
     bed.cluster.drain.head_for(EU)
     bed.cluster.drain.took("eu", BROKERS, {view.topic_id: leaders})
+    bed.cluster.now_s += SPREAD_S
     return view
 
 
@@ -79,6 +82,7 @@ async def test_an_answer_that_was_kept_is_not_given_once_the_drain_has_begun_or_
     for begins in (False, True, False):
         if begins:
             bed.cluster.drain.took("eu", BROKERS, {view.topic_id: [2001]})
+            bed.cluster.now_s += SPREAD_S
         else:
             bed.cluster.drain.stay()
         for _ in range(2):
@@ -102,6 +106,7 @@ async def test_a_regions_own_stream_and_what_the_other_region_does_not_have_are_
 async def test_nobody_is_sent_to_a_broker_that_does_not_run_or_lead(bed: Any, leaders: tuple[int, ...]) -> None:
     view = bed.cluster.add_topic("orders")
     bed.cluster.drain.took("eu", BROKERS, {view.topic_id: leaders})
+    bed.cluster.now_s += SPREAD_S
     assert (await metadata(bed, "orders")).topics[0].partitions[0].leader_id == 1001
     assert await produce(bed) == 0
 
@@ -116,3 +121,34 @@ async def test_clients_that_are_to_go_to_a_third_region_stay_until_that_one_has_
     drained(bed)
     bed.cluster.drain.head_for(RegionNumber(3))
     assert not bed.cluster.drain.is_open
+
+
+async def test_a_client_is_sent_away_by_every_answer_when_its_turn_has_come_and_by_none_before(bed: Any) -> None:
+    drained(bed)
+    bed.cluster.now_s -= SPREAD_S
+    turn_s = hash_share(client_key("test", "127.0.0.1"), "us") * SPREAD_S
+    for later_s, leader, code in ((turn_s - 0.1, 1001, 0), (turn_s + 0.1, 2002, ErrorCode.NOT_LEADER_OR_FOLLOWER)):
+        bed.cluster.now_s = later_s
+        said = await metadata(bed, "orders")
+        assert said.topics[0].partitions[0].leader_id == leader
+        assert {row.node_id // 1000 for row in said.brokers} == {leader // 1000}
+        assert await produce(bed) == await fetch(bed) == code
+
+
+def test_clients_leave_over_a_minute_and_go_on_where_they_were_when_the_other_region_was_silent_for_a_while() -> None:
+    now = [0.0]
+    drain = ClientDrain("us", monotonic_s=lambda: now[0])
+    clients = [client_key("billing", f"10.0.{number // 250}.{number % 250}") for number in range(1_000)]
+    gone = []
+    drain.head_for(EU)
+    for second in (0, 15, 30, 45, 60):
+        drain.stay()
+        assert not any(map(drain.sends, clients))
+        now[0] = 100.0 + second
+        drain.took("eu", BROKERS, {})
+        gone.append(sum(map(drain.sends, clients)))
+    assert gone[0] == 0 and gone[-1] == 1_000
+    assert all(abs(count - 250 * step) < 50 for step, count in enumerate(gone))
+    drain.head_for(RegionNumber(3))
+    drain.took("ap", BROKERS, {})
+    assert not any(map(drain.sends, clients))

@@ -83,7 +83,10 @@ class Broker:
             is_behind=lambda: self.core.host.appends_paused,
         )
         credentials = Credentials.load(config.users_file or None)
-        self._guard = Guard(config, controller=self.core.controller, credentials=credentials, clock=clock)
+        events = self.core.audit.events
+        self._guard = Guard(
+            config, controller=self.core.controller, credentials=credentials, clock=clock, kept=events.kept
+        )
         self._edge = Edge(
             listen=config.listen,
             cluster=self.core.cluster,
@@ -105,6 +108,7 @@ class Broker:
             homes=self.core.homes.http,
             orphans=self.core.orphans,
             auditor=self.core.audit.auditor,
+            audit_trail=events,
             clocks=self._traces.clocks.document,
             traces=self._traces.shelf,
             gossip=pools,

@@ -136,6 +136,7 @@ class RestApplication:
                 web.post("/v1/orphans/{topic}/{partition}/{epoch}/republish", in_one_region),
                 web.get("/v1/audit", forward, allow_head=False),
                 web.get("/v1/audit/deep", forward, allow_head=False),
+                web.get("/v1/audit/events", in_one_region, allow_head=False),
                 web.get("/v1/groups", in_one_region, allow_head=False),
                 web.get("/v1/groups/{group}", in_one_region, allow_head=False),
                 web.delete("/v1/groups/{group}", in_one_region),

@@ -62,7 +62,9 @@ QUERY: Final[Mapping[str, Schema]] = {
     "region": _text("the region that is asked, or meant; without it the nearest ready one", maxLength=40),
     "topic": _text("only this topic", maxLength=249),
     "after": _text("what comes behind this: `next` of the page before, or `version` of the overview"),
-    "limit": _whole("streams of a page", 1, 64),
+    "limit": _whole("of a page: streams, 64 at most; audit events, 200 at most", 1, 200),
+    "event": _text("only audit events of this name", maxLength=32),
+    "before": _text("older ones: `next` of the page before", maxLength=32),
     "replicas": _flag("every replica, not only each region's leader"),
     "partition": _whole("number of the partition", 0, 9_999),
     "origin": _whole("number of the origin region, 0 for a topic with one home", 0, 32_767),
@@ -411,6 +413,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /v1/audit/deep": Operation(
         summary="one region recomputes a piece of its chain",
         query=("region", "topic", "partition", "origin", "at", "from", "digest"),
+    ),
+    "GET /v1/audit/events": Operation(
+        summary="audit logs of one region's brokers, the newest events first",
+        query=("region", "event", "limit", "before"),
     ),
     "GET /v1/groups": Operation(
         summary="consumer groups of one region",

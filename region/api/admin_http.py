@@ -25,6 +25,7 @@ from mesh.distance.shed_core import SHED_HEADER
 from mesh.listening.browser_guard import BrowserGuard, is_loopback_address
 from mesh.listening.http_site import HttpSite
 from mesh.listening.listeners import ListenerParts
+from region.api.audit_events_http import AuditEventsHttp, AuditTrail
 from region.api.audit_http import AuditHttp
 from region.api.bindings_http import BindingsHttp
 from region.api.bodies import Bodies
@@ -92,6 +93,7 @@ class AdminHttp:
         gossip: GossipHttp | None = None,
         orphans: OrphansHttp | None = None,
         audit: AuditHttp | None = None,
+        audit_trail: AuditTrail | None = None,
         traces: TracesHttp | None = None,
         browsers: BrowserGuard | None = None,
         bodies: Bodies | None = None,
@@ -101,6 +103,7 @@ class AdminHttp:
         self._sign_in_service = sign_in if sign_in is not None else SignInService(credentials)
         self._access = access if access is not None else Access.open()
         self._security = SecurityHttp(sign_in=self._sign_in_service, access=self._access, admin=security)
+        self._audit_events = AuditEventsHttp(audit_trail, access=self._access, here=cluster)
         self._metrics = metrics
         self._records = records
         self._groups = groups
@@ -154,6 +157,7 @@ class AdminHttp:
         app.router.add_post("/v1/topics/{topic}/records", self._records.publish)
         app.router.add_get("/v1/topics/{topic}/resolve", self._records.resolve)
         app.add_routes(self._security.routes())
+        app.add_routes(self._audit_events.routes())
         if self._orphans is not None:
             app.add_routes(self._orphans.routes())
         if self._audit is not None:

@@ -1,28 +1,39 @@
-"""Joins the audit to the rest of a broker: which streams there are, and how regions are asked."""
+"""Joins the audit to a broker: which streams there are, how regions are asked; and the audit log of its region."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from georelay.clock import Clock
-from georelay.errors import UnknownTopic
+from georelay.errors import PolicyViolation, UnknownTopic
 from georelay.fields import JsonObject
 from georelay.ids import BrokerId, RegionNumber, StreamKey, region_of
 from mesh.replication.mesh_links import MeshLinks
 from region.audit.agent import AuditAgent
 from region.audit.auditor import Auditor, NamedStream, StreamName
+from region.broker.audit_events import EVENTS_METHOD, RegionAuditEvents
 from region.controller.service import ControllerService
 from region.controller.topic import Homes, TopicDefinition
 from region.topics.hosted_stream import HostedStream
 
 
+class Logs(Protocol):
+    """What is asked of region.broker.mesh_port.MeshPort."""
+
+    def hosted(self, key: StreamKey) -> HostedStream | None:
+        """Return the stream when a replica of it is on this broker."""
+
+    def leader_of(self, key: StreamKey) -> int:
+        """Return the broker of this region that leads a stream, -1 while unknown."""
+
+
 class AuditRoom:
-    """One broker's part in audits: it answers for its streams, and compares those of all regions when it is asked.
+    """One broker's part in audits: it answers for its streams, and compares those of all regions when it is asked. And
+    its part in reading the audit log.
 
     Args:
-        hosted: the stream when a replica of it is on this broker.
-        leader_of: the broker of this region that leads a stream, -1 while unknown.
+        alive: the other brokers of this region that are heard.
     """
 
     def __init__(
@@ -32,16 +43,16 @@ class AuditRoom:
         links: MeshLinks,
         clock: Clock,
         *,
-        hosted: Callable[[StreamKey], HostedStream | None],
-        leader_of: Callable[[StreamKey], int],
+        logs: Logs,
+        alive: Callable[[], Iterable[BrokerId]],
     ) -> None:
         self._own = region_of(me)
         self._controller = controller
         self._links = links
         self.agent = AuditAgent(
             me=me,
-            hosted=hosted,
-            leader_of=leader_of,
+            hosted=logs.hosted,
+            leader_of=logs.leader_of,
             replicas_of=self._replicas_of,
             ask=self._ask_broker,
             clock=clock,
@@ -49,6 +60,16 @@ class AuditRoom:
         self.auditor = Auditor(
             own=self._own, agent=self.agent, streams=self.streams, regions=self.regions, ask=self._ask_region
         )
+
+        self.events = RegionAuditEvents(me, known=lambda: controller.state.brokers, alive=alive, ask=self._ask_broker)
+
+    async def handle(self, method: str, body: Mapping[str, Any], *, from_broker: BrokerId) -> JsonObject:
+        """Answer a request of another broker; errors as AuditAgent.handle."""
+        if method != EVENTS_METHOD:
+            return await self.agent.handle(method, body, from_broker=from_broker)
+        if region_of(from_broker) != self._own:
+            raise PolicyViolation("audit logs are of one region: ask a broker there")
+        return self.events.serve(body)
 
     def regions(self) -> tuple[RegionNumber, ...]:
         """Return the regions that store topics: each stores all of them."""

@@ -271,10 +271,9 @@ class BrokerCore:
             rng=self._rng,
         )
         port.homes = self.homes.agent
-        self.audit = AuditRoom(
-            config.broker_id, self.controller, self.links, self._clock, hosted=port.hosted, leader_of=port.leader_of
+        self.audit = port.audit = AuditRoom(
+            config.broker_id, self.controller, self.links, self._clock, logs=port, alive=self._other_brokers
         )
-        port.audit = self.audit.agent
         self.directory_of_regions = RegionDirectory(
             own=config.region_number,
             others=[RegionNumber(region.number) for region in config.regions if region.number != config.region_number],

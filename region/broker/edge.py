@@ -15,6 +15,7 @@ from mesh.listening.settings import BrokerLimitsSection, LimitsSection, TlsSecti
 from mesh.tracing.recorder import Recorder
 from region.api.admin_http import AdminHttp
 from region.api.admin_service import AdminService
+from region.api.audit_events_http import AuditTrail
 from region.api.audit_http import AuditHttp
 from region.api.binding_metrics import BindingMetrics
 from region.api.bindings_http import BindingsHttp
@@ -104,6 +105,7 @@ class Edge:
         homes: Callable[[Access], HomesHttp] | None = None,
         orphans: OrphanBranches | None = None,
         auditor: Auditor | None = None,
+        audit_trail: AuditTrail | None = None,
         traces: TraceShelf | None = None,
         shed: Callable[[], float] | None = None,
     ) -> None:
@@ -259,6 +261,7 @@ class Edge:
             homes=None if homes is None else homes(services.access),
             traces=TracesHttp(traces, access=services.access, region=cluster.region, broker=cluster.broker_id),
             audit=None if auditor is None else AuditHttp(auditor, access=services.access, region_name=region_name),
+            audit_trail=audit_trail,
             orphans=None
             if orphans is None
             else OrphansHttp(orphans, publisher=publisher, access=services.access, region=cluster.region),

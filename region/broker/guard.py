@@ -15,16 +15,23 @@ from region.security.access import Access
 from region.security.acl import USER_PREFIX
 from region.security.administration import SecurityAdmin
 from region.security.audit import AuditLog
+from region.security.audit_events_core import KeptEvents
 from region.security.quotas import Quotas
 from region.security.rules import BookRules
 from region.security.sign_in import SignInService
 
 
 class Guard:
-    """The security of one broker; every listener has the same."""
+    """The security of one broker; every listener has the same. `kept`: remembers the audit log for the API."""
 
     def __init__(
-        self, config: BrokerConfig, *, controller: ControllerService, credentials: Credentials, clock: Clock
+        self,
+        config: BrokerConfig,
+        *,
+        controller: ControllerService,
+        credentials: Credentials,
+        clock: Clock,
+        kept: KeptEvents | None = None,
     ) -> None:
         settings = config.security
 
@@ -44,7 +51,7 @@ class Guard:
             return None if view.internal else plain_name(view)
 
         audit_file = Path(settings.audit_file) if settings.audit_file else None
-        self.audit = AuditLog(audit_file, wall_s=wall_s, monotonic_s=monotonic_s)
+        self.audit = AuditLog(audit_file, kept=kept, wall_s=wall_s, monotonic_s=monotonic_s)
         self.sign_in = SignInService(
             credentials,
             book=book,

@@ -8,6 +8,7 @@ Rule 2: a publish goes to the leader of its home, once: here, on another broker 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -106,7 +107,7 @@ class LocalCluster:
         self.broker_id = int(config.broker_id)
         self.auto_create_topics = config.auto_create_topics
         self.topic_defaults = controller.topic_defaults
-        self.drain = ClientDrain(config.region)
+        self.drain = ClientDrain(config.region, monotonic_s=time.monotonic)
         self.routing: Routing | None = None
         self.resolver: Resolver | None = None
         self._host = host

@@ -20,8 +20,8 @@ from mesh.replication.level import REGION_LEVEL, AskedLevel
 from mesh.replication.mesh_links import MeshLinks
 from mesh.replication.ports import Answer, CommittedLog, Published
 from region.api.reading import read_stream
-from region.audit.agent import AuditAgent
 from region.audit.questions import METHOD_PREFIX as AUDIT_METHODS
+from region.broker.audit_room import AuditRoom
 from region.broker.client_drain import LEADERS_METHOD, serve_leaders
 from region.broker.entry_frames import decode_frames, encode_frames
 from region.broker.local_cluster import LocalCluster
@@ -66,7 +66,7 @@ class MeshPort:
         self.cluster: LocalCluster | None = None
         self.control: MeshControl | None = None
         self.homes: HomeAgent | None = None
-        self.audit: AuditAgent | None = None
+        self.audit: AuditRoom | None = None
         self.deletion: RecordDeletion | None = None
         self.region_directory: RegionDirectory | None = None
         self.transactions: TransactionPort | None = None

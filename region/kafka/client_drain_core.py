@@ -13,7 +13,6 @@ Rule 3: clients leave one after the other over SPREAD_S, by name and address, in
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from georelay.ids import RegionNumber
@@ -25,7 +24,7 @@ from region.kafka.operator_views import BrokerInfo
 class ClientDrain:
     """What Kafka's handlers ask. `own`: name of this region. `version` changes with the answers."""
 
-    def __init__(self, own: str, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, own: str, *, monotonic_s: Callable[[], float]) -> None:
         self.version = 0
         self._own = own
         self._monotonic_s = monotonic_s

@@ -9,6 +9,7 @@ Rule 3: refusals and denials that repeat are counted, see audit_core; changes ar
 Rule 4: no password, key, token or proof is ever in an event. The name in a refused sign-in only if it is a user's:
         people type passwords where a name is asked for.
 Rule 5: a file that cannot be written never stops the broker: the broker's log says so and has the events.
+Rule 6: the newest events are remembered for the API, those of the file from before a restart among them.
 """
 
 from __future__ import annotations
@@ -18,17 +19,27 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 
 import structlog
 
 from georelay.errors import OutcomeUnknown
+from georelay.ids import BrokerId
+from georelay.limits import MIB
 from region.controller.definition_orders import Ordered
 from region.security.access import Principal
 from region.security.acl import Operation, Resource
 from region.security.audit_core import RepeatFilter
+from region.security.audit_events_core import (
+    ADMINISTERED,
+    CHANGED,
+    DENIED,
+    ORDERED,
+    SIGN_IN_REFUSED,
+    KeptEvents,
+    stamp_of,
+)
 from region.security.definition import Grave, kind_of
 
 log = structlog.get_logger("audit")
@@ -36,15 +47,21 @@ log = structlog.get_logger("audit")
 DETAIL_CHARS_MAX: Final = 300
 ENTRIES_CHARS_MAX: Final = 4_000  # of one line; more entries are on further lines
 ENTRIES_SHOWN_MAX: Final = 5  # of a change that was not made
+RECALLED_BYTES: Final = 4 * MIB  # of the end of the file
 
 
 class AuditLog:
-    """Writes events down. `file`: appended to; made anew when somebody moved it away (log rotation)."""
+    """Writes events down, and remembers them in `kept`.
+
+    Args:
+        file: appended to; made anew when somebody moved it away (log rotation). What it ends with is remembered.
+    """
 
     def __init__(
         self,
         file: Path | None = None,
         *,
+        kept: KeptEvents | None = None,
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,6 +71,9 @@ class AuditLog:
         self._monotonic_s = monotonic_s
         self._repeats = RepeatFilter()
         self._is_broken = False
+        self._kept = KeptEvents(BrokerId(0)) if kept is None else kept
+        if file is not None:
+            self._kept.recall(_last_lines(file))
         self.sign_ins_refused = 0
         self.denials = 0
         self.changes = 0
@@ -63,7 +83,7 @@ class AuditLog:
         self.sign_ins_refused += 1
         count = self._repeats.count(("sign_in", host, user, how), self._monotonic_s())
         if count:
-            self._write("sign_in.refused", host=host, user=user or "(unknown)", how=how, count=count)
+            self._write(SIGN_IN_REFUSED, host=host, user=user or "(unknown)", how=how, count=count)
 
     def denied(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         """Note that somebody was not allowed something, and what would allow it."""
@@ -72,7 +92,7 @@ class AuditLog:
         count = self._repeats.count(key, self._monotonic_s())
         if count:
             self._write(
-                "access.denied",
+                DENIED,
                 principal=principal.name,
                 host=principal.host,
                 operation=operation.name.lower(),
@@ -94,7 +114,7 @@ class AuditLog:
         shown = {name: cut(value) for name, value in detail.items()}
         for part in _parts(entries, is_whole=outcome in ("done", OutcomeUnknown.code)):
             self._write(
-                "security.changed",
+                CHANGED,
                 principal=principal.name,
                 host=principal.host,
                 what=what,
@@ -107,7 +127,7 @@ class AuditLog:
         """Note what this broker ordered for the whole mesh; `by` is what the asking broker said of who wishes it."""
         definition = ordered.definition
         self._write(
-            "security.ordered",
+            ORDERED,
             kind=kind_of(definition).value,
             name=cut(definition.key),
             change="deleted" if isinstance(definition, Grave) else "defined",
@@ -119,9 +139,7 @@ class AuditLog:
     def administered(self, principal: Principal, what: str, /, *, outcome: str, **detail: str) -> None:
         """Note what somebody changed of the cluster or tried to: see Access.noted, through which all doors come."""
         shown = {name: cut(value) for name, value in detail.items()}
-        self._write(
-            "cluster.changed", principal=principal.name, host=principal.host, what=what, outcome=outcome, **shown
-        )
+        self._write(ADMINISTERED, principal=principal.name, host=principal.host, what=what, outcome=outcome, **shown)
 
     def close(self) -> None:
         """Close the file."""
@@ -131,10 +149,11 @@ class AuditLog:
 
     def _write(self, event: str, **fields: str | int) -> None:
         log.info(event, **fields)
+        at_us = self._kept.time_us(self._wall_s())
+        line = json.dumps({"timestamp": stamp_of(at_us), "event": event, **fields}, ensure_ascii=False)
+        self._kept.add(at_us, event, line)
         if self._path is None:
             return
-        stamp = datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"timestamp": stamp, "event": event, **fields}, ensure_ascii=False)
         try:
             file = self._open(self._path)
             file.write(line + "\n")
@@ -154,6 +173,22 @@ class AuditLog:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._file = open(os.open(path, flags, 0o600), "a", encoding="utf-8")  # noqa: SIM115
         return self._file
+
+
+def _last_lines(path: Path) -> Iterator[str]:
+    """Yield the lines at the end of a file, none of one that is not there."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - RECALLED_BYTES))
+            raw = file.read(RECALLED_BYTES)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.error("audit.file_not_read", file=str(path), error=error.strerror)  # noqa: TRY400 - one line
+        return
+    whole = raw if size <= RECALLED_BYTES else raw.partition(b"\n")[2]
+    yield from whole.decode("utf-8", "replace").splitlines()
 
 
 def cut(value: str) -> str:

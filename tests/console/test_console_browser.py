@@ -24,6 +24,7 @@ PAGES: Final = (
     "homes",
     "clients",
     "security",
+    "log/us",
     "audit",
     "api",
 )

@@ -12,13 +12,14 @@ import { brokersPage } from "./brokers.js";
 import { homesPage } from "./homes.js";
 import { securityPage } from "./security.js";
 import { auditPage } from "./audit.js";
+import { auditLogPage } from "./auditlog.js";
 import { clientsPage } from "./clients.js";
 import { referencePage } from "./reference.js";
 
 const LOOK_MS = 100, AGAIN_MS = 1000;
 const PAGES = [
   { path: "", title: "Overview", show: (_data, _route, context) => overviewPage(context.overview) },
-  topicsPage, recordsPage, groupsPage, queuesPage, brokersPage, homesPage, clientsPage, securityPage, auditPage, referencePage,
+  topicsPage, recordsPage, groupsPage, queuesPage, brokersPage, homesPage, clientsPage, securityPage, auditLogPage, auditPage, referencePage,
 ];
 
 const app = document.getElementById("app");

@@ -39,6 +39,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {  # module of georelay.cli -> the
     "route": ("route",),
     "home": ("home",),
     "audit": ("audit",),
+    "audit_log": ("audit-log",),
     "report": ("report",),
 }
 # What brokers say is for programs: here it is about headers.

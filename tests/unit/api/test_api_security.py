@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay._pb import admin_pb2, streams_pb2
 from georelay.credentials import basic
 from georelay.errors import GeorelayError
+from georelay.ids import BrokerId
 from mesh.listening.grpc_limits import host_of
 from region.api._pb import broker_pb2
 from region.api.admin_http import OPEN_PATHS, AdminHttp
@@ -34,6 +35,7 @@ from region.api.reading import StreamReader
 from region.api.records_http import RecordsHttp
 from region.api.streams.service import StreamsService
 from region.api.streams.services import StreamsServices
+from region.broker.audit_events import RegionAuditEvents
 from region.controller.security_book import SecurityBook
 from region.controller.security_wishes import add_acls, plan, put_quota, put_user, remove_acls
 from region.coordination.in_memory import InMemoryCoordinators
@@ -50,13 +52,18 @@ from region.security.sign_in import SignInService
 PASSWORD = "correct horse"
 
 
+async def _ask_nobody(*_: Any, **__: Any) -> Any:
+    raise AssertionError("there is no other broker")
+
+
 class Guarded:
     """HTTP and gRPC of a broker whose lists are enforced; `root` may do everything."""
 
     def __init__(self, cluster: Any, credentials: Any, recorder: Any) -> None:
         self.book = SecurityBook()
         self.cluster = cluster
-        self.audit = AuditLog()
+        self.trail = RegionAuditEvents(BrokerId(1001), known=lambda: (), alive=lambda: (), ask=_ask_nobody)
+        self.audit = AuditLog(kept=self.trail.kept, wall_s=lambda: 1_700_000_000.0)
         self.sign_in = SignInService(credentials, book=lambda: self.book, refusals=self.audit)
         rules = BookRules(
             book=lambda: self.book, authorization=Authorization.AUTO, sign_in_needed=lambda: self.sign_in.required
@@ -85,6 +92,7 @@ class Guarded:
             sign_in=self.sign_in,
             access=self.access,
             security=self.admin,
+            audit_trail=self.trail,
             records=RecordsHttp(
                 cluster=cluster,
                 publisher=publisher,
@@ -281,6 +289,34 @@ async def test_no_keys_are_made_for_who_may_not_add_users(
     for method, path in (("POST", "/v1/users"), ("PATCH", "/v1/users/bob")):
         body = {"name": "eve", "password": PASSWORD} if method == "POST" else {"password": PASSWORD}
         assert (await ask(http, method, path, body, user="ann"))[0] == 403
+
+
+async def test_the_audit_log_is_read_in_pages_by_who_may_describe_the_cluster(http: Any, guarded: Guarded) -> None:
+    await ask(http, "POST", "/v1/quotas", {"principal": "User:ann", "fetch_bytes_per_s": 5})
+    assert (await ask(http, "GET", "/v1/whoami", user=basic("ann", "wrong")))[0] == 401
+    assert (await ask(http, "GET", "/v1/audit/events", user="ann"))[0] == 403
+    _, first = await ask(http, "GET", "/v1/audit/events?limit=2")
+    assert [(row["event"], row["written_by"]) for row in first["events"]] == [
+        ("access.denied", 1001),
+        ("sign_in.refused", 1001),
+    ]
+    assert first["events"][0]["grant"].endswith("--principal User:ann --operation describe --resource cluster")
+    guarded.allow("User:ann", Operation.DESCRIBE, Resource.CLUSTER)
+    _, second = await ask(http, "GET", f"/v1/audit/events?limit=2&before={first['next']}", user="ann")
+    assert [(row["what"], row["of"], row["outcome"]) for row in second["events"]] == [
+        ("quota.changed", "User:ann", "done")
+    ]
+    assert (second["next"], second["unheard"], second["region"]) == (None, [], guarded.cluster.region)
+    assert PASSWORD not in str((first, second)) and "wrong" not in str((first, second))
+    _, refused = await ask(http, "GET", "/v1/audit/events?event=sign_in.refused")
+    assert [row["user"] for row in refused["events"]] == ["(unknown)"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "before=yesterday", "event=all", "region=mars"])
+async def test_a_page_of_the_audit_log_that_cannot_be_is_refused_in_words(http: Any, query: str) -> None:
+    status, document = await ask(http, "GET", f"/v1/audit/events?{query}")
+    assert (status, document["code"]) == (400, "BAD_REQUEST")
+    assert document["detail"].startswith(query.partition("=")[0])
 
 
 async def test_lists_and_quotas_are_added_and_removed(http: Any, guarded: Guarded) -> None:

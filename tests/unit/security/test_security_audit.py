@@ -42,7 +42,7 @@ def test_a_denial_names_the_command_that_would_allow_it(audit: Any, file: Path) 
         *("georelay", "acls", "add", "--principal", "User:alice o'hara", "--operation", "read"),
         *("--resource", "topic", "--name", "orders"),
     ]
-    assert line["timestamp"] == "2023-11-14T22:13:20.000+00:00"
+    assert line["timestamp"] == "2023-11-14T22:13:20.000000+00:00"
 
 
 def test_the_cluster_has_no_name_in_the_command_and_any_name_is_a_star() -> None:

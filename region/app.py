@@ -231,7 +231,7 @@ async def open_broker(
         return Broker(config, clock=clock, file_system=file_system)
     await pools.start(pool_tags(config))
     try:
-        completed = await complete_config(config, pools)
+        completed = await complete_config(config, pools, file_system or OsFileSystem())
         return Broker(completed, clock=clock, file_system=file_system, pools=pools)
     except BaseException:
         await pools.stop()

@@ -18,9 +18,11 @@ from mesh.gossip.pools import LAN, WAN, GossipPools
 from mesh.gossip.settings import GossipPoolSection
 from mesh.gossip.starting import make_member, told_address
 from mesh.gossip.tags import TagsTooLong, encode_tags
+from region.broker.founding_file import read_origin
 from region.broker.gossip_port import StatusAnswers
 from region.broker.gossip_regions_core import BrokerHint, complete, hint_of, lacks
 from region.config import BrokerConfig
+from region.log.filesystem import FileSystem
 
 log = structlog.get_logger()
 
@@ -102,13 +104,23 @@ def known_hints(config: BrokerConfig, pools: GossipPools) -> list[BrokerHint]:
     return list({hint.broker: hint for hint in hints if hint is not None}.values())
 
 
-async def complete_config(config: BrokerConfig, pools: GossipPools) -> BrokerConfig:
-    """Return the configuration with the regions and brokers that gossip knows; waits until it knows enough."""
-    looks = 0
+async def complete_config(config: BrokerConfig, pools: GossipPools, fs: FileSystem) -> BrokerConfig:
+    """Return the configuration with the regions and brokers that gossip knows; waits until it knows enough.
+
+    A broker that has started before has the regions on its disk. It waits for LOOKS_PER_LINE looks, not for ever:
+    gossip forgets a region that left the mesh, or was away for a day.
+
+    Raises:
+        DataDirectoryError: what says whether this broker has started before cannot be read.
+    """
+    looks, is_founded = 0, read_origin(fs, config.data_dir) is not None
     while True:
         completed = complete(config, known_hints(config, pools))
         missing = lacks(completed)
         if not missing:
+            return completed
+        if is_founded and looks == LOOKS_PER_LINE:
+            log.info("gossip.regions_not_heard_of", missing=missing)
             return completed
         if looks % LOOKS_PER_LINE == 0:
             log.info("gossip.regions_awaited", missing=missing)

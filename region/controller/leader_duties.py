@@ -149,6 +149,10 @@ def _united(configured: Topology, recorded: Topology, state: ControllerState) ->
         return configured
     if not state.mesh.is_empty:  # the mesh grows by control's word, not by files
         configured = replace(recorded, regions=_with_own(recorded, configured.own))
+    else:  # a region that a file, or gossip, does not name any more is still one of the mesh
+        silent = tuple(region for region in recorded.regions if configured.by_number(region.number) is None)
+        home = configured.definitions_home or recorded.definitions_home
+        configured = replace(configured, definitions_home=home, regions=(*configured.regions, *silent))
     everybody = tuple(sorted({*configured.own.brokers, *recorded.own.brokers}))
     own = replace(configured.own, brokers=everybody)
     return replace(configured, regions=_with_own(configured, own))

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
 
 from georelay.errors import ConfigError
 from georelay.ids import BrokerId, RegionNumber
+from mesh.gossip.pools import GossipPools
 from mesh.gossip.view import MemberChange, MemberStatus, MemberView, OnMember
 from mesh.listening.addresses_core import Source
 from mesh.replication.settings import BrokerAddress
+from region.broker.founding_file import Origin, write_origin
 from region.broker.gossip_port import GossipPort
 from region.broker.gossip_regions_core import BrokerHint, complete, hint_of, lacks, region_told
 from region.config import BrokerConfig
-from region.gossip_start import make_pools, pool_tags
+from region.gossip_start import LOOKS_PER_LINE, complete_config, make_pools, pool_tags
+from region.log.filesystem import OsFileSystem
 
 TAGS = {
     "cl": "shop",
@@ -96,6 +100,22 @@ def test_a_start_waits_for_the_definitions_home() -> None:
     started = BrokerConfig.model_validate(raw)
     assert "eu, the definitions home" in lacks(complete(started, [hint(3001, "ap")]))
     assert lacks(complete(started, [hint(2001, "eu")])) == ""
+
+
+async def test_a_broker_that_has_started_before_starts_although_gossip_has_forgotten_the_other_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("region.gossip_start.LOOK_AGAIN_S", 0.0)
+    raw = {**raw_config(expect_regions=3), "definitions_home": "eu", "data_dir": tmp_path}
+    started, silent = BrokerConfig.model_validate(raw), cast("GossipPools", SimpleNamespace(pools={}, remembered=dict))
+    fresh = asyncio.ensure_future(complete_config(started, silent, OsFileSystem()))
+    for _ in range(2 * LOOKS_PER_LINE):
+        await asyncio.sleep(0)
+    assert not fresh.done(), "an empty disk waits"
+    fresh.cancel()
+    write_origin(OsFileSystem(), tmp_path, Origin(record=None, joined_above=1))
+    completed = await asyncio.wait_for(complete_config(started, silent, OsFileSystem()), 5)
+    assert [region.name for region in completed.regions] == ["us"]
 
 
 def test_what_is_configured_stays_as_it_is() -> None:

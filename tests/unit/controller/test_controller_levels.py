@@ -30,6 +30,7 @@ from region.controller.commands import (
     decode,
     encode,
 )
+from region.controller.leader_duties import LeaderDuties
 from region.controller.mesh_rows import RegionRow
 from region.controller.state_core import ControllerState, Done, GroupAssigned, Refused
 
@@ -169,3 +170,27 @@ def test_a_region_is_older_until_it_said_that_it_is_at_the_level(formed: Control
     says(FEATURE_LEVEL_MAX, 2)
     assert formed.older_regions(FEATURE_LEVEL_MAX) == []
     assert formed.older_regions(FEATURE_LEVEL_MAX + 1) == ["us", "eu"]
+
+
+async def test_a_leader_that_was_told_of_fewer_regions_leaves_the_others_in_the_mesh(topology: Make) -> None:
+    state, sent = ControllerState(), []
+    for command in (FormRegion(topology=topology(1, regions=3)), RaiseFeatureLevel(level=2)):
+        assert isinstance(apply(state, command), Done)
+
+    async def commit(command: Command) -> Done:
+        sent.append(command)
+        return Done()
+
+    duties = LeaderDuties(
+        me=B1,
+        state=state,
+        topology=replace(topology(1, regions=1), definitions_home=RegionNumber(0)),
+        disks=tuple,
+        commit=commit,
+        is_alive=lambda _: True,
+        levels={},
+        absent_after_s=1.0,
+        moves_in_flight_max=1,
+    )
+    await duties.form()
+    assert sent == []

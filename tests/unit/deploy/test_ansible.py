@@ -54,7 +54,7 @@ def rendered(role: str, name: str, address: str, record: dict[str, Any] = RECORD
         georelay_record=record,
         georelay_region_record=record["regions"][region],
         georelay_broker_id=record["regions"][region]["number"] * 1000 + number,
-        **{f"georelay_{role}_settings": {}, "georelay_broker_tables": {}, **more},
+        **{f"georelay_{role}_settings": {}, "georelay_broker_tables": {}, "broker_founded": {"stdout": ""}, **more},
     )
 
 
@@ -83,6 +83,25 @@ def test_brokers_that_come_and_go_change_nobody_elses_file() -> None:
     grown = json.loads(json.dumps(RECORD))
     grown["regions"]["us"]["brokers"] = [1, 2, 4, 5]
     assert rendered("broker", "broker-1.us", "10.10.0.11", grown) == before
+
+
+def test_a_region_that_is_retired_changes_the_file_of_no_broker_that_has_started_before(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    tasks = yaml.safe_load((PLAYS / "roles/broker/tasks/main.yml").read_text())
+    (asked_of,) = [task["ansible.builtin.shell"]["cmd"] for task in tasks if task.get("register") == "broker_founded"]
+    script = asked_of.replace("/var/lib/georelay/broker/data", str(tmp_path)).replace("/etc/georelay", str(tmp_path))
+
+    def written() -> str:
+        said = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout.strip()
+        return rendered("broker", "broker-1.us", "10.10.0.11", retired, broker_founded={"stdout": said})
+
+    retired = {**RECORD, "founding_regions": 2}
+    file = tmp_path / "broker.toml"
+    assert "expect_regions = 2\n" in written(), "a host without a file"
+    file.write_text(rendered("broker", "broker-1.us", "10.10.0.11"))
+    assert "expect_regions = 2\n" in written(), "its disk is empty: two regions are all that it can hear of"
+    (tmp_path / "founding.json").touch()
+    assert written() == file.read_text()
 
 
 def test_a_gateways_file_is_one_that_the_gateway_takes(tmp_path: Path) -> None:

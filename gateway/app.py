@@ -32,8 +32,10 @@ from gateway.rest.sockets import SOCKETS_MAX, SocketRelay, refusals
 from gateway.routing.broker_connector import broker_connector
 from gateway.routing.client_book_core import ClientBook
 from gateway.routing.client_routes import ClientRoutes
+from gateway.routing.distance_sharer import DistanceSharer
 from gateway.routing.drain_teller import DrainTeller
 from gateway.routing.endpoints import RegionEndpoints
+from gateway.routing.far_book_core import FarBook
 from gateway.routing.gossip_follower import GossipFollower
 from gateway.routing.known_brokers_core import KnownBrokers
 from gateway.routing.places import Callers
@@ -47,6 +49,7 @@ from georelay.credentials import Credentials
 from georelay.errors import ConfigError
 from georelay.ids import BrokerId
 from mesh.gossip.directory_core import GATEWAY_ROLE, TAGS_VERSION
+from mesh.gossip.distance_pages_core import OWN_QUERY
 from mesh.gossip.metrics import GossipCollector
 from mesh.gossip.pools import LAN, GossipPools
 from mesh.gossip.starting import make_member
@@ -85,7 +88,8 @@ class Gateway:
         self._passthrough: BrokerPassthrough | None = None
         self._traces: GatewayTraces | None = None
         self._router = Router(self._view, monotonic_ns=time.monotonic_ns, settled=self._knows_the_regions)
-        self._routes = ClientRoutes(self._router, ClientBook(began_s=time.monotonic()), rng=random.Random())
+        self._book, self._far = ClientBook(began_s=time.monotonic()), FarBook()
+        self._routes = ClientRoutes(self._router, self._book, rng=random.Random(), far=self._far)
         self._metrics = GatewayMetrics(self._router)
         dialing = () if self._upstream is None else (self._upstream,)
         self._metrics.register(ListeningCollector(self._listeners, dialing=dialing, budgets=self._budgets))
@@ -170,6 +174,12 @@ class Gateway:
         teller = DrainTeller(self._router, region=config.region, set_tags=pools.set_tags)
         teller.start()
         self._stack.push_async_callback(teller.close)
+        sharer = DistanceSharer(
+            self._router, self._book, self._far, pool=pools.pools[LAN], region=config.region, mesh=config.mesh_id
+        )
+        pools.answer_query(OWN_QUERY, sharer.answer)
+        sharer.start()
+        self._stack.push_async_callback(sharer.close)
 
     def _knows_the_regions(self) -> bool:
         return self._follower is None or self._follower.is_settled

@@ -17,13 +17,15 @@ import structlog
 from georelay.clock import Clock, SystemClock
 from georelay.credentials import Credentials
 from georelay.ids import RegionNumber
+from mesh.gossip.distance_pages_core import FAR_QUERY
 from mesh.gossip.metrics import GossipCollector
-from mesh.gossip.pools import GossipPools
+from mesh.gossip.pools import LAN, GossipPools
 from mesh.listening.admission_core import Refusal
 from mesh.listening.congestion_control import LinkSockets
 from mesh.listening.listeners import Listeners
 from region.broker.control_metrics import ControlCollector
 from region.broker.core import BrokerCore
+from region.broker.distance_relay import DistanceRelay
 from region.broker.edge import Edge
 from region.broker.gossip_port import GossipPort
 from region.broker.guard import Guard
@@ -115,6 +117,7 @@ class Broker:
             shed=lambda: self._shed.share,
         )
         self._gossip_port = None if pools is None else self._make_gossip_port(pools)
+        self._distances = None if pools is None or LAN not in pools.pools else self._make_distances(pools)
         metrics = self._edge.metrics.registry
         metrics.register(self._shed)
         metrics.register(StorageCollector(flusher=self.core.flusher, host=self.core.host, budget=self.core.budget))
@@ -159,6 +162,18 @@ class Broker:
             note=pools.note,
         )
 
+    def _make_distances(self, pools: GossipPools) -> DistanceRelay:
+        relay = DistanceRelay(
+            own=self.config.region,
+            mesh=self.config.mesh_id,
+            pool=pools.pools[LAN],
+            topology=lambda: self.core.controller.state.topology,
+            request=self.core.links.request,
+        )
+        pools.answer_query(FAR_QUERY, relay.answer)
+        self.core.port.distances = relay
+        return relay
+
     @property
     def cluster(self) -> LocalCluster:
         """Return what the services of this broker ask."""
@@ -185,6 +200,8 @@ class Broker:
         self._traces.follow(self.core)
         if self._pools is not None and self._gossip_port is not None:
             self._gossip_port.start(known_hints(self.config, self._pools))
+        if self._distances is not None:
+            self._distances.start()
         self._link_sockets.start()
         self._shed.start()
         await self._edge.start()
@@ -202,6 +219,8 @@ class Broker:
         await asyncio.gather(*(host.hand_all_over() for host in (self.core.host, replica and replica.host) if host))
         if self._gossip_port is not None:
             await self._gossip_port.stop()
+        if self._distances is not None:
+            await self._distances.stop()
         await self.core.drain.close()
         leaving = None if self._pools is None else asyncio.create_task(self._pools.stop(), name="gossip-leave")
         await self._edge.stop()

@@ -27,6 +27,7 @@ from gateway.routing.choosing_core import Memory
 from gateway.routing.distance_core import Estimate, Leg, estimate
 from mesh.distance.kernel_sample import KernelSample
 from mesh.distance.prefix_core import Prefix, prefix_of
+from mesh.distance.prefix_table_core import PrefixDistance
 from mesh.distance.spread_core import client_key
 
 CLIENTS_MAX: Final = 100_000
@@ -196,22 +197,32 @@ class ClientBook:
         fresh = [rtt for _, rtt, at in _by(3, known.near if known else None) if at_s - at <= PREFIX_AGE_S_MAX]
         return median(fresh) if fresh else None
 
+    def prefix_distance(self, prefix: Prefix, now_s: float) -> PrefixDistance | None:
+        """Return what other gateways are told of a prefix, None while nothing was measured within the hour."""
+        known = self._prefixes.get(prefix)
+        at_s = now_s - self._began_s
+        ages_s = [at_s - at for _, _, at in _by(3, known.near if known else None) if at_s - at <= PREFIX_AGE_S_MAX]
+        rtt_ms = self.prefix_ms(prefix, now_s)
+        if rtt_ms is None or not ages_s:
+            return None
+        return PrefixDistance(prefix, rtt_ms, len(ages_s), max(0, int(min(ages_s) / 60)))
+
     def prefixes(self) -> list[Prefix]:
         """Return the prefixes that have clients, the one heard of last first."""
         return list(reversed(self._prefixes))
 
     def estimates(
-        self, client: ClientKey, legs: Mapping[str, Leg | None], far_ms: Mapping[str, float], now_s: float
+        self, client: ClientKey, legs: Mapping[str, Leg | None], far: Mapping[str, PrefixDistance], now_s: float
     ) -> dict[str, Estimate]:
         """Return the client's distance from every region.
 
         Args:
-            legs: from this gateway to the regions. far_ms: the client's prefix as gateways of other regions see it.
+            legs: from this gateway to the regions. far: the client's prefix as gateways of other regions see it.
         """
         kernel_ms = self.kernel_ms(client, now_s)
         observed = self.observed_ms(client, now_s)
         return {
-            name: estimate(leg=leg, kernel_ms=kernel_ms, observed_ms=observed.get(name), prefix_ms=far_ms.get(name))
+            name: estimate(leg=leg, kernel_ms=kernel_ms, observed_ms=observed.get(name), far=far.get(name))
             for name, leg in legs.items()
         }
 

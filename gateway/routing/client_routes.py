@@ -16,6 +16,7 @@ from typing import Any, Final
 from gateway.routing.choosing_core import Asked, Candidate, Choice, Memory, Verdict, choose, words_of
 from gateway.routing.client_book_core import ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg
+from gateway.routing.far_book_core import FarBook
 from gateway.routing.region_view_core import RankedRegion
 from gateway.routing.router import Router
 from mesh.distance.kernel_sample import KernelSample
@@ -45,13 +46,14 @@ class Question:
 
 class ClientRoutes:
     """Args:
-    book: of the clients; one task owns it. rng: jitters how long answers are good.
+    book: of the clients; one task owns it. rng: jitters how long answers are good. far: what other regions say.
     """
 
-    def __init__(self, router: Router, book: ClientBook, *, rng: random.Random) -> None:
+    def __init__(self, router: Router, book: ClientBook, *, rng: random.Random, far: FarBook | None = None) -> None:
         self._router = router
         self._book = book
         self._rng = rng
+        self._far = FarBook() if far is None else far
 
     def resolve(self, question: Question) -> tuple[Choice, float]:
         """Return the choice for a client, and for how many seconds it is good."""
@@ -94,13 +96,15 @@ class ClientRoutes:
             "margin_ms": _number(choice.margin_ms),
             "kernel_ms": _number(kernel_ms),
             "observed_ms": {name: _number(ms) for name, ms in self._book.observed_ms(client, now_s).items()},
+            "prefix_ms": {name: _number(row.rtt_ms) for name, row in self._far.of(client.address, now_s).items()},
             "gateway_ms": {name: _number(leg.rtt_ms if leg else None) for name, leg in self._router.legs().items()},
             "regions": [_verdict_json(verdict) for verdict in choice.ranked],
         }
 
     def _choose(self, question: Question, memory: Memory, now_s: float) -> Choice:
         legs = self._router.legs()
-        estimates = self._book.estimates(question.client, legs, {}, now_s)
+        far = self._far.of(question.client.address, now_s)
+        estimates = self._book.estimates(question.client, legs, far, now_s)
         candidates = [
             Candidate(state=state, estimate=estimates[state.name], home_ms=_between_ms(legs, state.name, question.home))
             for state in self._router.states()

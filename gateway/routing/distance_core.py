@@ -1,8 +1,8 @@
 """How far a client is from each region: the best of what was measured, with how wrong it may be. Pure; milliseconds.
 
 Rule 1: what the kernel of this gateway measured on the client's own connection cannot be made up by the client, and
-        counts before what the client says. What it says of other regions is bounded by the triangle of client, gateway
-        and region, with room for routes that are no straight lines.
+        counts before what the client says. What it says of other regions, and what gateways there say of its prefix, is
+        bounded by the triangle of client, gateway and region, with room for routes that are no straight lines.
 Rule 2: what was measured comes before what others of the client's prefix have, that before what the links between
         regions allow, and coordinates are only a prior. Each is used with its error.
 Rule 3: of a client that nothing is known about this gateway's own distances are the best guess.
@@ -15,12 +15,13 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from mesh.distance.prefix_table_core import PrefixDistance
+
 OBSERVED_LOW_SHARE: Final = 0.5  # of the shortest way that the triangle allows
 OBSERVED_HIGH_SHARE: Final = 3.0  # of the longest one
 NEAR_MS: Final = 2.0  # a region this near to the gateway is where the gateway is
 KERNEL_ERROR_MS: Final = 0.5  # of a window minimum (measured: 0.3 ms on a quiet path of 40 ms)
 OBSERVED_ERROR_MS: Final = 1.0  # of a median of at least three warm exchanges
-PREFIX_ERROR_SHARE: Final = 0.15  # addresses of one /24 may be a metropolis apart
 COORDINATE_ERROR_SHARE: Final = 0.3  # what is usual on the internet, see mesh/gossip/coordinate_core.py
 UNPLACED_ERROR_SHARE: Final = 0.3  # a client that was never seen is somewhere around this gateway
 
@@ -63,14 +64,18 @@ UNKNOWN: Final = Estimate(math.inf, math.inf, Source.NOTHING)
 
 
 def estimate(
-    *, leg: Leg | None, kernel_ms: float | None = None, observed_ms: float | None = None, prefix_ms: float | None = None
+    *,
+    leg: Leg | None,
+    kernel_ms: float | None = None,
+    observed_ms: float | None = None,
+    far: PrefixDistance | None = None,
 ) -> Estimate:
     """Return the estimate of a client's round trip to one region.
 
     Args:
         leg: from this gateway to the region; None: not known.
         kernel_ms: round trip client to this gateway, by the kernel. observed_ms: to the region, as the client says.
-        prefix_ms: to a gateway in the region, median of the client's prefix.
+        far: of the client's prefix, as gateways in the region measured it.
     """
     measured = leg is not None and leg.is_measured
     if kernel_ms is not None and measured and leg is not None and leg.rtt_ms <= NEAR_MS:
@@ -79,8 +84,9 @@ def estimate(
     if observed_ms is not None:
         clamped_ms = min(max(observed_ms, OBSERVED_LOW_SHARE * low_ms), OBSERVED_HIGH_SHARE * high_ms)
         return Estimate(clamped_ms, OBSERVED_ERROR_MS, Source.OBSERVED)
-    if prefix_ms is not None:
-        return Estimate(prefix_ms, max(OBSERVED_ERROR_MS, prefix_ms * PREFIX_ERROR_SHARE), Source.PREFIX)
+    if far is not None:
+        clamped_ms = min(max(far.rtt_ms, OBSERVED_LOW_SHARE * low_ms), OBSERVED_HIGH_SHARE * high_ms)
+        return Estimate(clamped_ms, max(far.error_ms, abs(clamped_ms - far.rtt_ms)), Source.PREFIX)
     if leg is None:
         return UNKNOWN
     if not leg.is_measured:

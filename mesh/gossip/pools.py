@@ -154,6 +154,7 @@ class GossipPools:
         self._on_query = on_query
         self._on_name_lost = on_name_lost
         self.note = note
+        self._answers: dict[str, Callable[[bytes], bytes | None]] = {}
         self._main: asyncio.AbstractEventLoop | None = None
         self._tags: dict[str, str] = {}
         self._own_tags: dict[str, Mapping[str, str]] = {}
@@ -192,6 +193,10 @@ class GossipPools:
     def remembered(self) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
         """Return pool -> name -> tags of everybody that earlier runs have heard of."""
         return {name: member.remembered() for name, member in self._members.items()}
+
+    def answer_query(self, query: str, answer: Callable[[bytes], bytes | None]) -> None:
+        """Answer queries of this name in the LAN pool from now on; `answer` is called in the gossip thread."""
+        self._answers[query] = answer
 
     async def set_tags(self, **tags: str) -> None:
         """Change some tags in every pool; "" takes a tag away. A set that is too long changes nothing and is told."""
@@ -240,8 +245,12 @@ class GossipPools:
 
         member.listeners.on_member.append(changed)
         member.listeners.on_event = lambda event, payload: self._on_event(name, event, payload)
-        member.listeners.on_query = lambda query, payload: self._on_query(name, query, payload)
+        member.listeners.on_query = lambda query, payload: self._answer(name, query, payload)
         member.listeners.on_name_lost = lambda _: self._name_lost(name)
+
+    def _answer(self, pool: str, query: str, payload: bytes) -> bytes | None:
+        answer = self._answers.get(query) if pool == LAN else None
+        return self._on_query(pool, query, payload) if answer is None else answer(payload)
 
     def _name_lost(self, name: str) -> None:
         """End the member whose name another one has by the word of most: two of one name confuse everybody.

@@ -233,7 +233,7 @@ class BrokerCore:
             older_regions=lambda level: self.controller.state.older_regions(level),
         )
         self._near = PeerLinks(self.host.quiet_ns)
-        port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
+        port = self.port = MeshPort(controller=self.controller, streams=self.streams, coordinators=self.coordinators)
         self.links = make_links(
             identity=identity_of(config, self._secret),
             brokers=link_addresses(config),

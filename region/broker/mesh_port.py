@@ -23,6 +23,7 @@ from region.api.reading import read_stream
 from region.audit.questions import METHOD_PREFIX as AUDIT_METHODS
 from region.broker.audit_room import AuditRoom
 from region.broker.client_drain import LEADERS_METHOD, serve_leaders
+from region.broker.distance_relay import DISTANCES_METHOD, DistanceRelay
 from region.broker.entry_frames import decode_frames, encode_frames
 from region.broker.local_cluster import LocalCluster
 from region.broker.orphan_branches import METHODS as ORPHAN_METHODS
@@ -72,6 +73,7 @@ class MeshPort:
         self.transactions: TransactionPort | None = None
         self.orphans: RegionOrphans | None = None
         self.resolver: Resolver | None = None
+        self.distances: DistanceRelay | None = None
 
     def hosted(self, key: StreamKey) -> HostedStream | None:
         """Return the stream when a replica of it is on this broker."""
@@ -139,6 +141,8 @@ class MeshPort:
             return await self.orphans.serve(method, body)
         if method == BROKERS_METHOD and self.region_directory is not None:
             return Answer(body=self.region_directory.serve(dict(body), region_of(from_broker)))
+        if method == DISTANCES_METHOD and self.distances is not None:
+            return Answer(body=self.distances.serve(body))
         if method == LEADERS_METHOD and self.cluster is not None:
             return Answer(body=serve_leaders(self.cluster, dict(body)))
         raise BadRequest(f"method '{method[:64]}' is unknown")

@@ -1,4 +1,5 @@
-"""`python -m tests.routes.crowd`: what 100,000 clients take at a gateway, and 10 million hostile observations.
+"""`python -m tests.routes.crowd`: what 100,000 clients take at a gateway, with the tables of 63 other regions, and 10
+million hostile observations.
 
 The liars have names and addresses of their own, some of them in the prefixes of honest clients, and say whatever a
 client may say; none of it may change what an honest client is answered.
@@ -17,7 +18,10 @@ from typing import Final
 
 from gateway.routing.client_book_core import CLIENTS_MAX, ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Estimate, Leg
+from gateway.routing.far_book_core import REGIONS_MAX, FarBook
 from mesh.distance.kernel_sample import KernelSample
+from mesh.distance.prefix_core import Prefix
+from mesh.distance.prefix_table_core import ROWS_MAX, PrefixDistance, PrefixTable
 
 REGIONS: Final = ("us", "eu", "ap", "sa")
 LEGS: Final = {name: Leg(rtt_ms=ms) for name, ms in zip(REGIONS, (0.3, 75.0, 190.0, 110.0), strict=True)}
@@ -89,6 +93,16 @@ def memory(clients: int) -> tuple[int, float]:
     return len(book), (_resident_kb() - before_kb) / 1024
 
 
+def tables() -> tuple[FarBook, float]:
+    """Return full tables of all other regions that a mesh may have, as they come, and the MB that takes."""
+    before_kb = _resident_kb()
+    far = FarBook()
+    for region in range(REGIONS_MAX - 1):
+        rows = (PrefixDistance(Prefix(b"\x0a" + n.to_bytes(2, "big")), 20 + region, 6) for n in range(ROWS_MAX))
+        far.took(f"region-{region}", PrefixTable.read(PrefixTable.of(rows).raw), 0.0)
+    return far, (_resident_kb() - before_kb) / 1024
+
+
 def _resident_kb() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() // 1024
@@ -107,6 +121,10 @@ def main() -> None:
         f"(goal: {MEMORY_MB_MAX} MB for {CLIENTS_MAX:,})",
         flush=True,
     )
+    far, tables_mb = tables()
+    rows = sum(far.counts().values())
+    print(f"{rows:,} prefixes of {len(far.counts())} regions: {tables_mb:.1f} MB", flush=True)
+    taken_mb += tables_mb
     same, took_s = hostile(arguments.values, seed=arguments.seed)
     what = "nobody else is answered differently" if same else "SOMEBODY ELSE IS ANSWERED DIFFERENTLY"
     print(f"{arguments.values:,} hostile observations in {took_s:.0f} s: {what}")

@@ -16,7 +16,7 @@ from georelay.cli.printing import cell, print_listing
 COLUMNS: Final = ("time", "broker", "event", "who", "from", "about")
 PAGE_EVENTS: Final = 200
 EVENTS_MAX: Final = 100_000
-_OWN_COLUMNS: Final = frozenset({"id", "written_by", "timestamp", "event", "principal", "user", "by", "host"})
+_OWN_COLUMNS: Final = frozenset({"id", "written_by", "timestamp", "event", "host"})
 
 
 def register(app: typer.Typer) -> None:
@@ -61,13 +61,13 @@ def event_line(row: Any) -> dict[str, object]:
     """Return the cells of one event."""
     if not isinstance(row, dict):
         raise CommandFailed("the answer has something else than events")
-    who = next((row[name] for name in ("principal", "user", "by") if row.get(name)), "-")
-    about = ", ".join(f"{name}={value}" for name, value in row.items() if name not in _OWN_COLUMNS)
+    actor = next((name for name in ("principal", "user", "by") if row.get(name)), "")
+    about = ", ".join(f"{name}={value}" for name, value in row.items() if name not in _OWN_COLUMNS and name != actor)
     return {
         "time": cell(str(row.get("timestamp", "-"))[:23]),
         "broker": cell(row.get("written_by", "-")),
         "event": cell(row.get("event", "-")),
-        "who": cell(who),
+        "who": cell(row.get(actor, "-")),
         "from": cell(row.get("host", "-")),
         "about": cell(about),
     }

@@ -15,6 +15,7 @@ DENIED = {
     "operation": "read",
     "count": 3,
 }
+ADDED = {**DENIED, "event": "security.changed", "what": "user.added", "user": "bob"}
 REFUSED = {**DENIED, "id": "1700000000000000-1002", "written_by": 1002, "event": "sign_in.refused", "user": "bob"}
 del REFUSED["principal"]
 
@@ -37,6 +38,12 @@ def test_the_log_is_printed_the_newest_first_page_by_page_of_one_region(georelay
         {"limit": "50"},
         {"limit": "49", "region": "us", "before": DENIED["id"]},
     ]
+
+
+def test_who_was_changed_is_told_beside_who_did_it(georelay: Any, gateway: Any) -> None:
+    gateway.answers["GET /v1/audit/events"] = (200, {"events": [ADDED], "next": None, "unheard": []})
+    line = georelay("audit-log", "--gateway", gateway.url).out.splitlines()[1].split()
+    assert line[3] == "User:ann" and "user=bob" in line
 
 
 def test_as_many_events_as_are_wanted_are_asked_for_and_printed_as_json(georelay: Any, gateway: Any) -> None:

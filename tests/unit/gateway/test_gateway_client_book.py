@@ -7,7 +7,8 @@ import pytest
 from gateway.routing.client_book_core import IDLE_S, ClientBook, ClientKey, Observation
 from gateway.routing.distance_core import Leg, Source, estimate
 from mesh.distance.kernel_sample import KernelSample
-from mesh.distance.prefix_core import prefix_named, prefix_of
+from mesh.distance.prefix_core import Prefix, prefix_named, prefix_of
+from mesh.distance.prefix_table_core import PrefixDistance
 
 ANN = ClientKey("ann", "10.1.2.3")
 
@@ -91,7 +92,7 @@ def test_the_kernel_counts_before_what_the_client_says_and_bounds_the_rest() -> 
 def test_without_an_observation_the_triangle_says_how_far_it_may_be() -> None:
     found = estimate(leg=Leg(rtt_ms=75), kernel_ms=10)
     assert (found.source, found.rtt_ms, found.error_ms) == (Source.LINKS, 75, 10)
-    assert estimate(leg=Leg(rtt_ms=75), kernel_ms=10, prefix_ms=70).source is Source.PREFIX
+    assert estimate(leg=Leg(rtt_ms=75), kernel_ms=10, far=PrefixDistance(Prefix(b"abc"), 70, 6)).source is Source.PREFIX
     assert estimate(leg=Leg(rtt_ms=75)).source is Source.GATEWAY
     guessed = estimate(leg=Leg(rtt_ms=75, is_measured=False))
     assert (guessed.source, guessed.error_ms) == (Source.COORDINATES, 22.5)

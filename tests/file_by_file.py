@@ -5,6 +5,8 @@
 2. So a file is one item at first, a `WholeFile`, which pytest-xdist counts and hands out (`--dist loadfile`). When
    its turn comes, its tests are collected, chosen (`-m`, `-k`) and run.
 3. Where one process runs alone, or where a test is named (`file::test`), pytest collects as it always does.
+4. To send a report costs more than most tests do. Tests that passed are one report together, of their file, with their
+   number; `-v`, `-r p`, `-r A` and `--durations` bring one of each back.
 """
 
 from __future__ import annotations
@@ -44,6 +46,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count each test of a file, where the summary is printed."""
+    passed = getattr(report, "tests_passed", 0)
+    node = getattr(report, "node", None)  # pytest-xdist's, which the process that prints has alone
+    if passed > 1 and node is not None:
+        reporter = node.config.pluginmanager.getplugin("terminalreporter")
+        reporter.stats.setdefault("passed", []).extend([report] * (passed - 1))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     config = node.config
@@ -53,7 +64,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if getattr(config, "workerinput", {}).get("file_by_file"):
-        config.pluginmanager.register(FileByFile())
+        config.pluginmanager.register(FileByFile(config))
 
 
 class LateFile(pytest.File):
@@ -83,6 +94,13 @@ class WholeFile(pytest.Item):
 class FileByFile:
     """What a process does that is handed whole files."""
 
+    def __init__(self, config: pytest.Config) -> None:
+        option = config.option
+        self._each = option.verbose > 0 or option.durations is not None or bool({*option.reportchars} & {*"pPA"})
+        cache = getattr(config, "cache", None)
+        self._failed_before = {} if cache is None else cache.get("cache/lastfailed", {})  # forgotten by their report
+        self._passed = 0
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> LateFile:
         return LateFile.from_parent(parent, path=module_path)
@@ -100,21 +118,31 @@ class FileByFile:
         if not tests:
             runtestprotocol(file, log=False, nextitem=following)  # ends what its folder shares and nobody needs now
         place = session.items.index(file)
+        self._passed = 0
         for test, after in zip(tests, [*tests, following][1:], strict=True):
             session.items[place] = test  # where pytest-xdist looks for what a report is of
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=after)
             if session.shouldfail or session.shouldstop:
                 break
         session.items[place] = file
+        if self._passed:
+            file.ihook.pytest_runtest_logreport(report=passed_of(file, self._passed))
 
     def _run(self, test: pytest.Item, following: pytest.Item | None) -> None:
-        # To send a report costs more than most tests do: of a test that passed, one is enough for who asks no more.
-        options = test.config.option
-        all_of_it = options.verbose > 0 or options.durations is not None
-        if all_of_it:
+        if self._each:
             test.ihook.pytest_runtest_logstart(nodeid=test.nodeid, location=test.location)
         for report in runtestprotocol(test, log=False, nextitem=following):
-            if all_of_it or report.when == "call" or not report.passed:
+            if self._each or not report.passed:
                 test.ihook.pytest_runtest_logreport(report=report)
-        if all_of_it:
+            elif report.when == "call":
+                if test.nodeid in self._failed_before:
+                    test.ihook.pytest_runtest_logreport(report=report)
+                else:
+                    self._passed += 1
+        if self._each:
             test.ihook.pytest_runtest_logfinish(nodeid=test.nodeid, location=test.location)
+
+
+def passed_of(file: WholeFile, tests: int) -> pytest.TestReport:
+    """Return the report of all tests of a file that passed."""
+    return pytest.TestReport(file.nodeid, file.location, {}, "passed", None, "call", tests_passed=tests)

@@ -20,7 +20,7 @@ from region.broker.client_drain import PARTITIONS_PER_QUESTION, pages, read_lead
 from region.controller.topic import Homes, TopicSpec
 from tests.unit.broker.conftest import Mesh, wait_until
 
-RECORDS = 300
+RECORDS = 90
 
 
 @pytest.fixture

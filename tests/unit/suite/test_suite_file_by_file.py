@@ -11,8 +11,9 @@ import pytest
 INI = """
 [pytest]
 addopts = --import-mode=importlib
-markers = slow: later
-asyncio_default_fixture_loop_scope = function
+markers =
+    slow: later
+    timeout: of a plugin that is not used here
 """
 CONFTEST = """
 import os, pytest

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import re
 import socket
+import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
 from gateway.routing.endpoints import BrokerEndpoints, RegionEndpoints
 from georelay.errors import ConfigError
@@ -146,10 +141,8 @@ class GatewayGossip(_Section):
         return self.enabled and self.lan.is_on
 
 
-class GatewayConfig(BaseSettings):
+class GatewayConfig(_Section):
     """The whole file. `users_file` empty: clients need not sign in."""
-
-    model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     mesh_id: str = Field(min_length=1, max_length=200)
     name: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
@@ -171,18 +164,6 @@ class GatewayConfig(BaseSettings):
     http_allowed_origins: list[Origin] = Field(default=[], max_length=100)  # pages whose requests are taken
     gossip: GatewayGossip = GatewayGossip()
     regions: tuple[RegionConfig, ...] = Field(default=(), max_length=REGIONS_MAX)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the file only: a stray environment variable must not move a listener."""
-        return (init_settings,)
 
     @model_validator(mode="after")
     def _nothing_in_the_open(self) -> Self:
@@ -244,7 +225,7 @@ def load_config(path: Path) -> GatewayConfig:
     if not path.is_file():
         raise ConfigError(f"configuration file {path} does not exist")
     try:
-        return GatewayConfig(**TomlConfigSettingsSource(GatewayConfig, path)())
+        return GatewayConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first_line(error)}") from error
     except (OSError, ValueError) as error:  # unreadable, not UTF-8, not TOML

@@ -1,8 +1,8 @@
 """A process that has imported what brokers and gateways are made of, and forks them: ten processes of a mesh begin
 with one import instead of ten.
 
-`python -P -m region.devmesh.nursery PARENT ROOM PROGRAM...` answers "ready", then reads one request per line of its
-standard input and answers with the pid of the process that it made. It ends at the end of its input.
+`python -P -m region.devmesh.nursery PARENT ROOM PROGRAM,... MODULE...` answers "ready", then reads one request per line
+of its standard input and answers with the pid of the process that it made. It ends at the end of its input.
 
 Rule 1: it forks only while it has one thread, and before any event loop.
 Rule 2: what it forked is a child of PARENT, not of it: a process between both ends at once, and PARENT adopts orphans.
@@ -19,6 +19,7 @@ import asyncio
 import ctypes
 import gc
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -34,6 +35,7 @@ from georelay.process_guard import adopt_orphans, die_with_parent, leave_out, re
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 5.0
 MODULES: Final = {"region": ("region.app",), "gateway": ()}  # what their __main__ imports only later
+TRACE_MODULES: Final = ("mesh.tracing.shelf", "mesh.tracing.writer")  # what both import who write traces: Arrow
 _READY: Final = b"ready\n"
 _BEGIN: Final = b"!"
 _ROOM_BYTES: Final = 4_096  # for command lines
@@ -73,10 +75,12 @@ class Nursery:
 
     Args:
         log_path: where it says why it failed.
+        traces: what it forks writes traces.
     """
 
-    def __init__(self, log_path: Path) -> None:
+    def __init__(self, log_path: Path, *, traces: bool = False) -> None:
         self._log_path = log_path
+        self._traces = traces
         self._process: asyncio.subprocess.Process | None = None
 
     @staticmethod
@@ -87,10 +91,11 @@ class Nursery:
     async def start(self) -> None:
         """Begin to import; from the main thread."""
         adopt_orphans(True)
-        argv = (sys.executable, "-P", "-m", __name__, str(os.getpid()), "." * _ROOM_BYTES, *MODULES)
+        modules = [*itertools.chain(*MODULES.values()), *(TRACE_MODULES if self._traces else ())]
+        words = (str(os.getpid()), "." * _ROOM_BYTES, ",".join(MODULES), *modules)
         with self._log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *argv,
+                *(sys.executable, "-P", "-m", __name__, *words),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -138,17 +143,18 @@ class Nursery:
 
 def main() -> None:
     """Import, then fork for each request; does not return in a forked process before that has ended."""
-    parent, _, *names = sys.argv[1:]
+    parent, _, names, *modules = sys.argv[1:]
     die_with_parent(int(parent))
     answers = os.dup(1)
     os.dup2(2, 1)  # what an import prints is no answer
-    leave_out("numpy", "pandas")
+    leave_out("numpy", "pandas", "rich")  # structlog loads rich, for logs that people read in a terminal
     with suppress(ConfigError):  # each process says so itself
         refuse_foreign_packages()
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # of an allocator that Arrow brings and does not use
     show_command_line([sys.executable, "-P", "-m", "region.devmesh.nursery"])
     gc.disable()
-    programs = {name: importlib.import_module(f"{name}.__main__") for name in names}
-    for module in (module for name in names for module in MODULES.get(name, ())):
+    programs = {name: importlib.import_module(f"{name}.__main__") for name in names.split(",")}
+    for module in modules:
         importlib.import_module(module)
     gc.enable()
     gc.freeze()  # what is shared stays shared

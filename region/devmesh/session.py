@@ -222,7 +222,7 @@ class _Session:
         self._layout = layout
         self._endpoints = endpoints
         self._progress = progress
-        self._nursery = Nursery(options.directory / "logs" / "nursery.log")
+        self._nursery = Nursery(options.directory / "logs" / "nursery.log", traces=options.traces)
         self._supervisor = Supervisor(
             options.directory, restart=options.restart, on_exit=self._child_ended, nursery=self._nursery
         )

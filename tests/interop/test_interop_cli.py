@@ -63,6 +63,10 @@ def test_what_was_published_is_printed_in_order_per_partition(typed: Typed, publ
     assert len(rows) == LINES
 
 
+def test_brokers_and_gateway_were_forked_from_one_process_that_had_imported(mesh: Any) -> None:
+    assert (mesh.process.directory / "mesh" / "logs" / "nursery.log").read_text() == ""  # it says there why not
+
+
 @pytest.mark.slow
 def test_one_partition_from_an_offset(mesh: Any, published: Any) -> None:
     ran = mesh.cli("subscribe", published[0], "--from", "100", "--partition", "1", "--max", "3", "--json")

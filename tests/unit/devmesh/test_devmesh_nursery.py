@@ -20,7 +20,8 @@ import os, signal, sys, time
 from georelay.process_guard import die_with_parent
 def main():
     die_with_parent(os.getppid())
-    print("said", os.getppid(), os.getsid(0) == os.getpid(), os.getcwd(), sys.argv[1:], flush=True)
+    has_heavy = "child.heavy" in sys.modules
+    print("said", os.getppid(), os.getsid(0) == os.getpid(), os.getcwd(), sys.argv[1:], has_heavy, flush=True)
     if sys.argv[2] == "ends":
         return 7
     time.sleep(60)
@@ -49,10 +50,12 @@ asyncio.run(main())
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a program `child`, which the nursery knows and can import."""
     (tmp_path / "child").mkdir()
-    (tmp_path / "child" / "__init__.py").touch()
+    for module in ("__init__", "heavy"):
+        (tmp_path / "child" / f"{module}.py").touch()
     (tmp_path / "child" / "__main__.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(nursery, "MODULES", {"child": ()})
+    monkeypatch.setattr(nursery, "TRACE_MODULES", ("child.heavy",))
     return tmp_path
 
 
@@ -71,11 +74,11 @@ async def forked(made: Nursery, here: Path, word: str) -> tuple[ForkedProcess, s
     return process, said
 
 
-async def test_a_forked_process_is_ours_and_looks_as_if_it_had_been_run(here: Path) -> None:
-    made = Nursery(here / "nursery.log")
+async def test_a_forked_process_is_ours_looks_as_if_it_had_been_run_and_has_what_traces_need(here: Path) -> None:
+    made = Nursery(here / "nursery.log", traces=True)
     await made.start()
     stays, said = await forked(made, here, "stays")
-    assert said == f"said {os.getpid()} True {here} {['--config', 'stays']}\n"
+    assert said == f"said {os.getpid()} True {here} {['--config', 'stays']} True\n"
     shown = Path(f"/proc/{stays.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     assert shown == [argument.encode() for argument in argv("stays")]
     ends, _ = await forked(made, here, "ends")

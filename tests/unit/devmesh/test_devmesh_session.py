@@ -379,10 +379,16 @@ def test_python_without_assertions_is_refused() -> None:
     assert done.stdout.startswith("georelay needs its assertions")
 
 
-def test_package_of_another_distribution_is_refused() -> None:
+def test_package_of_another_distribution_is_refused_and_a_checkout_is_not_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     refuse_foreign_packages()
     with pytest.raises(ConfigError, match="belongs to structlog"):
         refuse_foreign_packages(("structlog",))
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"tests": ["another"], "pytest": ["x"]})
+    refuse_foreign_packages(("tests", "not-installed"))
+    with pytest.raises(ConfigError, match="belongs to x"):
+        refuse_foreign_packages(("pytest",))
 
 
 def test_other_users_read_nothing_that_a_process_makes_and_a_stricter_shell_stays_so() -> None:

@@ -8,7 +8,7 @@ Rule 3: a batch is checked (length, magic, checksum, attributes, counts) before 
 Rule 4: no task and no timer per request: futures call back, deadlines are swept.
 Rule 5: NOT_ENOUGH_REPLICAS is said before a batch is stored only, NOT_ENOUGH_REPLICAS_AFTER_APPEND of one that is
         stored, and not in enough regions when the time was over.
-Rule 6: a gap that this broker made by refusing a batch is not told to its producer (refused_sequences_core).
+Rule 6: what comes behind a batch that was refused for a moment waits for that one (refused_sequences_core).
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ LEVELS_KEPT: Final = 256  # of different time limits of clients
 PENDING_MARGIN_MS_MAX: Final = 1_000  # how much earlier than its client gives up a publish is answered as pending
 
 
+_Waiting = tuple[str, int, BatchHeader]  # topic as the client wrote it, partition, and the batch for it
+
+
 class PendingProduce:
     """A Produce whose partitions wait for their commits."""
 
@@ -92,7 +95,7 @@ class PendingProduce:
         self._counters = counters
         self._acks = request.acks
         self._topics = [(topic.name, len(topic.partition_data)) for topic in request.topic_data]
-        self._rows: list[PartitionProduceResponse | int] = []  # an int: the index of a partition that waits
+        self._rows: list[PartitionProduceResponse | _Waiting] = []
         self._waiting = 0
 
     def wait(
@@ -108,7 +111,7 @@ class PendingProduce:
             self._refused.note_end(name, index, header.record_count, future)
             return
         row = len(self._rows)
-        self._rows.append(index)
+        self._rows.append((name, index, header))
         self._waiting += 1
         future.add_done_callback(partial(self._done, row, name, index, header, tells_time))
 
@@ -120,25 +123,16 @@ class PendingProduce:
     def _row(
         self, name: str, index: int, header: BatchHeader, future: asyncio.Future[Published], *, tells_time: bool
     ) -> PartitionProduceResponse:
-        error = self._ended(name, index, header, future)
+        error = _error_of(future)
         if error is None:
+            self._gaps.stored(name, index, header)
             row = _stored_row(index, future.result(), self._counters, tells_time=tells_time)
-        elif isinstance(error, GeorelayError):
-            row = _error_row(index, kafka_code(error), str(error), self._counters)
+        elif isinstance(told := self._gaps.told(name, index, header, error), GeorelayError):
+            row = _error_row(index, kafka_code(told), str(told), self._counters)
         else:
             log.error("publish.broke", error=repr(error))
             row = _error_row(index, ErrorCode.UNKNOWN_SERVER_ERROR, "internal error", self._counters)
         return self._told_start(name, row)
-
-    def _ended(
-        self, name: str, index: int, header: BatchHeader, future: asyncio.Future[Published]
-    ) -> BaseException | None:
-        """Note what became of a batch, and return what is told of one that is not stored, or perhaps not."""
-        error = OutcomeUnknown("the publish was cancelled") if future.cancelled() else future.exception()
-        if error is not None:
-            return self._gaps.told(name, index, header, error)
-        self._gaps.stored(name, index, header)
-        return None
 
     def _told_start(self, name: str, row: PartitionProduceResponse) -> PartitionProduceResponse:
         if row.error_code != ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -158,12 +152,13 @@ class PendingProduce:
     def _done(
         self, row: int, name: str, index: int, header: BatchHeader, tells_time: bool, future: asyncio.Future[Published]
     ) -> None:
-        if isinstance(self._rows[row], int):
+        if isinstance(self._rows[row], tuple):
             answer = self._rows[row] = self._row(name, index, header, future, tells_time=tells_time)
             is_refused = answer.error_code != ErrorCode.NONE
         else:
             is_refused = True  # its time was over: it was answered and counted then, and its records are now
-            self._ended(name, index, header, future)
+            if _error_of(future) is None:
+                self._gaps.stored(name, index, header)
         if is_refused:
             self._refused.note_end(name, index, header.record_count, future)
         self._waiting -= 1
@@ -172,12 +167,16 @@ class PendingProduce:
 
     def _time_out(self) -> None:
         for row, value in enumerate(self._rows):
-            if isinstance(value, int):
-                self._rows[row] = _late_row(value, self._counters)
+            if isinstance(value, tuple):
+                self._rows[row] = self._late_row(*value)
         self._answer()
 
+    def _late_row(self, name: str, index: int, header: BatchHeader) -> PartitionProduceResponse:
+        late = self._gaps.told(name, index, header, OutcomeUnknown("not committed in time"))
+        return _error_row(index, kafka_code(late), str(late), self._counters)
+
     def _answer(self) -> None:
-        rows = [row for row in self._rows if not isinstance(row, int)]
+        rows = [row for row in self._rows if not isinstance(row, tuple)]
         slot = self._slot
         if self._acks == ACKS_NONE:
             _answer_nothing(slot, is_error=any(row.error_code for row in rows))
@@ -227,8 +226,8 @@ def _pending_text(published: Published) -> str:
     return f"stored at offset {published.base_offset}; {published.level} region(s) have it, more were asked for"
 
 
-def _late_row(index: int, counters: KafkaCounters) -> PartitionProduceResponse:
-    return _error_row(index, ErrorCode.REQUEST_TIMED_OUT, "not committed in time", counters)
+def _error_of(future: asyncio.Future[Published]) -> BaseException | None:
+    return OutcomeUnknown("the publish was cancelled") if future.cancelled() else future.exception()
 
 
 def _error_row(index: int, code: int, text: str, counters: KafkaCounters) -> PartitionProduceResponse:
@@ -260,7 +259,7 @@ class ProduceHandler:
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
-                    future, header, tells_time = self._publish(slot, topic.name, data, request)
+                    future, header, tells_time = self._publish(slot, gaps, topic.name, data, request)
                 except (RowRefused, GeorelayError) as error:
                     found = _header_of(data.records)
                     pending.refuse(topic.name, data.index, found, error)
@@ -283,7 +282,7 @@ class ProduceHandler:
         return pause_ms
 
     def _publish(
-        self, slot: Slot, name: str, data: PartitionProduceData, request: ProduceRequest
+        self, slot: Slot, gaps: RefusedSequences, name: str, data: PartitionProduceData, request: ProduceRequest
     ) -> tuple[asyncio.Future[Published], BatchHeader, bool]:
         principal, transactional_id = slot.connection.principal, request.transactional_id
         if transactional_id is not None:
@@ -309,6 +308,7 @@ class ProduceHandler:
         header = check_client_batch(raw, is_transactional=transactional_id is not None)
         if header.attributes & CODEC_MASK == Compression.ZSTD and slot.api_version < ZSTD_SINCE_VERSION:
             raise RowRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+        gaps.comes(name, data.index, header)
         self._counters.batches_in += 1
         self._counters.records_in += header.record_count
         publish = Publish(

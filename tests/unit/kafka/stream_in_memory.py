@@ -45,7 +45,9 @@ class FakeStream:
         self.is_cut_off = False
         self.now_us = 1_000_000
         self.epoch_ends: dict[int, tuple[int, int]] = {}
-        self.sequences: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
+        self.sequences: dict[tuple[int, int], tuple[int, list[tuple[int, int, int]]]] = {}  # of producer id and epoch
+        self.lets_jump = False  # as after a home epoch that began with a loss
+        self.publish_errors: list[GeorelayError] = []  # raised by the next publishes
         self._pending: list[tuple[asyncio.Future[Published], Published]] = []
         self._waiters: dict[int, Callable[[], None]] = {}
         self._ids = itertools.count()
@@ -55,6 +57,8 @@ class FakeStream:
         return bool(self.is_home)
 
     def publish(self, publish: Publish) -> asyncio.Future[Published]:
+        if self.publish_errors:
+            raise self.publish_errors.pop(0)
         known = self._check_sequence(publish.header)
         base = self.next_offset if known is None else Offset(known)
         if known is None:
@@ -71,16 +75,17 @@ class FakeStream:
     def _check_sequence(self, header: Any) -> int | None:
         if header.producer_id < 0:
             return None
-        expected, known = self.sequences.get(header.producer_id, (0, []))
+        producer = header.producer_id, header.producer_epoch
+        expected, known = self.sequences.get(producer, (0, []))
         for sequence, offset, crc in known:
             if sequence == header.base_sequence:
                 if crc != header.crc:
                     raise UnknownProducer(f"sequence {sequence} is another batch")
                 return offset
-        if header.base_sequence != expected:
+        if header.base_sequence < expected or (header.base_sequence > expected and not self.lets_jump):
             raise OutOfOrderSequence(f"sequence {header.base_sequence}, expected {expected}")
         known.append((header.base_sequence, self.next_offset, header.crc))
-        self.sequences[header.producer_id] = (expected + header.record_count, known[-5:])
+        self.sequences[producer] = (header.base_sequence + header.record_count, known[-5:])
         return None
 
     def _append(self, payload: bytes, header: Any, received_ns: int, entry_region: int) -> None:

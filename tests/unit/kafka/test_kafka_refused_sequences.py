@@ -30,7 +30,7 @@ async def test_what_a_dead_leader_stored_is_not_stored_again_when_the_next_one_l
     bed.cluster.add_topic("orders")
     before = await bed.client()
     assert await call_produce(before, of(0)) == [(0, 0)]  # its answer is lost
-    bed.cluster.publish_errors = [NotLeader(), NotLeader()]  # nobody leads yet
+    bed.cluster.publish_errors = [NotLeader()]  # nobody leads yet
     client = await bed.client()
     answers = [await call_produce(client, of(sequence)) for sequence in (0, 1, 2)]
     assert answers == [[(NOT_LEADER, -1)]] * 3, "OUT_OF_ORDER_SEQUENCE_NUMBER begins a new epoch: all are sent as new"
@@ -66,6 +66,57 @@ async def test_a_batch_that_came_to_nothing_after_its_time_was_over_leaves_no_ga
     else:
         stream.fail_pending(OutcomeUnknown("the leader changed"))
     assert await call_produce(client, of(1)) == [(NOT_LEADER, -1)]
+
+
+async def test_what_was_published_before_is_not_left_out_where_a_lossy_home_epoch_lets_its_producer_jump(
+    bed: Any,
+) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.lets_jump = True
+    stream.publish_errors = [NotLeader()]
+    client = await bed.client()
+    answers = [await call_produce(client, of(sequence)) for sequence in (0, 1)]
+    assert answers == [[(NOT_LEADER, -1)]] * 2, "librdkafka takes 0 for stored when it hears that 1 is"
+    assert not stream.entries
+    assert [await call_produce(client, of(sequence)) for sequence in (0, 1)] == [[(0, 0)], [(0, 1)]]
+
+
+async def test_a_producer_that_learns_of_a_late_batch_by_the_one_behind_it_goes_on(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.auto_commit = False
+    client = await bed.client()
+    client.send(of(0), 9)
+    await wait_until(lambda: stream._pending)
+    (connection,) = bed.listener._connections
+    connection.sweep(bed.services.monotonic_ns() + 60_000_000_000)
+    client.send(of(1), 9)
+    assert [produced((await client.receive(ApiKey.PRODUCE, 9))[1]) for _ in range(2)] == [
+        [(ErrorCode.REQUEST_TIMED_OUT, -1)],
+        [(NOT_LEADER, -1)],
+    ]
+    stream.auto_commit = True
+    stream.commit()  # it is stored, late
+    assert [await call_produce(client, of(sequence)) for sequence in (1, 2)] == [[(0, 1)], [(0, 2)]]
+
+
+async def test_an_attempt_that_ends_long_after_the_next_one_was_stored_refuses_nothing(bed: Any) -> None:
+    bed.cluster.add_topic("orders")
+    stream = bed.cluster.stream("orders", 0)
+    stream.auto_commit = False
+    client = await bed.client()
+    client.send(of(0), 9)
+    await wait_until(lambda: stream._pending)
+    (connection,) = bed.listener._connections
+    connection.sweep(bed.services.monotonic_ns() + 60_000_000_000)
+    await client.receive(ApiKey.PRODUCE, 9)
+    ((first, _),) = stream._pending
+    stream._pending.clear()
+    stream.auto_commit = True
+    assert await call_produce(client, of(0)) == [(0, 0)]
+    first.set_exception(OutcomeUnknown("the link broke"))
+    assert await call_produce(client, of(1)) == [(0, 1)]
 
 
 def header(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
@@ -107,10 +158,11 @@ def test_the_lowest_refused_sequence_counts_and_earlier_ones_that_are_stored_cha
 
 def test_refusals_are_bounded_by_forgetting_the_oldest() -> None:
     refused = RefusedSequences(lambda: 0)
-    for producer in range(REFUSALS_MAX + 1):
-        refused.told("orders", 0, header(0, producer_id=producer), NotLeader())
-    assert refused.told("orders", 0, header(1, producer_id=0), GAP) is GAP
-    assert isinstance(refused.told("orders", 0, header(1, producer_id=1), GAP), NotLeader)
+    first, behind = header(0), header(1)
+    for partition in range(REFUSALS_MAX + 1):
+        refused.told("orders", partition, first, NotLeader())
+    assert refused.told("orders", 0, behind, GAP) is GAP
+    assert isinstance(refused.told("orders", 1, behind, GAP), NotLeader)
 
 
 def test_who_goes_on_without_the_refused_batch_learns_of_its_gap() -> None:

@@ -5,6 +5,7 @@ Rule 1: while even the quickest call that ended in a window took over TARGET_NS,
         come and that nobody has seen yet count as open, and what they wait before they are seen as time that they take.
 Rule 2: that is over when a window passes in which nobody was refused, or when nothing ends any more.
 Rule 3: calls that hang begin no limit: a partition without a leader holds up those who publish to it and nobody else.
+        Nor does what ends first after all had hung: the oldest ones, which say nothing of those that come now.
 Rule 4: few calls are no line (OPEN_MIN): where each takes long by itself, as on a slow disk, all are let in.
 Source: that a queue stands is told as by CoDel (RFC 8289): by the minimum over an interval, because bursts pass.
 """
@@ -63,9 +64,11 @@ class StandingQueue:
         if length_ns < WINDOW_NS:
             return
         if self._done:
-            self._empty_windows = 0
+            had_hung, self._empty_windows = self._empty_windows >= EMPTY_WINDOWS_MAX, 0
             unseen_ns = self._waiting * length_ns // max(1, self._seen)
-            if self._quickest_ns + unseen_ns > TARGET_NS:
+            if had_hung:
+                self._open_max = None
+            elif self._quickest_ns + unseen_ns > TARGET_NS:
                 self._open_max = max(OPEN_MIN, self._done * TARGET_NS // length_ns)
             elif not self._refused:
                 self._open_max = None

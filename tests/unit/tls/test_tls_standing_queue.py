@@ -56,8 +56,9 @@ def test_when_less_is_offered_again_nothing_is_refused_any_more() -> None:
     queue, at_ns = StandingQueue(), 0
     for _ in range(2 * OPEN_MIN):
         queue.begin()
-    queue.end(0, 2 * TARGET_NS, is_done=True)
-    at_ns = 2 * TARGET_NS + WINDOW_NS
+    for at_ns in range(WINDOW_NS, 2 * TARGET_NS, WINDOW_NS):
+        queue.end(0, at_ns, is_done=True)
+    at_ns += WINDOW_NS
     assert queue.is_over(at_ns)
     while queue.calls_open:
         queue.end(0, at_ns, is_done=True)
@@ -70,26 +71,29 @@ def test_when_less_is_offered_again_nothing_is_refused_any_more() -> None:
         queue.begin()
 
 
-def test_calls_that_hang_begin_no_limit_and_end_one() -> None:
+def test_calls_that_hang_begin_no_limit_also_when_they_end_at_last_and_end_one() -> None:
     queue = StandingQueue()
     for _ in range(10 * OPEN_MIN):
         queue.begin()
     assert not queue.is_over(10 * WINDOW_NS)  # they hang, and nothing is known of others
     queue.end(0, 10 * WINDOW_NS, is_done=True)
-    assert queue.is_over(11 * WINDOW_NS)
+    assert not queue.is_over(11 * WINDOW_NS)  # a leader is there again: the oldest came first
+    queue.end(0, 11 * WINDOW_NS, is_done=True)
+    assert queue.is_over(12 * WINDOW_NS)  # they go on like that
     queue.begin()
-    queue.end(11 * WINDOW_NS, 11 * WINDOW_NS, is_done=False)  # what fails at once says nothing
-    assert queue.is_over(12 * WINDOW_NS)
-    assert not queue.is_over((12 + EMPTY_WINDOWS_MAX) * WINDOW_NS)
+    queue.end(12 * WINDOW_NS, 12 * WINDOW_NS, is_done=False)  # what fails at once says nothing
+    assert queue.is_over(13 * WINDOW_NS)
+    assert not queue.is_over((13 + EMPTY_WINDOWS_MAX) * WINDOW_NS)
 
 
 def test_a_few_calls_that_take_long_by_themselves_are_no_line() -> None:
     queue = StandingQueue()
     for _ in range(OPEN_MIN - 1):
         queue.begin()
-    queue.end(0, 2 * TARGET_NS, is_done=True)
-    queue.begin()
-    assert not queue.is_over(2 * TARGET_NS + WINDOW_NS)
+    for at_ns in range(WINDOW_NS, 2 * TARGET_NS, WINDOW_NS):
+        queue.end(0, at_ns, is_done=True)
+        queue.begin()
+    assert not queue.is_over(2 * TARGET_NS)
 
 
 def test_calls_that_nobody_has_seen_yet_are_in_the_line_too() -> None:
@@ -128,6 +132,7 @@ async def test_a_publish_beyond_capacity_is_refused_with_a_code_and_counted_and_
     for name in ("TARGET_NS", "OPEN_MIN"):
         monkeypatch.setattr(standing_queue_core, name, 0)
     monkeypatch.setattr(standing_queue_core, "WINDOW_NS", 1)
+    monkeypatch.setattr(standing_queue_core, "EMPTY_WINDOWS_MAX", 1 << 62)
     counters = AdmissionCounters()
     limits = CallLimits(AdmissionLimits(), counters, quick_methods={"/b.B/Publish"})
 

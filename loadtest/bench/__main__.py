@@ -20,6 +20,7 @@ from loadtest.bench import (
     calls,
     groups,
     idle,
+    links,
     live,
     native,
     opening,
@@ -61,6 +62,7 @@ DEFAULT_MESH = ("us", 3)
 ALONE: dict[str, tuple[Callable[[Path], list[str]], str]] = {  # parts that need no mesh, and what they measure
     "open": (opening.run, "one data directory, no mesh"),
     "storage": (storage.run, "one operation of the log and of the codec, no mesh; the figures are stored"),
+    "links": (links.run, "a link between two regions over each carrier in turn, TLS, no mesh"),
     "tracing": (tracing.run, "the recorder of a broker, no mesh"),
     "traced": (traced.run, "two regions of one broker, with traces and without, in turn"),
     "sla": (sla.run, "the report's jobs on 1 M delivery rows, no mesh (python -m loadtest.bench.sla has options)"),

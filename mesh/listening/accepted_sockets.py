@@ -1,9 +1,7 @@
 """Bounds for the connections of a server that accepts by itself and has no bound per address: grpcio's.
 
 Rule 1: one address keeps at most so many connections; those that came last are cut off.
-Rule 2: where a connection is good for one thing only, one that is not used for it is a stranger's: an address has few
-        of them, and each has an end.
-Rule 3: looked for every second in a thread, and only in a process that has many descriptors open: few harm nobody.
+Rule 2: looked for every second in a thread, and only in a process that has many descriptors open: few harm nobody.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,13 +30,10 @@ class SocketLimits:
 
     Args:
         per_address_max: connections of one address.
-        unused_per_address_max, unused_s: those of them that nobody uses, and how long one may stay so.
         looked_from: how many descriptors the process has when it is looked for.
     """
 
     per_address_max: int
-    unused_per_address_max: int = 0
-    unused_s: float = 0.0
     looked_from: int = FEW_DESCRIPTORS
 
 
@@ -51,24 +45,12 @@ class _Seen:
 
 
 class AcceptedSockets:
-    """The connections of one port of this process.
+    """The connections of one port of this process."""
 
-    Args:
-        used: the far ends of those that are used for what they are for; None: all are.
-    """
-
-    def __init__(
-        self,
-        limits: SocketLimits,
-        counters: AdmissionCounters,
-        *,
-        name: str,
-        used: Callable[[], Collection[Endpoint]] | None = None,
-    ) -> None:
+    def __init__(self, limits: SocketLimits, counters: AdmissionCounters, *, name: str) -> None:
         self._limits = limits
         self._counters = counters
         self._name = name
-        self._used = used
         self._seen: dict[int, _Seen] = {}  # by descriptor
 
     async def look(self, port: int) -> None:
@@ -78,9 +60,8 @@ class AcceptedSockets:
             return
         loop = asyncio.get_running_loop()
         self._seen = await asyncio.to_thread(self._found, port, self._seen, loop.time())
-        used = None if self._used is None else frozenset(self._used())
-        for descriptor, reason in self._too_many(loop.time(), used):
-            self._counters.refuse(reason)
+        for descriptor in self._too_many():
+            self._counters.refuse(Refusal.TOO_MANY_OF_ADDRESS)
             _cut_off(descriptor, port)
             self._seen[descriptor] = replace(self._seen[descriptor], peer=None)  # its owner closes it
 
@@ -94,24 +75,16 @@ class AcceptedSockets:
             found[descriptor] = row
         return found
 
-    def _too_many(self, now_s: float, used: Collection[Endpoint] | None) -> list[tuple[int, Refusal]]:
-        limits = self._limits
-        cut: list[tuple[int, Refusal]] = []
+    def _too_many(self) -> list[int]:
+        cut: list[int] = []
         of_address: Counter[str] = Counter()
-        unused: Counter[str] = Counter()
         rows = [(row.since_s, descriptor, row.peer) for descriptor, row in self._seen.items() if row.peer is not None]
-        for since_s, descriptor, peer in sorted(rows):
+        for _, descriptor, peer in sorted(rows):
             address = group_of(peer[0])
-            is_unused = used is not None and peer not in used
-            if is_unused and now_s - since_s > limits.unused_s:
-                cut.append((descriptor, Refusal.NO_SIGN_IN))
-            elif of_address[address] >= limits.per_address_max or (
-                is_unused and unused[address] >= limits.unused_per_address_max
-            ):
-                cut.append((descriptor, Refusal.TOO_MANY_OF_ADDRESS))
+            if of_address[address] >= self._limits.per_address_max:
+                cut.append(descriptor)
             else:
                 of_address[address] += 1
-                unused[address] += is_unused
         if cut:
             log.warning("listener.connections_cut_off", listener=self._name, count=len(cut))
         return cut

@@ -69,13 +69,13 @@ class Acceptor:
         self._closed = False
 
     async def start(self, host: str, port: int) -> int:
-        """Bind and accept; returns the port of the first address.
+        """Bind and accept on an address, "" for all of them; returns the port of the first one.
 
         Raises:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        rows = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        rows = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, kind, protocol, _, address in dict.fromkeys(rows):
                 listener = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)

@@ -1,6 +1,7 @@
 """A link carries opaque frames between two brokers, in order, until it closes; it never loses one silently.
 
-Carriers of this form: gRPC (link_grpc.py) between regions, the peer transport inside one. What the frames mean is
+Carriers of this form: framed TCP (link_framed.py) between regions, gRPC (link_grpc.py) where one of both is of an
+older version, the peer transport inside a region. What the frames mean is
 `link_endpoint.py`'s business.
 """
 

@@ -1,4 +1,6 @@
-"""Links over one gRPC bidirectional stream each, frames as raw bytes (no protobuf).
+"""Links over one gRPC bidirectional stream each, frames as raw bytes (no protobuf): with brokers of an older version.
+
+This release dials who takes no framed links with it, and serves it to them (link_listener.py); the next one does not.
 
 Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off after failures grows to minutes and
         is shared by address, while a healed link must carry records again within redial_ms.
@@ -7,29 +9,24 @@ Rule 1: a new channel per dial, with its own subchannel pool: gRPC's back-off af
 Rule 2: one frame is in the carrier's hands at a time; what comes meanwhile is coalesced above it.
 Rule 3: errors of the carrier end here: the owner hears `link_closed(reason)` once. Why a call ended is what its reader
         hears; a writer never judges that.
-Rule 4: a connection is there for one call. Whoever connects and makes none is cut off after UNUSED_S, and an address
-        has UNUSED_PER_ADDRESS_MAX such connections: strangers keep no region from dialling.
-Rule 5: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
+Rule 4: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
         names of the dialling end are handed up, because only its OPEN says which broker it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
 import structlog
 
-from georelay.errors import Unavailable
 from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
-from georelay.tls import TlsContexts, broker_name, call_names
+from georelay.tls import TlsContexts, broker_name
 from georelay.tls_grpc import channel_credentials
-from mesh.listening.accepted_sockets import AcceptedSockets, SocketLimits
 from mesh.listening.admission_core import AdmissionCounters
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.link_ends_core import Endpoint, endpoint_of
@@ -54,9 +51,6 @@ _SERVER_OPTIONS: Final = (
     ("grpc.max_allowed_incoming_connections", 1_000),
 )
 _STOP_GRACE_S: Final = 0.1
-CONNECTIONS_PER_ADDRESS_MAX: Final = 500
-UNUSED_PER_ADDRESS_MAX: Final = 32
-UNUSED_S: Final = 5.0
 DIAL_AGAIN_S: Final = 0.25
 DIALS_AT_ONCE_MAX: Final = 6  # beyond it the oldest is given up
 
@@ -201,7 +195,7 @@ async def _write(call: Any, frame: bytes) -> None:
     await call.write(frame)
 
 
-class DialledLink(_GrpcLink):
+class DialledGrpcLink(_GrpcLink):
     """The dialling end: owns its channel."""
 
     def __init__(self, target: BrokerAddress, *, tls: TlsContexts | None = None, mesh_id: str = "") -> None:
@@ -285,79 +279,66 @@ class AcceptedLink(_GrpcLink):
         await self._exchange(context.read, context.write)
 
 
-class LinkService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
-    """Accepts links on a grpc.aio server: `accept(link)` must call `link.start`."""
+class Caller(NamedTuple):
+    """Whose connection is passed on: its far end, and the names in its certificate, None without TLS."""
 
-    def __init__(self, accept: Callable[[AcceptedLink], None], *, secure: bool = False) -> None:
+    peer: str
+    names: frozenset[str] | None
+
+
+class GrpcLinks(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+    """A gRPC server for links of brokers of an older version, whose connections LinkListener passes on to it."""
+
+    def __init__(self, accept: Callable[[AcceptedLink], None], *, counters: AdmissionCounters) -> None:
         self._accept = accept
-        self._secure = secure
         self._handler = grpc.stream_stream_rpc_method_handler(self._serve)
-        self._calls: Counter[str] = Counter()  # by the end that they came from
+        self._expected: dict[Endpoint, Caller] = {}
+        self._server = GrpcServer(self._made, "127.0.0.1:0", counters=counters)
+        self._starting: asyncio.Task[int] | None = None
 
-    def callers(self) -> set[Endpoint]:
-        """Return the far ends of the connections that carry a link."""
-        return {end for end in map(endpoint_of, self._calls) if end is not None}
+    async def port(self) -> int:
+        """Return where it listens; started with the first question. Raises OSError: it cannot be."""
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start(), name="older links")
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> int:
+        try:
+            return await self._server.start()
+        except RuntimeError as error:
+            self._starting = None
+            raise OSError(f"no gRPC for links of older brokers: {error}") from error
+
+    def expect(self, near_end: Endpoint, caller: Caller) -> Endpoint:
+        """Serve what comes from this end of a connection; returns what to give to `forget`."""
+        self._expected[near_end] = caller
+        return near_end
+
+    def forget(self, near_end: Endpoint) -> None:
+        """The connection is gone."""
+        self._expected.pop(near_end, None)
+
+    async def stop(self) -> None:
+        """End every link."""
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+            await self._server.stop(_STOP_GRACE_S)
 
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of our one method."""
         return self._handler if handler_call_details.method == METHOD else None
 
     async def _serve(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        names = call_names(context.auth_context()) if self._secure else None
-        link = AcceptedLink(peer=context.peer(), peer_names=names)
+        end = endpoint_of(context.peer())
+        caller = None if end is None else self._expected.get(end)
+        if caller is None:  # of this machine, past the link listener
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "links go to the link listener")
+            return
+        link = AcceptedLink(peer=caller.peer, peer_names=caller.names)
         self._accept(link)
-        self._calls[link.peer] += 1
-        try:
-            await link.serve(context)
-        finally:
-            self._calls[link.peer] -= 1
-            if not self._calls[link.peer]:
-                del self._calls[link.peer]
-
-
-class LinkListener:
-    """The gRPC server of one broker's links."""
-
-    def __init__(
-        self,
-        accept: Callable[[AcceptedLink], None],
-        *,
-        tls: TlsContexts | None = None,
-        counters: AdmissionCounters | None = None,
-    ) -> None:
-        self._counters = counters
-        self._service = LinkService(accept, secure=tls is not None)
-        counters = AdmissionCounters() if counters is None else counters
-        limits = SocketLimits(
-            per_address_max=CONNECTIONS_PER_ADDRESS_MAX,
-            unused_per_address_max=UNUSED_PER_ADDRESS_MAX,
-            unused_s=UNUSED_S,
-        )
-        self._connections = AcceptedSockets(limits, counters, name="link", used=self._service.callers)
-        self._tls = tls
-        self._server: GrpcServer | None = None
-
-    async def start(self, listen: str) -> int:
-        """Listen on "host:port" and return the bound port.
-
-        Raises:
-            Unavailable: the address cannot be bound.
-        """
-        server = GrpcServer(self._made, listen, tls=self._tls, counters=self._counters, connections=self._connections)
-        try:
-            port = await server.start()
-        except RuntimeError as error:
-            raise Unavailable(f"cannot listen for links on {listen}: {error}") from error
-        self._server = server
-        return port
+        await link.serve(context)
 
     def _made(self) -> Any:
         server = grpc.aio.server(options=_SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((self._service,))
+        server.add_generic_rpc_handlers((self,))
         return server
-
-    async def stop(self) -> None:
-        """Stop listening and end every accepted link."""
-        if self._server is not None:
-            await self._server.stop(_STOP_GRACE_S)
-            self._server = None

@@ -22,7 +22,9 @@ from mesh.replication.home_session import HomeSession
 from mesh.replication.incoming_link import IncomingLink
 from mesh.replication.link import Dial, Link, MakeListener, NearLinks
 from mesh.replication.link_counters import LinkCounters
-from mesh.replication.link_grpc import DialledLink, LinkListener
+from mesh.replication.link_framed import Carriers
+from mesh.replication.link_grpc import DialledGrpcLink
+from mesh.replication.link_listener import LinkListener
 from mesh.replication.link_parts import Open, Raft
 from mesh.replication.mirror_session import MirrorSession
 from mesh.replication.outgoing_link import OutgoingLink
@@ -84,7 +86,8 @@ class MeshLinks:
         near: NearLinks | None = None,
     ) -> None:
         tls, counters = (None, None) if parts is None else (parts.contexts, parts.counters)
-        dial = dial or partial(DialledLink, tls=tls, mesh_id=identity.mesh_id)
+        with_grpc = partial(DialledGrpcLink, tls=tls, mesh_id=identity.mesh_id)
+        dial = dial or Carriers(tls=tls, mesh_id=identity.mesh_id, otherwise=with_grpc).dial
         self._near = near
         if near is not None:
             dial = partial(near.dial, otherwise=dial)

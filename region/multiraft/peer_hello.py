@@ -1,4 +1,4 @@
-"""The head of a peer frame, the HELLO that opens every connection, and the proof of the mesh's secret behind it.
+"""The HELLO that opens every connection, and the proof of the mesh's secret behind it.
 
 Layout (big-endian): u32 length of what follows | u8 kind | body. HELLO: version u16 | lane u8 | from u32 | to u32
 | disk uuid 16 bytes | port u16 | nonce 14 | length of the mesh id u16 | mesh id. `port` is where the sender's own
@@ -17,11 +17,11 @@ from typing import Final
 
 from georelay.ids import BrokerId
 from mesh.listening.mesh_secret import NO_NONCE, Call, MeshSecret, is_same
+from mesh.replication.frame_reader import HEAD
 from region.multiraft.transport import FrameKind, Lane
 
 PROTOCOL_VERSION: Final = 1
 HELLO_BYTES_MAX: Final = 512
-HEAD: Final = struct.Struct(">IB")
 _HELLO: Final = struct.Struct(">HBII16sH14sH")  # version, lane, from, to, disk uuid, port, nonce, mesh id length
 _CHALLENGE: Final = struct.Struct(">14s32s")
 CHALLENGE_FRAME_BYTES: Final = HEAD.size + _CHALLENGE.size

@@ -15,10 +15,11 @@ from typing import Final, Protocol, cast
 import structlog
 
 from georelay.ids import BrokerId, region_of
-from georelay.limits import LINK_FRAME_BYTES_MAX, PEER_FRAME_BYTES_MAX
+from georelay.limits import PEER_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name, certificate_names
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
-from region.multiraft.frame_reader import FrameReader
+from mesh.replication.frame_reader import FrameReader
+from mesh.replication.link_framed import FRAME_BYTES_MAX, FramedLink
 from region.multiraft.peer_hello import (
     HELLO_BYTES_MAX,
     NOT_PROVED,
@@ -28,7 +29,7 @@ from region.multiraft.peer_hello import (
     decode_hello,
     encode_challenge,
 )
-from region.multiraft.peer_links import PeerLink, PeerLinks
+from region.multiraft.peer_links import PeerLinks
 from region.multiraft.transport import Address, FrameKind, Lane, PeerReceiver
 
 log = structlog.get_logger()
@@ -71,7 +72,7 @@ class IncomingConnection(FrameReader):
     def __init__(self, owner: IncomingOwner) -> None:
         super().__init__()
         self._owner = owner
-        self._link: PeerLink | None = None  # on lane LINK
+        self._link: FramedLink | None = None  # on lane LINK
         self._peer: BrokerId | None = None
         self._lane: Lane | None = None
         self._disk = b""
@@ -126,7 +127,7 @@ class IncomingConnection(FrameReader):
         """Return how long a frame may be now."""
         if self._peer is None:
             return HELLO_BYTES_MAX
-        return PEER_FRAME_BYTES_MAX if self._link is None else 1 + LINK_FRAME_BYTES_MAX
+        return PEER_FRAME_BYTES_MAX if self._link is None else FRAME_BYTES_MAX
 
     def garbage_received(self, error: ValueError) -> None:
         """Close: nothing after it would be understood."""

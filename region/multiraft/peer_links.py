@@ -1,4 +1,5 @@
-"""Links between brokers of one region over the peer transport: what brokers of other regions say over gRPC.
+"""Links between brokers of one region over the peer transport: what brokers of other regions
+say on connections to the link listener.
 
 A link is a connection of its own (lane LINK) to the peer listener: a large answer never stands before a beat or log
 entries. Frames of the link protocol travel in both directions, each as one peer frame of kind LINK.
@@ -7,9 +8,8 @@ Rule 1: behind HELLO, and PROOF where the mesh has a secret, the accepting side 
         nobody sends LINK before.
         Who closes before that knows of no such lane (a broker of an older version): that one is dialled with gRPC,
         anew for each link.
-Rule 2: one frame is handed over at a time, the next one once the kernel took what goes before, WAITING_BYTES left out.
-Rule 3: nobody sends signs of life on it while beats go between both brokers: these are the signs of life.
-Rule 4: any broker of the region may open one, whatever its disk: it asks for nothing that a disk decides, and one with
+Rule 2: nobody sends signs of life on it while beats go between both brokers: these are the signs of life.
+Rule 3: any broker of the region may open one, whatever its disk: it asks for nothing that a disk decides, and one with
         a new disk must ask to be taken in.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -25,22 +24,19 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from georelay.ids import BrokerId, region_of
-from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
+from georelay.limits import KIB
 from georelay.tls import TlsContexts, broker_name
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
+from mesh.replication.frame_reader import HEAD, FrameReader
 from mesh.replication.link import Dial, Link, LinkReceiver
+from mesh.replication.link_framed import ACCEPTED, FRAME_BYTES_MAX, FramedLink, cut_off_when_unread, end_of
 from mesh.replication.settings import BrokerAddress
-from region.multiraft.frame_reader import FrameReader
-from region.multiraft.peer_hello import HEAD, NOT_PROVED, PeerProtocolError, answer_challenge, encode_hello
+from region.multiraft.peer_hello import NOT_PROVED, PeerProtocolError, answer_challenge, encode_hello
 from region.multiraft.transport import Address, FrameKind, Lane
 
 log = structlog.get_logger()
 
-WAITING_BYTES: Final = 256 * KIB
 CONNECT_TIMEOUT_MS: Final = 1_000
-UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off
-JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than two writes
-ACCEPTED: Final = HEAD.pack(1, FrameKind.ACCEPTED)  # the whole frame
 
 
 class LinkOwner(Protocol):
@@ -65,7 +61,7 @@ class PeerLinks:
     """Makes and accepts the links of one broker inside its region.
 
     Args:
-        quiet_ns: how long a broker was not heard; None while one of both does not hear the other (rule 3).
+        quiet_ns: how long a broker was not heard; None while one of both does not hear the other (rule 2).
 
     Attributes:
         transport: whose listener and identity are used; None before it was made.
@@ -75,7 +71,7 @@ class PeerLinks:
         self.transport: LinkOwner | None = None
         self._quiet_ns = quiet_ns
         self._accepted: Callable[[Link], None] | None = None
-        self._waiting: list[tuple[asyncio.Transport, PeerLink]] = []
+        self._waiting: list[tuple[asyncio.Transport, FramedLink]] = []
 
     def serve(self, accepted: Callable[[Link], None]) -> None:
         """Say ACCEPTED to who waits and to whoever comes; `accepted` must call the `start` of each link."""
@@ -97,10 +93,10 @@ class PeerLinks:
             owner, broker, otherwise=partial(otherwise, target), quiet_ns=partial(self._quiet_ns, broker)
         )
 
-    def accept(self, transport: asyncio.Transport, broker: BrokerId, names: frozenset[str] | None) -> PeerLink:
+    def accept(self, transport: asyncio.Transport, broker: BrokerId, names: frozenset[str] | None) -> FramedLink:
         """Return the link of a connection whose broker is known; it opens as soon as links are served here."""
         address = transport.get_extra_info("peername")
-        link = PeerLink(peer=_text(address), peer_names=names, quiet_ns=partial(self._quiet_ns, broker))
+        link = FramedLink(peer=_text(address), peer_names=names, quiet_ns=partial(self._quiet_ns, broker))
         if self._accepted is not None:
             self._open(transport, link, self._accepted)
         else:
@@ -108,118 +104,14 @@ class PeerLinks:
             self._waiting.append((transport, link))
         return link
 
-    def _open(self, transport: asyncio.Transport, link: PeerLink, accepted: Callable[[Link], None]) -> None:
+    def _open(self, transport: asyncio.Transport, link: FramedLink, accepted: Callable[[Link], None]) -> None:
         if not transport.is_closing():
             transport.write(ACCEPTED)
             link.opened(transport)
             accepted(link)
 
 
-class PeerLink:
-    """One link, whichever side dialled."""
-
-    gather_ms = 0
-
-    def __init__(
-        self, *, peer: str, quiet_ns: Callable[[], int | None], peer_names: frozenset[str] | None = None
-    ) -> None:
-        self._peer = peer
-        self._peer_names = peer_names
-        self._quiet_ns = quiet_ns
-        self._receiver: LinkReceiver | None = None
-        self._transport: asyncio.Transport | None = None  # None: LINK may not be sent
-        self._is_handed_over = False  # a frame, in this turn of the loop
-        self._is_paused = False
-        self._reason = ""
-
-    # --- Link -------------------------------------------------------------------------------------
-
-    @property
-    def peer(self) -> str:
-        """Return the address of the other end."""
-        return self._peer
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        """Return the names in the certificate of the dialling end."""
-        return self._peer_names
-
-    @property
-    def is_writable(self) -> bool:
-        """Return whether a frame is taken now."""
-        return self._transport is not None and not (self._is_handed_over or self._is_paused or self._reason)
-
-    def quiet_ns(self) -> int | None:
-        """Return how long the other broker was not heard on other lanes."""
-        return self._quiet_ns()
-
-    def start(self, receiver: LinkReceiver) -> None:
-        """Begin to receive."""
-        self._receiver = receiver
-
-    def send(self, frame: bytes) -> None:
-        """Hand over one frame."""
-        transport = self._transport
-        if self._reason or transport is None:
-            return
-        head = HEAD.pack(1 + len(frame), FrameKind.LINK)
-        if len(frame) < JOIN_BYTES_MAX:
-            transport.write(head + frame)
-        else:
-            transport.writelines((head, frame))
-        self._is_handed_over = True
-        asyncio.get_running_loop().call_soon(self._taken)
-
-    def close(self, reason: str) -> None:
-        """Close at once."""
-        if self._reason:
-            return
-        self._reason = reason or "closed"
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- the connection below ---------------------------------------------------------------------
-
-    def opened(self, transport: asyncio.Transport) -> None:
-        """Both sides know each other: frames may go."""
-        transport.set_write_buffer_limits(high=WAITING_BYTES)
-        _cut_off_when_unread(transport)  # the accepting side too: beats on another lane say nothing of this connection
-        self._transport = transport
-
-    def received(self, kind: int, body: memoryview) -> None:
-        """Take one frame of the connection. Raises PeerProtocolError."""
-        if kind != FrameKind.LINK:
-            raise PeerProtocolError(f"frame of kind {kind} on a link")
-        if self._receiver is not None and not self._reason:
-            self._receiver.frame_received(bytes(body))
-
-    def paused(self) -> None:
-        """The kernel takes no more for now."""
-        self._is_paused = True
-
-    def resumed(self) -> None:
-        """It does again."""
-        self._is_paused = False
-        self._go_on()
-
-    def lost(self, reason: str) -> None:
-        """The connection is gone."""
-        self._reason = self._reason or reason
-        self._transport = None
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None:
-            receiver.link_closed(self._reason)
-
-    def _taken(self) -> None:
-        self._is_handed_over = False
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._receiver is not None and self.is_writable:
-            self._receiver.link_writable()
-
-
-class DialledPeerLink(PeerLink):
+class DialledPeerLink(FramedLink):
     """The dialling end: owns its connection."""
 
     def __init__(
@@ -319,7 +211,7 @@ class _DialledConnection(FrameReader):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)  # uvloop has classes of its own
-        _cut_off_when_unread(stream)
+        cut_off_when_unread(stream)
         self._link.connected(stream)
         owner = self._owner
         stream.write(
@@ -336,7 +228,7 @@ class _DialledConnection(FrameReader):
 
     def frame_bytes_max(self) -> int:
         """Return how long a frame may be now."""
-        return 1 + LINK_FRAME_BYTES_MAX if self._is_accepted else KIB
+        return FRAME_BYTES_MAX if self._is_accepted else KIB
 
     def frame_received(self, kind: int, body: memoryview) -> None:
         """Take CHALLENGE and ACCEPTED, then what the link carries. Raises PeerProtocolError."""
@@ -373,17 +265,9 @@ class _DialledConnection(FrameReader):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self._is_accepted or self._garbage:
-            self._link.lost(self._garbage or _end_of(exc))
+            self._link.lost(self._garbage or end_of(exc))
         else:
             self._link.unanswered()
-
-
-def _cut_off_when_unread(transport: asyncio.Transport) -> None:
-    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
-
-
-def _end_of(error: Exception | None) -> str:
-    return "the other end closed the connection" if error is None else str(error) or type(error).__name__
 
 
 def _text(address: Address) -> str:

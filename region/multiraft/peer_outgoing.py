@@ -24,9 +24,9 @@ from georelay.limits import KIB, MIB
 from georelay.tls import TlsContexts, broker_name
 from mesh.listening.addresses_core import Addresses
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
+from mesh.replication.frame_reader import HEAD
 from region.multiraft.peer_hello import (
     CHALLENGE_FRAME_BYTES,
-    HEAD,
     NOT_PROVED,
     PeerProtocolError,
     answer_challenge,

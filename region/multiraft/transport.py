@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 from georelay.ids import BrokerId
 from mesh.listening.addresses_core import Source
+from mesh.replication.link_framed import ACCEPTED_KIND, LINK_KIND
 
 Address: TypeAlias = tuple[str, int]
 Part: TypeAlias = bytes | bytearray | memoryview
@@ -29,8 +30,8 @@ class FrameKind(enum.IntEnum):
     BULK = 5
     CHALLENGE = 6
     PROOF = 7
-    ACCEPTED = 8
-    LINK = 9
+    ACCEPTED = ACCEPTED_KIND
+    LINK = LINK_KIND  # 10 is BEGIN of links between regions
 
 
 class Lane(enum.IntEnum):

@@ -142,13 +142,20 @@ class TlsContexts:
         self._checked_s = monotonic_s()
         self._loaded = _load(settings, name, version=0)
         self._expiries: tuple[int, dict[str, float]] | None = None
+        self._spoken: list[str] = []
         self._lock = threading.Lock()  # gRPC asks from threads of its own
 
     def server(self) -> ssl.SSLContext:
         """Return the context for the next connection that is accepted."""
         context = self._current().server
         assert context is not None, f"{self.name} has no certificate to listen with"
+        if self._spoken:
+            context.set_alpn_protocols(self._spoken)
         return context
+
+    def speak(self, *protocols: str) -> None:
+        """Agree on these protocols (ALPN) with whoever asks for one of them; without this there is no agreement."""
+        self._spoken = list(protocols)
 
     def client(self) -> ssl.SSLContext:
         """Return the context for the next connection that is dialed; host names are checked."""

@@ -37,12 +37,13 @@ from georelay.errors import Unauthenticated
 from georelay.ids import BrokerId, Offset, RegionNumber
 from georelay.wire.api import ApiKey, encode_request
 from georelay.wire.requests import ApiVersionsRequest, MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from mesh.replication.frame_reader import HEAD
 from mesh.replication.frames import Heartbeat, Open, encode_frame
 from mesh.replication.link_proof_core import PROOF_SINCE_VERSION
 from region.app import Broker
 from region.config import BrokerConfig
 from region.kafka.handlers.sasl import parse_plain
-from region.multiraft.peer_hello import HEAD, encode_hello
+from region.multiraft.peer_hello import encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
 from region.multiraft.transport import FrameKind, Lane
 from region.security.scram_core import ScramClient

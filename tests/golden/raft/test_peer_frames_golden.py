@@ -10,8 +10,9 @@ import pytest
 
 from georelay.ids import BrokerId
 from mesh.listening.mesh_secret import NO_NONCE, Call, MeshSecret
-from region.multiraft.peer_hello import HEAD, answer_challenge, decode_hello, encode_challenge, encode_hello
-from region.multiraft.peer_links import ACCEPTED, PeerLink
+from mesh.replication.frame_reader import HEAD
+from mesh.replication.link_framed import ACCEPTED, BEGIN, FramedLink
+from region.multiraft.peer_hello import answer_challenge, decode_hello, encode_challenge, encode_hello
 from region.multiraft.transport import FrameKind, Lane
 
 FROM, TO = BrokerId(1001), BrokerId(1002)
@@ -25,7 +26,7 @@ class Kept:
     def __init__(self) -> None:
         self.written = b""
 
-    def set_write_buffer_limits(self, high: int) -> None: ...
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def get_extra_info(self, _: str) -> Any:
         return SimpleNamespace(setsockopt=lambda *_: None)
@@ -36,7 +37,7 @@ class Kept:
 
 async def link_frame() -> bytes:
     below: Any = Kept()
-    link = PeerLink(peer="peer", quiet_ns=lambda: None)
+    link = FramedLink(peer="peer", quiet_ns=lambda: None)
     link.opened(below)
     link.send(b"\x01a frame of the link protocol")
     return bytes(below.written)
@@ -56,6 +57,7 @@ FRAMES = {
     "peer_challenge_link": challenge(),
     "peer_proof_link": answer_challenge(SECRET, challenge(), Call(FROM, TO, NONCE, NO_NONCE), Lane.LINK),
     "peer_accepted": ACCEPTED,
+    "link_begin": BEGIN,
 }
 
 

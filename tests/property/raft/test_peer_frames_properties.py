@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from region.multiraft.frame_reader import LARGE_FRAME_BYTES, READ_BUFFER_BYTES, FrameReader
-from region.multiraft.peer_hello import HEAD
+from mesh.replication.frame_reader import HEAD, LARGE_FRAME_BYTES, READ_BUFFER_BYTES, FrameReader
 
 FRAME_BYTES_MAX = 2 * READ_BUFFER_BYTES
 SIZES = st.one_of(

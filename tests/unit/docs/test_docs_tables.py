@@ -16,6 +16,7 @@ from gateway.config import GatewayConfig
 from georelay import errors
 from mesh.listening.grpc_status import grpc_status
 from mesh.replication import frames, link_state
+from mesh.replication.link_framed import ACCEPTED_KIND, BEGIN_KIND, LINK_KIND
 from mesh.replication.stream_header import OWNS_OFFSETS, EntryType
 from region.config import BrokerConfig
 from region.kafka.error_map import kafka_code
@@ -139,7 +140,9 @@ def test_the_layouts_of_format_1_are_the_docstrings(root: Path, table_rows: Rows
 
 
 def test_the_link_frames_are_the_docstring(root: Path, table_rows: Rows) -> None:
-    rows = table_rows((root / "docs/protocol/link-frames.md").read_text())
+    carrier, text = (root / "docs/protocol/link-frames.md").read_text().split("## Frames")
+    assert [int(row[0]) for row in table_rows(carrier)] == [ACCEPTED_KIND, LINK_KIND, BEGIN_KIND]
+    rows = table_rows(text)
     documented = {int(row[0]): (row[1], row[2]) for row in rows if row[0].isdigit()}
     one_line = re.sub(r"\s+", " ", frames.__doc__ or "")
     assert set(documented) == set(frames._DECODERS)

@@ -251,6 +251,7 @@ class TestBroker:
     held: list[asyncio.Future[Published]] = field(default_factory=list)
     links: Any = None
     port: int = 0
+    carried: dict[str, Any] = field(default_factory=dict)  # how, where it is not as MeshLinks does by itself
 
     async def start(self, listen: str = "127.0.0.1:0") -> int:
         self.links = MeshLinks(
@@ -261,6 +262,7 @@ class TestBroker:
             requests=self,
             clock=SystemClock(),
             settings=self.settings,
+            **self.carried,
         )
         self.port = await self.links.start(listen)
         return self.port
@@ -380,6 +382,24 @@ async def two_regions() -> AsyncIterator[TwoRegions]:
     await mirror.links.stop()
     await home.links.stop()
     await wire.cut()
+
+
+@pytest.fixture
+async def join() -> AsyncIterator[Callable[..., Any]]:
+    """Start a home and a mirror, how each is carried as given."""
+    started: list[TestBroker] = []
+
+    async def begin(home: dict[str, Any], mirror: dict[str, Any]) -> tuple[TestBroker, TestBroker]:
+        settings = LinkSettings(redial_ms=10)
+        started.append(TestBroker(identity(1001), {}, carried=home, settings=settings))
+        address = BrokerAddress(broker_id=BrokerId(1001), address=f"127.0.0.1:{await started[0].start()}")
+        started.append(TestBroker(identity(2001), {RegionNumber(1): [address]}, carried=mirror, settings=settings))
+        await started[1].start()
+        return started[0], started[1]
+
+    yield begin
+    for broker in reversed(started):
+        await broker.links.stop()
 
 
 @pytest.fixture

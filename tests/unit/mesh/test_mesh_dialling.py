@@ -13,7 +13,9 @@ import pytest
 import structlog.testing
 
 from georelay.ids import BrokerId
-from mesh.replication.link_grpc import AcceptedLink, DialledLink, LinkListener
+from mesh.replication.link import Link
+from mesh.replication.link_grpc import DialledGrpcLink
+from mesh.replication.link_listener import LinkListener
 from mesh.replication.settings import BrokerAddress
 
 ECHO = b"heard"
@@ -39,7 +41,7 @@ class Heard:
 class Echo(Heard):
     """Answers each frame."""
 
-    def __init__(self, link: AcceptedLink) -> None:
+    def __init__(self, link: Link) -> None:
         super().__init__()
         self.link = link
 
@@ -95,8 +97,8 @@ async def listener() -> AsyncIterator[int]:
     await made.stop()
 
 
-def dialled(port: int) -> DialledLink:
-    return DialledLink(BrokerAddress(broker_id=BrokerId(1001), address=f"127.0.0.1:{port}"))
+def dialled(port: int) -> DialledGrpcLink:
+    return DialledGrpcLink(BrokerAddress(broker_id=BrokerId(1001), address=f"127.0.0.1:{port}"))
 
 
 async def test_a_dial_that_hears_nothing_is_joined_by_another_one(listener: int) -> None:
@@ -175,7 +177,7 @@ async def test_a_frame_that_meets_a_call_which_has_just_ended_is_no_failure_of_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     call = EndedCall()
-    monkeypatch.setattr(DialledLink, "_channel", lambda _link: ReadyChannel(call))
+    monkeypatch.setattr(DialledGrpcLink, "_channel", lambda _link: ReadyChannel(call))
     link, heard = dialled(1), Heard()
     with structlog.testing.capture_logs() as logs:
         link.start(heard)

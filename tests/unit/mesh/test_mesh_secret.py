@@ -14,7 +14,7 @@ from georelay.errors import ConfigError
 from georelay.ids import BrokerId, RegionNumber
 from mesh.listening.mesh_secret import NO_NONCE, Call, MeshSecret
 from mesh.replication import frames as f
-from mesh.replication.link_grpc import DialledLink
+from mesh.replication.link_grpc import DialledGrpcLink
 from mesh.replication.link_proof_core import LinkProof
 from mesh.replication.link_state import PeerProtocolError
 from mesh.replication.settings import BrokerAddress, MeshIdentity
@@ -124,7 +124,7 @@ class Stranger:
     def __init__(self, port: int) -> None:
         self.heard: list[f.Part] = []
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._link = DialledLink(BrokerAddress(broker_id=HOME, address=f"127.0.0.1:{port}"))
+        self._link = DialledGrpcLink(BrokerAddress(broker_id=HOME, address=f"127.0.0.1:{port}"))
         self._link.start(self)
 
     def frame_received(self, frame: bytes) -> None:

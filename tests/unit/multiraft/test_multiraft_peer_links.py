@@ -17,9 +17,10 @@ from georelay.ids import BrokerId
 from georelay.limits import LINK_FRAME_BYTES_MAX
 from mesh.listening.mesh_secret import MeshSecret
 from mesh.replication.link import Link
+from mesh.replication.link_framed import ACCEPTED, WAITING_BYTES
 from mesh.replication.settings import BrokerAddress
 from region.multiraft.peer_hello import encode_hello
-from region.multiraft.peer_links import ACCEPTED, WAITING_BYTES, PeerLinks
+from region.multiraft.peer_links import PeerLinks
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
 from tests.free_ports import free_port
 

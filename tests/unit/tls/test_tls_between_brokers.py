@@ -19,7 +19,8 @@ from georelay.tls import ClientAuth, TlsContexts, TlsSettings
 from georelay.tls_grpc import channel_credentials, server_credentials
 from mesh.replication.frames import PROTOCOL_VERSION, Open, encode_frame
 from mesh.replication.incoming_link import IncomingLink
-from mesh.replication.link_grpc import DialledLink, LinkListener
+from mesh.replication.link_grpc import DialledGrpcLink
+from mesh.replication.link_listener import LinkListener
 from mesh.replication.settings import BrokerAddress, LinkSettings, MeshIdentity
 from region.multiraft.peer_hello import encode_hello
 from region.multiraft.peers import FrameKind, Lane, PeerTransport
@@ -218,7 +219,9 @@ def opening(broker: int) -> bytes:
 async def dialed(port: int, tls: TlsContexts | None, *, target: int = 1001, says: int = 2001) -> Receiver:
     """Dial a link as broker `says`; returns when it has an answer or is closed."""
     receiver = Receiver()
-    link = DialledLink(BrokerAddress(broker_id=BrokerId(target), address=f"127.0.0.1:{port}"), tls=tls, mesh_id=MESH)
+    link = DialledGrpcLink(
+        BrokerAddress(broker_id=BrokerId(target), address=f"127.0.0.1:{port}"), tls=tls, mesh_id=MESH
+    )
     link.start(receiver)
     link.send(opening(says))
     async with asyncio.timeout(10):

@@ -19,7 +19,7 @@ from mesh.listening.grpc_limits import CallLimits, address_of, connection_option
 from mesh.listening.grpc_server import GrpcServer
 from mesh.listening.limited_handlers import LimitedHandlers
 from mesh.listening.pending_calls import PendingCalls
-from mesh.replication.link_grpc import LinkListener
+from mesh.replication.link_listener import LinkListener
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 

@@ -1,4 +1,6 @@
-"""The receiving half of a peer connection: bytes in, whole frames out.
+"""The receiving half of a connection between brokers: bytes in, whole frames out.
+
+Frame (big-endian): u32 length of what follows | u8 kind | body.
 
 Small frames are handled where they were received; the body of a large one is received straight into a buffer of its
 own, so that a megabyte of log entries is not moved before it is decoded.
@@ -7,19 +9,20 @@ own, so that a megabyte of log entries is not moved before it is decoded.
 from __future__ import annotations
 
 import asyncio
+import struct
 from abc import ABC, abstractmethod
 from typing import Final
 
 from georelay.limits import KIB
-from region.multiraft.peer_hello import HEAD, PeerProtocolError
 
+HEAD: Final = struct.Struct(">IB")
 READ_BUFFER_BYTES: Final = 256 * KIB
 LARGE_FRAME_BYTES: Final = 64 * KIB  # received into a buffer of its own
 assert LARGE_FRAME_BYTES < READ_BUFFER_BYTES
 
 
 class FrameReader(asyncio.BufferedProtocol, ABC):
-    """One end of a connection that receives peer frames."""
+    """One end of a connection that receives frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(READ_BUFFER_BYTES)
@@ -71,7 +74,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
             length, kind = HEAD.unpack_from(view, position)
             limit = self.frame_bytes_max()
             if not 1 <= length <= limit:
-                raise PeerProtocolError(f"frame of {length} bytes, the limit is {limit}")
+                raise ValueError(f"frame of {length} bytes, the limit is {limit}")
             start, end = position + HEAD.size, position + 4 + length
             if end <= filled:
                 position = end

@@ -32,7 +32,7 @@ from typing import Any, Final
 from georelay.errors import ConfigError
 from georelay.process_guard import adopt_orphans, die_with_parent, leave_out, refuse_foreign_packages
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0  # of a machine without an idle moment, where ten imports take ten times as long
 END_TIMEOUT_S: Final = 5.0
 MODULES: Final = {"region": ("region.app",), "gateway": ()}  # what their __main__ imports only later
 TRACE_MODULES: Final = ("mesh.tracing.shelf", "mesh.tracing.writer")  # what both import who write traces: Arrow
@@ -114,9 +114,15 @@ class Nursery:
                 await self._process.stdin.drain()
                 while (answer := await self._process.stdout.readline()) == _READY:
                     pass
-        except (OSError, TimeoutError):
+        except TimeoutError:
             answer = b""
-        if not answer:  # it said why in its log
+            with suppress(ProcessLookupError):
+                self._process.kill()  # left alone, it would still do what it was asked for, beside what is run instead
+            with self._log_path.open("a") as log:
+                log.write(f"nursery: no answer within {START_TIMEOUT_S:g} s\n")
+        except OSError:
+            answer = b""
+        if not answer:  # why is in its log
             await self.stop()
             return None
         return ForkedProcess(int(answer))

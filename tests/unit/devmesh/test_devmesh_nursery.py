@@ -137,6 +137,17 @@ def test_a_process_of_which_the_parent_was_not_told_runs_nothing(tmp_path: Path)
     assert (done.stdout, done.stderr) == ("1 False\n", "")
 
 
+async def test_a_nursery_that_does_not_answer_in_time_says_so_and_makes_nothing_later(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nursery, "START_TIMEOUT_S", 0.0)
+    made = Nursery(here / "nursery.log")
+    await made.start()
+    assert await made.fork(argv("stays"), log_path=here / "stays.log", directory=here) is None
+    assert (here / "nursery.log").read_text() == "nursery: no answer within 0 s\n"
+    assert not (here / "stays.log").exists()
+
+
 THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
 
 

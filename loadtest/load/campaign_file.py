@@ -99,14 +99,18 @@ def parse(text: str, *, name: str, place: str) -> Campaign:
 def shortened(text: str, seconds: float) -> str:
     """Return the text of a right campaign with a load of so many seconds: stages and moments of faults in proportion.
 
-    How long a fault holds stays. Raises CampaignError: two of these keys stand on one line.
+    How long a fault holds stays, unless it would hold into the next one, or beyond the load, and did not before: then
+    it is in proportion, too. Raises CampaignError: two of these keys stand on one line.
     """
     document, lines, rows = tomllib.loads(text), lines_of(text), text.splitlines()
-    factor = seconds / sum(seconds_of(stage["for"]) for stage in document["stages"])
-    for part, keys in (("stages", ("for",)), ("faults", ("at", "every"))):
+    whole_s = sum(seconds_of(stage["for"]) for stage in document["stages"])
+    factor, faults = seconds / whole_s, document.get("faults", [])
+    moments = sorted([whole_s, *(at_s for fault in faults for at_s in _moments_of(fault))])
+    for part, keys in (("stages", ("for",)), ("faults", ("at", "every", "for"))):
         for row, entry in enumerate(document.get(part, ())):
             for key in keys:
-                if key not in entry:
+                is_hold = part == "faults" and key == "for"
+                if key not in entry or (is_hold and _holds_as_long(entry, moments, factor)):
                     continue
                 line = lines.get((part, row, key))
                 if line is None:
@@ -114,6 +118,21 @@ def shortened(text: str, seconds: float) -> str:
                 new = f"{seconds_of(entry[key]) * factor:.2f}s"
                 rows[line - 1] = rows[line - 1].replace(f'"{entry[key]}"', f'"{new}"')
     return "\n".join(rows) + "\n"
+
+
+def _moments_of(fault: dict[str, Any]) -> list[float]:
+    every_s = seconds_of(fault.get("every", "0s"))
+    return [seconds_of(fault["at"]) + number * every_s for number in range(fault.get("times", 1))]
+
+
+def _holds_as_long(fault: dict[str, Any], moments: list[float], factor: float) -> bool:
+    """Return whether a fault is over before the next of these moments in a load of `factor` times the length, too."""
+    for_s = seconds_of(fault["for"])
+    for at_s in _moments_of(fault):
+        following_s = next((moment for moment in moments if moment >= at_s + for_s), None)
+        if following_s is not None and for_s > (following_s - at_s) * factor:
+            return False
+    return True
 
 
 def lines_of(text: str) -> dict[Where, int]:

@@ -251,8 +251,23 @@ def test_a_shortened_campaign_has_its_stages_and_faults_in_proportion() -> None:
     again = RIGHT.replace('for = "2s"', 'for = "1s"\ntimes = 3\nevery = "2s"')
     short = parse(shortened(again, 5), name="short", place="short.toml")
     assert [stage.seconds for stage in short.stages] == [2.0, 3.0]
-    assert [(fault.at_s, fault.for_s) for fault in short.faults] == [(2.5, 1.0), (3.5, 1.0), (4.5, 1.0)]
+    assert [fault.at_s for fault in short.faults] == [2.5, 3.5, 4.5]
     assert short.topics == parse(again, name="long", place="long.toml").topics
+
+
+@pytest.mark.parametrize(
+    ("seconds", "held_s"),
+    [(10, [3.0, 1.0, 2.0]), (8, [3.0, 0.8, 1.6]), (5, [3.0, 0.5, 1.0]), (2, [0.6, 0.2, 0.4])],
+    ids=["not shortened", "a little", "by half", "all of them"],
+)
+def test_a_fault_of_a_shortened_campaign_holds_as_long_unless_it_would_hold_into_the_next_one_and_did_not_before(
+    seconds: float, held_s: list[float]
+) -> None:
+    i, j = RIGHT.index("[[faults]]"), RIGHT.index("[checks]")
+    moments = (("0s", "3s"), ("7s", "1s"), ("8s", "2s"))
+    faults = "".join(f'[[faults]]\nat = "{at}"\ndo = "kill"\nwhat = "us-1"\nfor = "{held}"\n\n' for at, held in moments)
+    short = parse(shortened(RIGHT[:i] + faults + RIGHT[j:], seconds), name="short", place="short.toml")
+    assert [fault.for_s for fault in short.faults] == held_s
 
 
 def test_what_stands_on_one_line_cannot_be_shortened() -> None:

@@ -24,6 +24,7 @@ from georelay.errors import (
     NotHome,
     NotLeader,
     OutcomeUnknown,
+    OutOfOrderSequence,
     PolicyViolation,
     Unavailable,
 )
@@ -287,8 +288,8 @@ class _Lane:
 
     def _refused(self, number: int, fault: Fault) -> None:
         error = from_fault(fault)
-        if fault.code == LANE_RESET:
-            refusal = Refusal.LANE_RESET
+        if fault.code == LANE_RESET or (isinstance(error, OutOfOrderSequence) and self._core.is_retrying):
+            refusal = Refusal.LANE_RESET  # a gap of this lane's own: what is before this batch goes again
         elif isinstance(error, NotLeader) and error.leader < 0 and self._forwarder.is_leaderless(self.key):
             refusal = Refusal.FAILED
             error = self._without_leader()

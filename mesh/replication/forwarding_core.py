@@ -82,6 +82,11 @@ class LaneCore:
         return bool(self._in_flight)
 
     @property
+    def is_retrying(self) -> bool:
+        """Return whether batches were refused that go again, ahead of what is in flight now."""
+        return self.state is LaneState.RETRYING
+
+    @property
     def has_waiting(self) -> bool:
         """Return whether batches wait to be sent."""
         return bool(self._waiting)

@@ -4,6 +4,7 @@ A hand-over takes as long as its heir needs to have everything, on a busy machin
 leader serves on. Refused meanwhile, a batch would come back behind those that its client has sent after it.
 
 Rule 1: what is held is decided together: stored in its order when the leader serves on, refused when it leads no more.
+        Where one is refused for now, all behind it are: alone they would be gaps in their producers' sequences.
 Rule 2: what comes while something is held waits behind it.
 Rule 3: bounded in batches and bytes; beyond that a publish is refused, and so is what follows it.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from georelay.errors import Busy, GeorelayError
+from georelay.errors import Busy, GeorelayError, Retry
 from georelay.limits import MIB
 from region.kafka.ports import Publish, Published
 from region.multiraft.machine import HandingOver
@@ -70,13 +71,15 @@ class HeldPublishes:
                 self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look)
                 return
             except GeorelayError as error:
-                if not held.answer.done():
-                    held.answer.set_exception(error)
-                    held.answer.exception()  # that nobody waits for it any more is no error
+                for _ in range(1 if error.retry is Retry.NEVER else len(self._held)):
+                    _refuse(self._taken().answer, error)
             else:
-                stored.add_done_callback(partial(_pass_on, held.answer))
-            self._held.popleft()
-            self._bytes -= len(held.publish.raw)
+                stored.add_done_callback(partial(_pass_on, self._taken().answer))
+
+    def _taken(self) -> _Held:
+        held = self._held.popleft()
+        self._bytes -= len(held.publish.raw)
+        return held
 
 
 def _pass_on(answer: asyncio.Future[Published], stored: asyncio.Future[Published]) -> None:
@@ -85,7 +88,12 @@ def _pass_on(answer: asyncio.Future[Published], stored: asyncio.Future[Published
     if stored.cancelled():
         answer.cancel()
     elif (error := stored.exception()) is not None:
-        answer.set_exception(error)
-        answer.exception()
+        _refuse(answer, error)
     else:
         answer.set_result(stored.result())
+
+
+def _refuse(answer: asyncio.Future[Published], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # that nobody waits for it any more is no error

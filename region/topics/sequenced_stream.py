@@ -36,6 +36,7 @@ from georelay.errors import (
     InvalidTransactionState,
     NotHome,
     NotLeader,
+    OutOfOrderSequence,
     PolicyViolation,
     ProducerFenced,
     Unavailable,
@@ -187,7 +188,13 @@ class SequencedStream(FollowedLog, ABC):
         proposer = self._leading()
         end = self.end
         append_us = self._append_us()
-        original = self._original(publish, append_us)
+        try:
+            original = self._original(publish, append_us)
+        except OutOfOrderSequence:
+            # The log may know already that it leads no more, and have refused the batch before this one: then the gap
+            # is ours, and the client is told who to look for, not that it left something out.
+            proposer.propose([])
+            raise
         if original is not None:
             return original
         self._check_stays()

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from georelay.clock import Clock
-from georelay.errors import HomeUnreachable, NotLeader, OutcomeUnknown
+from georelay.errors import HomeUnreachable, NotLeader, OutcomeUnknown, OutOfOrderSequence
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.lane_core import LaneLimits
 from georelay.outage_core import Outage
@@ -197,6 +197,19 @@ async def test_a_stream_that_nobody_leads_is_waited_for_once_and_then_refused_wi
     world.refuse_newest()
     assert not waits.done()  # another election is waited for
     waits.cancel()
+
+
+async def test_a_batch_called_out_of_order_goes_again_behind_the_refused_one_that_it_leaves_out() -> None:
+    world = Publisher()
+    batches = [world.publish(), world.publish()]
+    world.open()
+    first, second = world.forwarder._request_number - 1, world.forwarder._request_number
+    world.answer(f.ForwardFailed(first, to_fault(NotLeader(leader=1001))))
+    world.answer(f.ForwardFailed(second, to_fault(OutOfOrderSequence("sequence 1, 0 was expected"))))
+    assert not any(batch.done() for batch in batches)
+    for number in (first, second):
+        world.answer(f.Forwarded(number, Epoch(1), Offset(number), 0, Offset(0)))
+    assert [(await batch).base_offset for batch in batches] == [first, second]
 
 
 async def test_a_record_on_its_way_when_its_home_is_lost_is_told_unknown_once_that_is_known_and_names_the_region() -> (

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from georelay.errors import Busy, NotLeader
+from georelay.errors import Busy, NotLeader, OutOfOrderSequence
 from georelay.wire.batch import RecordDraft, build_batch, iterate_records
 from mesh.replication.publish import Publish
 from region.broker.storing import store
 from region.topics import held_publishes
 
 
-def publish(bench: Any, value: bytes) -> Any:
-    """Publish one record without a producer, as the broker does for its clients."""
-    raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1))
+def publish(bench: Any, value: bytes, sequence: int = -1) -> Any:
+    """Publish one record, without a producer as long as `sequence` says none, as the broker does for its clients."""
+    numbers: dict[str, Any] = {} if sequence < 0 else {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+    raw = bytearray(build_batch([RecordDraft(value)], timestamps_ms=1, **numbers))
     answer = store(bench.stream, Publish.built(raw, received_ns=1, entry_region=1), None)
     raw[:] = bytes(len(raw))  # the buffer of the connection is used again
     return answer
@@ -62,6 +63,32 @@ async def test_a_leader_that_leads_no_more_refuses_all_of_it_and_names_the_next(
             await answer
         assert refused.value.leader == 1002
     assert stored(bench) == []
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_what_is_held_behind_a_batch_that_comes_again_is_no_gap_of_its_producer(
+    make_bench: Any, leads: bool
+) -> None:
+    bench = make_bench().ready()
+    bench.log.hands_over = True
+    answers = [publish(bench, b"0", sequence=0), publish(bench, b"1", sequence=1)]
+    bench.log.hands_over, bench.log.leads, bench.log.busy = False, leads, True  # the stream has not heard of it
+    await turns()
+    for answer in answers:
+        with pytest.raises(Busy if leads else NotLeader):
+            await answer
+    assert stored(bench) == []
+
+
+async def test_a_log_that_leads_no_more_calls_nothing_a_gap_that_comes_behind_what_it_refused(make_bench: Any) -> None:
+    bench = make_bench().ready()
+    bench.log.leads = False  # the stream has not heard of it
+    for sequence in (0, 1):
+        with pytest.raises(NotLeader):
+            publish(bench, b"v", sequence=sequence)
+    bench.log.leads = True
+    with pytest.raises(OutOfOrderSequence):
+        publish(bench, b"v", sequence=1)
 
 
 async def test_what_is_held_is_bounded(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,9 @@ class Home:
     def leader_of(self, key: StreamKey) -> int:
         return 1001
 
+    def too_old(self, _peer: Any) -> str:
+        return ""
+
     def session_opened(self, session: Any) -> None: ...
 
     def session_ended(self, session: Any) -> None: ...

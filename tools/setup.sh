@@ -38,7 +38,8 @@ say "setting up $venv: a minute or two, once"
 bash tools/needs.sh &
 needs=$!
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
+# --use-pep517: the venv of an older Python has setuptools and no wheel, and pip would take setup.py bdist_wheel there.
+"$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --use-pep517 --no-deps --constraint constraints.txt \
   --wheel-dir "$wheels" pyspark &
 pyspark=$!
 say "downloading and building pyspark beside everything else"

@@ -43,6 +43,7 @@ from gateway.routing.prober import Prober
 from gateway.routing.region_view_core import RegionView
 from gateway.routing.resolving import Resolving
 from gateway.routing.router import Router
+from gateway.routing.rule_sharer import RuleSharer
 from gateway.text.listener import TextListener
 from gateway.traces import GatewayTraces, trace_pages
 from georelay.credentials import Credentials
@@ -52,6 +53,7 @@ from mesh.gossip.directory_core import GATEWAY_ROLE, TAGS_VERSION
 from mesh.gossip.distance_pages_core import OWN_QUERY
 from mesh.gossip.metrics import GossipCollector
 from mesh.gossip.pools import LAN, GossipPools
+from mesh.gossip.rule_pages_core import RULES_QUERY
 from mesh.gossip.starting import make_member
 from mesh.listening.browser_guard import BrowserGuard
 from mesh.listening.grpc_requests import RequestBudget
@@ -180,6 +182,10 @@ class Gateway:
         pools.answer_query(OWN_QUERY, sharer.answer)
         sharer.start()
         self._stack.push_async_callback(sharer.close)
+        rules = RuleSharer(self._router, pool=pools.pools[LAN], mesh=config.mesh_id)
+        pools.answer_query(RULES_QUERY, rules.answer)
+        rules.start()
+        self._stack.push_async_callback(rules.close)
 
     def _knows_the_regions(self) -> bool:
         return self._follower is None or self._follower.is_settled

@@ -10,7 +10,7 @@ import gc
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -20,6 +20,7 @@ from georelay.ids import RegionNumber
 from mesh.gossip.distance_pages_core import FAR_QUERY
 from mesh.gossip.metrics import GossipCollector
 from mesh.gossip.pools import LAN, GossipPools
+from mesh.gossip.rule_pages_core import RULES_QUERY
 from mesh.listening.admission_core import Refusal
 from mesh.listening.congestion_control import LinkSockets
 from mesh.listening.listeners import Listeners
@@ -33,6 +34,7 @@ from region.broker.health import read_health
 from region.broker.home_metrics import HomesCollector
 from region.broker.link_metrics import LinkCollector
 from region.broker.local_cluster import LocalCluster
+from region.broker.rule_relay import RuleRelay
 from region.broker.security_metrics import SecurityCollector
 from region.broker.shed_watch import ShedWatch
 from region.broker.storage_metrics import StorageCollector
@@ -117,7 +119,7 @@ class Broker:
             shed=lambda: self._shed.share,
         )
         self._gossip_port = None if pools is None else self._make_gossip_port(pools)
-        self._distances = None if pools is None or LAN not in pools.pools else self._make_distances(pools)
+        self._relays = () if pools is None or LAN not in pools.pools else self._make_relays(pools)
         metrics = self._edge.metrics.registry
         metrics.register(self._shed)
         metrics.register(StorageCollector(flusher=self.core.flusher, host=self.core.host, budget=self.core.budget))
@@ -162,17 +164,19 @@ class Broker:
             note=pools.note,
         )
 
-    def _make_distances(self, pools: GossipPools) -> DistanceRelay:
-        relay = DistanceRelay(
-            own=self.config.region,
-            mesh=self.config.mesh_id,
-            pool=pools.pools[LAN],
-            topology=lambda: self.core.controller.state.topology,
-            request=self.core.links.request,
-        )
-        pools.answer_query(FAR_QUERY, relay.answer)
-        self.core.port.distances = relay
-        return relay
+    def _make_relays(self, pools: GossipPools) -> tuple[DistanceRelay, RuleRelay]:
+        parts: dict[str, Any] = {
+            "own": self.config.region,
+            "mesh": self.config.mesh_id,
+            "pool": pools.pools[LAN],
+            "topology": lambda: self.core.controller.state.topology,
+            "request": self.core.links.request,
+        }
+        port = self.core.port
+        port.distances, port.rules = DistanceRelay(**parts), RuleRelay(**parts)
+        pools.answer_query(FAR_QUERY, port.distances.answer)
+        pools.answer_query(RULES_QUERY, port.rules.answer)
+        return port.distances, port.rules
 
     @property
     def cluster(self) -> LocalCluster:
@@ -200,8 +204,8 @@ class Broker:
         self._traces.follow(self.core)
         if self._pools is not None and self._gossip_port is not None:
             self._gossip_port.start(known_hints(self.config, self._pools))
-        if self._distances is not None:
-            self._distances.start()
+        for relay in self._relays:
+            relay.start()
         self._link_sockets.start()
         self._shed.start()
         await self._edge.start()
@@ -219,8 +223,8 @@ class Broker:
         await asyncio.gather(*(host.hand_all_over() for host in (self.core.host, replica and replica.host) if host))
         if self._gossip_port is not None:
             await self._gossip_port.stop()
-        if self._distances is not None:
-            await self._distances.stop()
+        for relay in self._relays:
+            await relay.stop()
         await self.core.drain.close()
         leaving = None if self._pools is None else asyncio.create_task(self._pools.stop(), name="gossip-leave")
         await self._edge.stop()

@@ -20,10 +20,10 @@ from gateway.routing.far_book_core import FarBook, own_rows
 from gateway.routing.router import Router
 from georelay.cadence import pause_s
 from mesh.distance.prefix_table_core import ROWS_MAX, PrefixDistance, PrefixTable, PrefixTableFault
-from mesh.gossip.directory_core import row_of
+from mesh.gossip.directory_core import first_broker
 from mesh.gossip.distance_pages_core import FAR_QUERY, answer
 from mesh.gossip.distance_reading import AskedPool, read_table
-from mesh.gossip.view import MemberStatus, MemberView
+from mesh.gossip.view import MemberView
 
 SHARE_EVERY_S: Final = 60.0
 SLICE: Final = 64
@@ -73,7 +73,7 @@ class DistanceSharer:
         """Put the own table together, and ask for those of the other regions."""
         rows = own_rows(self._book, self._router.legs().get(self._region), self._router.now_s)
         self._far.own = PrefixTable.of(await _slowly(rows))
-        teller = self._teller()
+        teller = first_broker(self._pool.members(), mesh=self._mesh)
         if teller is None:
             return
         for region in self._router.seen():
@@ -86,12 +86,6 @@ class DistanceSharer:
                 continue
             if table is not None:
                 self._far.took(region.name, table, self._router.now_s)
-
-    def _teller(self) -> str | None:
-        """Return the name of the living broker with the lowest id (rule 2)."""
-        alive = [member for member in self._pool.members() if member.status is MemberStatus.ALIVE]
-        found = [(int(row.broker), member.name) for member in alive if (row := row_of(member, mesh=self._mesh))]
-        return min(found, default=(0, None))[1]
 
     async def _share_forever(self) -> None:
         while True:

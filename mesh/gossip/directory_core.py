@@ -30,6 +30,7 @@ DIRECTORY_QUERY: Final = "mesh-brokers"
 BROKER_ROLE: Final = "broker"
 GATEWAY_ROLE: Final = "gateway"
 TAGS_VERSION: Final = "1"
+GATEWAYS_MAX: Final = 16  # of one region, the first ones by name
 DRAIN_TAG: Final = "dr"  # of a gateway: where clients of its region are to go; absent: they stay
 PAGE_BYTES_MAX: Final = 860  # an answer may take 1024 bytes, with the longest name of a member and the rest around it
 ROWS_PER_PAGE_MAX: Final = 64
@@ -75,6 +76,20 @@ def row_of(member: MemberView, *, mesh: str) -> BrokerRow | None:
         rtt_s=member.rtt_s,
         has_left=member.status in (MemberStatus.LEFT, MemberStatus.LEAVING),
     )
+
+
+def first_broker(members: Iterable[MemberView], *, mesh: str) -> str | None:
+    """Return the name of the living broker with the lowest id: who has one question asks that one, as all others do."""
+    alive = [member for member in members if member.status is MemberStatus.ALIVE]
+    found = [(int(row.broker), member.name) for member in alive if (row := row_of(member, mesh=mesh))]
+    return min(found, default=(0, None))[1]
+
+
+def gateways_of(members: Iterable[MemberView], *, mesh: str, region: str) -> list[str]:
+    """Return the names of living gateways of a region, GATEWAYS_MAX at most."""
+    wanted = {"cl": mesh, "rg": region, "role": GATEWAY_ROLE}
+    alive = [member for member in members if member.status is MemberStatus.ALIVE]
+    return sorted(member.name for member in alive if wanted.items() <= dict(member.tags).items())[:GATEWAYS_MAX]
 
 
 def is_broker_id(number: int) -> bool:

@@ -26,10 +26,10 @@ from georelay.errors import BadRequest, GeorelayError
 from georelay.fields import FieldError, Fields, JsonObject
 from georelay.ids import RegionNumber
 from mesh.distance.prefix_table_core import ROW_BYTES, ROWS_MAX, PrefixTable, PrefixTableFault, merge
-from mesh.gossip.directory_core import GATEWAY_ROLE
+from mesh.gossip.directory_core import gateways_of
 from mesh.gossip.distance_pages_core import OWN_QUERY, answer
 from mesh.gossip.distance_reading import AskedPool, read_table
-from mesh.gossip.view import MemberStatus, MemberView
+from mesh.gossip.view import MemberView
 from mesh.replication.ports import Answer
 from region.controller.topology import Topology
 
@@ -37,7 +37,6 @@ DISTANCES_METHOD: Final = "clients.distances"
 LOOK_EVERY_S: Final = 5.0
 KEEP_S: Final = 60.0
 WANTED_S: Final = 300.0
-GATEWAYS_MAX: Final = 16  # of one region, the first ones by name
 REQUEST_TIMEOUT_S: Final = 5.0
 _RAW_CHARS_MAX: Final = 2 * (ROWS_MAX * ROW_BYTES + 16)
 
@@ -142,7 +141,7 @@ class DistanceRelay:
 
     async def _measured_here(self) -> PrefixTable | None:
         tables = []
-        for name in self._gateways():
+        for name in gateways_of(self._pool.members(), mesh=self._mesh, region=self._own):
             try:
                 table = await read_table(self._pool, name, OWN_QUERY)
             except PrefixTableFault as error:
@@ -159,13 +158,6 @@ class DistanceRelay:
         except (GeorelayError, FieldError, PrefixTableFault, binascii.Error) as error:
             log.info("distances.not_told", region=name, reason=str(error))
             return None
-
-    def _gateways(self) -> list[str]:
-        """Return the names of living gateways of this region."""
-        wanted = {"cl": self._mesh, "rg": self._own, "role": GATEWAY_ROLE}
-        alive = [member for member in self._pool.members() if member.status is MemberStatus.ALIVE]
-        found = [member.name for member in alive if wanted.items() <= dict(member.tags).items()]
-        return sorted(found)[:GATEWAYS_MAX]
 
     async def _look_forever(self) -> None:
         while True:

@@ -30,6 +30,7 @@ from region.broker.orphan_branches import METHODS as ORPHAN_METHODS
 from region.broker.orphan_branches import RegionOrphans
 from region.broker.record_deletion import DELETE_METHOD, RecordDeletion
 from region.broker.region_directory import BROKERS_METHOD, RegionDirectory
+from region.broker.rule_relay import RULES_METHOD, RuleRelay
 from region.broker.storing import store
 from region.broker.transaction_port import MARKER_METHOD, TransactionPort
 from region.control.mesh_control import MeshControl
@@ -74,6 +75,7 @@ class MeshPort:
         self.orphans: RegionOrphans | None = None
         self.resolver: Resolver | None = None
         self.distances: DistanceRelay | None = None
+        self.rules: RuleRelay | None = None
 
     def hosted(self, key: StreamKey) -> HostedStream | None:
         """Return the stream when a replica of it is on this broker."""
@@ -143,6 +145,8 @@ class MeshPort:
             return Answer(body=self.region_directory.serve(dict(body), region_of(from_broker)))
         if method == DISTANCES_METHOD and self.distances is not None:
             return Answer(body=self.distances.serve(body))
+        if method == RULES_METHOD and self.rules is not None:
+            return Answer(body=self.rules.serve(body))
         if method == LEADERS_METHOD and self.cluster is not None:
             return Answer(body=serve_leaders(self.cluster, dict(body)))
         raise BadRequest(f"method '{method[:64]}' is unknown")

@@ -9,7 +9,7 @@ const view = { client: "", address: "", topic: "", found: null, note: "" };
 const decide = async (context, kind, subject, value, explain) => {
   const verb = value ? { pin: "Pin", drain: "Drain", freeze: "Freeze" }[kind] : "Take back";
   if (await act({ title: `${verb}: ${kind} ${subject}`, explain: h("p", {}, explain), method: "POST", path: `/v1/routes/${kind}`, body: { subject, value }, button: verb })) {
-    notice("decided, at this gateway: decide at each");
+    notice("decided; the other gateways follow within half a minute");
     context.reload();
   }
 };

@@ -58,7 +58,7 @@ def _explain(
 def _list(
     gateway: GatewayOption = "", endpoints: EndpointsOption = "", user: UserOption = "", as_json: JsonOption = False
 ) -> None:
-    """List what operators decided at this gateway."""
+    """List what operators decided, at this gateway or another one."""
     answer = ask(Where(gateway, endpoints, user), "GET", "/v1/routes")
     print_listing(listed(answer, "rules"), RULES, lambda row: {n: cell(row[n]) for n in RULES}, as_json=as_json)
 

@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from gateway.routing.client_book_core import ClientKey
-from gateway.routing.rules_core import AHEAD_US_MAX, RULES_MAX, Kind, Rule, Rules
+from gateway.routing.rules_core import Kind, Rules
 from georelay.errors import BadRequest
+from mesh.distance.rule_set_core import AHEAD_US_MAX, RULES_MAX, Rule
 
 
 def test_rules_heard_in_any_order_end_the_same() -> None:
@@ -18,7 +19,7 @@ def test_rules_heard_in_any_order_end_the_same() -> None:
         rules = Rules()
         for rule in order:
             rules.merge([rule], now_us=10, now_s=0)
-        ends.add(tuple(rules.all()))
+        ends.add(rules.held.rules)
     assert ends == {(Rule("drain", "us", "x", 1), Rule("pin", "a", "eu", 7))}
 
 
@@ -52,7 +53,7 @@ def test_rules_are_bounded_and_those_taken_back_give_way() -> None:
         rules.make(Kind.PIN, "more", "us", now_us=1, now_s=0, by="")
     rules.make(Kind.PIN, "c-7", "", now_us=2, now_s=0, by="")
     rules.make(Kind.PIN, "more", "us", now_us=2, now_s=0, by="")
-    assert len(rules.all()) == RULES_MAX
+    assert len(rules.held.rules) == RULES_MAX
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "x" * 129, "10.0.0.0/8", "a/b"])

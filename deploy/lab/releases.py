@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Final
 
-from deploy.release.archive import write_archive, write_checksums
+from deploy.release.archive import unpack, write_archive, write_checksums
 from deploy.release.wheelhouse import read_wheelhouse, requirements
 
 BROKEN: Final = 'raise SystemExit("this release of the lab cannot start")\n'
@@ -30,8 +29,7 @@ def renamed_release(archive: Path, out: Path) -> Path:
 
 def _rewritten(archive: Path, out: Path, what: str, prelude: str) -> Path:
     folder = out / re.sub(r"\.tar\.gz$", f"-{what}", archive.name)
-    with tarfile.open(archive) as packed:
-        packed.extractall(out / what, filter="data")
+    unpack(archive, out / what)
     (unpacked,) = (out / what).iterdir()
     unpacked.rename(folder)
     (wheel,) = (folder / "wheels").glob("georelay_server-*.whl")

@@ -14,14 +14,13 @@ import platform
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.release.archive import write_archive, write_checksums
+from deploy.release.archive import unpack, write_archive, write_checksums
 from deploy.release.bill_of_materials import bill_of_materials
 from deploy.release.refusals import ReleaseError
 from deploy.release.wheelhouse import (
@@ -115,8 +114,7 @@ def version_of(source: Path) -> str:
 def _copy_commit(root: Path, target: Path, commit: str) -> None:
     packed = target.with_suffix(".tar")
     _run(["git", "archive", "-o", str(packed), commit], cwd=root, what="git cannot copy the commit")
-    with tarfile.open(packed) as tar:
-        tar.extractall(target, filter="data")
+    unpack(packed, target)
 
 
 def _build_ours(source: Path, target: Path, *, time_s: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import time
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 import pytest
 
 from deploy.release.__main__ import build
+from deploy.release.archive import unpack
 from tests.free_ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,8 +40,7 @@ def release(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def unpacked(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("host")
-    with tarfile.open(release) as tar:
-        tar.extractall(target, filter="data")
+    unpack(release, target)
     return target / release.name.removesuffix(".tar.gz")
 
 

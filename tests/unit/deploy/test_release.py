@@ -17,7 +17,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from deploy.release.__main__ import commit_of, gather, prove_installable, version_of
-from deploy.release.archive import write_archive, write_checksums
+from deploy.release.archive import unpack, write_archive, write_checksums
 from deploy.release.bill_of_materials import bill_of_materials
 from deploy.release.refusals import ReleaseError
 from deploy.release.wheelhouse import (
@@ -88,6 +88,26 @@ def test_an_archive_names_no_user_and_no_file_and_has_the_time_it_is_given(tmp_p
         ("r-1/a", 0, "", TIME_S, 0o644),
         ("r-1/b/two", 0, "", TIME_S, 0o644),
     ]
+
+
+@pytest.mark.parametrize("knows_filters", [True, False])
+def test_an_archive_is_unpacked_by_a_python_that_knows_no_filters_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows_filters: bool
+) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(tarfile, "data_filter", None, raising=False)
+    if not knows_filters:
+        monkeypatch.delattr(tarfile, "data_filter")
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda _tar, _into, **options: given.append(options))
+    write_archive(_tree(tmp_path / "x", written_s=1, mode=0), file := tmp_path / "one.tar.gz", time_s=TIME_S)
+    unpack(file, tmp_path)
+    assert given == [{"filter": "data"} if knows_filters else {}]
+
+
+def test_what_was_packed_is_unpacked(tmp_path: Path) -> None:
+    write_archive(_tree(tmp_path / "x", written_s=1, mode=0), file := tmp_path / "one.tar.gz", time_s=TIME_S)
+    unpack(file, tmp_path / "out")
+    assert (tmp_path / "out/r-1/b/two").read_text() == "b/two"
 
 
 def test_the_checksums_are_those_that_sha256sum_checks_and_miss_no_file(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from georelay.clock import SystemClock
 from georelay.ids import BrokerId, Epoch, Offset, RegionNumber, StreamKey
 from georelay.pki.directory import PkiDirectory
 from georelay.tls import ClientAuth, TlsContexts, TlsSettings, call_names
+from mesh.listening.dial_patience_core import DialPatience
 from mesh.listening.grpc_server import GrpcServer
 from mesh.replication.frames import Ack, Batch, Hello, Open, Part, Reset
 from mesh.replication.link import Link
@@ -76,7 +77,7 @@ class _End:
     def part_received(self, part: Part) -> None:
         raise NotImplementedError
 
-    def begin(self, link: Link, *, me: BrokerId, dials: bool) -> None:
+    def begin(self, link: Link, *, me: BrokerId, dials: DialPatience | None) -> None:
         region = RegionNumber(me // 1000)
         identity = MeshIdentity(mesh_id=MESH, region=f"r{region}", region_number=region, broker_id=me)
         self.endpoint = LinkEndpoint(
@@ -92,7 +93,7 @@ class _Home(_End):
         super().__init__()
         self._posted = self._acknowledged = 0
         self._wanted = Hello(0, KEY, Epoch(0), Offset(0), bytes(16))
-        self.begin(link, me=HOME, dials=False)
+        self.begin(link, me=HOME, dials=None)
 
     def part_received(self, part: Part) -> None:
         if isinstance(part, Hello):
@@ -146,7 +147,7 @@ class _Mirror(_End):
         self._received = self._acknowledgements = 0
         self._acknowledging = False
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.begin(link, me=MIRROR, dials=True)
+        self.begin(link, me=MIRROR, dials=DialPatience(_SETTINGS.dead_after_ms))
 
     async def run(self, *, rate: int, count: int, payload_bytes: int) -> dict[str, float]:
         self._took_ns, self._received, self._acknowledgements = [], 0, 0

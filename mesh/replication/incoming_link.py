@@ -126,7 +126,7 @@ class IncomingLink:
             conversation=self,
             clock=clock,
             settings=settings,
-            dials=False,
+            dials=None,
             counters=self._counters,
             region_name=region_name,
         )

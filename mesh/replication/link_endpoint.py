@@ -12,7 +12,8 @@ Rule 3: what belongs to no session (signs of life, frames of mesh control, clock
         cap on the bytes of the link. It never leaves before OPEN, nor does a row of a HEARTBEAT before the WELCOME of
         its session (outbox_core).
 Rule 4: a link that was silent for dead_after_ms is closed; `tick` says when. While its carrier hears the other broker
-        by other means, that is the sign of life, and none is sent here.
+        by other means, that is the sign of life, and none is sent here. Before both sides know each other it has the
+        time of a dial instead (dial_patience_core).
 Rule 5: both sides speak the lower of their two protocol versions (`peer_version`): the acceptor answers with it. A
         broker of version 1 refuses every other offer with code VERSION, so its dialler offers version 1 next.
 """
@@ -28,6 +29,7 @@ import structlog
 
 from georelay.clock import Clock
 from georelay.ids import BrokerId, Offset, RegionNumber
+from mesh.listening.dial_patience_core import DIAL_MS_MAX, DialPatience
 from mesh.listening.mesh_secret import NONCE_BYTES
 from mesh.replication.frame_packing import FramePacker, unpack_frame
 from mesh.replication.frames import (
@@ -130,12 +132,17 @@ class LinkEndpoint:
         conversation: Conversation,
         clock: Clock,
         settings: LinkSettings,
-        dials: bool,
+        dials: DialPatience | None,
         offer: int = PROTOCOL_VERSION,
         counters: LinkCounters | None = None,
         region_name: RegionNames = unknown_region,
     ) -> None:
-        """Speak over `link`; `offer` is the protocol version that a dialling side introduces itself with."""
+        """Speak over `link`.
+
+        Args:
+            dials: how long this side, which dials, waits for an answer; None: it accepts.
+            offer: the protocol version that a dialling side introduces itself with.
+        """
         self.peer: Open | None = None
         self.refused_code = ""  # of the LINK_REFUSED that ended it
         self._offer = offer
@@ -146,7 +153,8 @@ class LinkEndpoint:
         self._challenged: Open | None = None  # what the peer says it is, while its proof is awaited
         self._conversation = conversation
         self._clock = clock
-        self._dials = dials
+        self._dials = dials is not None
+        self._patience = dials or DialPatience(DIAL_MS_MAX)  # who accepts waits as long as anybody who dials
         self._keepalive_ns = settings.keepalive_ms * _NS_PER_MS
         self._dead_after_ns = settings.dead_after_ms * _NS_PER_MS
         self._counters = LinkCounters() if counters is None else counters
@@ -244,7 +252,9 @@ class LinkEndpoint:
         quiet_ns, beaten_ns = now_ns - self._received_at_ns, self._link.quiet_ns() if self.is_open else None
         if beaten_ns is not None:
             quiet_ns = min(quiet_ns, beaten_ns)
-        if quiet_ns > self._dead_after_ns:
+        if quiet_ns > (self._patience.ms * _NS_PER_MS if self.peer is None else self._dead_after_ns):
+            if self.peer is None:
+                self._patience.used_up()
             self.close(f"no sign of life for {quiet_ns // _NS_PER_MS} ms")
         elif heartbeat is not None:
             self.post(heartbeat)
@@ -358,6 +368,7 @@ class LinkEndpoint:
             self._offer = min(self._offer, peer.protocol_version)
             self._introduce(*proof)
         self.peer = peer
+        self._patience.answered()
         if peer.region_number != self._identity.region_number:
             self._cap(self._bytes_per_s)
         self._conversation.link_opened(peer)

@@ -13,8 +13,9 @@ Rule 1: one frame is handed over at a time, the next one once the kernel took wh
         WAITING_BYTES left out. Between regions the kernel takes no more than UNSENT_BYTES beyond what is on its way:
         what is urgent is not long behind, and how long a frame takes says how fast the link is (frame_packing.py).
 Rule 2: who closes, or says something else, before ACCEPTED is of an older version: `Carriers` dials it with gRPC next.
-Rule 3: a dial that hears nothing is joined by another one every DIAL_AGAIN_S, and the first that is decided is taken:
-        a SYN that was lost in a cut is sent again by the kernel after 1 s, 3 s, 7 s only.
+Rule 3: a TCP connection that nobody takes is joined by another one every DIAL_AGAIN_S, and the first that is decided is
+        taken: a SYN that was lost in a cut is sent again by the kernel after 1 s, 3 s, 7 s only. Nobody joins it once
+        it is taken: a handshake is slow where both sides lack a core, and others beside it make it slower.
 Rule 4: with TLS the accepting end must have the DNS name of the broker that was dialled, whatever its address is; the
         names of the dialling end are handed up, because only its OPEN says which broker it is.
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -32,6 +33,7 @@ import structlog
 
 from georelay.limits import KIB, LINK_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name
+from mesh.listening.dialling import AddressRow, connected, resolved
 from mesh.replication.frame_reader import HEAD, FrameReader
 from mesh.replication.link import Dial, Link, LinkReceiver
 from mesh.replication.settings import BrokerAddress
@@ -51,10 +53,8 @@ UNSENT_BYTES: Final = 128 * KIB
 UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off
 JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than two writes
 DIAL_AGAIN_S: Final = 0.25
-DIALS_AT_ONCE_MAX: Final = 6  # beyond it the oldest is given up
+DIALS_MAX: Final = 6  # in one dial of a link
 OLDER_MAX: Final = 10_000  # addresses; then all are tried anew
-
-_Row = tuple[Any, ...]  # of getaddrinfo
 
 
 class FramedLink:
@@ -275,9 +275,10 @@ class DialledLink(FramedLink):
     async def _dial(self) -> None:
         host, _, port = self._peer.rpartition(":")
         try:
-            loop = asyncio.get_running_loop()
-            rows = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-            connection = await _first_decided(partial(_connected, rows, self._options))
+            rows = await resolved(host.strip("[]"), int(port))
+            _, connection = await asyncio.get_running_loop().create_connection(
+                _DialledConnection, sock=await _first_connected(rows), **self._options
+            )
         except (OSError, ValueError) as error:  # a certificate that does not fit is an OSError
             self.lost(f"{self._peer}: {type(error).__name__}: {error}")
             return
@@ -369,46 +370,24 @@ class _DialledConnection(FrameReader):
             self._link.unanswered(self._ended)
 
 
-async def _connected(rows: list[_Row], options: dict[str, Any], attempt: int) -> _DialledConnection:
-    """Return a connection to the first of the addresses that takes one. Raises OSError: none does."""
-    first = attempt % len(rows)
-    failure = OSError("no address")
-    for row in rows[first:] + rows[:first]:
-        host, port = row[4][:2]
-        try:
-            _, protocol = await asyncio.get_running_loop().create_connection(_DialledConnection, host, port, **options)
-        except OSError as error:
-            failure = error
-        else:
-            return protocol
-    raise failure
-
-
-async def _first_decided(connect: Callable[[int], Any]) -> _DialledConnection:
-    """Return the connection of the dial that is decided first. Raises OSError: that one failed."""
-    waiting: list[asyncio.Task[_DialledConnection]] = []
-    attempt = 0
+async def _first_connected(rows: Sequence[AddressRow]) -> socket.socket:
+    """Return the TCP connection that is decided first. Raises OSError: that one failed, or nobody answers."""
+    waiting: list[asyncio.Task[socket.socket]] = []
     try:
-        while True:
-            if len(waiting) == DIALS_AT_ONCE_MAX:
-                _give_up(waiting.pop(0))
-            waiting.append(asyncio.ensure_future(connect(attempt)))
-            attempt += 1
+        for attempt in range(DIALS_MAX):
+            waiting.append(asyncio.ensure_future(connected(rows, first=attempt)))
             done, _ = await asyncio.wait(waiting, timeout=DIAL_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 chosen = next(task for task in waiting if task in done)
                 waiting.remove(chosen)
                 return chosen.result()
+        raise TimeoutError(f"no answer within {DIALS_MAX * DIAL_AGAIN_S:g} s")
     finally:
         for task in waiting:
-            _give_up(task)
+            task.cancel()
+            task.add_done_callback(_close)
 
 
-def _give_up(task: asyncio.Task[_DialledConnection]) -> None:
-    task.cancel()
-    task.add_done_callback(_abort)
-
-
-def _abort(task: asyncio.Task[_DialledConnection]) -> None:
+def _close(task: asyncio.Task[socket.socket]) -> None:
     if not task.cancelled() and task.exception() is None:
-        task.result().transport.abort()
+        task.result().close()

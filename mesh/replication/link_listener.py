@@ -22,6 +22,7 @@ from georelay.limits import KIB
 from georelay.tls import TlsContexts, certificate_names
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal, group_of
+from mesh.listening.dial_patience_core import DIAL_MS_MAX
 from mesh.listening.link_ends_core import Endpoint
 from mesh.replication.frame_reader import FrameReader
 from mesh.replication.link import Link
@@ -45,10 +46,10 @@ LIMITS: Final = AdmissionLimits(
     handshakes_max=256,
     handshakes_per_address_max=64,
     admits_per_address_per_s=500,
-    handshake_s=2.0,
+    handshake_s=DIAL_MS_MAX / 1000,
 )
 UNUSED_PER_ADDRESS_MAX: Final = 32
-FIRST_WORD_S: Final = 2.0
+FIRST_WORD_S: Final = DIAL_MS_MAX / 1000
 FIRST_OF_HTTP2: Final = ord("P")
 RELAYED_BYTES_MAX: Final = 256 * KIB  # beyond it the other side is not read
 PROTOCOLS: Final = ("h2",)  # what TLS is asked for by gRPC; framed links ask for nothing

@@ -1,7 +1,8 @@
 """The dialling end towards one broker: keeps a link open while it is wanted, and shares it between mirror sessions,
 forwarded batches and requests.
 
-Rule 1: a lost link is dialled again every redial_ms, on our own clock.
+Rule 1: a lost link is dialled again every redial_ms, on our own clock. A dial that is not answered ends with the
+        patience of this link (dial_patience_core), at first dead_after_ms.
 Rule 2: an address is a hint: where nobody answers, or another broker, the next known one is dialled; an open link is
         not given up for a newer word.
 Rule 3: when a link is lost every user hears it: sessions reconnect, forwards and requests in flight fail.
@@ -17,6 +18,7 @@ import structlog
 from georelay.clock import Clock
 from georelay.ids import BrokerId, RegionNumber, region_of
 from mesh.listening.addresses_core import Addresses, Source
+from mesh.listening.dial_patience_core import DialPatience
 from mesh.replication.frames import (
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
@@ -77,6 +79,7 @@ class OutgoingLink:
         self._clock = clock
         self._settings = settings
         self._dial = dial
+        self._patience = DialPatience(settings.dead_after_ms)
         self._opened = opened
         self._clock_answered = clock_answered
         self._endpoint: LinkEndpoint | None = None
@@ -145,7 +148,7 @@ class OutgoingLink:
             conversation=self,
             clock=self._clock,
             settings=self._settings,
-            dials=True,
+            dials=self._patience,
             offer=self._offer,
             counters=self._counters,
             region_name=self._region_name,

@@ -25,7 +25,7 @@ class LinkSettings:
 
     Args:
         keepalive_ms: silence after which a heartbeat is sent; three are missed before the link is dead.
-        dead_after_ms: silence after which a link is closed and dialled again (also bounds dial and handshake).
+        dead_after_ms: silence after which a link is closed and dialled again; also how long a first dial is waited for.
         redial_ms: time from one dial to the next, on our own clock: the carrier's back-off grows to minutes.
         lagging_after_ms: oldest unacknowledged batch older than this: LAGGING.
         stall_after_ms: behind and no progress for this long: STALLED.

@@ -17,6 +17,7 @@ import structlog
 from georelay.ids import BrokerId, region_of
 from georelay.limits import PEER_FRAME_BYTES_MAX
 from georelay.tls import TlsContexts, broker_name, certificate_names
+from mesh.listening.dial_patience_core import DIAL_MS_MAX
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
 from mesh.replication.frame_reader import FrameReader
 from mesh.replication.link_framed import FRAME_BYTES_MAX, FramedLink
@@ -34,7 +35,7 @@ from region.multiraft.transport import Address, FrameKind, Lane, PeerReceiver
 
 log = structlog.get_logger()
 
-HELLO_TIMEOUT_MS: Final = 2_000
+HELLO_TIMEOUT_MS: Final = DIAL_MS_MAX  # a dialling side may lack a core
 INCOMING_MAX: Final = 256
 
 

@@ -26,6 +26,7 @@ import structlog
 from georelay.ids import BrokerId, region_of
 from georelay.limits import KIB
 from georelay.tls import TlsContexts, broker_name
+from mesh.listening.dialling import connected_within
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
 from mesh.replication.frame_reader import HEAD, FrameReader
 from mesh.replication.link import Dial, Link, LinkReceiver
@@ -36,7 +37,7 @@ from region.multiraft.transport import Address, FrameKind, Lane
 
 log = structlog.get_logger()
 
-CONNECT_TIMEOUT_MS: Final = 1_000
+CONNECT_TIMEOUT_MS: Final = 1_000  # for TCP; TLS and what follows it have the patience of who dials the link
 
 
 class LinkOwner(Protocol):
@@ -170,10 +171,10 @@ class DialledPeerLink(FramedLink):
             # The name is the broker's, whatever the address is: nobody else of the mesh can take its place.
             options = {"ssl": owner.tls.client(), "server_hostname": broker_name(self._broker, owner.mesh_id)}
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: _DialledConnection(owner, self._broker, self), *self._address, **options
-                )
+            connection = await connected_within(*self._address[:2], timeout_ms=CONNECT_TIMEOUT_MS)
+            await asyncio.get_running_loop().create_connection(
+                lambda: _DialledConnection(owner, self._broker, self), sock=connection, **options
+            )
         except OSError as error:  # a certificate that does not fit is one too
             self.lost(f"{self._peer}: {error or 'no answer'}")
 

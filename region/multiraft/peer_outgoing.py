@@ -4,7 +4,9 @@ Rule 1: sending never blocks and never raises: without a connection, or over the
         and counted.
 Rule 2: an address is a hint. Where nobody answers, whoever answers closes at once (it is another broker), or takes what
         is sent while the peer is not heard from, the next address is dialled.
-Rule 3: where the mesh has a secret nothing follows HELLO before the accepting side proved that it has it too. While it
+Rule 3: TLS, and the proof of the secret, have the time that a peer's dial has (dial_patience_core): on a machine that
+        is short of a core each would be given up a moment too early, for ever.
+Rule 4: where the mesh has a secret nothing follows HELLO before the accepting side proved that it has it too. While it
         is not required, a side that asks for no proof at once is taken for one that knows of none.
 """
 
@@ -23,6 +25,8 @@ from georelay.ids import BrokerId
 from georelay.limits import KIB, MIB
 from georelay.tls import TlsContexts, broker_name
 from mesh.listening.addresses_core import Addresses
+from mesh.listening.dial_patience_core import DialPatience
+from mesh.listening.dialling import connected_within
 from mesh.listening.mesh_secret import NO_NONCE, NONCE_BYTES, Call, MeshSecret
 from mesh.replication.frame_reader import HEAD
 from region.multiraft.peer_hello import (
@@ -38,13 +42,13 @@ log = structlog.get_logger()
 
 SEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # per connection: beyond it frames are dropped
 REDIAL_MS: Final = 100
-CONNECT_TIMEOUT_MS: Final = 2_000
+CONNECT_TIMEOUT_MS: Final = 2_000  # for TCP
+ANSWER_MS: Final = 2_000  # of a first dial: for TLS, and for the proof of the secret
 UNREAD_MS_MAX: Final = 10_000  # a peer that takes no byte for this long is cut off, and what it was sent is dropped
 BRIEF_MS: Final = 500  # a connection that ends within it was not wanted at the other end
 DOUBT_MS: Final = 3_000  # of a connection to a peer that is not heard: whoever listens there may be a stranger
 STRANGERS_MAX: Final = 3  # the pause before a dial is doubled for each, up to so many
 LAZY_MS: Final = 2
-PROOF_MS_MAX: Final = 2_000  # within this the other side proves the secret, or is dialled again
 UNASKED_MS: Final = 250  # while the secret is not required: without a challenge by then there comes none
 JOIN_BYTES_MAX: Final = 64 * KIB  # below it one copy is cheaper than a vector of buffers
 
@@ -123,6 +127,7 @@ class OutgoingConnection:
         self._unproved = False  # told once, not at every dial
         self._task: asyncio.Task[None] | None = None
         self._addresses = addresses  # of all lanes to this peer
+        self._patience = DialPatience(ANSWER_MS)
         self.frames_dropped = 0
 
     def start(self) -> None:
@@ -144,15 +149,13 @@ class OutgoingConnection:
         self._give_up()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         refused = False
         strangers = 0  # in a row: whoever closes at once, or says nothing, is not asked ten times a second
         while True:
             self._closed.clear()
             address = self._addresses.current
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                    await loop.create_connection(self.new_dial, *address, **self._tls_options())
+                await self._connect(address)
             except OSError as error:  # a certificate that does not fit is one too
                 self._give_up()  # it may have been made in the moment when its time was up
                 self._addresses.failed(address)
@@ -167,6 +170,16 @@ class OutgoingConnection:
                     strangers = min(strangers + 1, STRANGERS_MAX)
                     self._addresses.failed(address)
             await asyncio.sleep((REDIAL_MS << strangers) / 1000 * (0.5 + self._owner.rng.random()))
+
+    async def _connect(self, address: Address) -> None:
+        connection = await connected_within(*address[:2], timeout_ms=CONNECT_TIMEOUT_MS)
+        try:
+            async with asyncio.timeout(self._patience.ms / 1000):
+                await self._loop.create_connection(self.new_dial, sock=connection, **self._tls_options())
+        except TimeoutError:
+            late_ms = self._patience.ms
+            self._patience.used_up()
+            raise TimeoutError(f"no TLS handshake within {late_ms} ms") from None
 
     def new_dial(self) -> Dial:
         """Return the protocol of one more dial; from now on it is the one that counts."""
@@ -220,9 +233,9 @@ class OutgoingConnection:
             )
         )
         if secret is None:
-            owner.receiver.peer_connected(self._peer, self._lane)
+            self._speak()
         elif secret.required:
-            self._proving = self._loop.call_later(PROOF_MS_MAX / 1000, self._not_proved, NOT_PROVED)
+            self._proving = self._loop.call_later(self._patience.ms / 1000, self._not_proved_in_time)
         else:
             self._proving = self._loop.call_later(UNASKED_MS / 1000, self._speak)
 
@@ -230,7 +243,12 @@ class OutgoingConnection:
         """Begin to send: the other side is who it should be, as far as anybody asks."""
         self._stop_proving()
         self._unproved = False
+        self._patience.answered()
         self._owner.receiver.peer_connected(self._peer, self._lane)
+
+    def _not_proved_in_time(self) -> None:
+        self._patience.used_up()
+        self._not_proved(NOT_PROVED)
 
     def _not_proved(self, reason: str) -> None:
         if not self._unproved:

@@ -36,6 +36,7 @@ from georelay.tls import TlsContexts
 from mesh.listening.acceptor import Acceptor
 from mesh.listening.addresses_core import Addresses, Source
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits
+from mesh.listening.dial_patience_core import DIAL_MS_MAX
 from mesh.listening.mesh_secret import MeshSecret
 from region.multiraft.peer_hello import PeerProtocolError, decode_hello, encode_hello
 from region.multiraft.peer_incoming import IncomingConnection
@@ -54,7 +55,7 @@ PEER_LIMITS: Final = AdmissionLimits(
     handshakes_max=256,
     handshakes_per_address_max=256,
     admits_per_address_per_s=500,
-    handshake_s=2.0,
+    handshake_s=DIAL_MS_MAX / 1000,
 )
 _DIALLED_AT_ONCE: Final = (Lane.CONTROL, Lane.APPEND)
 _ONE_WAY: Final = (*_DIALLED_AT_ONCE, Lane.BULK)

@@ -160,7 +160,7 @@ def accepted(eager: tuple[Part, ...] = (), *, bytes_per_s: int = 0) -> tuple[Lin
     link, talk, clock = SlowLink(), Eager(), StepClock()
     identity = MeshIdentity(mesh_id="m", region="us", region_number=RegionNumber(1), broker_id=BrokerId(1001))
     settings = LinkSettings(compression=False, bytes_per_s=bytes_per_s)
-    endpoint = LinkEndpoint(link, identity=identity, conversation=talk, clock=clock, settings=settings, dials=False)
+    endpoint = LinkEndpoint(link, identity=identity, conversation=talk, clock=clock, settings=settings, dials=None)
     talk.endpoint, talk.eager = endpoint, eager
     endpoint.start()
     return endpoint, link, clock

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from georelay.ids import BrokerId
 from mesh.listening.addresses_core import Addresses, Source
-from region.multiraft.peer_outgoing import OutgoingConnection
+from region.multiraft import peer_outgoing
+from region.multiraft.peer_outgoing import Dial, OutgoingConnection
 from region.multiraft.peers import Lane, PeerTransport
 from region.multiraft.transport import Address
 from tests.unit.multiraft.test_multiraft_peers import ME, PEER, Heard
@@ -74,3 +79,34 @@ async def test_a_dial_that_was_made_when_its_time_was_up_is_ended_and_told() -> 
     assert cast("Stream", made).aborted
     dial.connection_lost(None)
     assert heard.lost.get_nowait() == (BrokerId(PEER), Lane.CONTROL)
+
+
+async def test_each_handshake_that_had_no_answer_gives_the_next_one_twice_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_outgoing, "ANSWER_MS", 5)
+    monkeypatch.setattr(peer_outgoing, "REDIAL_MS", 0)
+    lane, heard = connection()
+    loop, waited_ms = asyncio.get_running_loop(), list[float]()
+
+    async def connected_within(*_address: object, timeout_ms: int) -> None:
+        assert timeout_ms == peer_outgoing.CONNECT_TIMEOUT_MS  # TCP's time does not grow
+
+    async def handshake(new_dial: Callable[[], Dial], **_options: object) -> None:
+        begun = loop.time()
+        if len(waited_ms) == 3:
+            new_dial().connection_made(stream())
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waited_ms.append((loop.time() - begun) * 1000)
+
+    monkeypatch.setattr(peer_outgoing, "connected_within", connected_within)
+    monkeypatch.setattr(lane, "_loop", SimpleNamespace(create_connection=handshake, time=loop.time))
+    lane.start()
+    async with asyncio.timeout(5):
+        await heard.connected.get()
+    assert [took > 0.8 * least for took, least in zip(waited_ms, (5, 10, 20), strict=True)] == [True] * 3
+    assert lane._patience.ms == 5  # who has answered is expected to be as fast as at first
+    await lane.stop()

@@ -84,7 +84,7 @@ async def test_brokers_that_may_talk_do(start: Start, here: MeshSecret | None, t
 async def test_who_cannot_prove_it_is_neither_heard_nor_told(
     start: Start, here: MeshSecret | None, there: MeshSecret | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_outgoing, "PROOF_MS_MAX", 50)
+    monkeypatch.setattr(peer_outgoing, "ANSWER_MS", 50)
     _, heard, port = await start(ME, here, {PEER: 1})
     other, dialled, _ = await start(PEER, there, {ME: port})
     await asyncio.sleep(0.2)

@@ -191,23 +191,81 @@ async def test_a_refused_dial_says_why_and_is_not_taken_for_an_older_broker(star
         assert isinstance(dial(home.target), DialledLink)
 
 
-async def test_a_dial_that_hears_nothing_is_joined_by_others_and_the_first_decided_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
+class Connection:
+    """A TCP connection that the test made up."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("answers", [4, None])
+async def test_a_connection_that_nobody_takes_is_joined_by_others_and_the_first_decided_is_used(
+    monkeypatch: pytest.MonkeyPatch, answers: int | None
 ) -> None:
     monkeypatch.setattr(link_framed, "DIAL_AGAIN_S", 0.001)
     given_up: list[int] = []
 
-    async def connect(attempt: int) -> Any:
-        if attempt == 8:
+    async def connected(_rows: Any, *, first: int) -> Any:
+        if first == answers:
             return "connected"
         try:
             await asyncio.Event().wait()
         finally:
-            given_up.append(attempt)
+            given_up.append(first)
 
-    chosen: Any = await link_framed._first_decided(connect)
+    monkeypatch.setattr(link_framed, "connected", connected)
+    if answers is None:
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.006 s"):
+            await link_framed._first_connected([])
+    else:
+        chosen: Any = await link_framed._first_connected([])
+        assert chosen == "connected"
     await asyncio.sleep(0)
-    assert (chosen, sorted(given_up)) == ("connected", list(range(8)))
+    assert sorted(given_up) == list(range(link_framed.DIALS_MAX if answers is None else answers))
+
+
+async def test_a_connection_that_was_made_beside_the_one_that_is_used_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_framed, "DIAL_AGAIN_S", 0.001)
+    made, both = [Connection(), Connection()], asyncio.Event()
+
+    async def connected(_rows: Any, *, first: int) -> Any:
+        if first == 1:
+            both.set()
+        await both.wait()
+        return made[first]
+
+    monkeypatch.setattr(link_framed, "connected", connected)
+    chosen: Any = await link_framed._first_connected([])
+    await asyncio.sleep(0)
+    assert [connection.is_closed for connection in made] == [connection is not chosen for connection in made]
+
+
+async def test_a_connection_that_was_taken_is_joined_by_none_however_slow_its_handshake_is(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_framed, "DIAL_AGAIN_S", 0.001)
+    met: list[asyncio.StreamWriter] = []
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.append(writer)
+        await asyncio.sleep(20 * link_framed.DIAL_AGAIN_S)
+        await reader.readexactly(len(BEGIN))
+        writer.write(ACCEPTED)
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    end = End(carriers().dial(BrokerAddress(broker_id=BrokerId(1001), address=address)))
+    end.link.send(b"open")
+    while not end.link.is_writable:
+        await asyncio.sleep(0.001)
+    assert len(met) == 1
+    await closed(end)
+    met[0].close()
+    server.close()
 
 
 async def said(port: int, *words: bytes) -> bytes:

@@ -1,0 +1,51 @@
+"""The first half of a dial: a TCP connection, before TLS.
+
+Rule: the other machine's kernel answers it, however busy the broker there is. So it has a fixed time, that of a
+      network, and all that follows has the patience of dial_patience_core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+AddressRow: TypeAlias = tuple[Any, ...]  # of getaddrinfo
+
+
+async def resolved(host: str, port: int) -> list[AddressRow]:
+    """Return what `host` stands for. Raises OSError: nobody knows it."""
+    return list(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+async def connected(rows: Sequence[AddressRow], *, first: int = 0) -> socket.socket:
+    """Return a connection to one of the addresses, asked in turn from number `first` on. Raises OSError: none takes it.
+
+    `create_connection(…, sock=)` owns it from then on; until then it is the caller's to close.
+    """
+    first %= len(rows)
+    failure = OSError("no address")
+    for family, kind, protocol, _, address in [*rows[first:], *rows[:first]]:
+        connection = socket.socket(family, kind, protocol)
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, address)
+        except OSError as error:
+            connection.close()
+            failure = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise failure
+
+
+async def connected_within(host: str, port: int, *, timeout_ms: int) -> socket.socket:
+    """Return a connection to a host that takes it in time, as `connected` does. Raises OSError."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await connected(await resolved(host, port))
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {timeout_ms} ms") from None

@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files are handed out to four processes: many tests wait for processes of their own more than they compute.
 PYTEST_BESIDE = $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -o console_output_style=classic
 
-.PHONY: help setup demo test test-all check bench peers sim routes chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi client accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
+.PHONY: help setup demo test test-all check bench peers sim routes crowd chaos coverage mutation fuzz campaign campaign-groups upgrade interop interop-java interop-kafkajs wan drill browser console openapi client accounts sla-cluster sla-kill sla-package wheels release tf units image golden clean alerts kubernetes lab
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -87,6 +87,9 @@ sim: $(STAMP) ## play simulated worlds, the same for the same seed (SEED=1 RUNS=
 
 routes: $(STAMP) ## where clients are sent, simulated on the shipping cores: a day of 600 clients, 14 scenarios (hours; HOURS=4 CLIENTS=60)
 	@$(BIN)/python -m tests.routes --seed $(SEED) $(if $(HOURS),--hours $(HOURS)) $(if $(CLIENTS),--clients $(CLIENTS))
+
+crowd: $(STAMP) ## what 100,000 clients take at a gateway; ten million lies of clients that change nobody else's answer (VALUES=10000000)
+	@$(BIN)/python -m tests.routes.crowd --seed $(SEED) $(if $(VALUES),--values $(VALUES))
 
 chaos: setup ## faults on real processes under load, histories judged (RUNS=2 of each, MINUTES=, SEED=1, NEMESIS=, REGIONS=us)
 	@$(BIN)/python -m loadtest.chaos --seed $(SEED) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) \

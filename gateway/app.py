@@ -20,7 +20,7 @@ from gateway.console.console_http import ConsoleHttp
 from gateway.console.drills import DrillReports
 from gateway.console.sessions import Sessions
 from gateway.kafka.listener import KafkaListener
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import ClientsCollector, GatewayMetrics
 from gateway.passthrough.broker_service import BrokerPassthrough
 from gateway.rest.application import RestApplication
 from gateway.rest.asked_brokers import AskedBrokers
@@ -93,6 +93,7 @@ class Gateway:
         self._book, self._far = ClientBook(began_s=time.monotonic()), FarBook()
         self._routes = ClientRoutes(self._router, self._book, rng=random.Random(), far=self._far)
         self._metrics = GatewayMetrics(self._router)
+        self._metrics.register(ClientsCollector(self._router, self._book, self._routes))
         dialing = () if self._upstream is None else (self._upstream,)
         self._metrics.register(ListeningCollector(self._listeners, dialing=dialing, budgets=self._budgets))
         self._stack = AsyncExitStack()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.routing.client_book_core import ClientBook
+from gateway.routing.client_routes import ClientRoutes
 from gateway.routing.router import Router
+from gateway.routing.rules_core import Kind
 
 
 class _RegionCollector(Collector):
@@ -38,6 +41,39 @@ class _RegionCollector(Collector):
         yield known
         yield ready
         yield rtt
+
+
+class ClientsCollector(Collector):
+    """Reads how many clients are remembered, how often they were moved, and what operators decided."""
+
+    def __init__(self, router: Router, book: ClientBook, routes: ClientRoutes) -> None:
+        self._router = router
+        self._book = book
+        self._routes = routes
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that registering does not collect."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        yield GaugeMetricFamily("georelay_gateway_clients", "Clients that are remembered", len(self._book))
+        yield CounterMetricFamily(
+            "georelay_gateway_clients_without_place",
+            "Questions of clients that the memory has no place for",
+            self._book.without_place,
+        )
+        moves = CounterMetricFamily(
+            "georelay_gateway_client_moves", "Clients that were sent to another region than before", labels=["why"]
+        )
+        for why, count in self._routes.moves.items():
+            moves.add_metric([why], count)
+        yield moves
+        rules = GaugeMetricFamily("georelay_gateway_rules", "Decisions of operators in force", labels=["kind"])
+        in_force = [rule.kind for rule in self._router.rules.in_force()]
+        for kind in Kind:
+            rules.add_metric([kind.value], in_force.count(kind.value))
+        yield rules
 
 
 class GatewayMetrics:

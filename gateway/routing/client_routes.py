@@ -54,6 +54,7 @@ class ClientRoutes:
         self._book = book
         self._rng = rng
         self._far = FarBook() if far is None else far
+        self.moves = {"nearer": 0, "pinned": 0, "forced": 0}  # of clients to another region, by why
 
     def resolve(self, question: Question) -> tuple[Choice, float]:
         """Return the choice for a client, and for how many seconds it is good."""
@@ -63,6 +64,9 @@ class ClientRoutes:
             self._book.saw(question.client, question.sample, now_s)
         self._book.told(question.client, question.observed, now_s)
         choice = self._choose(question, self._book.memory(question.client, now_s), now_s)
+        if choice.moved_from:
+            is_pinned = self._router.rules.pin(question.client) == choice.region
+            self.moves["forced" if choice.must_move else "pinned" if is_pinned else "nearer"] += 1
         ttl_s = DEGRADED_S if choice.is_degraded else TTL_S
         return choice, ttl_s * self._rng.uniform(1 - TTL_JITTER, 1 + TTL_JITTER)
 

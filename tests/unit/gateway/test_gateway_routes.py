@@ -104,6 +104,24 @@ async def test_a_pin_a_drain_and_a_freeze_are_judged_by_a_broker_and_hold_from_t
     ]
 
 
+async def test_metrics_count_clients_their_moves_and_the_decisions_in_force(start_mesh: Any, start_broker: Any) -> None:
+    mesh = await two_regions(start_mesh, start_broker)
+    regions = [(await ask(mesh, "GET", f"/v1/resolve?client={name}"))[1]["region"] for name in ("ann", "bob")]
+    other = {"us": "eu", "eu": "us"}[regions[0]]
+    await ask(mesh, "POST", "/v1/routes/pin", {"subject": "ann", "value": other})
+    assert (await ask(mesh, "GET", "/v1/resolve?client=ann"))[1]["region"] == other
+    await ask(mesh, "POST", "/v1/routes/pin", {"subject": "ann", "value": ""})
+    await ask(mesh, "POST", "/v1/routes/drain", {"subject": other, "value": "clients"})
+    async with mesh.client.get(mesh.url("/metrics")) as answer:
+        rows = dict(line.rsplit(" ", 1) for line in (await answer.text()).splitlines() if line.startswith("georelay_"))
+    assert rows["georelay_gateway_clients"] == "2.0"
+    assert rows["georelay_gateway_clients_without_place_total"] == "0.0"
+    assert rows['georelay_gateway_client_moves_total{why="pinned"}'] == "1.0"
+    assert rows['georelay_gateway_client_moves_total{why="forced"}'] == "0.0"
+    kinds = {kind: rows[f'georelay_gateway_rules{{kind="{kind}"}}'] for kind in ("pin", "drain", "freeze")}
+    assert kinds == {"pin": "0.0", "drain": "1.0", "freeze": "0.0"}
+
+
 @pytest.mark.parametrize(
     ("kind", "subject", "value"),
     [("fly", "x", ""), ("pin", "ann", "mars"), ("drain", "mars", "clients"), ("drain", "us", "x"), ("freeze", "x", "")],

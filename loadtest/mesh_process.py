@@ -68,7 +68,9 @@ class MeshProcess:
         said = self.directory / "up.log"
         with said.open("wb") as output:
             told = output if self._quiet else None
-            self._process = subprocess.Popen(self._arguments, stdout=told, stderr=told, cwd=self._checkout)
+            self._process = subprocess.Popen(
+                self._arguments, stdout=told, stderr=told, cwd=self._checkout, env=_environment(self._checkout)
+            )
         try:
             for _ in range(READY_SECONDS_MAX * 10):
                 if self._endpoints_file.exists():
@@ -146,3 +148,8 @@ class MeshProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _environment(checkout: Path | None) -> dict[str, str] | None:
+    """Return the environment in which a checkout's code is what is imported, whatever PYTHONPATH names here."""
+    return None if checkout is None else {**os.environ, "PYTHONPATH": f"{checkout}:{checkout / 'sdk'}"}

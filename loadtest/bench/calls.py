@@ -87,7 +87,7 @@ def _run(mesh: MeshProcess, rate: int, seconds: int, costs: _Costs) -> str:
         f"{outcome['due']} calls at {rate}/s, {outcome['answers']}, answered p50 {outcome['p50_ms']:.1f} ms, "
         f"p99 {outcome['p99_ms']:.1f} ms; {len(rows)} delivered p50 {quantile(rows, 0.5) / 1e6:.1f} ms, "
         f"p99 {quantile(rows, 0.99) / 1e6:.1f} ms; per call {syncs:.2f} syncs, {writes:.2f} writes (3 brokers); "
-        f"idle CPU {idle:.0%}"
+        f"idle CPU {idle:.0%}" + "".join(f"; {code}: {text}" for code, text in outcome["said"].items())
     )
 
 
@@ -162,7 +162,7 @@ def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 async def _measure(directory: Path, options: argparse.Namespace) -> None:
-    checkouts = {"old": options.old, "new": None} if options.old else {"": None}
+    checkouts = {"old": options.old.resolve(), "new": None} if options.old else {"": None}
     async with contextlib.AsyncExitStack() as stack:
         meshes = {}
         for name, checkout in checkouts.items():

@@ -37,6 +37,7 @@ def request_of(topic: str, due_ns: int) -> bytes:
 async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, Any]:
     """Call for so long and wait for the answers; return what became of the calls."""
     answers: Counter[str] = Counter()
+    said: dict[str, str] = {}
     latencies_ns: list[int] = []
     open_calls: set[asyncio.Task[None]] = set()
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
@@ -50,6 +51,7 @@ async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, A
             except grpc.aio.AioRpcError as error:
                 code = dict(error.trailing_metadata() or ()).get("georelay-code", error.code().name)
                 answers[str(code)] += 1
+                said.setdefault(str(code), error.details() or "")
 
         await channel.channel_ready()
         loop = asyncio.get_running_loop()
@@ -67,6 +69,7 @@ async def call(address: str, topic: str, rate: int, seconds: int) -> dict[str, A
         "due": rate * seconds,
         "ok": answers["ok"],
         "answers": ", ".join(f"{count} {what}" for what, count in answers.most_common()),
+        "said": said,
         "cpu_s": cpu_s,
         "p50_ms": quantile(latencies_ns, 0.5, none=0) / 1e6,
         "p99_ms": quantile(latencies_ns, 0.99, none=0) / 1e6,

@@ -173,19 +173,19 @@ class CallLimits:
         async def call(request: Any, context: Any) -> Any:
             if any(key == WAITS_METADATA for key, _ in context.invocation_metadata() or ()):
                 return await behaviour(request, context)
-            began_ns = time.monotonic_ns()
-            if queue.is_over(began_ns, waiting=0 if self._pending is None else self._pending.waiting):
+            now_ns = time.monotonic_ns()
+            if queue.is_over(now_ns, waiting=0 if self._pending is None else self._pending.waiting):
                 self._counters.refuse(Refusal.OVERLOADED)
                 text = f"{queue.calls_open} such calls wait for each other here; try again"
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text, trailers_of(Busy()))
-            queue.begin()
+            begun = queue.begin(now_ns)
             is_done = False
             try:
                 answer = await behaviour(request, context)
                 is_done = True
                 return answer
             finally:
-                queue.end(began_ns, time.monotonic_ns(), is_done=is_done)
+                queue.end(begun, time.monotonic_ns(), is_done=is_done)
 
         return call
 

@@ -12,30 +12,51 @@ from mesh.listening import standing_queue_core
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
 from mesh.listening.grpc_limits import CallLimits
 from mesh.listening.limited_handlers import LimitedHandlers
-from mesh.listening.standing_queue_core import EMPTY_WINDOWS_MAX, OPEN_MIN, TARGET_NS, WINDOW_NS, StandingQueue
+from mesh.listening.standing_queue_core import (
+    EMPTY_WINDOWS_MAX,
+    OPEN_MIN,
+    TARGET_NS,
+    WINDOW_NS,
+    Begun,
+    StandingQueue,
+)
 
 MS = 1_000_000
 
 
 class Server:
-    """Gets one call done every `each_ms`; offered one every `offered_ms`, for so long."""
+    """Gets one call done every `each_ms`, each on a way of `way_ms`.
 
-    def __init__(self, *, each_ms: float, offered_ms: float, seconds: float, burst: int = 0) -> None:
+    It is offered one every `offered_ms` for so long, in the last two thirds one every `then_ms`.
+    """
+
+    def __init__(
+        self,
+        *,
+        each_ms: float,
+        offered_ms: float,
+        seconds: float,
+        burst: int = 0,
+        way_ms: float = 0,
+        then_ms: float | None = None,
+    ) -> None:
         queue, now_ns, ready_ns = StandingQueue(), 0, 0.0
         self.refused, self.waits_ms = 0, []
-        open_: list[tuple[int, int]] = []  # (began, ends)
-        offers = [0] * burst + [int(number * offered_ms * MS) for number in range(int(seconds * 1000 / offered_ms))]
+        open_: list[tuple[Begun, int]] = []  # with when it ends
+        offers, at_ms = [0] * burst, 0.0
+        while at_ms < seconds * 1000:
+            offers.append(int(at_ms * MS))
+            at_ms += offered_ms if then_ms is None or at_ms < seconds * 1000 / 3 else then_ms
         for now_ns in offers:
             while open_ and open_[0][1] <= now_ns:
-                began_ns, ends_ns = open_.pop(0)
-                queue.end(began_ns, ends_ns, is_done=True)
-                self.waits_ms.append((ends_ns - began_ns) / MS)
+                begun, ends_ns = open_.pop(0)
+                queue.end(begun, ends_ns, is_done=True)
+                self.waits_ms.append((ends_ns - begun.began_ns) / MS)
             if queue.is_over(now_ns):
                 self.refused += 1
                 continue
-            queue.begin()
             ready_ns = max(ready_ns, now_ns) + each_ms * MS
-            open_.append((now_ns, int(ready_ns)))
+            open_.append((queue.begin(now_ns), int(ready_ns + way_ms * MS)))
 
 
 def test_within_its_capacity_nothing_is_refused_whatever_bursts_there_are() -> None:
@@ -52,56 +73,61 @@ def test_beyond_its_capacity_what_is_let_in_waits_little_and_the_server_is_never
     assert len(server.waits_ms) > 0.9 * 20_000 / 2.0  # done: nearly all that it can do
 
 
+def test_a_load_beyond_capacity_that_comes_all_at_once_makes_nobody_wait_much_longer() -> None:
+    """1,000 calls a second where 400 are done, after a quiet time."""
+    server = Server(each_ms=2.5, offered_ms=10, then_ms=1, seconds=6)
+    assert max(server.waits_ms) < 1.6 * TARGET_NS / MS
+
+
+@pytest.mark.parametrize("quiet_ms", [2.0, 10.0, 100.0])
+def test_many_calls_to_a_far_home_that_come_all_at_once_are_no_line(quiet_ms: float) -> None:
+    assert Server(each_ms=0, way_ms=350, offered_ms=quiet_ms, then_ms=0.5, seconds=6).refused == 0
+
+
 def test_when_less_is_offered_again_nothing_is_refused_any_more() -> None:
     queue, at_ns = StandingQueue(), 0
-    for _ in range(2 * OPEN_MIN):
-        queue.begin()
+    open_ = [queue.begin(0) for _ in range(2 * OPEN_MIN)]
     for at_ns in range(WINDOW_NS, 2 * TARGET_NS, WINDOW_NS):
-        queue.end(0, at_ns, is_done=True)
+        queue.end(open_.pop(0), at_ns, is_done=True)
     at_ns += WINDOW_NS
     assert queue.is_over(at_ns)
-    while queue.calls_open:
-        queue.end(0, at_ns, is_done=True)
+    for begun in open_:
+        queue.end(begun, at_ns, is_done=True)
     for _ in range(3):  # windows
         at_ns += WINDOW_NS
-        queue.begin()
-        queue.end(at_ns, at_ns + 1, is_done=True)
+        queue.end(queue.begin(at_ns), at_ns + 1, is_done=True)
     for _ in range(2 * OPEN_MIN):
         assert not queue.is_over(at_ns + WINDOW_NS)
-        queue.begin()
+        queue.begin(at_ns + WINDOW_NS)
 
 
 def test_calls_that_hang_begin_no_limit_also_when_they_end_at_last_and_end_one() -> None:
     queue = StandingQueue()
-    for _ in range(10 * OPEN_MIN):
-        queue.begin()
+    hung = [queue.begin(0) for _ in range(10 * OPEN_MIN)]
     assert not queue.is_over(10 * WINDOW_NS)  # they hang, and nothing is known of others
-    queue.end(0, 10 * WINDOW_NS, is_done=True)
+    queue.end(hung[0], 10 * WINDOW_NS, is_done=True)
     assert not queue.is_over(11 * WINDOW_NS)  # a leader is there again: the oldest came first
-    queue.end(0, 11 * WINDOW_NS, is_done=True)
+    queue.end(hung[1], 11 * WINDOW_NS, is_done=True)
     assert queue.is_over(12 * WINDOW_NS)  # they go on like that
-    queue.begin()
-    queue.end(12 * WINDOW_NS, 12 * WINDOW_NS, is_done=False)  # what fails at once says nothing
+    queue.end(queue.begin(12 * WINDOW_NS), 12 * WINDOW_NS, is_done=False)  # what fails at once says nothing
     assert queue.is_over(13 * WINDOW_NS)
     assert not queue.is_over((13 + EMPTY_WINDOWS_MAX) * WINDOW_NS)
 
 
 def test_a_few_calls_that_take_long_by_themselves_are_no_line() -> None:
     queue = StandingQueue()
-    for _ in range(OPEN_MIN - 1):
-        queue.begin()
+    open_ = [queue.begin(0) for _ in range(OPEN_MIN - 1)]
     for at_ns in range(WINDOW_NS, 2 * TARGET_NS, WINDOW_NS):
-        queue.end(0, at_ns, is_done=True)
-        queue.begin()
+        queue.end(open_.pop(0), at_ns, is_done=True)
+        queue.begin(at_ns)
     assert not queue.is_over(2 * TARGET_NS)
 
 
 def test_calls_that_nobody_has_seen_yet_are_in_the_line_too() -> None:
     queue = StandingQueue()
-    for _ in range(OPEN_MIN):
-        queue.begin()
-    queue.end(0, MS, is_done=True)  # quick, once it was seen
-    queue.begin()
+    open_ = [queue.begin(0) for _ in range(OPEN_MIN)]
+    queue.end(open_[0], MS, is_done=True)  # quick, once it was seen
+    queue.begin(MS)
     for at_ns in (0, WINDOW_NS):
         is_over = queue.is_over(at_ns, waiting=OPEN_MIN)
     assert is_over  # a window sees one call, and so many wait

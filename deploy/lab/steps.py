@@ -110,6 +110,15 @@ def _refused(operator: Operator, play: str, words: str, **variables: str) -> Non
         raise LabError(f"{play}.yml went on")
 
 
+def _upgrade_interrupted(operator: Operator) -> None:
+    good, operator.release = operator.release, operator.releases["next"]
+    try:
+        operator.play("rolling-upgrade", interrupt_at="TASK [It is started again; SIGTERM hands leadership over")
+    finally:
+        operator.release = good
+    operator.await_records(FOUND_S)
+
+
 def _upgrade(operator: Operator) -> None:
     operator.release = operator.releases["next"]
     operator.play("rolling-upgrade")
@@ -265,6 +274,7 @@ def _play(name: str) -> Act:
 SET_UP: Final[dict[str, Act]] = {"site, interrupted": _interrupted, "site, bare hosts": _site}
 STEPS: Final[dict[str, Act]] = {
     "site again": _site_again,
+    "upgrade interrupted": _upgrade_interrupted,
     "rolling upgrade": _upgrade,
     "broken release": _broken,
     "two brokers added": _add,

@@ -3,7 +3,9 @@
 Rule 1: whoever says that a record is lost or doubled is a client: what the producer was told is compared with what the
         consumer read, by the records' own numbers.
 Rule 2: clients name gateways only; they find brokers as any client does.
-Rule 3: the end is a line on standard input. Then nothing more is sent, what was sent is awaited, and what was
+Rule 3: both are made anew when the file of the authorities changes, as an application that is given another one starts
+        again: librdkafka reads it once. What was sent is told and what was read is kept.
+Rule 4: the end is a line on standard input. Then nothing more is sent, what was sent is awaited, and what was
         acknowledged is read to its end.
 """
 
@@ -16,6 +18,7 @@ import sys
 import time
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +28,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 PARTITIONS: Final = 3
 DRAIN_S: Final = 120
+FLUSH_S: Final = 5
+LOOK_S: Final = 1  # at the authorities
 RECORD_BYTES: Final = 100
 
 
@@ -76,6 +81,52 @@ class Books:
         }
 
 
+class Clients:
+    """One producer and one consumer.
+
+    Args:
+        settings: of librdkafka, for both.
+        make_producer, make_consumer: others only in tests.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        topic: str,
+        *,
+        make_producer: Callable[[dict[str, Any]], Any] = Producer,
+        make_consumer: Callable[[dict[str, Any]], Any] = Consumer,
+    ) -> None:
+        self._settings = settings
+        self._places = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+        self._make_producer = make_producer
+        self._make_consumer = make_consumer
+        self._begin()
+
+    def _begin(self) -> None:
+        self._trusted = self._authorities()
+        self.producer = self._make_producer(
+            {**self._settings, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 300_000}
+        )
+        self.consumer = self._make_consumer(
+            {**self._settings, "group.id": "lab", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        )
+        self.consumer.assign(self._places)
+
+    def _authorities(self) -> bytes:
+        return Path(self._settings["ssl.ca.location"]).read_bytes()
+
+    def renew(self) -> None:
+        """Begin anew when there are other authorities, as soon as nothing is on its way."""
+        if self._authorities() == self._trusted or self.producer.flush(FLUSH_S):
+            return
+        read = [place.offset for place in self.consumer.position(self._places)]
+        for place, offset in zip(self._places, read, strict=True):
+            place.offset = max(place.offset, offset)  # below 0: nothing was read since
+        self.consumer.close()
+        self._begin()
+
+
 def main() -> int:
     """Send and read until a line comes in, then print the verdict as JSON; the times go to the file --times."""
     parser = argparse.ArgumentParser(prog="deploy.lab.load")
@@ -88,16 +139,14 @@ def main() -> int:
     settings = json.loads(options.settings.read_text())
     _create(settings, options.topic, options.regions)
     books = Books()
-    producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 300_000})
-    consumer = Consumer({**settings, "group.id": "lab", "enable.auto.commit": False, "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(options.topic, number, 0) for number in range(PARTITIONS)])
-    _send(producer, consumer, books, topic=options.topic, rate=options.rate, times=options.times)
-    producer.flush(DRAIN_S)
+    clients = Clients(settings, options.topic)
+    _send(clients, books, topic=options.topic, rate=options.rate, times=options.times)
+    clients.producer.flush(DRAIN_S)
     deadline = time.monotonic() + DRAIN_S
     while books.unread and time.monotonic() < deadline:
-        _read(consumer, books, 1.0)
-    _read(consumer, books, 2.0)  # what nobody expects
-    consumer.close()
+        _read(clients.consumer, books, 1.0)
+    _read(clients.consumer, books, 2.0)  # what nobody expects
+    clients.consumer.close()
     print(json.dumps(books.verdict()), flush=True)
     return 0
 
@@ -109,11 +158,15 @@ def _create(settings: dict[str, Any], topic: str, regions: int) -> None:
         created.result(60)
 
 
-def _send(producer: Producer, consumer: Consumer, books: Books, *, topic: str, rate: int, times: Path) -> None:
+def _send(clients: Clients, books: Books, *, topic: str, rate: int, times: Path) -> None:
     begun, number, written = time.monotonic(), 0, 0
+    looked = begun
     print("sending", flush=True)
     with times.open("wb") as file:
         while not select.select([sys.stdin], (), (), 0)[0]:
+            if time.monotonic() - looked > LOOK_S:
+                clients.renew()
+                looked = time.monotonic()
             due = int((time.monotonic() - begun) * rate)
             while number < due:
                 value = f"{number:012d}".ljust(RECORD_BYTES, ".").encode()
@@ -122,12 +175,12 @@ def _send(producer: Producer, consumer: Consumer, books: Books, *, topic: str, r
                     books.note_delivery(number, error, message)
 
                 try:
-                    producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=told)
+                    clients.producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=told)
                 except BufferError:  # a long pause: what is due waits
                     break
                 number += 1
-            producer.poll(0)
-            _read(consumer, books, 0.01)
+            clients.producer.poll(0)
+            _read(clients.consumer, books, 0.01)
             books.acknowledged_at[written:].tofile(file)
             file.flush()
             written = len(books.acknowledged_at)

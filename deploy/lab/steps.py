@@ -264,6 +264,13 @@ def _region_retired(operator: Operator) -> None:
     operator.play("health")
 
 
+def _certificates(operator: Operator) -> None:
+    operator.play("new-authority")
+    operator.await_records(FOUND_S)  # of clients that were given it
+    operator.play("rotate-certificates")
+    operator.await_records(FOUND_S)
+
+
 def _play(name: str) -> Act:
     def act(operator: Operator) -> None:
         operator.play(name)
@@ -281,7 +288,7 @@ STEPS: Final[dict[str, Act]] = {
     "one removed": _remove,
     "lost disk replaced": _lost_disk,
     "host rebooted": _reboot,
-    "certificates rotated": _play("rotate-certificates"),
+    "certificates rotated": _certificates,
     "gossip keys rotated": _play("rotate-gossip-keys"),
     "mesh stopped and started": _stop_start,
     "logs fetched": _logs,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from deploy.lab.load import Books
+from deploy.lab.load import PARTITIONS, Books, Clients
 from deploy.lab.operator import changes, last_message
 from deploy.lab.table import Step, Table, longest_pause_s
 
@@ -59,6 +62,56 @@ def test_the_clients_books_count_what_is_lost_doubled_moved_and_out_of_order() -
         "moved": 1,
         "backwards": 1,
     }
+
+
+class Client:
+    """A producer and a consumer of librdkafka, as far as they are used."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.under_way = 0
+        self.closed = False
+        self.assigned: list[int] = []
+        self.read: list[int] = []
+
+    def flush(self, _seconds: float) -> int:
+        return self.under_way
+
+    def assign(self, places: list[Any]) -> None:
+        self.assigned = [place.offset for place in places]
+
+    def position(self, places: list[Any]) -> list[Any]:
+        return [
+            type(place)(place.topic, place.partition, offset) for place, offset in zip(places, self.read, strict=True)
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_clients_begin_anew_where_they_were_when_they_are_given_another_authority(tmp_path: Path) -> None:
+    authorities = tmp_path / "bundle.crt"
+    authorities.write_text("one")
+    made: list[Client] = []
+
+    def make(settings: dict[str, Any]) -> Client:
+        made.append(Client(settings))
+        return made[-1]
+
+    clients = Clients({"ssl.ca.location": str(authorities)}, "orders", make_producer=make, make_consumer=make)
+    clients.renew()
+    assert len(made) == 2 and made[1].assigned == [0] * PARTITIONS
+    authorities.write_text("one two")
+    made[0].under_way = 1
+    clients.renew()
+    assert len(made) == 2  # what is on its way is awaited
+    made[0].under_way = 0
+    made[1].read = [7, -1001, 9]
+    clients.renew()
+    assert made[1].closed and made[3].assigned == [7, 0, 9]
+    made[3].read = [-1001, 4, 9]
+    authorities.write_text("two")
+    clients.renew()
+    assert made[5].assigned == [7, 4, 9]
 
 
 def test_changes_and_reasons_are_read_from_what_a_play_prints() -> None:

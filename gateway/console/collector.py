@@ -233,6 +233,7 @@ class Collector:
             no_live=self._no_live_view,
             drills=self._drills[0],
             no_drills=self._drills[1],
+            rules=self._router.rules.in_force(),
             now_ns=self._monotonic_ns(),
             now_s=self._wall_s(),
         )

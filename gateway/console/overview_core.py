@@ -7,7 +7,8 @@ Rule 3: it is bounded: TOPICS_SHOWN_MAX topics, the busiest first; everything el
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from gateway.console.layout_core import Point, layout
@@ -17,6 +18,7 @@ from gateway.console.samples import (
     DISK_FREE,
     DISK_WRITABLE,
     GROUPS,
+    ORPHANS,
     QUEUES,
     BrokerSample,
     JsonObject,
@@ -25,6 +27,7 @@ from gateway.console.samples import (
 )
 from gateway.console.sla_core import BREACH, NOT_PROVEN, judge
 from gateway.routing.region_view_core import RankedBroker, RankedRegion
+from gateway.routing.rules_core import Kind
 from georelay.cli.mesh_status_core import INTERNAL_PREFIX, stream_lines, totals, troubles
 
 SCHEMA_VERSION: Final = 1
@@ -110,7 +113,30 @@ def alarms_of(samples: MeshSamples, document: JsonObject, pairs: Sequence[Pair])
         for broker, sample in samples.of_region(region)
         if sample.gauges.get(DISK_WRITABLE, 1.0) == 0
     ]
-    return sorted([*found, *_control_alarms(samples)], key=lambda alarm: alarm["severity"] != "alarm")
+    found += [*_control_alarms(samples), *_waiting_for_a_person(samples)]
+    return sorted(found, key=lambda alarm: alarm["severity"] != "alarm")
+
+
+def _waiting_for_a_person(samples: MeshSamples) -> Iterator[JsonObject]:
+    """Yield what somebody began, or has to decide, and may have forgotten."""
+    for region in samples.regions:
+        kept = max((int(sample.gauges.get(ORPHANS, 0)) for _, sample in samples.of_region(region)), default=0)
+        if kept:
+            what = f"region {region.name} keeps {kept:,} records of orphan branches: a failover cut them off"
+            advice = "see Audit: export them, publish them again, or drop them; nothing else ever will"
+            yield {"severity": "warning", "what": what, "advice": advice}
+    for rule in samples.rules:
+        since = f"{datetime.fromtimestamp(rule.made_us / 1e6, UTC):%Y-%m-%d %H:%M} UTC, by {rule.by or 'nobody known'}"
+        if rule.kind == Kind.DRAIN.value:
+            what = f"{rule.subject} is drained for clients, since {since}"
+            yield {
+                "severity": "warning",
+                "what": what,
+                "advice": f"when it is over: georelay route keep {rule.subject}",
+            }
+        elif rule.kind == Kind.FREEZE.value:
+            what = f"no client moves to a nearer region: switching is frozen since {since}"
+            yield {"severity": "warning", "what": what, "advice": "when it is over: georelay route thaw"}
 
 
 def _follows(line: str, explained: Collection[str]) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway.routing.region_view_core import RankedRegion
+from georelay.cli.mesh_status_core import INTERNAL_PREFIX
+from mesh.distance.rule_set_core import Rule
 
 JsonObject = dict[str, Any]
 GROUPS: Final = "georelay_consumer_groups"
 QUEUES: Final = "georelay_queues"
 DISK_FREE: Final = "georelay_disk_free_bytes"
 DISK_WRITABLE: Final = "georelay_disk_writable"
-GAUGES: Final = frozenset({GROUPS, QUEUES, DISK_FREE, DISK_WRITABLE})
+ORPHANS: Final = "georelay_stream_orphan_records"
+GAUGES: Final = frozenset({GROUPS, QUEUES, DISK_FREE, DISK_WRITABLE, ORPHANS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class MeshSamples:
         controls: GET /v1/control by region that was asked. homes: rows of GET /v1/homes.
         live: live.json of `georelay-sla live`; no_live: why there is none.
         drills: the last drill of each kind (drills_core); no_drills: why there is none.
+        rules: what operators decided about clients, those in force.
         now_ns: monotonic; now_s: wall clock, seconds since 1970.
     """
 
@@ -59,6 +63,7 @@ class MeshSamples:
     no_live: str = ""
     drills: list[JsonObject] = field(default_factory=list)
     no_drills: str = ""
+    rules: Sequence[Rule] = ()
     now_ns: int = 0
     now_s: float = 0.0
 
@@ -91,11 +96,14 @@ def taken(previous: BrokerSample | None, *, at_ns: int, status: JsonObject | Non
 
 
 def gauges_of(exposition: str) -> dict[str, float]:
-    """Return the gauges that the console shows, of a broker's /metrics: the sums over their labels."""
+    """Return the gauges that the console shows, of a broker's /metrics: the sums over their labels.
+
+    Streams of the brokers' own are left out.
+    """
     found: dict[str, float] = {}
     for line in exposition.splitlines():
         name = line.partition(" ")[0].partition("{")[0]
-        if name in GAUGES:
+        if name in GAUGES and INTERNAL_PREFIX not in line:
             try:
                 found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
             except ValueError:

@@ -12,6 +12,7 @@ from gateway.console.loss_core import if_lost
 from gateway.console.overview_core import overview, verdict
 from gateway.console.samples import gauges_of, taken
 from gateway.console.sla_core import judge
+from mesh.distance.rule_set_core import Rule
 from tests.unit.console.world import NOW_NS, heard, link, mesh, session, silent, stream
 
 
@@ -65,6 +66,31 @@ def test_a_control_without_a_majority_is_an_alarm_unless_some_region_reaches_it(
         "region eu does not reach mesh control: its leader does not answer"
     ]
     assert (verdict(document), document["control"]["leader_region"]) == ("warning", "us")
+
+
+def test_what_waits_for_a_person_is_a_warning_with_the_command() -> None:
+    drained = Rule("drain", "us", "clients", 1_767_225_600_000_000, "User:ann")
+    frozen = Rule("freeze", "switching", "frozen", 1_767_225_600_000_000)
+    parts = whole()
+    metrics = 'georelay_stream_orphan_records{topic="a",partition="0",origin=""} 7.0\n'
+    metrics += 'georelay_stream_orphan_records{topic="__georelay_coordinators",partition="0",origin=""} 9.0\n'
+    parts["us"] = replace(parts["us"], gauges=gauges_of(metrics))
+    document = overview(replace(mesh(**parts), rules=[drained, frozen, Rule("pin", "ann", "us", 1)]))
+    assert [(row["what"], row["advice"]) for row in document["alarms"]] == [
+        (
+            "region us keeps 7 records of orphan branches: a failover cut them off",
+            "see Audit: export them, publish them again, or drop them; nothing else ever will",
+        ),
+        (
+            "us is drained for clients, since 2026-01-01 00:00 UTC, by User:ann",
+            "when it is over: georelay route keep us",
+        ),
+        (
+            "no client moves to a nearer region: switching is frozen since 2026-01-01 00:00 UTC, by nobody known",
+            "when it is over: georelay route thaw",
+        ),
+    ]
+    assert verdict(document) == "warning"
 
 
 def test_mirrors_that_are_behind_for_a_cut_are_no_second_alarm() -> None:

@@ -58,4 +58,12 @@ export function tabs(names, chosen, link, label) {
   return h("nav.tabs", { "aria-label": label }, names.map((name) => h("a", { href: link(name), "aria-current": name === chosen ? "true" : undefined }, name)));
 }
 
+// One page of a long list, and the buttons that turn it. `view.from` is kept by the page; a shorter list begins anew.
+export function paged(rows, view, context, size) {
+  if (view.from >= rows.length) view.from = 0;
+  const turn = (text, from) => h("button.plain", { type: "button", disabled: from < 0 || from >= rows.length, onclick: () => { view.from = from; context.render(); } }, text);
+  const buttons = rows.length > size ? [turn("Previous", view.from - size), turn("Next", view.from + size)] : null;
+  return { rows: rows.slice(view.from, view.from + size), buttons };
+}
+
 export const field = (label, input, more) => h("label", {}, h("span", {}, label), input, more ?? null);

@@ -2,18 +2,19 @@
 
 import { h, table, number, many, time, badge } from "./dom.js";
 import { get, query, send } from "./api.js";
-import { act, doer, field, notice, tabs } from "./act.js";
+import { act, doer, field, notice, paged, tabs } from "./act.js";
 import { History, line } from "./chart.js";
 
 const PAGE = 100;
 const history = new History();
 const view = { text: "", from: 0 };
+const partitions = { of: "", from: 0 };
 const STATE = { Stable: "pass", Empty: "no_data", Dead: "breach" };
 
 function list({ groups }, region, context) {
   const found = groups.filter((group) => group.group.includes(view.text));
-  if (view.from >= found.length) view.from = 0;
-  const rows = found.slice(view.from, view.from + PAGE).map((group) => [
+  const shown = paged(found, view, context, PAGE);
+  const rows = shown.rows.map((group) => [
     h("a", { href: `#/groups/${region}/${encodeURIComponent(group.group)}` }, group.group),
     badge(STATE[group.state] ?? "inconclusive", group.state), number(group.members),
     group.lag === null ? "open it to see" : number(group.lag),
@@ -25,9 +26,7 @@ function list({ groups }, region, context) {
     tabs(context.regions, region, (name) => `#/groups/${name}`, "Region"),
     h("div.toolbar", {},
       field("Name contains", h("input", { type: "search", value: view.text, oninput: (event) => { view.text = event.target.value; view.from = 0; context.render(); } })),
-      h("span.grow", {}, `${many(found.length, "group")} in ${region}`),
-      h("button.plain", { type: "button", disabled: view.from === 0, onclick: () => { view.from -= PAGE; context.render(); } }, "Previous"),
-      h("button.plain", { type: "button", disabled: view.from + PAGE >= found.length, onclick: () => { view.from += PAGE; context.render(); } }, "Next")),
+      h("span.grow", {}, `${many(found.length, "group")} in ${region}`), shown.buttons),
     table(["group", "state", { title: "members", number: true }, { title: "lag, records", number: true }, "lag since this page is open", "coordinator"], rows, { empty: `no group in ${region}`, caption: "Consumer groups" }),
     h("p.note", {}, "A group belongs to one region. Its lag is the records that it has not committed yet, all partitions together."),
   ];
@@ -46,9 +45,12 @@ async function reset(event, group, region, context) {
 }
 
 function detail(group, region, context) {
-  const rows = group.partitions.map((row) => [
+  const of = `${region}/${group.group}`;
+  if (partitions.of !== of) Object.assign(partitions, { of, from: 0 });
+  const shown = paged(group.partitions, partitions, context, PAGE);
+  const rows = shown.rows.map((row) => [
     row.topic, number(row.partition), number(row.committed), number(row.high_watermark), row.lag === null ? "?" : number(row.lag),
-    line(history.rows.get(`${region}/${group.group}/${row.topic}/${row.partition}`) ?? [], { label: `lag of partition ${row.partition}` }),
+    line(history.rows.get(`${of}/${row.topic}/${row.partition}`) ?? [], { label: `lag of partition ${row.partition}` }),
     row.client_id ?? row.member_id ?? "", row.committed_ms ? time(row.committed_ms) : "",
   ]);
   const topics = [...new Set(group.partitions.map((row) => row.topic))];
@@ -57,6 +59,7 @@ function detail(group, region, context) {
     h("h1", {}, group.group, " ", badge(STATE[group.state] ?? "inconclusive", group.state)),
     h("dl.facts", {}, h("dt", {}, "lag"), h("dd", {}, `${number(group.lag)} records`), h("dt", {}, "members"), h("dd", {}, number(group.members.length)),
       h("dt", {}, "generation"), h("dd", {}, number(group.generation)), h("dt", {}, "coordinator"), h("dd", {}, String(group.coordinator))),
+    shown.buttons ? h("div.toolbar", {}, h("span.grow", {}, many(group.partitions.length, "partition")), shown.buttons) : null,
     table(["topic", { title: "partition", number: true }, { title: "committed", number: true }, { title: "end", number: true }, { title: "lag", number: true }, "lag since this page is open", "read by", "committed at (UTC)"], rows, { empty: "nothing committed", caption: "Partitions" }),
     group.members.length ? [h("h2", {}, "Members"), table(["client", "host", "member"], group.members.map((member) => [member.client_id ?? "", member.client_host ?? "", h("code", {}, member.member_id ?? "")]), { caption: "Members" })] : null,
     topics.length ? h("details.make", {}, h("summary", {}, "Set its offsets"), h("form.inline", { onsubmit: (event) => reset(event, group.group, region, context) },

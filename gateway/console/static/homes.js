@@ -2,7 +2,7 @@
 
 import { h, table, number, ms, many, badge } from "./dom.js";
 import { get, query } from "./api.js";
-import { act, doer, field, notice } from "./act.js";
+import { act, doer, field, paged } from "./act.js";
 
 const PAGE = 100, FOLLOW_MS = 500;
 const view = { topic: null, from: 0, move: null, report: null };
@@ -91,7 +91,8 @@ function page({ homes, is_all }, context) {
     ...context.regions.map((name) => ({ value: `region:${name}`, title: `every home of ${name}` })),
     ...context.regions.map((name) => ({ value: `groups:${name}`, title: `groups and queues that began in ${name}` })),
   ];
-  const rows = found.slice(view.from, view.from + PAGE).map((row) => [
+  const shown = paged(found, view, context, PAGE);
+  const rows = shown.rows.map((row) => [
     h("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic), number(row.partition), h("b", {}, row.home), number(row.epoch), number(row.start),
     row.failover ? (row.failover.in_force ? "by itself" : row.failover.in_force === null ? "by itself (not known to be in force)" : "by itself, not in force yet") : "by a person",
     row.moving ? [badge("inconclusive", row.moving.kind), ` to ${row.moving.target ?? "?"}`, row.moving.waits?.fault ? h("small", {}, row.moving.waits.fault) : null] : row.accept_loss ? badge("breach", "with loss") : "",
@@ -114,9 +115,7 @@ function page({ homes, is_all }, context) {
           doer("Take its homes away…", { type: "submit" }, "danger")))),
     h("h2", {}, view.topic ? [`Homes of ${view.topic} `, h("a", { href: "#/homes" }, "show all")] : "All homes"),
     is_all ? null : h("p.note", {}, "The first 10,000."),
-    h("div.toolbar", {}, h("span.grow", {}, many(found.length, "partition")),
-      h("button.plain", { type: "button", disabled: view.from === 0, onclick: () => { view.from -= PAGE; context.render(); } }, "Previous"),
-      h("button.plain", { type: "button", disabled: view.from + PAGE >= found.length, onclick: () => { view.from += PAGE; context.render(); } }, "Next")),
+    h("div.toolbar", {}, h("span.grow", {}, many(found.length, "partition")), shown.buttons),
     table(["topic", { title: "partition", number: true }, "home", { title: "epoch", number: true }, { title: "since offset", number: true }, "fails over", ""], rows, { empty: "no topic has one home", caption: "Homes" }),
   ];
 }

@@ -90,8 +90,8 @@ export function map(overview, narrow) {
       return s(`g.region.${region.state}`, {},
         s("circle", { cx: at.x.toFixed(1), cy: at.y.toFixed(1), r: size.radius }),
         s("text.name", { x: at.x.toFixed(1), y: (at.y + (region.state === "silent" ? 0 : 1)).toFixed(1) }, region.name),
-        s("text.under", { x: at.x.toFixed(1), y: (at.y + 15).toFixed(1) }, region.state === "silent" ? "silent" : `${number(region.homes)} homes`),
-        s("title", {}, `${region.name}: ${region.words}; home of ${number(region.homes)} partitions`));
+        s("text.under", { x: at.x.toFixed(1), y: (at.y + 15).toFixed(1) }, region.state === "silent" ? "silent" : many(region.homes, "home")),
+        s("title", {}, `${region.name}: ${region.words}; home of ${many(region.homes, "partition")}`));
     }),
     labelled ? pairs.filter((pair) => pair.origin < pair.dest && pair.rtt_ms !== null).map((pair) => {
       const from = places.get(pair.origin), to = places.get(pair.dest);

@@ -11,7 +11,8 @@ function headline(overview) {
   if (overview.verdict === "ok") return ["pass", "All well", "every region answers, every mirror is in step"];
   const breaches = overview.pairs.filter((pair) => pair.sla.state === "BREACH").length;
   if (!alarms) return ["inconclusive", "Late", `${many(breaches, "pair")} of regions later than promised`];
-  return [overview.verdict === "alarm" ? "breach" : "inconclusive", many(alarms, "alarm"), "the worst first; each says what to do"];
+  const rest = alarms === 1 ? "what it is, and what to do, is below" : "the worst first; each says what to do";
+  return overview.verdict === "alarm" ? ["breach", many(alarms, "alarm"), rest] : ["inconclusive", many(alarms, "warning"), rest];
 }
 
 function alarmList(overview) {

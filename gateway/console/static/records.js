@@ -1,8 +1,8 @@
 // Records: browse one partition by offset, time or key, follow its end, publish one.
 
 import { h, table, number, time, many } from "./dom.js";
-import { get, query, send, curl } from "./api.js";
-import { doer, field, notice } from "./act.js";
+import { get, query, curl } from "./api.js";
+import { act, doer, field, notice } from "./act.js";
 
 const PAGE = 50, SCANNED_MAX = 20_000, TAIL_WAIT_MS = 15_000, SHOWN_MAX = 500;
 let view = null;
@@ -103,11 +103,10 @@ async function publish(event, context) {
   const record = { value: form.get("value") };
   if (form.get("key")) record.key = form.get("key");
   if (form.get("to") !== "") record.partition = Number(form.get("to"));
-  try {
-    const { records: [stored] } = await send("POST", pathOf(view.topic), [record]);
+  const answer = await act({ title: `Publish a record to ${view.topic}`, explain: h("p", {}, "It is stored when a majority of the brokers of its home has it on disk."), method: "POST", path: pathOf(view.topic), body: [record], button: "Publish" });
+  if (answer) {
+    const [stored] = answer.records;
     notice(`stored at partition ${stored.partition}, offset ${number(stored.offset)}, epoch ${stored.epoch}`);
-  } catch (error) {
-    notice(`${error.message}${error.outcome === "unknown" ? " It may be stored: look before you send it again." : ""}`);
   }
   context.render();
 }
@@ -156,8 +155,7 @@ function page(topics, context) {
         field("Key", h("input", { name: "key", autocomplete: "off" })),
         field("Value", h("input", { name: "value", autocomplete: "off", size: "40" })),
         field("Partition", h("input", { name: "to", type: "number", min: "0", max: (topic?.partitions ?? 1) - 1, placeholder: "by key" })),
-        doer("Publish", { type: "submit" }, "main")),
-      h("p.note", {}, "It is stored when a majority of the brokers of its home has it on disk.")) : null,
+        doer("Publish…", { type: "submit" }, "main"))) : null,
   ];
 }
 

@@ -1,7 +1,7 @@
 // Users, tokens, access control lists and quotas.
 
 import { h, table, number, bytes, badge, time } from "./dom.js";
-import { get, send } from "./api.js";
+import { curl, get, send } from "./api.js";
 import { act, doer, field, notice } from "./act.js";
 
 const RESOURCES = ["topic", "group", "cluster", "transactional_id"];
@@ -14,7 +14,7 @@ async function run(context, options, said) {
   return answer;
 }
 
-// A password is never shown as a part of a command: it is sent without the dialog.
+// A password is never shown as a part of a command: the form sends it, and the command beside it names none.
 async function createUser(event, context) {
   event.preventDefault();
   const form = new FormData(event.target);
@@ -35,7 +35,8 @@ function users(data, context) {
         doer("Delete…", { onclick: () => run(context, { title: `Delete user ${user.name}`, method: "DELETE", path: `/v1/users/${encodeURIComponent(user.name)}`, typed: user.name, button: "Delete", danger: true }, "deleted") }, "danger")],
     ]), { empty: "no users of the mesh; those of a users file are not listed", caption: "Users" }),
     h("details.make", {}, h("summary", {}, "Create a user"), h("form.inline", { onsubmit: (event) => createUser(event, context) },
-      field("Name", h("input", { name: "name", required: true, autocomplete: "off" })), field("Password", h("input", { name: "password", type: "password", required: true, autocomplete: "new-password" })), doer("Create", { type: "submit" }, "main"))),
+      field("Name", h("input", { name: "name", required: true, autocomplete: "off" })), field("Password", h("input", { name: "password", type: "password", required: true, autocomplete: "new-password" })), doer("Create", { type: "submit" }, "main")),
+      h("details.curl", {}, h("summary", {}, "The same as a command"), h("pre", {}, curl("POST", "/v1/users", { name: "NAME", password: "PASSWORD" })))),
   ];
 }
 

@@ -2,10 +2,11 @@
 
 import { h, table, number, many, bytes, ms } from "./dom.js";
 import { get, query } from "./api.js";
-import { act, doer, field, notice } from "./act.js";
+import { act, doer, field, notice, paged } from "./act.js";
 
 const PAGE = 50;
 const view = { text: "", from: 0, internal: false };
+const partitions = { topic: "", from: 0 };
 
 const kept = (value, shown) => (value === -1 ? "for ever" : shown(value));
 
@@ -27,8 +28,8 @@ function list(topics, context) {
   const names = new Set(topics.map((topic) => topic.name));
   const isAlias = (topic) => topic.is_mirror_name || (topic.homes === "every" && names.has(topic.name.slice(topic.name.indexOf(".") + 1)) && topic.name.includes("."));
   const found = topics.filter((topic) => !isAlias(topic) && (view.internal || !topic.name.startsWith("__")) && topic.name.includes(view.text));
-  view.from = Math.min(view.from, Math.max(0, found.length - 1) - (Math.max(0, found.length - 1) % PAGE));
-  const rows = found.slice(view.from, view.from + PAGE).map((topic) => {
+  const shown = paged(found, view, context, PAGE);
+  const rows = shown.rows.map((topic) => {
     const rate = known.get(topic.name);
     return [
       h("a", { href: `#/topics/${encodeURIComponent(topic.name)}` }, topic.name),
@@ -44,9 +45,7 @@ function list(topics, context) {
     h("div.toolbar", {},
       field("Name contains", h("input", { type: "search", value: view.text, oninput: (event) => { view.text = event.target.value; view.from = 0; context.render(); } })),
       h("label.check", {}, h("input", { type: "checkbox", checked: view.internal, onchange: (event) => { view.internal = event.target.checked; context.render(); } }), "also those of the brokers"),
-      h("span.grow", {}, many(found.length, "topic")),
-      h("button.plain", { type: "button", disabled: view.from === 0, onclick: () => { view.from -= PAGE; context.render(); } }, "Previous"),
-      h("button.plain", { type: "button", disabled: view.from + PAGE >= found.length, onclick: () => { view.from += PAGE; context.render(); } }, "Next")),
+      h("span.grow", {}, many(found.length, "topic")), shown.buttons),
     table(["name", { title: "partitions", number: true }, { title: "replicas", number: true }, "made with home", { title: "records kept", number: true }, { title: "records/s", number: true }, "retention", "settings that are not the default"], rows, { empty: "no topic has such a name", caption: "Topics" }),
     h("details.make", {}, h("summary", {}, "Create a topic"),
       h("form.inline", { onsubmit: (event) => create(event, context) },
@@ -66,7 +65,9 @@ function sizeOf(partitions) {
 
 function detail({ topic, homes }, context) {
   const byPartition = new Map(homes.map((row) => [row.partition, row]));
-  const rows = topic.partition_states.map((state) => {
+  if (partitions.topic !== topic.name) Object.assign(partitions, { topic: topic.name, from: 0 });
+  const shown = paged(topic.partition_states, partitions, context, PAGE);
+  const rows = shown.rows.map((state) => {
     const home = byPartition.get(state.partition);
     const here = home?.home ?? context.regionName(state.home);
     const records = state.high_watermark === undefined ? null : state.high_watermark - state.log_start;
@@ -90,6 +91,7 @@ function detail({ topic, homes }, context) {
       h("dt", {}, "size"), h("dd", {}, sizeOf(topic.partition_states)),
       h("dt", {}, "settings"), h("dd", {}, settings.length ? settings.map(([name, value]) => h("code.block", {}, `${name}=${value}`)) : "all at their default"),
       h("dt", {}, "id"), h("dd", {}, h("code", {}, topic.topic_id))),
+    shown.buttons ? h("div.toolbar", {}, h("span.grow", {}, many(topic.partition_states.length, "partition")), shown.buttons) : null,
     table([{ title: "partition", number: true }, "home", { title: "epoch", number: true }, `leader in ${answering}`, `replicas in ${answering}`, { title: "log start", number: true }, { title: "high watermark", number: true }, { title: "records", number: true }, { title: "size", number: true }, "", ""], rows, { caption: `Partitions of ${topic.name}` }),
     h("div.buttons", {},
       topic.homes === "one" ? h("a.button", { href: `#/homes?topic=${encodeURIComponent(topic.name)}` }, "Move its homes") : null,

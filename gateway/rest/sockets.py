@@ -1,8 +1,9 @@
 """GET /v1/socket: carries the messages of a client's WebSocket to a broker of one region, and its messages back.
 
 Rule 1: messages pass as they are; each side is read as fast as the other one takes it, one message at a time.
-Rule 2: a socket stays in its region and at its broker: the nearest, or `?region=`. When the broker goes, the client is
-        told to come back (1012), and goes on by offset.
+Rule 2: a socket stays in its region and at its broker: that of the client's pin, the nearest, or `?region=`. When the
+        broker goes, or the region is drained for clients and was not asked for by name, the client is told to come back
+        (1012), and goes on by offset.
 Rule 3: a browser's session only reads over a socket: its handshake cannot carry what a change needs besides the
         cookie.
 Rule 4: clients that are gone are found by pings, brokers by the kernel's keep-alive: a client that reads slowly holds
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from contextlib import nullcontext
 from typing import Any, Final
 
 import aiohttp
@@ -22,7 +24,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from yarl import URL
 
 from gateway.metrics import GatewayMetrics
-from gateway.rest.caller import AUTHORIZATION, authorization_of
+from gateway.rest.caller import AUTHORIZATION, authorization_of, client_of
+from gateway.rest.leaving import LeavingSockets
 from gateway.rest.proxy import read_bounded
 from gateway.routing.endpoints import BrokerEndpoints
 from gateway.routing.places import Callers, Places
@@ -85,6 +88,7 @@ class SocketRelay:
         self._callers = callers
         self._scheme = scheme
         self._places = Places(SOCKETS_MAX)
+        self._leaving = LeavingSockets(router)
         self._held_bytes = 0
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -96,7 +100,8 @@ class SocketRelay:
         ws = new_socket()
         if not ws.can_prepare(request).ok:
             raise BadRequest("this is for WebSocket (RFC 6455, version 13): docs/protocol/websocket.md")
-        region = request.query.get("region", self._router.nearest)
+        client, named = client_of(request), request.query.get("region")
+        region = named if named is not None else self._router.first_for(client)
         candidates = self._router.candidates(region) if region is not None else ()
         if not candidates:
             raise Unavailable(f"region {region} is not ready" if region else "no region is ready; try again")
@@ -104,8 +109,10 @@ class SocketRelay:
         async with self._places.of(caller, patience_s=CONNECT_S):
             broker_ws = await self._connect(request, candidates)
             async with broker_ws:
-                with self._metrics.sockets.track_inprogress():
-                    await self._carry(request, ws, broker_ws)
+                never = nullcontext(asyncio.get_running_loop().create_future())
+                watched = never if named else self._leaving.watched(client, region or "")
+                with self._metrics.sockets.track_inprogress(), watched as leaves:
+                    await self._carry(request, ws, broker_ws, leaves)
         return ws
 
     async def _connect(
@@ -131,7 +138,11 @@ class SocketRelay:
         raise Unavailable(f"none of {len(candidates)} brokers took the socket; try again")
 
     async def _carry(
-        self, request: web.Request, ws: web.WebSocketResponse, broker_ws: aiohttp.ClientWebSocketResponse
+        self,
+        request: web.Request,
+        ws: web.WebSocketResponse,
+        broker_ws: aiohttp.ClientWebSocketResponse,
+        leaves: asyncio.Future[None],
     ) -> None:
         await ws.prepare(request)
         memory = SocketMemory(request, ws, self._take)
@@ -141,7 +152,7 @@ class SocketRelay:
             loop.create_task(_pass_on(broker_ws, ws, None), name="socket-to-client"),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*ways, leaves], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for way in ways:
                 way.cancel()
@@ -157,9 +168,10 @@ class SocketRelay:
             cut_off(request.transport)  # it does not read
         elif not ws.closed:
             is_lost = code in _NOT_SENT
+            why = b"the region is drained for clients" if leaves.done() else b"the broker is gone"
             await ws.close(
                 code=WSCloseCode.SERVICE_RESTART if is_lost else code or WSCloseCode.OK,
-                message=b"the broker is gone: come back and go on by offset" if is_lost else b"",
+                message=why + b": come back and go on by offset" if is_lost else b"",
             )
 
     def _take(self, size_bytes: int) -> bool:

@@ -20,6 +20,11 @@ def hash_share(key: str, region: str) -> float:
     return int.from_bytes(digest, "big") / _HASH_SPAN
 
 
+def turn_s(key: str, region: str) -> float:
+    """Return how long a region drains before a client leaves it."""
+    return hash_share(key, region) * SPREAD_S
+
+
 def has_to_leave(key: str, region: str, draining_s: float) -> bool:
     """Return whether a client's turn has come in a region that drains for so long."""
-    return draining_s >= hash_share(key, region) * SPREAD_S
+    return draining_s >= turn_s(key, region)

@@ -9,8 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from gateway.rest import sockets
+from gateway.rest import leaving, sockets
+from gateway.routing.client_book_core import NAME_HEADER
 from georelay.credentials import CLIENT_HEADER
+from mesh.distance import spread_core
 from mesh.listening import http_sockets
 from tests.unit.gateway.conftest import ANN
 
@@ -78,6 +80,52 @@ async def test_a_client_is_told_when_its_broker_goes(start_mesh: Any, start_brok
     await ws.send_str(word)
     closed = await ws.receive(timeout=5)
     assert (closed.type, closed.data) == (WSMsgType.CLOSE, code)
+
+
+async def test_sockets_leave_a_drained_region_unless_they_asked_for_it_and_find_the_other_one(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def judging(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"by": "ann"}) if request.path.startswith("/v1/routes") else await echo(request)
+
+    monkeypatch.setattr(spread_core, "SPREAD_S", 0.0)
+    monkeypatch.setattr(leaving, "LOOK_EVERY_S", 0.01)
+    brokers = {"us": await start_broker(judging), "eu": await start_broker(judging)}
+    mesh = await start_mesh(us=[brokers["us"]], eu=[brokers["eu"]])
+
+    def opened() -> dict[str, int]:
+        return {name: sum("/v1/socket" in line for line in each.requests) for name, each in brokers.items()}
+
+    ws, _ = await open_socket(mesh)
+    here = next(name for name, count in opened().items() if count)
+    other = next(name for name in brokers if name != here)
+    staying, _ = await open_socket(mesh, f"/v1/socket?region={here}")
+    drain = {"subject": here, "value": "clients"}
+    async with mesh.client.post(mesh.url("/v1/routes/drain"), json=drain) as answer:
+        assert answer.status == 200
+    closed = await ws.receive(timeout=5)
+    assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.SERVICE_RESTART)
+    assert closed.extra == "the region is drained for clients: come back and go on by offset"
+    await staying.send_str("still here")
+    assert (await staying.receive(timeout=5)).data == "still here"
+    again, _ = await open_socket(mesh)
+    assert opened()[other] == 1
+    await again.close()
+    await staying.close()
+
+
+async def test_a_pinned_client_has_its_socket_in_its_region(start_mesh: Any, start_broker: Any) -> None:
+    async def judging(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"by": "ann"}) if request.path.startswith("/v1/routes") else await echo(request)
+
+    brokers = {"us": await start_broker(judging), "eu": await start_broker(judging)}
+    mesh = await start_mesh(us=[brokers["us"]], eu=[brokers["eu"]])
+    for region, broker in brokers.items():
+        before = len(broker.requests)
+        await mesh.client.post(mesh.url("/v1/routes/pin"), json={"subject": "till-7", "value": region})
+        ws, _ = await open_socket(mesh, **{NAME_HEADER: "till-7"})
+        assert any("/v1/socket" in line for line in broker.requests[before:])
+        await ws.close()
 
 
 async def test_another_broker_of_the_region_is_asked_when_one_is_gone(start_mesh: Any, start_broker: Any) -> None:

@@ -5,7 +5,8 @@ Rule 1: a call in a stream is the same call as one that comes by itself: its own
 Rule 2: calls of one stream are answered in any order; answers of one turn of the loop travel together.
 Rule 3: a stream that is to end says so first (`closing`) and answers what was sent until the gateway ends its side: no
         call is lost because a broker stops, or because who opened the stream may no longer.
-Rule 4: beyond CALLS_OPEN_MAX calls without an answer, or answers that are not taken, a stream is not read.
+Rule 4: beyond CALLS_OPEN_MAX calls without an answer, or answers that are not taken, nothing more of a stream is begun
+        or read. Everybody else has a turn after CALLS_PER_TURN_MAX: five bytes of a message are a call.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PUBLISH_METHOD: Final = "/broker.Broker/Publish"
 SERVICE: Final = "georelay.v1.CarriedCalls"
 CARRY_METHOD: Final = f"/{SERVICE}/Publish"
 CALLS_OPEN_MAX: Final = 2_000  # more than CALLS_PER_ADDRESS_MAX: those beyond that one are refused, with a code
+CALLS_PER_TURN_MAX: Final = 100
 STREAMS_MAX: Final = 100  # one or two for each gateway; without one a gateway hands its calls on one by one
 REQUEST_BYTES_MAX: Final = MIB  # what is in a message counts call by call, the message does not
 ANSWERS_PER_RESPONSE_MAX: Final = 500
@@ -147,12 +149,14 @@ class _Stream:
             for tag in request.cancelled:
                 if (task := self._tasks.get(tag)) is not None:
                     task.cancel()
-            for call in request.calls:
+            for count, call in enumerate(request.calls, start=1):
                 if call.tag in self._tasks:
                     raise BadRequest(f"tag {call.tag} stands for a call that is not answered yet")
                 self._begin(call)
-            while len(self._tasks) + len(self._answers) >= CALLS_OPEN_MAX:
-                await self._some_room()
+                if count % CALLS_PER_TURN_MAX == 0:
+                    await asyncio.sleep(0)
+                while len(self._tasks) + len(self._answers) >= CALLS_OPEN_MAX:
+                    await self._some_room()
         while self._tasks or self._answers:
             await self._some_room()
 

@@ -167,6 +167,28 @@ async def test_calls_beyond_the_limit_of_an_address_are_refused_as_busy_and_coun
     stream.call.cancel()
 
 
+async def test_a_message_of_very_many_calls_begins_no_more_than_may_be_open_and_a_few_in_a_turn(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carried_calls, "CALLS_OPEN_MAX", 3)
+    monkeypatch.setattr(carried_calls, "CALLS_PER_TURN_MAX", 2)
+    stream = await room.open()
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, room.listener.budget.calls_open - 1)  # the stream is one
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await stream.send(*(call_of(tag) for tag in range(20)))
+    answers = await stream.answers(20)
+    watching.cancel()
+    assert {answer.status for answer in answers.values()} == {0}, "of one address three are let in beside the stream"
+    assert 0 < most <= 3
+
+
 async def test_what_the_calls_of_a_stream_hold_is_bounded_as_if_they_came_alone(room: Room) -> None:
     room.listener.budget.limit_bytes = 0
     stream = await room.open()

@@ -54,6 +54,9 @@ class Link(Protocol):
     def start(self, receiver: LinkReceiver) -> None:
         """Begin to receive."""
 
+    def met(self) -> None:
+        """The other end has shown that it is a broker of the mesh: from now on its frames may be large."""
+
     def send(self, frame: bytes) -> None:
         """Hand over one frame; only while `is_writable`. Frames of a link that closes are lost."""
 

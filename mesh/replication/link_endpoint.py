@@ -275,7 +275,7 @@ class LinkEndpoint:
         if self.peer is not None:
             self._counters.frame_received(self.peer.region_number, len(frame))
         try:
-            for part in decode_frame(unpack_frame(frame)):
+            for part in decode_frame(frame if self.peer is None else unpack_frame(frame)):
                 if self.peer is None:
                     self._meet(part)
                 elif not isinstance(part, Heartbeat) or part.rows:
@@ -369,6 +369,7 @@ class LinkEndpoint:
             self._introduce(*proof)
         self.peer = peer
         self._patience.answered()
+        self._link.met()
         if peer.region_number != self._identity.region_number:
             self._cap(self._bytes_per_s)
         self._conversation.link_opened(peer)

@@ -62,13 +62,20 @@ class FramedLink:
 
     Args:
         quiet_ns: how long its broker was not heard by other means, None: there are none.
+        met: told once the other end has shown that it is a broker of the mesh.
     """
 
     gather_ms = 0
 
     def __init__(
-        self, *, peer: str, quiet_ns: Callable[[], int | None], peer_names: frozenset[str] | None = None
+        self,
+        *,
+        peer: str,
+        quiet_ns: Callable[[], int | None],
+        peer_names: frozenset[str] | None = None,
+        met: Callable[[], None] | None = None,
     ) -> None:
+        self._met = met
         self._peer = peer
         self._peer_names = peer_names
         self._quiet_ns = quiet_ns
@@ -102,6 +109,11 @@ class FramedLink:
     def start(self, receiver: LinkReceiver) -> None:
         """Begin to receive."""
         self._receiver = receiver
+
+    def met(self) -> None:
+        """The other end is a broker of the mesh."""
+        if self._met is not None:
+            self._met()
 
     def send(self, frame: bytes) -> None:
         """Hand over one frame."""

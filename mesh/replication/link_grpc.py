@@ -60,7 +60,10 @@ class _GrpcLink:
 
     gather_ms = GATHER_MS
 
-    def __init__(self, *, peer: str, peer_names: frozenset[str] | None = None) -> None:
+    def __init__(
+        self, *, peer: str, peer_names: frozenset[str] | None = None, met: Callable[[], None] | None = None
+    ) -> None:
+        self._met = met
         self._peer = peer
         self._peer_names = peer_names
         self._receiver: LinkReceiver | None = None
@@ -87,6 +90,11 @@ class _GrpcLink:
     def quiet_ns(self) -> int | None:
         """Return None: the link itself says whether the other end lives."""
         return None
+
+    def met(self) -> None:
+        """The other end is a broker of the mesh."""
+        if self._met is not None:
+            self._met()
 
     def send(self, frame: bytes) -> None:
         """Hand over one frame."""
@@ -280,10 +288,14 @@ class AcceptedLink(_GrpcLink):
 
 
 class Caller(NamedTuple):
-    """Whose connection is passed on: its far end, and the names in its certificate, None without TLS."""
+    """Whose connection is passed on: its far end, and the names in its certificate, None without TLS.
+
+    `met`: told once it has shown that it is a broker of the mesh.
+    """
 
     peer: str
     names: frozenset[str] | None
+    met: Callable[[], None]
 
 
 class GrpcLinks(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
@@ -334,7 +346,7 @@ class GrpcLinks(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no 
         if caller is None:  # of this machine, past the link listener
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "links go to the link listener")
             return
-        link = AcceptedLink(peer=caller.peer, peer_names=caller.names)
+        link = AcceptedLink(peer=caller.peer, peer_names=caller.names, met=caller.met)
         self._accept(link)
         await link.serve(context)
 

@@ -1,8 +1,9 @@
 """The link listener of one broker: framed links, and gRPC of brokers of an older version on the same port.
 
-Rule 1: the first byte decides: a frame begins with a zero (it is below 16 MiB), HTTP/2 with a "P". Who says nothing
-        within FIRST_WORD_S is cut off, and an address has UNUSED_PER_ADDRESS_MAX such connections: strangers keep no
-        region from dialling.
+Rule 1: the first byte decides: a frame begins with a zero (it is below 16 MiB), HTTP/2 with a "P". Whoever has not
+        shown within MEET_S that it is a broker of the mesh is cut off, an address has STRANGERS_PER_ADDRESS_MAX such
+        connections, and none of them says more than FIRST_WORDS_BYTES_MAX: strangers keep no region from dialling, and
+        hold no memory.
 Rule 2: what is HTTP/2 is passed on to a gRPC server on the loopback, without TLS, which serves nobody else: it knows
         the connections that are passed on by their near end, and whose certificates they showed. It is started when
         the first such broker comes.
@@ -48,8 +49,10 @@ LIMITS: Final = AdmissionLimits(
     admits_per_address_per_s=500,
     handshake_s=DIAL_MS_MAX / 1000,
 )
-UNUSED_PER_ADDRESS_MAX: Final = 32
-FIRST_WORD_S: Final = DIAL_MS_MAX / 1000
+STRANGERS_PER_ADDRESS_MAX: Final = 32
+MEET_S: Final = DIAL_MS_MAX / 1000  # as long as its dial may take
+FIRST_FRAME_BYTES_MAX: Final = 4 * KIB  # an OPEN or a PROOF
+FIRST_WORDS_BYTES_MAX: Final = 64 * KIB  # the same in HTTP/2, with all that goes before
 FIRST_OF_HTTP2: Final = ord("P")
 RELAYED_BYTES_MAX: Final = 256 * KIB  # beyond it the other side is not read
 PROTOCOLS: Final = ("h2",)  # what TLS is asked for by gRPC; framed links ask for nothing
@@ -75,7 +78,7 @@ class LinkListener:
         self.secure = tls is not None
         self.counters = AdmissionCounters() if counters is None else counters
         self.connections: set[_Accepted] = set()
-        self.unused: Counter[str] = Counter()  # connections by address, before their first word
+        self.strangers: Counter[str] = Counter()  # connections by address, until they are those of brokers
         self.older = GrpcLinks(accept, counters=self.counters)
         if tls is not None:
             tls.speak(*PROTOCOLS)
@@ -113,43 +116,49 @@ class _Accepted(FrameReader):
         self._link: FramedLink | None = None
         self._relay: _Relay | None = None
         self._transport: asyncio.Transport | None = None
-        self._group: str | None = None  # of addresses, until the first word
+        self._group: str | None = None  # of addresses, while it may be a stranger's
         self._deadline: asyncio.TimerHandle | None = None
+        self._passed_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop has classes of its own
         owner, group = self._owner, group_of(str(transport.get_extra_info("peername", ("",))[0]))
-        if owner.unused[group] >= UNUSED_PER_ADDRESS_MAX:
+        if owner.strangers[group] >= STRANGERS_PER_ADDRESS_MAX:
             owner.counters.refuse(Refusal.TOO_MANY_OF_ADDRESS)
             self._transport.abort()
             return
         owner.connections.add(self)
         self._group = group
-        owner.unused[group] += 1
-        self._deadline = asyncio.get_running_loop().call_later(FIRST_WORD_S, self._said_nothing)
+        owner.strangers[group] += 1
+        self._deadline = asyncio.get_running_loop().call_later(MEET_S, self._not_met)
 
-    def _said_nothing(self) -> None:
+    def _not_met(self) -> None:
         self._owner.counters.refuse(Refusal.NO_SIGN_IN)
         self.end()
 
-    def _has_spoken(self) -> None:
+    def _met(self) -> None:
+        """It is a broker of the mesh, or gone."""
         if self._deadline is not None:
             self._deadline.cancel()
         group, self._group = self._group, None
         if group is not None:
-            unused = self._owner.unused
-            unused[group] -= 1
-            if not unused[group]:
-                del unused[group]
+            strangers = self._owner.strangers
+            strangers[group] -= 1
+            if not strangers[group]:
+                del strangers[group]
 
     def end(self) -> None:
         """Close now."""
         if self._transport is not None:
             self._transport.abort()
 
+    def eof_received(self) -> None:
+        """Close: nobody ends one half of a link, and TLS would wait for a goodbye for half a minute."""
+        self.end()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._has_spoken()
+        self._met()
         self._owner.connections.discard(self)
         if self._link is not None:
             self._link.lost(end_of(exc))
@@ -166,11 +175,15 @@ class _Accepted(FrameReader):
         if self._relay is None:
             super().buffer_updated(nbytes)
         else:
+            self._passed_bytes += nbytes
+            if self._group is not None and self._passed_bytes > FIRST_WORDS_BYTES_MAX:
+                self._not_met()
+                return
             self._relay.write(bytes(memoryview(self._buffer)[:nbytes]))
 
     def frame_bytes_max(self) -> int:
         """Return how long a frame may be now."""
-        return KIB if self._link is None else FRAME_BYTES_MAX
+        return FRAME_BYTES_MAX if self._group is None else FIRST_FRAME_BYTES_MAX
 
     def frame_received(self, kind: int, body: memoryview) -> None:
         """Take BEGIN, then what the link carries. Raises ValueError on anything else."""
@@ -180,9 +193,8 @@ class _Accepted(FrameReader):
         if kind != BEGIN_KIND:
             raise ValueError(f"frame of kind {kind} before a link was begun")
         assert self._transport is not None
-        self._has_spoken()
         transport, caller = self._transport, self._caller()
-        self._link = FramedLink(peer=caller.peer, quiet_ns=nothing_else, peer_names=caller.names)
+        self._link = FramedLink(peer=caller.peer, quiet_ns=nothing_else, peer_names=caller.names, met=caller.met)
         transport.write(ACCEPTED)
         open_far(self._link, transport)
         self._owner.accept(self._link)
@@ -209,11 +221,10 @@ class _Accepted(FrameReader):
         assert transport is not None
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         names = certificate_names(transport.get_extra_info("ssl_object")) if self._owner.secure else None
-        return Caller(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", names)
+        return Caller(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", names, self._met)
 
     def _pass_on(self) -> None:
         assert self._transport is not None
-        self._has_spoken()
         self._transport.set_write_buffer_limits(high=RELAYED_BYTES_MAX)
         self._relay = _Relay(self._transport, self._owner.older, self._caller())
 

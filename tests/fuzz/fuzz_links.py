@@ -144,6 +144,8 @@ class Carrier:
 
     def quiet_ns(self) -> None: ...
 
+    def met(self) -> None: ...
+
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
 

@@ -261,6 +261,8 @@ class Link:
     def quiet_ns(self) -> int | None:
         return None
 
+    def met(self) -> None: ...
+
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
 

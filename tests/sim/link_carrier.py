@@ -94,6 +94,9 @@ class SimLink:
         """Return None: the link itself says whether the other end lives."""
         return None
 
+    def met(self) -> None:
+        """Nothing to do: nobody here is a stranger."""
+
     @property
     def is_writable(self) -> bool:
         """Return whether the carrier takes a frame now."""

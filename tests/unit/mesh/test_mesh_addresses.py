@@ -72,6 +72,8 @@ class Carrier:
 
     def quiet_ns(self) -> None: ...
 
+    def met(self) -> None: ...
+
     def start(self, receiver: LinkReceiver) -> None:
         self.receiver = receiver
 

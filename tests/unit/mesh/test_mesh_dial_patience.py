@@ -96,6 +96,8 @@ class Carrier:
 
     def quiet_ns(self) -> None: ...
 
+    def met(self) -> None: ...
+
     def start(self, receiver: LinkReceiver) -> None:
         self._receiver = receiver
 

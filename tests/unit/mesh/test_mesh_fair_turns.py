@@ -80,6 +80,8 @@ class SlowLink:
 
     def quiet_ns(self) -> None: ...
 
+    def met(self) -> None: ...
+
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
 

@@ -99,6 +99,8 @@ class SlowLink:
     def quiet_ns(self) -> int | None:
         return self.quiet
 
+    def met(self) -> None: ...
+
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
 

@@ -71,6 +71,8 @@ class Otherwise:
 
     def quiet_ns(self) -> None: ...
 
+    def met(self) -> None: ...
+
     def start(self, receiver: Any) -> None:
         self.receiver = receiver
 

@@ -30,7 +30,7 @@ ACCEPTED = b"\0\0\0\1\x08"
 
 
 class End:
-    """What one end of a link was told; the accepting one answers each frame."""
+    """What one end of a link was told; the accepting one answers each frame, the first of which is a broker's."""
 
     def __init__(self, link: Link, *, answers: bytes = b"") -> None:
         self.link: Any = link
@@ -42,6 +42,8 @@ class End:
 
     def frame_received(self, frame: bytes) -> None:
         self.frames.put_nowait(frame)
+        if frame == b"open":
+            self.link.met()
         if self._answers:
             self.link.send(self._answers + frame)
 
@@ -288,14 +290,17 @@ def head(length: int, kind: int) -> bytes:
     return struct.pack(">IB", length, kind)
 
 
+OPENED = BEGIN + head(1 + len(b"open"), LINK_KIND) + b"open"
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", b""),
         (head(1, LINK_KIND), b""),
-        (head(2_000, BEGIN_KIND), b""),
+        (head(5_000, BEGIN_KIND), b""),
         (BEGIN + BEGIN, ACCEPTED),
-        (BEGIN + head(LINK_FRAME_BYTES_MAX + 2, LINK_KIND), ACCEPTED),
+        (OPENED + head(LINK_FRAME_BYTES_MAX + 2, LINK_KIND), ACCEPTED + head(1 + 10, LINK_KIND) + b"heard open"),
     ],
 )
 async def test_garbage_costs_who_says_it_the_connection(start: Callable[..., Any], words: bytes, answer: bytes) -> None:
@@ -304,16 +309,34 @@ async def test_garbage_costs_who_says_it_the_connection(start: Callable[..., Any
     assert [await end.closed for end in home.accepted] == ["the other end closed the connection"] * len(home.accepted)
 
 
-async def test_strangers_that_say_nothing_are_few_and_have_an_end(
-    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+OPENING = BEGIN + head(1 + len(b"who?"), LINK_KIND) + b"who?"
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and SETTINGS
+
+
+@pytest.mark.parametrize("words", [b"", BEGIN, OPENING, HTTP2], ids=["nothing", "begin", "a frame", "HTTP/2"])
+async def test_strangers_are_few_whatever_they_say_and_have_an_end(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, words: bytes
 ) -> None:
-    monkeypatch.setattr(link_listener, "FIRST_WORD_S", 0.05)
-    monkeypatch.setattr(link_listener, "UNUSED_PER_ADDRESS_MAX", 2)
+    monkeypatch.setattr(link_listener, "MEET_S", 0.2)
+    monkeypatch.setattr(link_listener, "STRANGERS_PER_ADDRESS_MAX", 2)
     home = await start()
-    assert await asyncio.gather(*(said(home.port) for _ in range(3))) == [b""] * 3
+    await asyncio.gather(*(said(home.port, words) for _ in range(3)))
     assert home.counters.refused == {Refusal.TOO_MANY_OF_ADDRESS: 1, Refusal.NO_SIGN_IN: 2}
-    assert not home.listener.unused and not home.listener.connections
+    assert not home.listener.strangers and not home.listener.connections
     end = End(carriers().dial(home.target))
     end.link.send(b"open")
     assert await end.frames.get() == b"heard open"
+    assert not home.listener.strangers
     await closed(end)
+
+
+@pytest.mark.parametrize(
+    "words", [BEGIN + head(5_000, LINK_KIND), HTTP2 + bytes(70_000)], ids=["a frame of 5 KB", "70 KB of HTTP/2"]
+)
+async def test_a_stranger_says_little_before_it_has_shown_that_it_is_a_broker(
+    start: Callable[..., Any], words: bytes
+) -> None:
+    home = await start()
+    heard = asyncio.create_task(said(home.port, words))
+    await asyncio.wait_for(heard, 2)  # long before its time is over
+    assert not home.listener.connections

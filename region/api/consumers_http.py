@@ -17,6 +17,7 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, OffsetOutOfRange
 from georelay.limits import REST_RECORDS_MAX
+from region.api.answer_room import AnswerRoom
 from region.api.bodies import read_wish
 from region.api.consumer_requests import (
     INT64_MAX,
@@ -105,14 +106,18 @@ class ConsumersHttp:
         most = query_number(query, "max", default=RECORDS_DEFAULT, low=1, high=REST_RECORDS_MAX)
         wait_ms = query_number(query, "wait_ms", default=0, high=WAIT_MS_MAX)
         tail = await self._begin(view, consumer, principal, chosen_partitions(query, view))
-        out = RecordsAnswer(request, {"topic": view.name, "consumer": consumer}, records_max=most)
-        await self._tails.next(tail, out, wait_ms=wait_ms)
-        self._checked(request)  # it may have waited for long
-        if not tail.has_found(out):
-            return web.Response(status=204)
-        await self._records.pause_for(principal, out.size_bytes)
-        skipped = {"skipped": tail.skipped} if tail.skipped else {}
-        return await out.end({"positions": positions_json(tail.moved), **skipped})
+        head, room = {"topic": view.name, "consumer": consumer}, AnswerRoom(principal.name)
+        out = RecordsAnswer(request, head, records_max=most, room=room)
+        try:
+            await self._tails.next(tail, out, wait_ms=wait_ms)
+            self._checked(request)  # it may have waited for long
+            if not tail.has_found(out):
+                return web.Response(status=204)
+            await self._records.pause_for(principal, out.size_bytes)
+            skipped = {"skipped": tail.skipped} if tail.skipped else {}
+            return await out.end({"positions": positions_json(tail.moved), **skipped})
+        finally:
+            room.end()
 
     async def _acknowledge(self, request: web.Request) -> web.Response:
         """Let the consumer go on at these positions; one that is behind what is kept changes nothing."""

@@ -2,7 +2,8 @@
 
 Rule 1: the `id` of the last event of a stretch says where the stream stands. Who comes back with it as `Last-Event-ID`,
         as browsers do, goes on behind it; no broker keeps anything of it.
-Rule 2: a client that does not read is not read for, and is cut off after SEND_S.
+Rule 2: a client that does not read is not read for, and is cut off after SEND_S. While there is no room for what comes
+        next (answer_room), a stream says that it lives.
 Rule 3: rights and the sign-in are asked for before each stretch, and at least every SILENCE_MS.
 """
 
@@ -18,6 +19,7 @@ from aiohttp import web
 
 from georelay.errors import BadRequest, Busy, GeorelayError, Unauthenticated
 from mesh.listening.acceptor import cut_off
+from region.api.answer_room import AnswerRoom
 from region.api.consumer_requests import STARTS, chosen_partitions, event_id, parse_event_id
 from region.api.principal import PRINCIPAL
 from region.api.problem import problem_of
@@ -119,19 +121,29 @@ class EventsHttp:
     async def _send(
         self, response: web.StreamResponse, tail: Tail, principal: Principal, check: Callable[[], None]
     ) -> None:
+        room = AnswerRoom(principal.name)
         try:
             while True:
-                out = RecordTexts(records_max=EVENT_RECORDS)
+                out = RecordTexts(records_max=EVENT_RECORDS, room=room)
                 tail.skipped = []
-                await self._tails.next(tail, out, wait_ms=SILENCE_MS)
+                try:
+                    await self._tails.next(tail, out, wait_ms=SILENCE_MS)
+                except Busy:  # no room for an answer: the client has not taken others
+                    out = RecordTexts(records_max=EVENT_RECORDS, room=room)
                 check()
                 if not self._is_still_valid(principal):
                     raise Unauthenticated("the sign-in has ended: sign in again")
                 for row in tail.skipped:
                     out.say("skipped", json.dumps(row).encode())
                 raw = out.events(event_id(tail.positions, tail.epochs))
+                del out
+                room.keep(size_bytes := len(raw))
                 async with asyncio.timeout(SEND_S):
                     await response.write(raw)  # waits for a client that reads slowly
-                await self._records.pause_for(principal, len(raw))
+                del raw
+                room.end()
+                await self._records.pause_for(principal, size_bytes)
         except GeorelayError as error:
             await response.write(b"event: error\ndata: " + problem_of(error) + b"\n\n")
+        finally:
+            room.end()

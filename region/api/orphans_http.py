@@ -28,6 +28,7 @@ from georelay.fields import INT64_MAX, FieldError, Fields
 from georelay.limits import MIB, PARTITIONS_PER_TOPIC_MAX, REST_RECORDS_MAX
 from georelay.wire.batch import Record
 from georelay.wire.header import parse_header
+from region.api.answer_room import AnswerRoom
 from region.api.bodies import read_wish
 from region.api.coalescer import NewRecord
 from region.api.orphans import EPOCH_MAX, BranchPiece, OrphanBranches
@@ -98,8 +99,12 @@ class OrphansHttp:
         if form == "batches":
             batches = [base64.b64encode(entry.payload).decode() for entry in piece.entries]
             return json_response({"next_offset": piece.next_offset, "batches": batches})
-        out = RecordsAnswer(request, {}, records_max=REST_RECORDS_MAX)
-        return await out.end({"next_offset": await _fill(out, piece, offset, f"branch of {topic}/{partition}")})
+        room = AnswerRoom(request[PRINCIPAL].name)
+        out = RecordsAnswer(request, {}, records_max=REST_RECORDS_MAX, room=room)
+        try:
+            return await out.end({"next_offset": await _fill(out, piece, offset, f"branch of {topic}/{partition}")})
+        finally:
+            room.end()
 
     async def _republish(self, request: web.Request) -> web.Response:
         topic, partition, epoch = self._place(request)
@@ -167,6 +172,10 @@ async def _fill(out: RecordsAnswer, piece: BranchPiece, start: int, where: str) 
         header = parse_header(entry.payload)
         if header.is_control:
             continue
+        if not out.has_room_for(entry):
+            if not out.is_empty:
+                return position
+            await out.wait_for_room()
         about = {"epoch": entry.header().epoch, "transactional": header.is_transactional}
         async with aclosing(readable_chunks(entry, where)) as chunks:
             async for chunk in chunks:

@@ -5,6 +5,7 @@ Rule 1: ANSWER_BYTES_MAX bounds the JSON text of an answer's records, escapes, b
 Rule 2: more than a moment's worth of text is made in a thread, PIECE_BYTES of records at a time.
 Rule 3: what is over HELD_BYTES is sent before more is made, so a client that does not read costs no more than that;
         after SEND_S without reading it is cut off.
+Rule 4: before anything is made there is room for it (answer_room): without, an answer ends with what it has.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from typing import Any, Final, Protocol
 import structlog
 from aiohttp import web
 
-from georelay.limits import KIB, MIB
+from georelay.limits import KIB
 from georelay.wire.batch import Record
 from mesh.listening.acceptor import cut_off
+from region.api.answer_room import RECORD_TEXT_BYTES_MAX, AnswerRoom, needed_bytes, text_bytes_max
 from region.api.record_json import record_json
-from region.api.unfolding import ON_LOOP_BYTES_MAX, POOL, Unreadable, weight_bytes
+from region.api.unfolding import CHUNK_BYTES, ON_LOOP_BYTES_MAX, POOL, Unreadable, weight_bytes
 from region.kafka.ports import EntryLike
 
 log = structlog.get_logger()
 
-ANSWER_BYTES_MAX: Final = 16 * MIB
+ANSWER_BYTES_MAX: Final = RECORD_TEXT_BYTES_MAX
 HELD_BYTES: Final = 256 * KIB
 PIECE_BYTES: Final = 256 * KIB
 TEXTS_BYTES: Final = 256 * KIB
@@ -46,11 +48,15 @@ _NOT_LONG: Final = bytes(set(_ALL) - set(_LONG))
 class RecordsAnswer:
     """{head..., "records": [...], tail...}, for one request.
 
+    Args:
+        room: what it holds; whoever made it ends it.
+
     Attributes:
         count, size_bytes: of the records so far. is_full: it takes no more.
     """
 
-    def __init__(self, request: web.Request, head: Mapping[str, Any], *, records_max: int) -> None:
+    def __init__(self, request: web.Request, head: Mapping[str, Any], *, records_max: int, room: AnswerRoom) -> None:
+        self.room = room
         self.count = 0
         self.size_bytes = 0
         self.is_full = False
@@ -66,13 +72,34 @@ class RecordsAnswer:
         """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
         done = 0
         for piece in _pieces(records):
-            for record, text in zip(piece, await _texts(piece, about), strict=True):
+            if not self._has_room(weight := sum(map(weight_bytes, piece)), text_bytes_max(weight)):
+                return done
+            for record, text in zip(piece, await _texts(piece, weight, about), strict=True):
                 if self.is_full or not self._takes(record, text):
                     return done
                 done += 1
             if self._held_bytes > HELD_BYTES:
                 await self._send()
         return done
+
+    def has_room_for(self, entry: EntryLike) -> bool:
+        """Return whether there is room for records of a batch; if not, it is full."""
+        return self._has_room(needed_bytes(entry))
+
+    def _has_room(self, *size_bytes: int) -> bool:
+        has_room = self.room.has(self._held_bytes + sum(size_bytes))
+        self.is_full = self.is_full or not has_room
+        return has_room
+
+    @property
+    def lacks_room(self) -> bool:
+        """Return whether that is why it is empty."""
+        return self.is_full and self.is_empty
+
+    async def wait_for_room(self) -> None:
+        """Go on where there was no room (Busy: there is none)."""
+        await self.room.wait()
+        self.is_full = False
 
     @property
     def is_empty(self) -> bool:
@@ -121,6 +148,7 @@ class RecordsAnswer:
         part, self._parts, self._held_bytes = b"".join(self._parts), [], 0
         if self._has_left:
             return
+        self.room.keep(len(part) + CHUNK_BYTES)  # what is not text yet
         try:
             async with asyncio.timeout(SEND_S):
                 if self._sent is None:
@@ -132,6 +160,7 @@ class RecordsAnswer:
             self._has_left = self.is_full = True
             log.info("http_reader.left", peer=self._request.remote, error=repr(error))
             cut_off(self._request.transport)
+        self.room.keep(CHUNK_BYTES)
 
 
 class RecordsOut(Protocol):
@@ -140,6 +169,16 @@ class RecordsOut(Protocol):
     count: int
     size_bytes: int
     is_full: bool
+
+    def has_room_for(self, entry: EntryLike) -> bool:
+        """Return whether there is room for records of a batch; if not, it is full."""
+
+    @property
+    def lacks_room(self) -> bool:
+        """Return whether that is why it is empty."""
+
+    async def wait_for_room(self) -> None:
+        """Go on where there was no room (Busy: there is none)."""
 
     @property
     def is_empty(self) -> bool:
@@ -155,11 +194,15 @@ class RecordsOut(Protocol):
 class RecordTexts:
     """Records as JSON texts, TEXTS_BYTES and a record of them at a time, for streams that do not end.
 
+    Args:
+        room: what it holds; whoever made it ends it.
+
     Attributes:
         count, size_bytes: of the records so far. is_full: it takes no more.
     """
 
-    def __init__(self, *, records_max: int) -> None:
+    def __init__(self, *, records_max: int, room: AnswerRoom) -> None:
+        self.room = room
         self.count = 0
         self.size_bytes = 0
         self.is_full = False
@@ -179,7 +222,9 @@ class RecordTexts:
         """Add records, each with the fields `about`, until it is full; return how many of them it is done with."""
         done = 0
         for piece in _pieces(records):
-            for record, text in zip(piece, await _texts(piece, about), strict=True):
+            if not self._has_room(weight := sum(map(weight_bytes, piece)), text_bytes_max(weight)):
+                return done
+            for record, text in zip(piece, await _texts(piece, weight, about), strict=True):
                 if self.is_full:
                     return done
                 if text is None or len(text) > ANSWER_BYTES_MAX:
@@ -189,6 +234,25 @@ class RecordTexts:
                     self.say("", text)
                 done += 1
         return done
+
+    def has_room_for(self, entry: EntryLike) -> bool:
+        """Return whether there is room for records of a batch; if not, it is full."""
+        return self._has_room(needed_bytes(entry))
+
+    def _has_room(self, *size_bytes: int) -> bool:
+        has_room = self.room.has(self.size_bytes + sum(size_bytes))
+        self.is_full = self.is_full or not has_room
+        return has_room
+
+    @property
+    def lacks_room(self) -> bool:
+        """Return whether that is why it is empty."""
+        return self.is_full and self.is_empty
+
+    async def wait_for_room(self) -> None:
+        """Go on where there was no room (Busy: there is none)."""
+        await self.room.wait()
+        self.is_full = False
 
     def pass_over(self, rest: Unreadable, about: Mapping[str, Any] = ABOUT_NOTHING) -> None:
         """Say that offsets are not sent, and why."""
@@ -214,20 +278,36 @@ class RecordTexts:
 class StoredBatches:
     """Batches as they are stored, TEXTS_BYTES and a batch of them at a time.
 
+    Args:
+        room: what it holds; whoever made it ends it.
+
     Attributes:
         batches: (partition, where reading goes on, batch), the first of which may begin before the position.
         count, size_bytes: of records and of batches. is_full: it takes no more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, room: AnswerRoom) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
+        self.room = room
         self.count = 0
         self.size_bytes = 0
+        self.is_full = False
+
+    def has_room_for(self, entry: EntryLike) -> bool:
+        """Return whether there is room for a batch, here and in a message; if not, it is full."""
+        has_room = self.room.has(self.size_bytes + 2 * len(entry.payload))
+        self.is_full = self.is_full or not has_room
+        return has_room
 
     @property
-    def is_full(self) -> bool:
-        """Return whether it takes no more."""
-        return self.size_bytes >= TEXTS_BYTES
+    def lacks_room(self) -> bool:
+        """Return whether that is why it is empty."""
+        return self.is_full and self.is_empty
+
+    async def wait_for_room(self) -> None:
+        """Go on where there was no room (Busy: there is none)."""
+        await self.room.wait()
+        self.is_full = False
 
     @property
     def is_empty(self) -> bool:
@@ -240,6 +320,7 @@ class StoredBatches:
         self.batches.append((partition, following, bytes(entry.payload)))
         self.count += entry.record_count
         self.size_bytes += len(entry.payload)
+        self.is_full = self.size_bytes >= TEXTS_BYTES
         return following
 
 
@@ -266,9 +347,9 @@ def _pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
         yield piece
 
 
-async def _texts(piece: Sequence[Record], about: Mapping[str, Any]) -> list[bytes | None]:
+async def _texts(piece: Sequence[Record], weight: int, about: Mapping[str, Any]) -> list[bytes | None]:
     make = partial(_written, piece, about)
-    if sum(map(weight_bytes, piece)) <= ON_LOOP_BYTES_MAX:
+    if weight <= ON_LOOP_BYTES_MAX:
         return make()
     return await asyncio.get_running_loop().run_in_executor(POOL, make)
 

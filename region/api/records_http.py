@@ -30,6 +30,7 @@ from georelay.durability import Durability
 from georelay.errors import BadRequest, NotLeader, OffsetOutOfRange, Unavailable, UnknownTopic
 from georelay.limits import MIB, REST_RECORDS_MAX
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
+from region.api.answer_room import AnswerRoom
 from region.api.bodies import read_records
 from region.api.metrics import BrokerMetrics
 from region.api.permits import check_topic
@@ -162,14 +163,23 @@ class RecordsHttp:
         )
         if end is not None and start >= end:
             session.caught_up(self._wall_ns())
-        answer = await led(leader_until, partial(self._read, view, partition, start, wait_ms))
-        self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
-        out = RecordsAnswer(request, {"topic": view.name, "partition": partition}, records_max=max_records)
-        reached = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
-        self._records_out.inc(out.count)
-        await self.pause_for(principal, out.size_bytes)
-        bounds = {"high_watermark": answer.high_watermark, "log_start": answer.log_start}
-        return await out.end({"next_offset": reached.offset, **bounds})
+        head, room = {"topic": view.name, "partition": partition}, AnswerRoom(principal.name)
+        out = RecordsAnswer(request, head, records_max=max_records, room=room)
+        try:
+            while True:
+                answer = await led(leader_until, partial(self._read, view, partition, start, wait_ms))
+                self._access.check(principal, Operation.READ, Resource.TOPIC, topic)  # it may have waited for long
+                reached = await self._fill(out, session, start, answer, where=f"{view.name}/{partition}")
+                bounds = {"high_watermark": answer.high_watermark, "log_start": answer.log_start}
+                del answer
+                if not out.lacks_room:
+                    break
+                await out.wait_for_room()
+            self._records_out.inc(out.count)
+            await self.pause_for(principal, out.size_bytes)
+            return await out.end({"next_offset": reached.offset, **bounds})
+        finally:
+            room.end()
 
     async def take(
         self,
@@ -254,6 +264,8 @@ class RecordsHttp:
         """Put into an answer what it takes; return where the next one begins."""
         position, epoch = start, 0
         for entry in answer.entries:
+            if not out.has_room_for(entry):
+                return Reached(position, epoch)
             async with aclosing(readable_chunks(entry, where)) as chunks:
                 async for chunk in chunks:
                     if isinstance(chunk, Unreadable):
@@ -264,7 +276,8 @@ class RecordsHttp:
                         fresh = [record for record in chunk if record.offset >= start]
                         done = await out.add(fresh, about)
                         position = fresh[done - 1].offset + 1 if done else position
-                    if out.is_full:
+                    is_over = position >= entry.base_offset + entry.record_count
+                    if out.is_full or (not is_over and not out.has_room_for(entry)):
                         break
             if position > entry.base_offset:  # what is cut off is the next request's
                 epoch = entry.header().epoch
@@ -275,9 +288,9 @@ class RecordsHttp:
 
     def _fill_batches(self, out: StoredBatches, session: TraceSession, partition: int, answer: ReadAnswer) -> Reached:
         """Put stored batches into `out` until it is full; return where the next one begins."""
-        following, epoch = answer.next_offset, 0
+        following, epoch = 0, 0
         for entry in answer.entries:
-            if out.is_full:
+            if out.is_full or not out.has_room_for(entry):
                 return Reached(following, epoch)
             following, epoch = out.add(partition, entry), entry.header().epoch
             self._delivered(session, entry, entry.record_count)

@@ -4,7 +4,8 @@ Rule 1: messages are worked on in the order in which they came. Publishes wait f
         PUBLISHES_MAX of them; they are handed on in their order. Beyond that the socket is not read.
 Rule 2: a subscription is sent records while it has credit; its last message may use more than is left.
 Rule 3: rights and the sign-in are asked for at every publish, at every delivery and at least every SILENCE_MS.
-Rule 4: who does not take a message within SEND_S is cut off. No more than one message of each subscription waits.
+Rule 4: who does not take a message within SEND_S is cut off. No more than one message of each subscription waits, as
+        far as there is room for it (answer_room).
 Rule 5: every message of a client has one answer, but credit has none.
 """
 
@@ -33,6 +34,7 @@ from georelay.errors import (
 from georelay.limits import REST_VALUES_MAX
 from mesh.listening.acceptor import cut_off
 from mesh.listening.http_sockets import MESSAGE_BYTES_MAX
+from region.api.answer_room import AnswerRoom
 from region.api.bodies import Bodies
 from region.api.consumer_requests import positions_json
 from region.api.permits import check_topic
@@ -228,14 +230,24 @@ class Socket:
             self._cut_off(error)
 
     async def _deliver_next(self, command: Subscribe, tail: Tail, credit: Credit) -> None:
+        room = AnswerRoom(self._principal.name)
+        try:
+            size_bytes = await self._send_next(command, tail, credit, room)
+        finally:
+            room.end()
+        if size_bytes:
+            await self._services.records.pause_for(self._principal, size_bytes)
+
+    async def _send_next(self, command: Subscribe, tail: Tail, credit: Credit, room: AnswerRoom) -> int:
+        """Send what comes next; return how many bytes of records that were."""
         out: RecordTexts | StoredBatches
-        out = StoredBatches() if command.batches else RecordTexts(records_max=RECORDS_PER_MESSAGE)
+        out = StoredBatches(room=room) if command.batches else RecordTexts(records_max=RECORDS_PER_MESSAGE, room=room)
         tail.skipped = []
         await self._services.tails.next(tail, out, wait_ms=SILENCE_MS)
         self._check_reading(command.topic)
         if not tail.has_found(out):
-            return
-        credit.use(out.size_bytes)
+            return 0
+        credit.use(size_bytes := out.size_bytes)
         if isinstance(out, RecordTexts):
             more = {
                 "skipped": [json.dumps(row).encode() for row in tail.skipped],
@@ -249,13 +261,16 @@ class Socket:
                 epochs=positions_json(tail.epochs),
                 **more,
             )
-            await self._say(said)
+            del out, more
+            room.keep(len(said))
+            async with asyncio.timeout(SEND_S):
+                await self._ws.send_frame(said, WSMsgType.TEXT)
         else:
             for row in tail.skipped:
                 await self._say(text_message("skipped", command.id, **row))
             for partition, following, batch in out.batches:
                 await self._say(deliver_batch(command.id, partition, following, batch))
-        await self._services.records.pause_for(self._principal, out.size_bytes)
+        return size_bytes
 
     def _check_reading(self, topic: str) -> None:
         self._check_sign_in()

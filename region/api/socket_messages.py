@@ -271,17 +271,17 @@ def records_message(
     positions: Mapping[str, int],
     epochs: Mapping[str, int],
     **more: Sequence[bytes],
-) -> str:
-    """Return a message with records that are JSON already; `more` is `skipped` and `passed_over`, where there are any.
+) -> bytes:
+    """Return a text with records that are JSON already; `more` is `skipped` and `passed_over`, where there are any.
 
     `size_bytes`: what it costs of the credit. `epochs`: of what lies before `positions`.
     """
     lists = {"records": records} | {name: rows for name, rows in more.items() if rows}
     about = {"size_bytes": size_bytes, "positions": positions, "epochs": epochs}
-    whole = text_message("records", found_id, **about).encode()[:-1]
+    parts = [text_message("records", found_id, **about).encode()[:-1]]
     for name, rows in lists.items():
-        whole += b',"' + name.encode() + b'":[' + b",".join(rows) + b"]"
-    return (whole + b"}").decode()
+        parts += (b',"', name.encode(), b'":[', b",".join(rows), b"]")
+    return b"".join((*parts, b"}"))
 
 
 def refusal(kind: str, found_id: int | None, error: GeorelayError) -> str:

@@ -106,12 +106,15 @@ class Tails:
 
         Raises:
             OffsetOutOfRange: a position is beyond the end of its partition. NotLeader, Unavailable: a partition could
-            not be asked, and no other one had anything.
+            not be asked, and no other one had anything. Busy: there is no room for an answer.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1_000
         while True:
             await self._look(tail, out)
+            if out.lacks_room:
+                await out.wait_for_room()
+                continue
             left_ms = int((until - loop.time()) * 1_000)
             if tail.has_found(out) or left_ms <= 0:
                 break
@@ -160,6 +163,8 @@ class Tails:
             tail.skipped.append({"partition": partition, "from": position, "to": log_start})
             tail.epochs.pop(partition, None)
             reached = await take(log_start)
+        if out.lacks_room:
+            return
         if out.count > before:
             tail.at_end_ns.pop(partition, None)
         else:

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from georelay.errors import NotLeader
 from georelay.wire.batch import Record
 from region.api import events_http, tails
+from region.api.answer_room import AnswerRoom
 from region.api.consumer_requests import event_id
 from region.api.reading import read_stream
 from region.api.record_answers import RecordTexts
@@ -351,7 +352,7 @@ async def test_streams_of_a_principal_beyond_as_many_as_are_free_are_refused(
 
 
 async def test_the_last_of_several_events_has_the_id() -> None:
-    out = RecordTexts(records_max=9)
+    out = RecordTexts(records_max=9, room=AnswerRoom("ann"))
     assert out.events("0:1") == b": nothing\n\n"
     await out.add([Record(1, 5, None, b"a\nb", ()), Record(2, 5, None, b"c", ())], {"partition": 0})
     out.pass_over(Unreadable(3, 4, "it is damaged"), {"partition": 0})

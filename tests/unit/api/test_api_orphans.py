@@ -97,7 +97,7 @@ class Bed:
 
 @web.middleware
 async def around(request: web.Request, handler: Any) -> web.StreamResponse:
-    somebody: Any = SimpleNamespace()
+    somebody: Any = SimpleNamespace(name="ann")
     request[PRINCIPAL] = somebody
     try:
         answer: web.StreamResponse = await handler(request)

@@ -175,6 +175,6 @@ def test_records_that_are_json_already_stand_in_a_message_as_they_are() -> None:
         1, [b'{"offset":0}'], size_bytes=12, positions={"0": 1}, epochs={"0": 3}, passed_over=[b"{}"]
     )
     assert text == (
-        '{"type":"records","id":1,"size_bytes":12,"positions":{"0":1},"epochs":{"0":3},"records":[{"offset":0}],'
-        '"passed_over":[{}]}'
+        b'{"type":"records","id":1,"size_bytes":12,"positions":{"0":1},"epochs":{"0":3},"records":[{"offset":0}],'
+        b'"passed_over":[{}]}'
     )

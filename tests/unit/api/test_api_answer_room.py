@@ -1,0 +1,152 @@
+"""Answers that clients do not take: what they hold is bounded, and nobody's clients hold up those of others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from georelay.errors import Busy
+from georelay.wire.batch import Compression, build_batch
+from region.api import answer_room
+from region.api.answer_room import AnswerMemory, AnswerRoom, needed_bytes
+from tests.unit.api.edge_in_memory import Edge
+from tests.unit.api.test_api_sockets import Open, open_socket, orders
+
+__all__ = ["open_socket", "orders"]
+
+VALUE = bytes(30_000)
+TEXT_BYTES = 6 * len(VALUE)  # a zero is \u0000
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerMemory]:
+    """Room for about three messages with VALUE, of which one principal takes the half."""
+    memory = AnswerMemory(3 * 8 * len(VALUE))
+    monkeypatch.setattr(AnswerRoom.__init__, "__defaults__", (memory,))
+    yield memory
+    assert memory.used_bytes == 0, "everything is given back"
+
+
+async def test_one_principal_holds_half_and_another_one_half_of_the_rest() -> None:
+    memory = AnswerMemory(100)
+    ann, again, bob = (AnswerRoom(name, memory) for name in ("ann", "ann", "bob"))
+    assert ann.has(50) and ann.has(50) and not again.has(1)
+    assert bob.has(25) and not bob.has(26)
+    ann.keep(10)
+    assert again.has(20) and memory.used_bytes == 55
+
+
+async def test_who_waits_is_served_in_its_turn_as_room_comes_free_and_holds_nothing_meanwhile() -> None:
+    memory = AnswerMemory(100)
+    first, second, third, bob = (AnswerRoom(name, memory) for name in ("ann", "ann", "ann", "bob"))
+    assert first.has(50) and second.has(0) and not second.has(40) and not third.has(40)
+    waiting = [asyncio.create_task(room.wait()) for room in (second, third)]
+    await asyncio.sleep(0)
+    assert memory.used_bytes == 50 and bob.has(20)
+    bob.end()
+    first.end()
+    await waiting[0]
+    assert (second.size_bytes, third.size_bytes) == (40, 0)
+    second.end()
+    await waiting[1]
+    third.end()
+    assert memory.used_bytes == 0
+
+
+async def test_who_finds_no_room_in_time_is_told_and_who_leaves_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_room, "ROOM_S", 0.01)
+    memory = AnswerMemory(100)
+    first, second, third = (AnswerRoom("ann", memory) for _ in range(3))
+    assert first.has(50) and not second.has(40) and not third.has(40)
+    leaving = asyncio.create_task(third.wait())
+    with pytest.raises(Busy, match="50 bytes of answers"):
+        await second.wait()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    first.end()
+    assert memory.used_bytes == 0
+
+
+def test_a_compressed_batch_needs_what_the_largest_record_takes(entry_of: Callable[[bytes], Any]) -> None:
+    plain, packed = (
+        build_batch([(None, bytes(100), ())], timestamps_ms=[1], compression=codec)
+        for codec in (Compression.NONE, Compression.ZSTD)
+    )
+    assert needed_bytes(entry_of(plain)) == 7 * len(plain)
+    assert needed_bytes(entry_of(packed)) == 24 << 20
+
+
+@pytest.fixture
+def entry_of(cluster: Any) -> Callable[[bytes], Any]:
+    cluster.add_topic("any", 1)
+
+    def stored(batch: bytes) -> Any:
+        cluster.streams["any", 0].add_raw(batch)
+        return cluster.streams["any", 0].entries[-1]
+
+    return stored
+
+
+@pytest.mark.parametrize("batches", [False, True])
+async def test_a_socket_that_does_not_read_is_read_for_as_far_as_its_principals_room_goes(
+    open_socket: Open, orders: Any, memory: AnswerMemory, monkeypatch: pytest.MonkeyPatch, batches: bool
+) -> None:
+    held: list[int] = []
+    let_go = asyncio.Event()
+
+    async def not_taken(*_: Any) -> None:
+        held.append(memory.used_bytes)
+        await let_go.wait()
+
+    orders((0, VALUE))
+    client = await open_socket()
+    subscriptions = range(1, 25)
+    with monkeypatch.context() as unread:
+        unread.setattr(web.WebSocketResponse, "send_bytes" if batches else "send_frame", not_taken)
+        for number in subscriptions:
+            assert (await client.subscribe(id=number, partitions=[0], batches=batches))["type"] == "subscribed"
+        assert 0 < len(held) < len(subscriptions)
+        assert max(held) <= 12 * len(VALUE), "half of the room"
+    let_go.set()
+    assert await client.ask(type="unsubscribe", id=99) is not None
+    await client.ws.close()
+
+
+async def test_a_read_waits_until_other_answers_of_its_principal_are_taken(
+    edge: Edge, http: Any, orders: Any, memory: AnswerMemory
+) -> None:
+    orders((0, VALUE))
+    other = AnswerRoom("ANONYMOUS", memory)
+    found = await http.get("/v1/topics/orders/records")
+    assert len(json.loads(await found.text())["records"]) == 1
+    assert memory.used_bytes == 0
+    assert other.has(300_000)
+    reading = asyncio.create_task(http.get("/v1/topics/orders/records"))
+    while not memory._lines:
+        await asyncio.sleep(0)
+    other.end()
+    assert len(json.loads(await (await reading).text())["records"]) == 1
+
+
+async def test_an_event_stream_says_that_it_lives_until_there_is_room_for_what_comes_next(
+    edge: Edge, orders: Any, memory: AnswerMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_room, "ROOM_S", 0.01)
+    orders((0, VALUE))
+    other = AnswerRoom("ANONYMOUS", memory)
+    assert other.has(300_000)
+    async with TestClient(TestServer(edge.whole_admin().app())) as client:
+        stream = await client.get("/v1/topics/orders/events?offset=earliest")
+        lines = [await stream.content.readline() for _ in range(4)]
+        assert lines == [b": georelay\n", b"\n", b": nothing\n", b"\n"]
+        other.end()
+        while not (line := await stream.content.readline()).startswith(b"data: "):
+            assert line.startswith((b": nothing", b"\n", b"id: "))
+        assert len(line) > TEXT_BYTES
+        stream.close()

@@ -11,7 +11,8 @@ Rule 2: the region that a client has is kept. It is left at once when its level 
         EVALUATE_EVERY_S apart, DWELL_S after the last move at the earliest, and while switching is not frozen.
 Rule 3: who sheds, sheds the same clients: those whose hash is below the share. Who was shed comes back when the share
         is clearly below its hash again (RETURN_SHARE).
-Rule 4: a region that comes back takes RAMP_S to take everybody; one that drains loses its clients over SPREAD_S.
+Rule 4: a region that comes back takes RAMP_S to take everybody who left it; who did not ask meanwhile has not left. One
+        that drains loses its clients over SPREAD_S.
 Rule 5: when less than half of the capacity that was ever seen answers, this gateway is taken for the one that is cut
         off: silence is ignored (a refused connection is not), distance decides, and the answer says so.
 Rule 6: a pin decides as long as its region can be used at all.
@@ -76,10 +77,10 @@ class RegionState:
     heard_s: float | None = None
     capacity: float = 1.0
 
-    def shed_at(self, now_s: float) -> float:
-        """Return the share of clients that go elsewhere, slow start included."""
+    def shed_at(self, now_s: float, *, is_held: bool) -> float:
+        """Return the share of clients that go elsewhere; `is_held`: of those that it has, who need no slow start."""
         shed = 0.0 if self.heard_s is not None and now_s - self.heard_s > STALE_S else min(max(self.shed, 0), SHED_MAX)
-        if self.returned_s is None or now_s - self.returned_s >= RAMP_S:
+        if is_held or self.returned_s is None or now_s - self.returned_s >= RAMP_S:
             return shed
         taken = RAMP_FROM + (1 - RAMP_FROM) * max(0.0, now_s - self.returned_s) / RAMP_S
         return max(shed, 1 - taken)
@@ -211,8 +212,8 @@ def _judge(asked: Asked, candidate: Candidate, memory: Memory, *, panic: bool) -
     """Return what stands against a region, and what it costs."""
     state, now_s = candidate.state, asked.now_s
     place = hash_share(asked.key, state.name)
-    shed = state.shed_at(now_s)
     is_held = memory.region == state.name
+    shed = state.shed_at(now_s, is_held=is_held)
     obstacles = []
     if not asked.is_crowd and place < shed + (0.0 if is_held or not shed else RETURN_SHARE):
         obstacles.append(Obstacle.SHED)

@@ -164,6 +164,16 @@ def test_a_region_that_came_back_takes_its_clients_over_five_minutes() -> None:
     assert taken[RAMP_S] == 1.0
 
 
+def test_who_did_not_leave_a_region_that_was_away_for_a_moment_is_not_sent_away_when_it_is_back() -> None:
+    def left(**state: object) -> float:
+        candidates = (region("us", 10, returned_s=1000.0, **state), region("eu", 80))
+        asked = [Asked(key=f"c-{n}", now_s=1001) for n in range(400)]
+        return sum(choose(each, candidates, settled("us")).region != "us" for each in asked) / 400
+
+    assert left() == 0.0
+    assert 0.4 < left(shed=0.5) < 0.6  # what it wants elsewhere itself goes elsewhere
+
+
 def test_a_gateway_that_hears_less_than_half_takes_itself_for_the_one_that_is_cut_off() -> None:
     silent = (region("us", 90), region("eu", 10, is_ready=False), region("ap", 50, is_ready=False))
     choice = ask(Memory(), *silent)

@@ -5,7 +5,8 @@ Rule 1: a handler asks for the caller's rights before it asks for the body; wher
 Rule 2: administration is small: ADMIN_BODY_BYTES_MAX. Nobody's JSON has more values than it may: objects take twenty
         times the bytes that announce them.
 Rule 3: every body counts in the budget of requests that Kafka's frames count in, from its first byte until the request
-        is answered. While that is full, bodies are refused, those that have begun included.
+        is answered. While that is full, bodies are refused, those that have begun included. So are those of a principal
+        that holds as much as stays free beside it: a socket takes bytes before anybody knows what they are for.
 Rule 4: a body of over ON_LOOP_BYTES_MAX is turned into values in a thread, one at a time: what it takes beside the
         text is taken once.
 """
@@ -13,6 +14,7 @@ Rule 4: a body of over ON_LOOP_BYTES_MAX is turned into values in a thread, one 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -22,6 +24,7 @@ from aiohttp import web
 from georelay.errors import Busy, TooLarge
 from georelay.limits import ADMIN_BODY_BYTES_MAX, ADMIN_VALUES_MAX, HTTP_BODY_BYTES_MAX, KIB, REST_VALUES_MAX
 from region.api.json_values_core import has_more_values, values_at_most
+from region.api.principal import PRINCIPAL
 from region.kafka.request_memory import RequestMemory
 
 ON_LOOP_BYTES_MAX: Final = 32 * KIB
@@ -43,6 +46,7 @@ class Bodies:
     def __init__(self, memory: RequestMemory | None = None) -> None:
         self._memory = RequestMemory() if memory is None else memory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="http-bodies")
+        self._held_by: Counter[str] = Counter()  # principals
         self.held_bytes = 0
 
     def install(self, app: web.Application) -> None:
@@ -67,7 +71,11 @@ class Bodies:
             if len(body) + len(chunk) > bytes_max:
                 raise TooLarge(f"the body is over the limit of {bytes_max} bytes here")
             if not self.hold(request, len(chunk)):
-                raise Busy(f"requests of {self._memory.used_bytes} bytes wait for their answers here; try again later")
+                held = self._held_by[_name_of(request)]
+                raise Busy(
+                    f"requests of {self._memory.used_bytes} bytes, {held} of them yours, wait for their answers here; "
+                    "try again later"
+                )
             body += chunk
         return bytes(body)
 
@@ -96,12 +104,21 @@ class Bodies:
 
     def hold(self, request: web.Request, size_bytes: int) -> bool:
         """Count bytes of a request, or give some back (below 0); False: there is no room, and nothing was counted."""
-        if size_bytes > 0 and self._memory.is_full:
+        name = _name_of(request)
+        if size_bytes > 0 and not self._memory.has_share(self._held_by[name]):
             return False
+        self._held_by[name] += size_bytes
+        if not self._held_by[name]:
+            del self._held_by[name]
         request[_HELD] = request.get(_HELD, 0) + size_bytes
         self.held_bytes += size_bytes
         self._memory.take(size_bytes)
         return True
+
+
+def _name_of(request: web.Request) -> str:
+    principal = request.get(PRINCIPAL)
+    return "" if principal is None else principal.name  # what is open to everybody has no body
 
 
 BODIES: Final = web.AppKey("bodies", Bodies)

@@ -31,6 +31,10 @@ class RequestMemory:
         """Return whether no further request should be read."""
         return self.used_bytes >= self.limit_bytes
 
+    def has_share(self, held_bytes: int) -> bool:
+        """Return whether somebody who holds so much may hold more: as much as stays free beside it."""
+        return held_bytes < self.limit_bytes - self.used_bytes
+
     def has_room(self, size_bytes: int) -> bool:
         """Return whether a frame that needs so much at first may begin."""
         return not self.is_full

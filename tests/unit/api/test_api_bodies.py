@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -14,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from georelay.credentials import basic
-from georelay.errors import TooLarge
+from georelay.errors import Busy, TooLarge
 from georelay.limits import ADMIN_BODY_BYTES_MAX, ADMIN_VALUES_MAX, KIB, REST_VALUES_MAX
 from region.api import json_values_core
-from region.api.bodies import ON_LOOP_BYTES_MAX, Bodies
+from region.api.bodies import ON_LOOP_BYTES_MAX, Bodies, Handler
 from region.api.json_values_core import has_more_values, values_at_most
+from region.api.principal import PRINCIPAL
 from region.kafka.request_memory import RequestMemory
-from region.security.access import Operation, Resource
+from region.security.access import Operation, Principal, Resource
 from tests.unit.api.test_api_security import Guarded, guarded
 
 __all__ = ["guarded"]
@@ -127,19 +129,35 @@ async def test_a_value_may_hold_as_much_punctuation_as_it_likes(guarded: Guarded
 
 
 class Reader:
-    """An application that reads a body, and what it counts in."""
+    """An application that reads a body, and what it counts in. Who asks says so by a name.
+
+    Attributes:
+        waits: once set, an answer waits for it.
+    """
+
+    waits: asyncio.Event | None = None
 
     def __init__(self, limit_bytes: int) -> None:
         self.memory = RequestMemory(limit_bytes)
         self.bodies = Bodies(self.memory)
         self.seen: list[int] = []
-        self.app = web.Application()
+        self.app = web.Application(middlewares=[self._sign_in])
         self.app.router.add_post("/", self._read)
         self.bodies.install(self.app)
 
+    @web.middleware
+    async def _sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[PRINCIPAL] = Principal.of_user(request.headers.get("Name", ""))
+        return await handler(request)
+
     async def _read(self, request: web.Request) -> web.Response:
-        body = await self.bodies.read(request, bytes_max=64 * KIB)
+        try:
+            body = await self.bodies.read(request, bytes_max=64 * KIB)
+        except Busy as error:
+            return web.Response(status=503, text=str(error))
         self.seen.append(self.memory.used_bytes)
+        if self.waits is not None:
+            await self.waits.wait()
         return web.Response(text=str(len(body)))
 
 
@@ -148,6 +166,28 @@ async def test_a_body_counts_in_the_budget_of_all_requests_until_it_is_answered(
     async with TestClient(TestServer(reader.app)) as client:
         assert await (await client.post("/", data=bytes(700))).text() == "700"
     assert (reader.seen, reader.memory.used_bytes, reader.bodies.held_bytes) == ([700], 0, 0)
+
+
+async def test_bodies_of_one_principal_leave_as_much_to_others_as_they_take() -> None:
+    reader = Reader(1_000)
+    reader.waits = asyncio.Event()
+    async with TestClient(TestServer(reader.app)) as client:
+
+        def post(name: str, size: int) -> asyncio.Task[Any]:
+            return asyncio.ensure_future(client.post("/", data=bytes(size), headers={"Name": name}))
+
+        first = post("ann", 600)
+        while not reader.seen:
+            await asyncio.sleep(0)
+        refused = await post("ann", 100)
+        assert (refused.status, "600 of them yours" in await refused.text()) == (503, True)
+        other = post("bob", 100)
+        while len(reader.seen) < 2:
+            await asyncio.sleep(0)
+        reader.waits.set()
+        assert [await (await answer).text() for answer in (first, other)] == ["600", "100"]
+        assert await (await post("ann", 100)).text() == "100"
+    assert (reader.memory.used_bytes, reader.bodies._held_by) == (0, {})
 
 
 async def test_where_kafkas_frames_take_the_whole_budget_a_publish_over_http_is_told_to_come_again(

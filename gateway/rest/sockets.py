@@ -1,6 +1,8 @@
 """GET /v1/socket: carries the messages of a client's WebSocket to a broker of one region, and its messages back.
 
-Rule 1: messages pass as they are; each side is read as fast as the other one takes it, one message at a time.
+Rule 1: messages pass as they are; each side is read as fast as the other one takes it, one message at a time. What
+        neither side has taken yet is bounded; a caller holds as much as stays free beside it, and is told to come
+        again later when there is more.
 Rule 2: a socket stays in its region and at its broker: that of the client's pin, the nearest, or `?region=`. When the
         broker goes, or the region is drained for clients and was not asked for by name, the client is told to come back
         (1012), and goes on by offset.
@@ -15,7 +17,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -39,7 +44,7 @@ from mesh.listening.http_sockets import ANSWER_MESSAGE_BYTES_MAX, CLOSE_S, Socke
 log = structlog.get_logger()
 
 SOCKETS_MAX: Final = 20_000  # of one gateway; one caller has at most as many as stay free
-HELD_BYTES_MAX: Final = 256 * MIB  # of all clients' messages that no broker has taken yet
+HELD_BYTES_MAX: Final = 256 * MIB  # of all messages that the other side has not taken yet
 CONNECT_S: Final = 2.0
 SEND_S: Final = 30.0
 KEEPALIVE_S: Final = 15
@@ -90,6 +95,7 @@ class SocketRelay:
         self._places = Places(SOCKETS_MAX)
         self._leaving = LeavingSockets(router)
         self._held_bytes = 0
+        self._held_by: Counter[str] = Counter()  # callers
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Carry messages until either side closes.
@@ -112,7 +118,7 @@ class SocketRelay:
                 never = nullcontext(asyncio.get_running_loop().create_future())
                 watched = never if named else self._leaving.watched(client, region or "")
                 with self._metrics.sockets.track_inprogress(), watched as leaves:
-                    await self._carry(request, ws, broker_ws, leaves)
+                    await self._carry(request, ws, broker_ws, leaves, partial(self._take, caller))
         return ws
 
     async def _connect(
@@ -143,13 +149,14 @@ class SocketRelay:
         ws: web.WebSocketResponse,
         broker_ws: aiohttp.ClientWebSocketResponse,
         leaves: asyncio.Future[None],
+        take: Callable[[int], bool],
     ) -> None:
         await ws.prepare(request)
-        memory = SocketMemory(request, ws, self._take)
+        memory = SocketMemory(request, ws, take)
         loop = asyncio.get_running_loop()
         ways = [
-            loop.create_task(_pass_on(ws, broker_ws, memory), name="socket-to-broker"),
-            loop.create_task(_pass_on(broker_ws, ws, None), name="socket-to-client"),
+            loop.create_task(_pass_on(ws, broker_ws, gave=memory.release), name="socket-to-broker"),
+            loop.create_task(_pass_on(broker_ws, ws, took=take, gave=lambda size: take(-size)), name="socket-to-client"),
         ]
         try:
             await asyncio.wait([*ways, leaves], return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +171,9 @@ class SocketRelay:
         if ws.closed or isinstance(ended[0], TimeoutError | ConnectionError):
             await broker_ws.close(code=WSCloseCode.GOING_AWAY)
         code = broker_ws.close_code
-        if isinstance(ended[1], TimeoutError):
+        if isinstance(ended[1], Busy):
+            await _send_away(request, ws, ended[1])
+        elif isinstance(ended[1], TimeoutError):
             cut_off(request.transport)  # it does not read
         elif not ws.closed:
             is_lost = code in _NOT_SENT
@@ -174,24 +183,52 @@ class SocketRelay:
                 message=why + b": come back and go on by offset" if is_lost else b"",
             )
 
-    def _take(self, size_bytes: int) -> bool:
-        if size_bytes > 0 and self._held_bytes >= HELD_BYTES_MAX:
+    def _take(self, caller: str, size_bytes: int) -> bool:
+        """Count bytes of a caller, or give them back (below 0); False: there is no room, and nothing was counted."""
+        held_bytes = self._held_by[caller]
+        if size_bytes > 0 and held_bytes >= HELD_BYTES_MAX - self._held_bytes:
             return False
         self._held_bytes += size_bytes
+        self._held_by[caller] = held_bytes + size_bytes
+        if not self._held_by[caller]:
+            del self._held_by[caller]
         return True
 
 
-async def _pass_on(source: _Socket, sink: _Socket, memory: SocketMemory | None) -> None:
-    """Send what comes from one side to the other until it closes. Raises ConnectionError, TimeoutError: of the sink."""
+async def _pass_on(
+    source: _Socket,
+    sink: _Socket,
+    *,
+    took: Callable[[int], bool] = lambda _: True,
+    gave: Callable[[int], object],
+) -> None:
+    """Send what comes from one side to the other until it closes.
+
+    Args:
+        took: counts a message, False: there is no room. gave: told once the sink has taken it.
+
+    Raises:
+        ConnectionError, TimeoutError: of the sink. Busy: no room.
+    """
     while (message := await source.receive()).type in (WSMsgType.TEXT, WSMsgType.BINARY):
-        async with asyncio.timeout(SEND_S):
-            if message.type is WSMsgType.TEXT:
-                await sink.send_str(message.data)
-            else:
-                await sink.send_bytes(message.data)
-        if memory is not None:
-            raw = message.data
-            memory.release(len(raw.encode()) if isinstance(raw, str) else len(raw))
+        raw = message.data.encode() if message.type is WSMsgType.TEXT else message.data
+        if not took(len(raw)):
+            raise Busy("what waits here for this client and others of its user fills their share")
+        try:
+            async with asyncio.timeout(SEND_S):
+                await sink.send_frame(raw, message.type)
+        finally:
+            gave(len(raw))
+
+
+async def _send_away(request: web.Request, ws: web.WebSocketResponse, why: Busy) -> None:
+    """Tell a client to come again later; one that does not read that either is cut off."""
+    log.info("socket.sent_away", peer=request.remote, error=str(why))
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await ws.close(code=WSCloseCode.TRY_AGAIN_LATER, message=str(why).encode())
+    except TimeoutError:
+        cut_off(request.transport)
 
 
 def _headers(request: web.Request) -> dict[str, str]:

@@ -14,7 +14,7 @@ from gateway.routing.client_book_core import NAME_HEADER
 from georelay.credentials import CLIENT_HEADER
 from mesh.distance import spread_core
 from mesh.listening import http_sockets
-from tests.unit.gateway.conftest import ANN
+from tests.unit.gateway.conftest import ANN, BOB
 
 
 async def echo(request: web.Request) -> web.StreamResponse:
@@ -210,3 +210,54 @@ async def test_a_message_over_the_limit_closes_the_socket(
     await ws.send_bytes(bytes(11))
     closed = await ws.receive(timeout=5)
     assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.MESSAGE_TOO_BIG)
+
+
+async def test_what_clients_of_one_caller_have_not_read_is_bounded_and_leaves_room_for_others(
+    start_mesh: Any, start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def much(request: web.Request) -> web.StreamResponse:
+        ws = web.WebSocketResponse()
+        await ws.prepare(request)
+        await ws.send_json({})
+        async for message in ws:
+            letter, _, count = message.data.partition(" ")
+            await ws.send_str(letter * int(count))
+        return ws
+
+    held: list[int] = []
+    take, unread = sockets.SocketRelay._take, asyncio.Event()
+
+    def counted(relay: Any, caller: str, size_bytes: int) -> bool:
+        found = take(relay, caller, size_bytes)
+        held.append(relay._held_bytes)
+        return found
+
+    send = web.WebSocketResponse.send_frame
+
+    async def not_read(ws: Any, message: bytes, opcode: Any) -> None:
+        if message.startswith(b"a"):
+            await unread.wait()
+        await send(ws, message, opcode)
+
+    monkeypatch.setattr(sockets.SocketRelay, "_take", counted)
+    monkeypatch.setattr(sockets, "HELD_BYTES_MAX", 25_000)
+    monkeypatch.setattr(web.WebSocketResponse, "send_frame", not_read)
+    mesh = await start_mesh(users=True, us=[await start_broker(much)])
+    for user in (ANN, BOB):  # known as users from then on
+        known, _ = await open_socket(mesh, Authorization=user)
+        await known.close()
+    bob, ann, more = [(await open_socket(mesh, Authorization=user))[0] for user in (BOB, ANN, ANN)]
+    await ann.send_str("a 14000")
+    while held[-1] < 14_000:
+        await asyncio.sleep(0)
+    await more.send_str("a 14000")
+    closed = await more.receive(timeout=5)
+    assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.TRY_AGAIN_LATER)
+    await bob.send_str("b 3000")
+    assert (await bob.receive(timeout=5)).data == "b" * 3_000
+    assert max(held) < 25_000
+    unread.set()
+    assert (await ann.receive(timeout=5)).data == "a" * 14_000
+    await asyncio.gather(*(ws.close() for ws in (ann, bob)))
+    while held[-1]:
+        await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from georelay.errors import GeorelayError
 from georelay.limits import KIB
 from mesh.distance.tcp_info import sample_of
 from mesh.listening.acceptor import Acceptor, cut_off
+from mesh.listening.admission_core import AdmissionLimits
 from mesh.listening.line_commands_core import Auth
 from mesh.listening.line_core import Line, LineBuffer
 from mesh.listening.line_session_core import HangUp, Say, Session, State, ok, refusal
@@ -51,7 +52,7 @@ class TextListener:
         self._acceptor = Acceptor(
             self._protocol,
             name="text",
-            limits=None if parts is None else parts.limits,
+            limits=(AdmissionLimits() if parts is None else parts.limits).within(CONNECTIONS_MAX),
             counters=None if parts is None else parts.counters,
             contexts=None if parts is None else parts.contexts,
         )
@@ -72,9 +73,6 @@ class TextListener:
         return asyncio.StreamReaderProtocol(reader, self._connected)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._talks) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="text-connection")
         self._talks.add(task)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 ADDRESSES_MAX: Final = 20_000
@@ -44,6 +44,12 @@ class AdmissionLimits:
     admits_per_address_per_s: int = 200
     admits_per_address_burst: int = 500
     handshake_s: float = 10.0
+
+    def within(self, connections_max: int) -> AdmissionLimits:
+        """Return them for a listener with a room of its own, of which one address has half."""
+        most = min(self.connections_max, connections_max)
+        of_address = min(self.connections_per_address_max, max(1, most // 2))
+        return replace(self, connections_max=most, connections_per_address_max=of_address)
 
 
 class Refusal(enum.Enum):

@@ -63,7 +63,7 @@ class TextConnection(asyncio.Protocol):
         self,
         services: TextServices,
         *,
-        opened: Callable[[TextConnection], bool],
+        opened: Callable[[TextConnection], None],
         closed: Callable[[TextConnection], None],
         certificate_name: Callable[[Any], str] = lambda _: "",
     ) -> None:
@@ -97,7 +97,7 @@ class TextConnection(asyncio.Protocol):
     # --- asyncio.Protocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet; refuse when the listener is full."""
+        """Greet."""
         self._transport = stream = cast("asyncio.Transport", transport)  # uvloop has classes of its own
         address = stream.get_extra_info("peername")
         host = str(address[0]) if isinstance(address, tuple) and address else ""
@@ -107,9 +107,7 @@ class TextConnection(asyncio.Protocol):
         if certificate_name and self._services.sign_in.is_still_valid(certified):
             self._principal = certified
             self._session = self._new_session(sign_in_needed=False)
-        if not self._opened(self):
-            stream.abort()
-            return
+        self._opened(self)
         stream.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         raw_socket = stream.get_extra_info("socket")
         if raw_socket is not None:  # a subscriber may be silent for ever: the kernel notices when it is gone

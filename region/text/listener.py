@@ -9,6 +9,7 @@ import structlog
 
 from georelay.cadence import pause_s
 from mesh.listening.acceptor import Acceptor
+from mesh.listening.admission_core import AdmissionLimits
 from mesh.listening.listeners import ListenerParts
 from region.text.connection import TextConnection
 from region.text.services import TextServices
@@ -35,13 +36,12 @@ class TextListener:
         self._services = services
         self._host = host
         self._port = port
-        self._connections_max = connections_max
         self._connections: set[TextConnection] = set()
         self._contexts = None if parts is None else parts.contexts
         self._acceptor = Acceptor(
             self._connection,
             name="text",
-            limits=None if parts is None else parts.limits,
+            limits=(AdmissionLimits() if parts is None else parts.limits).within(connections_max),
             counters=None if parts is None else parts.counters,
             contexts=self._contexts,
         )
@@ -81,19 +81,13 @@ class TextListener:
     def _connection(self) -> TextConnection:
         return TextConnection(
             self._services,
-            opened=self._opened,
+            opened=self._connections.add,
             closed=self._connections.discard,
             certificate_name=self._certificate_name,
         )
 
     def _certificate_name(self, ssl_object: Any) -> str:
         return "" if self._contexts is None else self._contexts.principal_of(ssl_object)
-
-    def _opened(self, connection: TextConnection) -> bool:
-        if len(self._connections) >= self._connections_max:
-            return False
-        self._connections.add(connection)
-        return True
 
     def _sweep(self) -> None:
         now_ns = self._services.monotonic_ns()

@@ -133,6 +133,14 @@ class TextBed:
             assert (await person.read()).startswith("OK georelay text 1 region us broker 1001")
         return person
 
+    async def is_refused(self) -> bool:
+        """Return whether somebody who connects is cut off without a word."""
+        try:
+            person = await self.person(greeted=False)
+        except ConnectionResetError:
+            return True
+        return await person.is_cut_off()
+
     async def close(self) -> None:
         for writer in self._writers:
             writer.close()

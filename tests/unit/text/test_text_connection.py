@@ -358,11 +358,14 @@ async def test_a_line_that_is_too_long_is_refused_and_the_next_is_read(bed: Any)
     assert await person.ask("AUTH alice right") == "OK signed in as alice"
 
 
-async def test_connections_over_the_limit_are_refused(bed: Any) -> None:
-    await bed.listen(connections_max=1)
-    await bed.person()
-    second = await bed.person(greeted=False)
-    assert await second.is_cut_off()
+@pytest.mark.parametrize(("connections_max", "let_in"), [(1, 1), (4, 2)])
+async def test_connections_over_the_limit_are_refused_and_one_address_has_half_of_them(
+    bed: Any, connections_max: int, let_in: int
+) -> None:
+    await bed.listen(connections_max=connections_max)
+    for _ in range(let_in):
+        await bed.person()
+    assert await bed.is_refused()
 
 
 async def test_who_does_not_sign_in_in_time_or_is_idle_is_closed(bed: Any) -> None:

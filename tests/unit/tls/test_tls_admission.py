@@ -39,6 +39,20 @@ def test_one_address_cannot_take_the_room_of_others() -> None:
     assert books.admit("10.0.0.2", 0, handshake=False) == "10.0.0.2"
 
 
+def test_one_address_has_half_of_a_room_that_is_smaller_than_its_share_of_the_listeners() -> None:
+    books = Admission(AdmissionLimits().within(4), AdmissionCounters(), now_s=0.0)
+    answers = [books.admit("10.0.0.1", 0, handshake=False) for _ in range(3)]
+    assert answers == ["10.0.0.1", "10.0.0.1", Refusal.TOO_MANY_OF_ADDRESS]
+    assert [books.admit(f"10.0.0.{number}", 0, handshake=False) for number in (2, 3, 4)] == [
+        "10.0.0.2",
+        "10.0.0.3",
+        Refusal.TOO_MANY,
+    ]
+    assert AdmissionLimits(connections_max=3, connections_per_address_max=1).within(1_000) == AdmissionLimits(
+        connections_max=3, connections_per_address_max=1
+    )
+
+
 def test_handshakes_that_do_not_end_hold_up_their_own_address_first() -> None:
     books = admission(handshakes_max=3, handshakes_per_address_max=2)
     keys = [books.admit("10.0.0.1", 0, handshake=True) for _ in range(2)]

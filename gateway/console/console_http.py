@@ -14,7 +14,6 @@ Rule 3: to the page a refused sign-in is an answer and no challenge: browsers wo
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any, Final
 
 from aiohttp import web
@@ -26,6 +25,7 @@ from gateway.console.pages import INDEX, load_pages
 from gateway.console.sessions import LIFE_S, Session, Sessions
 from gateway.rest.caller import AUTHORIZATION, authorization_of
 from georelay.errors import AccessDenied, BadRequest, PolicyViolation, TooLarge
+from georelay.fields import FieldError, parse_object
 from georelay.limits import KIB
 
 TOKEN_HEADER: Final = "Georelay-Console"  # noqa: S105  (the name of the header)
@@ -150,10 +150,9 @@ async def _credentials(request: web.Request) -> tuple[str, bool]:
     if len(raw) > SIGN_IN_BYTES_MAX or not request.content.at_eof():
         raise TooLarge(f"a sign-in has at most {SIGN_IN_BYTES_MAX} bytes")
     try:
-        body: Any = json.loads(raw)
-    except ValueError as error:
-        raise BadRequest("the body is no JSON") from error
-    fields = body if isinstance(body, dict) else {}
+        fields: Any = parse_object(raw)
+    except FieldError as error:
+        raise BadRequest(str(error)) from error
     user, password, token = (fields.get(name, "") for name in ("user", "password", "token"))
     is_read_only = fields.get("read_only", False)
     if not all(isinstance(text, str) for text in (user, password, token)) or not isinstance(is_read_only, bool):

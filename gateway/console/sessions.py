@@ -4,7 +4,8 @@ Rule 1: a session begins with credentials that a broker took; it acts with those
         away is gone at once. They stay in memory, and leave it with the session.
 Rule 2: the cookie is a random number of 256 bits, kept here by its digest only.
 Rule 3: what changes anything needs the session's second number as a header, which no page of another site can know.
-Rule 4: a session ends after IDLE_S without a request, after LIFE_S in any case, and when the gateway ends.
+Rule 4: a session ends after IDLE_S without a request, after LIFE_S in any case, and when the gateway ends. Of one user
+        there are SESSIONS_OF_USER_MAX: one more ends the one that was used least recently, and nobody else's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from georelay.errors import Busy
 IDLE_S: Final = 1_800.0
 LIFE_S: Final = 43_200.0
 SESSIONS_MAX: Final = 1_000
+SESSIONS_OF_USER_MAX: Final = 20
 NUMBER_BYTES: Final = 32
 
 
@@ -53,6 +55,9 @@ class Sessions:
         """Return (the cookie, the session). Raises Busy: there are too many."""
         now_s = self._monotonic_s()
         self._forget_ended(now_s)
+        own = [digest for digest, session in self._sessions.items() if session.user == user]
+        if len(own) >= SESSIONS_OF_USER_MAX:
+            del self._sessions[min(own, key=lambda digest: self._sessions[digest].seen_s)]
         if len(self._sessions) >= SESSIONS_MAX:
             raise Busy(f"{SESSIONS_MAX} people are signed in here; try again later, or at another gateway")
         cookie = self._random_hex(NUMBER_BYTES)

@@ -156,7 +156,9 @@ class SocketRelay:
         loop = asyncio.get_running_loop()
         ways = [
             loop.create_task(_pass_on(ws, broker_ws, gave=memory.release), name="socket-to-broker"),
-            loop.create_task(_pass_on(broker_ws, ws, took=take, gave=lambda size: take(-size)), name="socket-to-client"),
+            loop.create_task(
+                _pass_on(broker_ws, ws, took=take, gave=lambda size: take(-size)), name="socket-to-client"
+            ),
         ]
         try:
             await asyncio.wait([*ways, leaves], return_when=asyncio.FIRST_COMPLETED)

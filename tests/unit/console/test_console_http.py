@@ -139,6 +139,11 @@ async def test_a_sign_in_that_says_nothing_is_told_what_to_say(mesh: tuple[Mesh,
     assert (status, problem["code"]) == (400, "BAD_REQUEST")
 
 
+async def test_brackets_without_end_are_no_sign_in_and_no_defect_either(mesh: tuple[Mesh, FakeBroker]) -> None:
+    async with mesh[0].client.post(mesh[0].url("/console/session"), data=b"[" * 4_096) as got:
+        assert (got.status, (await got.json(content_type=None))["code"]) == (400, "BAD_REQUEST")
+
+
 async def test_where_nobody_signs_in_the_page_says_so(start_mesh: Start, start_broker: Start) -> None:
     mesh = await start_mesh(us=[await start_broker()])
     status, shown, _ = await ask(mesh, "GET", "/console/session")

@@ -19,8 +19,8 @@ class World:
             monotonic_s=lambda: self.now_s, random_hex=lambda size: f"{next(numbers):0{2 * size}x}"
         )
 
-    def begin(self, *, is_read_only: bool = False) -> str:
-        return self.sessions.begin(user="User:ann", authorization="Basic YQ==", is_read_only=is_read_only)[0]
+    def begin(self, *, user: str = "User:ann", is_read_only: bool = False) -> str:
+        return self.sessions.begin(user=user, authorization="Basic YQ==", is_read_only=is_read_only)[0]
 
 
 def test_a_cookie_finds_its_session_and_no_other_text_does() -> None:
@@ -67,3 +67,20 @@ def test_there_are_so_many_sessions_and_ended_ones_make_room(monkeypatch: pytest
     world.begin()
     world.now_s += IDLE_S + 1
     world.begin()
+
+
+def test_who_signs_in_again_and_again_takes_no_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SESSIONS_MAX", 4)
+    monkeypatch.setattr(module, "SESSIONS_OF_USER_MAX", 2)
+    world = World()
+    bob = world.begin(user="User:bob")
+    first, second = world.begin(), world.begin()
+    world.now_s += 1
+    assert world.sessions.find(first) is not None
+    third = world.begin()
+    assert [world.sessions.find(cookie) is not None for cookie in (bob, first, second, third)] == [
+        True,
+        True,
+        False,
+        True,
+    ]

@@ -31,7 +31,10 @@ from sla import cli as sla_cli
 from tests.unit.docs.written_commands import PROGRAMS, Written, commands_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-PAGES: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "sdk/README.md", "tests/sim/README.md")
+PAGES: Final = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "sdk/README.md", "tests/sim/README.md"),
+    *("deploy/README.md", "deploy/ansible/README.md", "deploy/release/INSTALL.md", "deploy/terraform/README.md"),
+)
 COMMANDS_MIN: Final = 300  # fewer: the documents are not read any more
 ROUTE: Final = re.compile(r'"((?:/v1)?/[\w/{}.-]+)"')
 NO_COMMANDS: Final = {"georelay mesh secret 1"}  # the name of a proof on the wire

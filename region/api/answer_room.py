@@ -4,7 +4,8 @@ Rule 1: an answer has room before anything is made for it, for the largest that 
         as much of it as it has made, and nothing once its client has taken that.
 Rule 2: a principal holds as much as stays free beside it (region.coordination.shares_core): clients that do not read
         are not read for, and take nothing from others.
-Rule 3: who waits for room holds nothing: what it has read is read again. Who holds something and finds no more room
+Rule 3: of a call over gRPC that reads many partitions CALL_BYTES_MAX are read and not taken yet, whoever calls.
+Rule 4: who waits for room holds nothing: what it has read is read again. Who holds something and finds no more room
         ends its answer there. So no two wait for each other.
 """
 
@@ -12,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from georelay.errors import Busy
 from georelay.limits import MIB, RECORD_BATCH_BYTES_MAX
 from georelay.wire.batch import Compression, parse_header
 from region.coordination.shares_core import Room, Shares
-from region.kafka.ports import EntryLike
+from region.kafka.ports import EntryLike, ReadAnswer
 
 ANSWERS_BYTES_MAX: Final = 256 * MIB
+CALL_BYTES_MAX: Final = 32 * MIB
+COPIES: Final = 2  # of a batch on its way to a client of gRPC
 RECORD_TEXT_BYTES_MAX: Final = 16 * MIB  # of a record as JSON; a larger one is passed over
 ESCAPED: Final = 6  # JSON takes so many bytes for one
 ROOM_S: Final = 10.0
@@ -76,6 +80,11 @@ class AnswerMemory:
 ANSWERS: Final = AnswerMemory()
 
 
+def memory_of_call() -> AnswerMemory:
+    """Return that of one call; its rooms are NOBODY's."""
+    return AnswerMemory(CALL_BYTES_MAX)
+
+
 class AnswerRoom:
     """That of one answer.
 
@@ -112,6 +121,17 @@ class AnswerRoom:
     def end(self) -> None:
         """Hold nothing. Safe to repeat."""
         self.keep(0)
+
+
+async def read_with_room(read: Callable[[], Awaitable[ReadAnswer]], room: AnswerRoom) -> ReadAnswer:
+    """Return what `read` returns, once there is room for it in the memory of a call. Raises Busy, and as `read`."""
+    while True:
+        answer = await read()
+        needed = COPIES * sum(len(entry.payload) for entry in answer.entries)
+        if room.has(min(needed, CALL_BYTES_MAX)):
+            return answer
+        del answer
+        await room.wait()
 
 
 def needed_bytes(entry: EntryLike) -> int:

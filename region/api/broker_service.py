@@ -30,6 +30,7 @@ from georelay.limits import ADMIN_BODY_BYTES_MAX, KIB
 from mesh.listening.bounded_messages import reader_of
 from mesh.replication.level import DEADLINE_MS, DEADLINE_MS_MAX, REGION_LEVEL, AskedLevel
 from region.api._pb import broker_pb2
+from region.api.answer_room import AnswerRoom, memory_of_call, read_with_room
 from region.api.coalescer import NewRecord
 from region.api.grpc_calls import GrpcCalls
 from region.api.metrics import BrokerMetrics
@@ -37,6 +38,7 @@ from region.api.permits import check_topic
 from region.api.publishing import Asker, RecordPlace, RecordPublisher, require_topic
 from region.api.reading import EARLIEST, StreamReader
 from region.api.unfolding import Unreadable, readable_chunks
+from region.coordination.shares_core import NOBODY
 from region.kafka.ports import Cluster, EntryLike, TraceRecorder, TraceSession
 from region.kafka.services import plain_name
 from region.security.access import Operation, Principal, Resource
@@ -261,12 +263,16 @@ class Source:
 
 
 class Subscription:
-    """Readers of all sources, one task each, into one bounded queue that the caller drains."""
+    """Readers of all sources, one task each, into one bounded queue that the caller drains.
+
+    What they have read meanwhile has room in the memory of the call.
+    """
 
     def __init__(self, reader: StreamReader, *, wall_ns: Callable[[], int]) -> None:
         self._reader = reader
         self._wall_ns = wall_ns
         self._queue: asyncio.Queue[tuple[Source, EntryLike, TraceSession] | GeorelayError] = asyncio.Queue(maxsize=1)
+        self._memory = memory_of_call()
         self._tasks: set[asyncio.Task[None]] = set()
         self._newest_us: dict[tuple[str, int], int] = {}
 
@@ -331,24 +337,27 @@ class Subscription:
 
     async def _guarded_pump(self, source: Source) -> None:
         """A reader that breaks must end the subscription, never leave it silent."""
+        room = AnswerRoom(NOBODY, self._memory)
         try:
-            await self._pump(source)
+            await self._pump(source, room)
         except Exception:
             log.exception("subscription.broke", stream=source.name, partition=source.partition)
             await self._queue.put(GeorelayError("internal error; the broker's log has the cause"))
+        finally:
+            room.end()
 
-    async def _pump(self, source: Source) -> None:
+    async def _pump(self, source: Source, room: AnswerRoom) -> None:
         """Read one stream for ever; what passes by itself is waited for, anything else ends the subscription."""
         session: TraceSession | None = None
         while True:
+            room.end()
             try:
                 if source.next_offset == EARLIEST:
                     source.next_offset = await self._first_offset(source)
                 if session is None:
                     session = source.trace(source.next_offset)
-                answer = await self._reader.read(
-                    source.name, source.partition, source.next_offset, max_bytes=READ_BYTES, wait_ms=READ_WAIT_MS
-                )
+                read = partial(self._reader.read, source.name, source.partition, source.next_offset)
+                answer = await read_with_room(partial(read, max_bytes=READ_BYTES, wait_ms=READ_WAIT_MS), room)
             except OffsetOutOfRange as error:  # retention overtook a slow subscriber
                 log.warning("subscription.overtaken", stream=source.name, partition=source.partition, error=str(error))
                 source.since_us, source.next_offset, session = 0, EARLIEST, None

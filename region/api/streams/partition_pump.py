@@ -5,7 +5,8 @@ Rule 1: committed batches leave as they are stored; records are unfolded only fo
 Rule 2: what passes by itself (a leader change, a broker that left) is waited for; anything else ends the call.
 Rule 3: the right to read is asked for before each delivery: a right that was taken away ends the subscription.
 Rule 4: what retention has overtaken is told (OUT_OF_RANGE), and this partition stops: nothing is skipped silently.
-Rule 5: a batch that is handed on as it is may hold no records: its reader sees that. Where records are asked for, what
+Rule 5: of all partitions of a call so much is read and not taken yet as there is room for (answer_room).
+Rule 6: a batch that is handed on as it is may hold no records: its reader sees that. Where records are asked for, what
         cannot be read is passed over, and the broker's log says so.
 """
 
@@ -23,11 +24,13 @@ from georelay._pb import streams_pb2 as pb
 from georelay.errors import Busy, GeorelayError, OffsetOutOfRange, Retry
 from georelay.limits import KIB, MIB
 from georelay.wire.batch import Record
+from region.api.answer_room import AnswerMemory, AnswerRoom, memory_of_call, read_with_room
 from region.api.reading import StreamReader
 from region.api.streams.credit import Credit
 from region.api.streams.standing_core import Judgement, Standing
 from region.api.streams.starting import StartPoint
 from region.api.unfolding import Unreadable, readable_chunks
+from region.coordination.shares_core import NOBODY
 from region.kafka.ports import ReadAnswer, TraceSession
 
 log = structlog.get_logger()
@@ -54,6 +57,7 @@ class PartitionPump:
         wall_ns: Callable[[], int],
         delivered: Callable[[int], None],
         as_records: bool,
+        memory: AnswerMemory | None = None,
         throttle_ms: Callable[[int], int] = lambda _: 0,
         check_right: Callable[[], None] = lambda: None,
     ) -> None:
@@ -61,7 +65,7 @@ class PartitionPump:
 
         Args:
             trace: opens the trace of deliveries from an offset on. delivered: told how many records left.
-            throttle_ms: how long the client's quota holds up what follows so many bytes.
+            memory: of the call. throttle_ms: how long the client's quota holds up what follows so many bytes.
             check_right: raises when the client may not read this any more.
         """
         self._start = start
@@ -72,6 +76,7 @@ class PartitionPump:
         self._wall_ns = wall_ns
         self._delivered = delivered
         self._as_records = as_records
+        self._room = AnswerRoom(NOBODY, memory_of_call() if memory is None else memory)
         self._throttle_ms = throttle_ms
         self._check_right = check_right
         self._running = asyncio.Event()
@@ -94,19 +99,19 @@ class PartitionPump:
         Raises:
             GeorelayError: this partition cannot be read any more.
         """
+        try:
+            await self._run()
+        finally:
+            self._room.end()
+
+    async def _run(self) -> None:
         session: TraceSession | None = None
         while True:
+            self._room.end()
             await self._running.wait()
             await self._credit.some()
-            size = min(max(self._credit.left_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
             try:
-                answer = await self._reader.read(
-                    self.stream,
-                    self.partition,
-                    self.next_offset,
-                    max_bytes=size,
-                    wait_ms=READ_WAIT_MS,
-                )
+                answer = await read_with_room(self._read, self._room)
             except OffsetOutOfRange as error:
                 await self._tell_out_of_range(error)
                 return
@@ -126,6 +131,12 @@ class PartitionPump:
                 continue
             if self.next_offset >= answer.end:
                 session.caught_up(self._wall_ns())
+
+    async def _read(self) -> ReadAnswer:
+        size = min(max(self._credit.left_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
+        return await self._reader.read(
+            self.stream, self.partition, self.next_offset, max_bytes=size, wait_ms=READ_WAIT_MS
+        )
 
     async def _deliver(self, answer: ReadAnswer, session: TraceSession) -> None:
         first, following = self.next_offset, _following(answer, self.next_offset)

@@ -16,6 +16,7 @@ import structlog
 
 from georelay._pb import streams_pb2 as pb
 from georelay.errors import BadRequest, GeorelayError
+from region.api.answer_room import memory_of_call
 from region.api.streams.credit import Credit
 from region.api.streams.partition_pump import PartitionPump, Put
 from region.api.streams.services import StreamsServices
@@ -54,6 +55,7 @@ class ReadingSet:
         self._group = group
         self._still_valid = still_valid
         self._principal = principal
+        self._memory = memory_of_call()
         self._pumps: dict[Key, tuple[PartitionPump, asyncio.Task[None]]] = {}
         self._records_out = services.metrics.edge_records.labels("grpc", "out")
 
@@ -80,6 +82,7 @@ class ReadingSet:
                 wall_ns=self._services.wall_ns,
                 delivered=self._records_out.inc,
                 as_records=self._as_records,
+                memory=self._memory,
                 throttle_ms=self._throttle_ms,
                 check_right=partial(self._check_right, key[0]),
             )

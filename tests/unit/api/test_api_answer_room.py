@@ -11,12 +11,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from georelay._pb import streams_pb2 as pb
 from georelay.errors import Busy
 from georelay.wire.batch import Compression, build_batch
 from region.api import answer_room
 from region.api.answer_room import AnswerMemory, AnswerRoom, needed_bytes
+from region.api.broker_service import Source, Subscription
+from region.api.reading import StreamReader
+from region.api.streams.credit import Credit
 from tests.unit.api.edge_in_memory import Edge
 from tests.unit.api.test_api_sockets import Open, open_socket, orders
+from tests.unit.api.test_api_unfolding import records_pump
 
 __all__ = ["open_socket", "orders"]
 
@@ -132,6 +137,67 @@ async def test_a_read_waits_until_other_answers_of_its_principal_are_taken(
         await asyncio.sleep(0)
     other.end()
     assert len(json.loads(await (await reading).text())["records"]) == 1
+
+
+async def test_a_call_that_nobody_takes_from_reads_no_more_partitions_than_it_has_room_for(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_topic("orders", 8)
+    for partition in range(8):
+        cluster.streams["orders", partition].add(VALUE)
+    need = 2 * len(cluster.streams["orders", 0].entries[0].payload)
+    monkeypatch.setattr(answer_room, "CALL_BYTES_MAX", 3 * need)
+    memory = answer_room.memory_of_call()
+    waiting: list[int] = []
+    is_taken, taken = asyncio.Event(), 0
+
+    async def put(response: pb.SubscribeResponse) -> None:
+        nonlocal taken
+        waiting.append(response.delivery.partition)
+        await is_taken.wait()
+        taken += 1
+
+    settings: Any = {"credit": Credit(64 << 20), "end": 1, "as_records": False, "memory": memory}
+    pumps = [records_pump(cluster, put, partition=partition, **settings) for partition in range(8)]
+    tasks = [asyncio.create_task(pump.run()) for pump in pumps]
+    while len(waiting) < 3 or len(memory._lines[""]) < 5:
+        await asyncio.sleep(0)
+    assert (waiting, memory.used_bytes) == ([0, 1, 2], 3 * need)
+    is_taken.set()
+    while taken < 8:
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert memory.used_bytes == 0
+
+
+async def test_a_plain_subscription_that_nobody_takes_from_reads_no_more_partitions_than_it_has_room_for(
+    cluster: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_topic("orders", 8)
+    for partition in range(8):
+        cluster.streams["orders", partition].add(VALUE)
+    need = 2 * len(cluster.streams["orders", 0].entries[0].payload)
+    monkeypatch.setattr(answer_room, "CALL_BYTES_MAX", 3 * need)
+    subscription = Subscription(StreamReader(cluster), wall_ns=lambda: 1)
+    subscription.start(
+        [
+            Source(topic="orders", name="orders", partition=at, since_us=0, plain="orders", origin=1, recorder=recorder)
+            for at in range(8)
+        ]
+    )
+    memory = subscription._memory
+    while "" not in memory._lines or len(memory._lines[""]) < 4:  # the queue has taken one entry
+        await asyncio.sleep(0)
+    assert memory.used_bytes <= 3 * need
+    seen = set()
+    messages = subscription.messages()
+    while len(seen) < 8:
+        seen.add((await anext(messages)).id)
+    await messages.aclose()
+    await subscription.close()
+    assert memory.used_bytes == 0
 
 
 async def test_an_event_stream_says_that_it_lives_until_there_is_room_for_what_comes_next(

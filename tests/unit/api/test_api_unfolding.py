@@ -136,12 +136,12 @@ async def test_a_chunk_is_cut_where_its_headers_take_much_and_what_stands_before
 
 
 def records_pump(
-    cluster: Any, put: Any, *, credit: Credit, end: int, as_records: bool = True, **settings: Any
+    cluster: Any, put: Any, *, credit: Credit, end: int, as_records: bool = True, partition: int = 0, **settings: Any
 ) -> PartitionPump:
-    """Return what delivers the records of the first partition of `orders`, from the first one on."""
+    """Return what delivers the records of a partition of `orders`, from the first one on."""
     asked = pb.StartPosition(stream="orders", earliest=True)
     point = StartPoint(
-        place=Place(stream="orders", partition=0, asked=asked),
+        place=Place(stream="orders", partition=partition, asked=asked),
         judgement=Judgement(standing=Standing.OK, offset=0),
         log_start=0,
         high_watermark=end,

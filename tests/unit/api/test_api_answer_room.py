@@ -191,8 +191,8 @@ async def test_a_plain_subscription_that_nobody_takes_from_reads_no_more_partiti
     while "" not in memory._lines or len(memory._lines[""]) < 4:  # the queue has taken one entry
         await asyncio.sleep(0)
     assert memory.used_bytes <= 3 * need
-    seen = set()
-    messages = subscription.messages()
+    seen: set[str] = set()
+    messages: Any = subscription.messages()
     while len(seen) < 8:
         seen.add((await anext(messages)).id)
     await messages.aclose()

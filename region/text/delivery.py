@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 import structlog
@@ -29,8 +30,10 @@ from georelay.errors import (
 )
 from georelay.limits import KIB
 from mesh.listening.line_session_core import one_line
+from region.api.answer_room import AnswerRoom, memory_of_call, read_with_room
 from region.api.reading import EARLIEST
 from region.api.unfolding import Unreadable, readable_chunks
+from region.coordination.shares_core import NOBODY
 from region.groups.group_client import GroupClient
 from region.kafka.ports import EntryLike, ReadAnswer, TopicView, TraceSession
 from region.kafka.services import plain_name
@@ -55,6 +58,7 @@ class Speaker:
         self.say = say
         self.writable = writable
         self.turn = asyncio.Lock()  # one batch of a connection is unfolded at a time
+        self.memory = memory_of_call()  # what readers of a connection hold that wait for their turn
 
 
 class Delivery:
@@ -210,18 +214,25 @@ class Delivery:
         return answer.log_start
 
     async def _deliver(self, partition: int, start: int) -> None:
+        room = AnswerRoom(NOBODY, self._speaker.memory)
+        try:
+            await self._deliver_from(start, partition, room)
+        finally:
+            room.end()
+
+    async def _deliver_from(self, start: int, partition: int, room: AnswerRoom) -> None:
         services, subscription, view = self._services, self.subscription, self._view()
         trace = services.recorder.open_session(
             topic=plain_name(view), origin=view.origin, partition=partition, offset=start, group=subscription.group
         )
         position = start
         while True:
+            room.end()
             await self._speaker.writable()
             services.access.check(self._principal, Operation.READ, Resource.TOPIC, subscription.topic)
             try:
-                answer = await services.reader.read(
-                    subscription.topic, partition, position, max_bytes=READ_BYTES, wait_ms=WAIT_MS
-                )
+                read = partial(services.reader.read, subscription.topic, partition, position)
+                answer = await read_with_room(partial(read, max_bytes=READ_BYTES, wait_ms=WAIT_MS), room)
             except OffsetOutOfRange:
                 position = await self._stepped_over(partition, position)
                 continue

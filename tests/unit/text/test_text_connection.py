@@ -14,6 +14,7 @@ from georelay.errors import HomeUnreachable, NotEnoughRegions, OutcomeUnknown
 from georelay.ids import RegionNumber
 from georelay.wire.batch import build_batch
 from mesh.replication.ports import Published
+from region.api import answer_room
 from region.api.publishing import RecordPublisher
 from region.controller.topic import Homes
 from region.security.access import Access
@@ -356,6 +357,29 @@ async def test_a_line_that_is_too_long_is_refused_and_the_next_is_read(bed: Any)
     person = await bed.person()
     assert await person.ask("AUTH alice " + "x" * 3_000) == "ERR TOO_LARGE a line may have 2048 bytes"
     assert await person.ask("AUTH alice right") == "OK signed in as alice"
+
+
+async def test_a_client_that_does_not_read_is_read_for_as_far_as_there_is_room(
+    bed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = b"x" * (2 << 20)  # more than the kernel takes
+    bed.cluster.add_topic("orders", 6)
+    for partition in range(6):
+        bed.cluster.streams["orders", partition].add(value)
+    room_bytes = answer_room.COPIES * 2 * (len(value) + 1_000)
+    monkeypatch.setattr(answer_room, "CALL_BYTES_MAX", room_bytes)
+    person = await bed.person()
+    (connection,) = bed.listener._connections
+    memory = connection._speaker.memory
+    person.type("SUBS orders -")
+    while len(memory._lines.get("", ())) < 4:
+        await asyncio.sleep(0)
+    assert len(value) < memory.used_bytes <= room_bytes
+    seen = 0
+    while seen < 6:
+        seen += (await person.read()).startswith("REC orders")
+    while memory.used_bytes:
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(("connections_max", "let_in"), [(1, 1), (4, 2)])

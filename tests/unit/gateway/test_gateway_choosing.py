@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -165,7 +166,7 @@ def test_a_region_that_came_back_takes_its_clients_over_five_minutes() -> None:
 
 
 def test_who_did_not_leave_a_region_that_was_away_for_a_moment_is_not_sent_away_when_it_is_back() -> None:
-    def left(**state: object) -> float:
+    def left(**state: Any) -> float:
         candidates = (region("us", 10, returned_s=1000.0, **state), region("eu", 80))
         asked = [Asked(key=f"c-{n}", now_s=1001) for n in range(400)]
         return sum(choose(each, candidates, settled("us")).region != "us" for each in asked) / 400

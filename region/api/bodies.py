@@ -14,7 +14,6 @@ Rule 4: a body of over ON_LOOP_BYTES_MAX is turned into values in a thread, one 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -46,7 +45,6 @@ class Bodies:
     def __init__(self, memory: RequestMemory | None = None) -> None:
         self._memory = RequestMemory() if memory is None else memory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="http-bodies")
-        self._held_by: Counter[str] = Counter()  # principals
         self.held_bytes = 0
 
     def install(self, app: web.Application) -> None:
@@ -71,7 +69,7 @@ class Bodies:
             if len(body) + len(chunk) > bytes_max:
                 raise TooLarge(f"the body is over the limit of {bytes_max} bytes here")
             if not self.hold(request, len(chunk)):
-                held = self._held_by[_name_of(request)]
+                held = self._memory.held_by(_name_of(request))
                 raise Busy(
                     f"requests of {self._memory.used_bytes} bytes, {held} of them yours, wait for their answers here; "
                     "try again later"
@@ -105,14 +103,11 @@ class Bodies:
     def hold(self, request: web.Request, size_bytes: int) -> bool:
         """Count bytes of a request, or give some back (below 0); False: there is no room, and nothing was counted."""
         name = _name_of(request)
-        if size_bytes > 0 and not self._memory.has_share(self._held_by[name]):
+        if size_bytes > 0 and not self._memory.has_room_for(name):
             return False
-        self._held_by[name] += size_bytes
-        if not self._held_by[name]:
-            del self._held_by[name]
         request[_HELD] = request.get(_HELD, 0) + size_bytes
         self.held_bytes += size_bytes
-        self._memory.take(size_bytes)
+        self._memory.take(size_bytes, name)
         return True
 
 

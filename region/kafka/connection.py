@@ -8,7 +8,7 @@ Rule 4: until a required sign-in has succeeded only ApiVersions, SaslHandshake a
         anything else closes the connection.
 Rule 5: a request, once begun, must come whole within `request_s` and BYTES_PER_S_MIN; a sign-in within `sign_in_s`,
         and until then no frame is larger than BEFORE_SIGN_IN_BYTES_MAX.
-Rule 6: with `request_bytes_max` unanswered, or the listener's budget used up, nothing more is read.
+Rule 6: with `request_bytes_max` unanswered, or the budget of the listener or its principal used up, nothing is read.
 Rule 7: with `answer_bytes_max` of answers that the client has not read nothing more is handled, and what is answered
         meanwhile holds no records; see region.kafka.unread_answers.
 Rule 8: what overlaps with what is decided by region.kafka.request_order_core.
@@ -45,7 +45,7 @@ from mesh.listening.settings import is_loopback
 from region.kafka.counters import KafkaCounters
 from region.kafka.frame_buffer import FrameBuffer
 from region.kafka.ports import TraceSession
-from region.kafka.request_memory import RequestMemory
+from region.kafka.request_memory import ConnectionMemory, RequestMemory
 from region.kafka.request_order_core import RequestOrder
 from region.kafka.unread_answers import UnreadAnswers
 from region.security.access import ANONYMOUS, Principal
@@ -252,7 +252,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._requests_max = requests_max
         self._transport: asyncio.Transport | None = None
         self._limits = limits
-        self._memory = RequestMemory() if memory is None else memory
+        self._memory = ConnectionMemory(RequestMemory() if memory is None else memory)
         self.unread = UnreadAnswers(limits.answer_bytes_max, RequestMemory() if answers is None else answers)
         self._peer_name = peer_name
         self._refused = refused
@@ -272,8 +272,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register; refuse when the listener is full."""
-        # uvloop has transport classes of its own: isinstance would refuse them.
-        self._transport = stream = cast("asyncio.Transport", transport)
+        self._transport = stream = cast("asyncio.Transport", transport)  # uvloop has classes of its own
         address = stream.get_extra_info("peername")
         self.peer = str(address)
         if isinstance(address, tuple) and address:
@@ -283,6 +282,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.principal = Principal(name=name, host=self.principal.host)
             self.sign_in = SignIn.NOT_NEEDED
             self._has_certificate = True
+            self._memory.is_of(name)
         if not self._opened(self):
             self._is_closing = True
             stream.abort()
@@ -323,8 +323,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._memory.forget(self._has_room)
         self._received.drop()
-        self._memory.take(-self._request_bytes - self._partial_bytes)
-        self._request_bytes = self._partial_bytes = 0
+        self._memory.close()
         self.unread.close()
         slots, self._slots = self._slots, deque()
         for slot in slots:
@@ -416,6 +415,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def signed_in(self) -> None:
         """Open the gate and go on with what the client sent meanwhile."""
         self.sign_in = SignIn.DONE
+        self._memory.is_of(self.principal.name)
         self._work()
 
     def refuse(self, error: GeorelayError) -> None:

@@ -187,7 +187,7 @@ async def test_bodies_of_one_principal_leave_as_much_to_others_as_they_take() ->
         reader.waits.set()
         assert [await (await answer).text() for answer in (first, other)] == ["600", "100"]
         assert await (await post("ann", 100)).text() == "100"
-    assert (reader.memory.used_bytes, reader.bodies._held_by) == (0, {})
+    assert (reader.memory.used_bytes, reader.memory.held_by("User:ann"), reader.bodies.held_bytes) == (0, 0, 0)
 
 
 async def test_where_kafkas_frames_take_the_whole_budget_a_publish_over_http_is_told_to_come_again(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from georelay.limits import KIB, MIB
-from georelay.wire.api import ApiKey
+from georelay.wire.api import ApiKey, ErrorCode
 from georelay.wire.requests import (
     ApiVersionsRequest,
     FetchPartition,
@@ -19,6 +19,8 @@ from georelay.wire.requests import (
     FetchTopic,
     MetadataRequest,
     MetadataRequestTopic,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 from mesh.listening.admission_core import Refusal
 from region.kafka import connection as connection_module
@@ -134,6 +136,35 @@ async def test_with_the_budget_used_up_further_requests_wait_and_none_is_lost(be
     answered = await waiting.receive(MORE, 0)
     assert answered
     assert memory.used_bytes == 0
+
+
+async def test_requests_of_one_user_leave_as_much_to_others_as_they_take(bed: Any) -> None:
+    for user in ("ann", "bob"):
+        bed.credentials.users[user] = "secret"
+    memory = RequestMemory(limit_bytes=100 * KIB)
+    await bed.listen(memory=memory)
+
+    async def signed_in(user: str) -> Any:
+        client = await bed.client()
+        await client.call(SaslHandshakeRequest(mechanism="PLAIN"), ApiKey.SASL_HANDSHAKE, 1)
+        token = f"\0{user}\0secret".encode()
+        answer = await client.call(SaslAuthenticateRequest(auth_bytes=token), ApiKey.SASL_AUTHENTICATE, 2)
+        assert answer.error_code == ErrorCode.NONE
+        return client
+
+    holder, of_the_same, other = [await signed_in(user) for user in ("ann", "ann", "bob")]
+    holder.writer.write(produce_start(64 * KIB, 50 * KIB))
+    await until(lambda: memory.held_by("User:ann") == 64 * KIB)
+    of_the_same.writer.write(produce_start(34 * KIB, KIB))
+    await until(lambda: memory.waits > 0)
+    other.writer.write(produce_start(33 * KIB, KIB))
+    await until(lambda: memory.held_by("User:bob") == 33 * KIB)
+    assert memory.held_by("User:ann") == 64 * KIB
+    holder.writer.close()
+    await until(lambda: memory.held_by("User:ann") == 34 * KIB)
+    of_the_same.writer.close()
+    other.writer.close()
+    await until(lambda: memory.used_bytes == 0)
 
 
 async def test_a_connection_with_too_many_unanswered_bytes_is_not_read(bed: Any) -> None:

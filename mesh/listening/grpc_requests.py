@@ -11,6 +11,7 @@ Rule 1: `admit` judges a call by its metadata before its request is read. Until 
 Rule 2: messages count from their arrival until they are answered; a stream's until it reads its next one. Beyond the
         budget calls are refused with RESOURCE_EXHAUSTED.
 Rule 3: what the reader of a message refuses ends the call as its error says (GeorelayError).
+        An address holds as much as stays free beside it: who signs in needs no right to send what is never whole.
 Rule 4: calls of services that are open to everybody have a budget of their own, OPEN_BYTES_MAX: strangers take nothing
         that those who have signed in could use.
 Rule 5: a request that is not whole after QUICK_S counts as the largest one from then on, and is given up after
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ import grpc.aio
 from georelay.errors import Busy, GeorelayError
 from georelay.limits import KIB, MIB
 from mesh.listening.admission_core import AdmissionCounters, Refusal
-from mesh.listening.grpc_limits import service_of, trailers_of
+from mesh.listening.grpc_limits import address_of, service_of, trailers_of
 
 REQUESTS_BYTES_MAX: Final = 512 * MIB
 OPEN_BYTES_MAX: Final = 32 * MIB
@@ -53,29 +55,35 @@ class RequestBudget:
     def __init__(self, limit_bytes: int = REQUESTS_BYTES_MAX, *, calls_max: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self._held_by: Counter[str] = Counter()  # addresses
         self.calls_max = calls_max
         self.calls_open = 0
         self.calls_refused = 0  # because there was no room for their requests
 
-    def take(self, size_bytes: int) -> bool:
-        """Count bytes; False: there is no room, nothing was counted."""
-        if self.used_bytes + size_bytes > self.limit_bytes:
+    def take(self, size_bytes: int, address: str) -> bool:
+        """Count bytes of an address; False: there is no room, nothing was counted."""
+        used_bytes, held_bytes = self.used_bytes + size_bytes, self._held_by[address] + size_bytes
+        if used_bytes > self.limit_bytes or held_bytes > max(size_bytes, self.limit_bytes - used_bytes):
             return False
-        self.used_bytes += size_bytes
+        self.used_bytes, self._held_by[address] = used_bytes, held_bytes
         return True
 
-    def give(self, size_bytes: int) -> None:
+    def give(self, size_bytes: int, address: str) -> None:
         """Count them no more."""
         self.used_bytes -= size_bytes
+        self._held_by[address] -= size_bytes
+        if not self._held_by[address]:
+            del self._held_by[address]
 
 
 class _Held:
     """What one call holds of the budget, from when it begins until `end`."""
 
-    __slots__ = ("_budget", "size_bytes")
+    __slots__ = ("_address", "_budget", "size_bytes")
 
-    def __init__(self, budget: RequestBudget) -> None:
+    def __init__(self, budget: RequestBudget, address: str) -> None:
         self._budget = budget
+        self._address = address
         self.size_bytes = 0
         budget.calls_open += 1
 
@@ -86,8 +94,8 @@ class _Held:
 
     def set(self, size_bytes: int) -> bool:
         """Hold so much instead; False: there is no room, and nothing is held."""
-        self._budget.give(self.size_bytes)
-        taken = self._budget.take(size_bytes)
+        self._budget.give(self.size_bytes, self._address)
+        taken = self._budget.take(size_bytes, self._address)
         self.size_bytes = size_bytes if taken else 0
         return taken
 
@@ -145,7 +153,7 @@ class RequestLimits:
         sized, serialize = _sized(handler.request_deserializer), handler.response_serializer
 
         async def answer(request: bytes, context: Any) -> bytes:
-            held = self._held(method)
+            held = self._held(method, context)
             try:
                 await self._begin(method, context)
                 given = await self.taken(context, held, sized(request))
@@ -160,7 +168,7 @@ class RequestLimits:
         if inspect.isasyncgenfunction(behaviour):
 
             async def answers(_: Any, context: Any) -> Any:
-                held = self._held(method)
+                held = self._held(method, context)
                 try:
                     request = await self._only(method, context, held)
                     async for answer in behaviour(request, context):
@@ -171,7 +179,7 @@ class RequestLimits:
             return answers
 
         async def answer(_: Any, context: Any) -> Any:
-            held = self._held(method)
+            held = self._held(method, context)
             try:
                 return await behaviour(await self._only(method, context, held), context)
             finally:
@@ -183,7 +191,7 @@ class RequestLimits:
         if inspect.isasyncgenfunction(behaviour):
 
             async def answers(requests: Any, context: Any) -> Any:
-                held = self._held(method)
+                held = self._held(method, context)
                 try:
                     await self._begin(method, context)
                     async for answer in behaviour(
@@ -196,7 +204,7 @@ class RequestLimits:
             return answers
 
         async def answer(requests: Any, context: Any) -> Any:
-            held = self._held(method)
+            held = self._held(method, context)
             try:
                 await self._begin(method, context)
                 counting = _Counting(self, context, None if method in self._counted_inside else held)
@@ -206,8 +214,9 @@ class RequestLimits:
 
         return answer
 
-    def _held(self, method: str) -> _Held:
-        return _Held(self._open_budget if service_of(method) in self._open_services else self._budget)
+    def _held(self, method: str, context: Any) -> _Held:
+        budget = self._open_budget if service_of(method) in self._open_services else self._budget
+        return _Held(budget, address_of(context.peer()))
 
     async def _begin(self, method: str, context: Any) -> None:
         if self._admit is not None:

@@ -161,8 +161,9 @@ async def serving(**limits: Any) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def sending(service: Service, streams: int) -> AsyncIterator[Sender]:
-    sender = Sender(*await asyncio.open_connection("127.0.0.1", service.port), streams)
+async def sending(service: Service, streams: int, *, address: str = "127.0.0.1") -> AsyncIterator[Sender]:
+    connection = await asyncio.open_connection("127.0.0.1", service.port, local_addr=(address, 0))
+    sender = Sender(*connection, streams)
     try:
         yield sender
     finally:
@@ -202,12 +203,14 @@ async def test_a_caller_that_is_not_admitted_learns_it_before_it_has_sent_its_re
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_requests_that_trickle_in_count_as_whole_and_are_refused_beyond_the_budget() -> None:
+async def test_requests_that_trickle_in_count_as_whole_and_an_address_holds_as_much_as_stays_free() -> None:
     async with serving(limit_bytes=4 * (MESSAGE + MIB), quick_s=0.05) as service:
-        async with sending(service, 10) as sender:
+        async with sending(service, 10) as sender, sending(service, 10, address="127.0.0.2") as other:
             await asyncio.wait_for(sender.run(), 30)
-            assert len(sender.closed) == 6
-            assert service.budget.used_bytes == 4 * (MESSAGE + MIB)
+            assert len(sender.closed) == 8
+            await asyncio.wait_for(other.run(), 30)
+            assert len(other.closed) == 9
+            assert service.budget.used_bytes == 3 * (MESSAGE + MIB)
         for _ in range(200):
             if not service.budget.used_bytes:
                 break
@@ -218,7 +221,7 @@ async def test_requests_that_trickle_in_count_as_whole_and_are_refused_beyond_th
 async def test_requests_to_services_that_are_open_to_everybody_take_no_room_of_the_others() -> None:
     async with serving(open_services={"t.T"}, quick_s=0.05) as service, sending(service, 5) as sender:
         await asyncio.wait_for(sender.run(), 30)
-        assert len(sender.closed) == 5 - OPEN_BYTES_MAX // (MESSAGE + MIB)
+        assert len(sender.closed) == 5 - OPEN_BYTES_MAX // (MESSAGE + MIB) // 2
         assert service.budget.used_bytes == 0
 
 

@@ -6,6 +6,8 @@ Rule 2: bodies are read by handlers only, with aiohttp's flow control: a slow on
 Rule 3: a connection that has become a WebSocket (`watch`) is pinged after PING_S of silence and cut off after
         SILENCE_S: the other end is gone, or does not read. One that we do not read is not judged.
 Rule 4: what is no request of HTTP is refused by a problem document as well.
+Rule 5: who takes no byte of what waits for it for UNREAD_S is cut off; for UNREAD_PRESSED_S while more than
+        UNREAD_BYTES_MAX wait for all clients together.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from georelay.cadence import pause_s
 from georelay.errors import BadRequest
-from georelay.limits import KIB
+from georelay.limits import KIB, MIB
 from georelay.tls import TlsContexts
 from mesh.listening.acceptor import Acceptor, cut_off
 from mesh.listening.admission_core import AdmissionCounters, AdmissionLimits, Refusal
@@ -36,6 +38,9 @@ IDLE_S: Final = 120.0  # between two requests; clients keep idle connections for
 SWEEP_S: Final = 1.0
 PING_S: Final = 20.0
 SILENCE_S: Final = 60.0
+UNREAD_S: Final = 60.0
+UNREAD_PRESSED_S: Final = 2.0
+UNREAD_BYTES_MAX: Final = 256 * MIB
 DETAIL_CHARS_MAX: Final = 200
 
 log = structlog.get_logger()
@@ -61,6 +66,8 @@ class HttpConnection(RequestHandler):
     _body_of: object = None
     _seen = False
     _socket: _Socket | None = None
+    _taken_s = 0.0  # when the client was last seen to take something, or nothing waited for it
+    unread_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to count."""
@@ -104,6 +111,18 @@ class HttpConnection(RequestHandler):
             refused.content_type = "application/problem+json"
             refused.charset = None
         return refused
+
+    def note_unread(self, now_s: float) -> int:
+        """Look at what the client has not taken; return how much."""
+        size_bytes = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        if not self.unread_bytes or size_bytes < self.unread_bytes:
+            self._taken_s = now_s
+        self.unread_bytes = size_bytes
+        return size_bytes
+
+    def reads_nothing(self, now_s: float, patience_s: float) -> bool:
+        """Return whether it has taken nothing of what waits for it, for so long."""
+        return self.unread_bytes > 0 and now_s - self._taken_s > patience_s
 
     def is_late(self, now_s: float) -> bool:
         """Return whether it was waited for long enough."""
@@ -199,8 +218,12 @@ class HttpSite:
         loop = asyncio.get_running_loop()
         server: Any = self._runner.server
         now_s = loop.time()
-        for connection in server.connections if server is not None else ():
-            if connection.transport is not None and connection.is_late(now_s):
+        connections: list[HttpConnection] = [] if server is None else list(server.connections)
+        unread_bytes = sum(connection.note_unread(now_s) for connection in connections)
+        patience_s = UNREAD_S if unread_bytes <= UNREAD_BYTES_MAX else UNREAD_PRESSED_S
+        for connection in connections:
+            is_late = connection.is_late(now_s) or connection.reads_nothing(now_s, patience_s)
+            if connection.transport is not None and is_late:
                 self._acceptor.counters.refuse(Refusal.TOO_SLOW)
                 log.info("http_connection.too_slow", listener=self._name, peer=str(connection.peername))
                 cut_off(connection.transport)

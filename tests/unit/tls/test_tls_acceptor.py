@@ -181,6 +181,9 @@ async def test_a_taken_port_is_an_error_that_names_it(start: Start, echo: Any) -
         await Acceptor(echo, name="second").start("127.0.0.1", port)
 
 
+LARGE_BYTES = 32 << 20  # more than the kernel takes
+
+
 # --- HTTP ---------------------------------------------------------------------------------------------
 
 
@@ -199,7 +202,11 @@ async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[HttpSite,
         return web.Response(text="late")
 
     app = web.Application()
-    app.add_routes([web.post("/", read), web.get("/slow", slow), web.get("/", read)])
+
+    async def large(request: web.Request) -> web.Response:
+        return web.Response(body=bytes(LARGE_BYTES))
+
+    app.add_routes([web.post("/", read), web.get("/slow", slow), web.get("/large", large), web.get("/", read)])
     site = HttpSite(app, name="http", shutdown_s=0.1)
     port = await site.start("127.0.0.1", 0)
     yield site, port
@@ -231,6 +238,25 @@ async def test_a_slow_answer_and_an_idle_connection_are_not_the_clients_fault(si
         await asyncio.sleep(0.4)
     assert site[0]._acceptor.counters.refused == {}
     writer.close()
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+async def test_who_takes_nothing_of_an_answer_is_cut_off_and_sooner_where_much_waits_for_all(
+    site: tuple[HttpSite, int], monkeypatch: pytest.MonkeyPatch, pressed: bool
+) -> None:
+    monkeypatch.setattr(http_site, "UNREAD_PRESSED_S" if pressed else "UNREAD_S", 0.2)
+    if pressed:
+        monkeypatch.setattr(http_site, "UNREAD_BYTES_MAX", 1_000)
+    taking, mute = [await asyncio.open_connection("127.0.0.1", site[1], limit=1_024) for _ in range(2)]
+    for _, writer in (taking, mute):
+        writer.write(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+    got = 0
+    async with asyncio.timeout(10):
+        while got < LARGE_BYTES:
+            got += len(await taking[0].read(1 << 20))
+    await until(lambda: site[0]._acceptor.counters.refused == {Refusal.TOO_SLOW: 1})
+    for _, writer in (taking, mute):
+        writer.close()
 
 
 async def test_who_does_not_read_is_told_that_it_was_cut_off(start: Start) -> None:
